@@ -1,0 +1,67 @@
+//! A diagnostic as a person reads it: the source line with the place marked.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::{Diagnostic, Severity};
+use crate::source::Source;
+
+/// The source lines shown of a place that spans many.
+const LINES_SHOWN: usize = 4;
+/// The characters of a long line that are shown before and after a place.
+const CHARS_SHOWN: usize = 2_000;
+
+/// Renders one diagnostic with its source line; `styled` adds terminal colours.
+pub fn render(diagnostic: &Diagnostic, source: &Source, styled: bool) -> String {
+    let level = match diagnostic.code.severity() {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let excerpt = Excerpt::around(diagnostic, source);
+    let mut title = format!("{} [{}]", diagnostic.message, diagnostic.code.name());
+    if excerpt.cut {
+        // The renderer counts columns from where the excerpt starts.
+        title.push_str(&format!(" at column {}", source.position(diagnostic.span.start).column));
+    }
+    let snippet = Snippet::source(excerpt.text)
+        .path(source.name().to_owned())
+        .line_start(excerpt.line)
+        .annotation(AnnotationKind::Primary.span(excerpt.marked));
+    let mut report = vec![level.primary_title(title).id(diagnostic.code.id()).element(snippet)];
+    if let Some(hint) = &diagnostic.hint {
+        report.push(Group::with_title(Level::HELP.with_name("hint").secondary_title(hint.as_str())));
+    }
+    let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
+    renderer.render(&report)
+}
+
+/// The few lines around a place. The renderer gets these alone: its cost then does not grow with the
+/// text, and a line of a megabyte does not reach the terminal.
+struct Excerpt<'s> {
+    text: &'s str,
+    line: usize,
+    marked: std::ops::Range<usize>,
+    cut: bool,
+}
+
+impl<'s> Excerpt<'s> {
+    fn around(diagnostic: &Diagnostic, source: &'s Source) -> Self {
+        let text = source.text();
+        let at = |byte: u32| text.floor_char_boundary((byte as usize).min(text.len()));
+        let (start, mut end) = (at(diagnostic.span.start), at(diagnostic.span.end));
+        let marked = &text[start..end];
+        if let Some((cut, _)) = marked.match_indices('\n').nth(LINES_SHOWN - 1) {
+            end = start + cut;
+        }
+        end = end.min(text.floor_char_boundary(start + CHARS_SHOWN));
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[end..].find('\n').map_or(text.len(), |newline| end + newline);
+        let from = line_start.max(text.ceil_char_boundary(start.saturating_sub(CHARS_SHOWN)));
+        let to = line_end.min(text.floor_char_boundary(end + CHARS_SHOWN));
+        Self {
+            text: &text[from..to],
+            line: source.position(diagnostic.span.start).line,
+            marked: start - from..end - from,
+            cut: from > line_start,
+        }
+    }
+}

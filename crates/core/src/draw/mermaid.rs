@@ -1,0 +1,112 @@
+//! Mermaid text, which Markdown viewers draw.
+
+use super::picture::{Lane, Look, Picture, Shape};
+
+/// The picture as a Mermaid flowchart.
+pub fn mermaid(picture: &Picture) -> String {
+    let mut writer = Writer { out: "flowchart TD\n".into(), count: 0 };
+    writer.lane(&picture.root, 1);
+    if let Some(lane) = &picture.on_failure {
+        writer.group("on failure", 1, |writer| writer.lane(lane, 2));
+    }
+    writer.out.push_str("  classDef approve fill:#fff3d6,stroke:#b7791f,color:#1f2328\n");
+    writer.out
+}
+
+struct Writer {
+    out: String,
+    count: usize,
+}
+
+impl Writer {
+    fn line(&mut self, depth: usize, text: &str) {
+        self.out.push_str(&"  ".repeat(depth));
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    fn name(&mut self) -> String {
+        self.count += 1;
+        format!("n{}", self.count)
+    }
+
+    fn group(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self)) -> String {
+        let name = self.name();
+        self.line(depth, &format!("subgraph {name}[\"{}\"]", escape(label)));
+        inside(self);
+        self.line(depth, "end");
+        name
+    }
+
+    fn lane(&mut self, lane: &Lane, depth: usize) {
+        let names: Vec<String> = lane.shapes.iter().map(|shape| self.shape(shape, depth)).collect();
+        for arrow in &lane.arrows {
+            let label =
+                arrow.label.as_ref().map(|label| format!("|\"{}\"|", escape(label))).unwrap_or_default();
+            self.line(depth, &format!("{} -->{label} {}", names[arrow.from], names[arrow.to]));
+        }
+    }
+
+    fn shape(&mut self, shape: &Shape, depth: usize) -> String {
+        if !shape.lanes.is_empty() {
+            return self.container(shape, depth);
+        }
+        let name = self.name();
+        let mut lines = vec![format!("<b>{}</b>", escape(&shape.title))];
+        lines.extend((!shape.detail.is_empty()).then(|| escape(&shape.detail)));
+        lines.extend(shape.notes.iter().map(|note| format!("<i>{}</i>", escape(note))));
+        let text = lines.join("<br/>");
+        let drawn = match shape.look {
+            Look::Start | Look::End => format!("{name}([\"{}\"])", escape(&shape.title)),
+            Look::Approve => format!("{name}{{{{\"{text}\"}}}}:::approve"),
+            Look::Time => format!("{name}([\"{text}\"])"),
+            Look::Workflow => format!("{name}[[\"{text}\"]]"),
+            _ => format!("{name}[\"{text}\"]"),
+        };
+        self.line(depth, &drawn);
+        name
+    }
+
+    fn container(&mut self, shape: &Shape, depth: usize) -> String {
+        let mut label = format!("{}: {}", shape.title, shape.detail);
+        if !shape.notes.is_empty() {
+            label = format!("{label} ({})", shape.notes.join(", "));
+        }
+        self.group(&label, depth, |writer| match shape.lanes.as_slice() {
+            [only] if only.label.is_none() => writer.lane(only, depth + 1),
+            lanes => {
+                for (at, lane) in lanes.iter().enumerate() {
+                    let label = lane.label.clone().unwrap_or_else(|| at.to_string());
+                    writer.group(&label, depth + 1, |writer| match lane.shapes.as_slice() {
+                        // A group without anything in it is not drawn.
+                        [] => writer.empty(depth + 2),
+                        _ => writer.lane(lane, depth + 2),
+                    });
+                }
+            }
+        })
+    }
+
+    fn empty(&mut self, depth: usize) {
+        let name = self.name();
+        self.line(depth, &format!("{name}[\"nothing\"]"));
+    }
+}
+
+/// Mermaid reads labels as HTML.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("#quot;"),
+            '#' => out.push_str("#35;"),
+            '<' => out.push_str("#lt;"),
+            '>' => out.push_str("#gt;"),
+            '&' => out.push_str("#amp;"),
+            '`' => out.push_str("#96;"),
+            control if control.is_control() => out.push(' '),
+            other => out.push(other),
+        }
+    }
+    out
+}

@@ -1,0 +1,256 @@
+//! What is in the picture, before it is known how it is drawn.
+
+use crate::expr::{Expr, Part, Template, ValueTemplate};
+use crate::plan::{BlockIx, Kind, Next, OnDeny, OnError, Plan, Sleep, Step, StepIx, Target};
+
+/// A drawing of a plan.
+#[derive(Debug)]
+pub struct Picture {
+    /// The definition's name.
+    pub title: String,
+    /// What a run goes through.
+    pub root: Lane,
+    /// What it goes through when it fails.
+    pub on_failure: Option<Lane>,
+}
+
+/// Shapes that follow one another.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// The branch's name or condition.
+    pub label: Option<String>,
+    /// The steps of a block.
+    pub shapes: Vec<Shape>,
+    /// What leads where.
+    pub arrows: Vec<Arrow>,
+}
+
+/// An arrow between two shapes of a lane, by their numbers.
+#[derive(Debug)]
+pub struct Arrow {
+    /// Where it starts.
+    pub from: usize,
+    /// Where it ends.
+    pub to: usize,
+    /// When it is taken.
+    pub label: Option<String>,
+}
+
+/// A step, or where a run starts or ends.
+#[derive(Debug)]
+pub struct Shape {
+    /// How it looks.
+    pub look: Look,
+    /// The step's id.
+    pub title: String,
+    /// What it does.
+    pub detail: String,
+    /// Its policies.
+    pub notes: Vec<String>,
+    /// The blocks inside it.
+    pub lanes: Vec<Lane>,
+}
+
+/// How a shape looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Look {
+    Start,
+    End,
+    Tool,
+    Foreach,
+    Parallel,
+    Branch,
+    Approve,
+    Time,
+    Workflow,
+    Pass,
+}
+
+impl Picture {
+    /// Draws up a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let mut root = lane(plan, Plan::ROOT, None);
+        add_ends(plan, &mut root);
+        let on_failure = plan.on_failure.map(|block| lane(plan, block, Some("on failure".into())));
+        Self { title: plan.name.to_string(), root, on_failure }
+    }
+}
+
+/// Frames the root with where a run starts and ends.
+fn add_ends(plan: &Plan, lane: &mut Lane) {
+    let block = plan.block(Plan::ROOT);
+    let (start, end) = (lane.shapes.len(), lane.shapes.len() + 1);
+    lane.shapes.extend([point(Look::Start, "start"), point(Look::End, "end")]);
+    let at = |step: &StepIx| block.steps.iter().position(|other| other == step);
+    lane.arrows.extend(block.entry.iter().filter_map(at).map(|to| Arrow { from: start, to, label: None }));
+    for (from, step) in block.steps.iter().enumerate() {
+        match &plan.step(*step).next {
+            Next::End => lane.arrows.push(Arrow { from, to: end, label: None }),
+            Next::Dependents(dependents) if dependents.is_empty() => {
+                lane.arrows.push(Arrow { from, to: end, label: None });
+            }
+            _ => {}
+        }
+    }
+    if block.steps.is_empty() {
+        lane.arrows.push(Arrow { from: start, to: end, label: None });
+    }
+}
+
+fn point(look: Look, title: &str) -> Shape {
+    Shape { look, title: title.into(), detail: String::new(), notes: Vec::new(), lanes: Vec::new() }
+}
+
+fn lane(plan: &Plan, block: BlockIx, label: Option<String>) -> Lane {
+    let block = plan.block(block);
+    // Steps of one block are mostly neighbours, but a lookup by list would make long lists slow.
+    let place: std::collections::HashMap<StepIx, usize> =
+        block.steps.iter().enumerate().map(|(at, step)| (*step, at)).collect();
+    let mut arrows = Vec::new();
+    for (from, step) in block.steps.iter().enumerate() {
+        let step = plan.step(*step);
+        let mut arrow = |to: &StepIx, label: Option<String>| {
+            arrows.extend(place.get(to).map(|to| Arrow { from, to: *to, label }));
+        };
+        match &step.next {
+            Next::End => {}
+            Next::Step(next) => arrow(next, None),
+            Next::Dependents(dependents) => dependents.iter().for_each(|next| arrow(next, None)),
+            Next::Choose { choices, otherwise } => {
+                let written = choices.iter().map(|choice| (choice.to, short(&choice.written)));
+                let otherwise = otherwise.iter().map(|to| (*to, "else".into()));
+                for (to, label) in written.chain(otherwise) {
+                    if let Target::Step(next) = to {
+                        arrow(&next, Some(label));
+                    }
+                }
+            }
+        }
+        if let OnError::Goto(to) = &step.on_error {
+            arrow(to, Some("on error".into()));
+        }
+        if let Kind::Approve(approve) = &step.kind
+            && let OnDeny::Goto(to) = &approve.on_deny
+        {
+            arrow(to, Some("denied".into()));
+        }
+    }
+    let shapes = block.steps.iter().map(|step| shape(plan, plan.step(*step))).collect();
+    Lane { label, shapes, arrows }
+}
+
+fn shape(plan: &Plan, step: &Step) -> Shape {
+    let (look, detail, lanes) = match &step.kind {
+        Kind::Call(call) => {
+            let server = call.server.as_ref().map(|server| format!("{server} · ")).unwrap_or_default();
+            (Look::Tool, format!("{server}{}", call.tool), Vec::new())
+        }
+        Kind::Foreach(each) => {
+            let detail = format!("for each {} in {}", each.item, described(&each.items));
+            (Look::Foreach, detail, vec![lane(plan, each.body, None)])
+        }
+        Kind::Parallel(parallel) => {
+            let name = |block: BlockIx| plan.block(block).name.as_ref().map(ToString::to_string);
+            let lanes = parallel.branches.iter().map(|block| lane(plan, *block, name(*block)));
+            (Look::Parallel, "at the same time".into(), lanes.collect())
+        }
+        Kind::Branch(branch) => {
+            let cases = branch.cases.iter().map(|case| lane(plan, case.then, Some(short(&case.written))));
+            let otherwise = branch.otherwise.iter().map(|block| lane(plan, *block, Some("else".into())));
+            (Look::Branch, "one of".into(), cases.chain(otherwise).collect())
+        }
+        Kind::Approve(approve) => {
+            let question = approve.prompt.as_ref().map_or_else(|| "waits for approval".into(), written);
+            (Look::Approve, short(&question), Vec::new())
+        }
+        Kind::Sleep(sleep) => (Look::Time, slept(sleep), Vec::new()),
+        Kind::Wait(wait) => (Look::Time, format!("waits for {}", short(&written(&wait.event))), Vec::new()),
+        Kind::Workflow(workflow) => (Look::Workflow, format!("workflow {}", workflow.name), Vec::new()),
+        Kind::Pass => (Look::Pass, String::new(), Vec::new()),
+    };
+    Shape { look, title: step.id.to_string(), detail, notes: notes(step), lanes }
+}
+
+fn notes(step: &Step) -> Vec<String> {
+    let mut notes = Vec::new();
+    if step.needs_human {
+        notes.push("asks a human first".into());
+    }
+    if let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) {
+        notes.push(format!("up to {} attempts", retry.max_attempts));
+    }
+    if let Some(timeout) = step.timeout_ms {
+        notes.push(format!("at most {}", period(timeout)));
+    }
+    match &step.kind {
+        Kind::Call(call) if call.idempotency.is_some() => notes.push("once per key".into()),
+        Kind::Foreach(each) if each.concurrency > 1 => notes.push(format!("{} at a time", each.concurrency)),
+        Kind::Parallel(crate::plan::Parallel { concurrency: Some(number), .. }) => {
+            notes.push(format!("{number} at a time"));
+        }
+        _ => {}
+    }
+    if step.on_error == OnError::Continue {
+        notes.push("goes on after an error".into());
+    }
+    notes
+}
+
+fn slept(sleep: &Sleep) -> String {
+    match sleep {
+        Sleep::For(millis) => format!("sleeps {}", period(*millis)),
+        Sleep::Until(moment) => match jiff::Timestamp::from_millisecond(*moment) {
+            Ok(moment) => format!("sleeps until {moment}"),
+            Err(_) => "sleeps".into(),
+        },
+        Sleep::ForComputed(template) => format!("sleeps {}", short(&written(template))),
+        Sleep::UntilComputed(template) => format!("sleeps until {}", short(&written(template))),
+    }
+}
+
+fn period(millis: u64) -> String {
+    match millis {
+        millis if millis % 86_400_000 == 0 => format!("{} d", millis / 86_400_000),
+        millis if millis % 3_600_000 == 0 => format!("{} h", millis / 3_600_000),
+        millis if millis % 60_000 == 0 => format!("{} min", millis / 60_000),
+        millis if millis % 1_000 == 0 => format!("{} s", millis / 1_000),
+        millis => format!("{millis} ms"),
+    }
+}
+
+fn described(value: &ValueTemplate) -> String {
+    match value {
+        ValueTemplate::Text(template) => short(&written(template)),
+        ValueTemplate::List(items) => format!("{} items", items.len()),
+        ValueTemplate::Literal(serde_json::Value::Array(items)) => format!("{} items", items.len()),
+        _ => "a list".into(),
+    }
+}
+
+/// A template nearly as it is written.
+fn written(template: &Template) -> String {
+    let expr = |expr: &Expr| match expr {
+        Expr::Ref(reference) => reference.written.to_string(),
+        Expr::Query(query) => query.base.written.to_string(),
+        _ => "…".into(),
+    };
+    match template {
+        Template::Literal(value) => value.as_str().unwrap_or_default().to_owned(),
+        Template::Whole(whole) => expr(whole),
+        Template::Mixed(parts) => parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => text.to_string(),
+                Part::Expr(part) => format!("‹{}›", expr(part)),
+            })
+            .collect(),
+    }
+}
+
+/// At most about forty characters of a text, in one line.
+fn short(text: &str) -> String {
+    const CHARS: usize = 40;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= CHARS { line } else { line.chars().take(CHARS - 1).chain(['…']).collect() }
+}

@@ -1,0 +1,325 @@
+//! Evaluating an expression against the values of a run.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use serde_json::{Number, Value};
+
+use super::reference::{IfMissing, Ref, Root, Segment};
+use super::{Expr, Operator};
+use crate::limits;
+
+/// The values that a run has at hand.
+pub trait Context {
+    /// The value of a root; none if it does not exist, such as the output of a step that did not run.
+    fn value(&self, root: &Root) -> Option<&Value>;
+}
+
+/// Why an expression has no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvalError {
+    /// What went wrong, for programs.
+    pub kind: EvalErrorKind,
+    /// What went wrong, for people.
+    pub message: String,
+}
+
+/// What can go wrong in evaluating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalErrorKind {
+    /// A path that leads nowhere.
+    Missing,
+    /// A value of a type that the operation cannot take.
+    Type,
+    /// Division by zero, or a number out of range.
+    Arithmetic,
+    /// A result beyond [`limits::RESULT_BYTES`].
+    Limit,
+}
+
+impl EvalError {
+    pub(super) fn new(kind: EvalErrorKind, message: String) -> Self {
+        Self { kind, message }
+    }
+
+    pub(super) fn too_large() -> Self {
+        Self::new(EvalErrorKind::Limit, format!("the result is larger than {} bytes", limits::RESULT_BYTES))
+    }
+}
+
+impl std::fmt::Display for EvalError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for EvalError {}
+
+impl Expr {
+    /// The value of the expression, borrowed where it exists already.
+    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
+        match self {
+            Self::Literal(value) => Ok(Cow::Borrowed(value)),
+            Self::Ref(reference) => reference.eval(context).map(Cow::Borrowed),
+            Self::Query(query) => query.eval(context).map(Cow::Owned),
+            Self::List(items) => {
+                let values = items.iter().map(|item| item.eval(context).map(Cow::into_owned));
+                values.collect::<Result<Vec<_>, _>>().map(|list| Cow::Owned(Value::Array(list)))
+            }
+            Self::Not(inner) => inner.eval(context).map(|value| Cow::Owned(Value::Bool(!truthy(&value)))),
+            Self::Negate(inner) => negate(&*inner.eval(context)?),
+            Self::Binary(operator, sides) => operator.eval(&sides.0, &sides.1, context),
+            Self::Choose(parts) => {
+                let chosen = if truthy(&*parts.0.eval(context)?) { &parts.1 } else { &parts.2 };
+                chosen.eval(context)
+            }
+            Self::Get(parts) => get(parts.0.eval(context)?, &*parts.1.eval(context)?),
+            Self::Call(function, arguments) => function.eval(arguments, context),
+            Self::Matches(inner, regex) => match &*inner.eval(context)? {
+                Value::String(text) => Ok(Cow::Owned(Value::Bool(regex.is_match(text)))),
+                other => Err(wrong_type("`matches` takes text", other)),
+            },
+        }
+    }
+}
+
+impl Ref {
+    /// The value that the reference leads to.
+    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<&'c Value, EvalError> {
+        static NULL: Value = Value::Null;
+        static EMPTY: Value = Value::String(String::new());
+        let found = match context.value(&self.root) {
+            None => Err(None),
+            Some(start) => walk(start, &self.path).map_err(|segment| Some((start, segment))),
+        };
+        match (found, self.if_missing) {
+            (Ok(value), _) => Ok(value),
+            (Err(_), IfMissing::Null) => Ok(&NULL),
+            (Err(_), IfMissing::Empty) => Ok(&EMPTY),
+            (Err(Some((start, _))), IfMissing::Whole) => Ok(start),
+            (Err(place), _) => Err(self.missing(place.map(|(_, segment)| segment))),
+        }
+    }
+
+    fn missing(&self, at: Option<usize>) -> EvalError {
+        let reason = match at.and_then(|index| self.path.get(index)) {
+            None => "it has no value yet".to_owned(),
+            Some(Segment::Key(key)) => format!("there is no `{key}`"),
+            Some(Segment::Index(index)) => format!("there is no item {index}"),
+        };
+        EvalError::new(EvalErrorKind::Missing, format!("`{}` cannot be resolved: {reason}", self.written))
+    }
+}
+
+/// Follows a path; the error is the number of the segment that leads nowhere.
+fn walk<'v>(start: &'v Value, path: &[Segment]) -> Result<&'v Value, usize> {
+    path.iter().enumerate().try_fold(start, |value, (index, segment)| step(value, segment).ok_or(index))
+}
+
+fn step<'v>(value: &'v Value, segment: &Segment) -> Option<&'v Value> {
+    match (value, segment) {
+        (Value::Object(map), Segment::Key(key)) => map.get(&**key),
+        (Value::Array(items), Segment::Index(index)) => items.get(position(*index, items.len())?),
+        (Value::Array(items), Segment::Key(key)) => items.get(key.parse::<usize>().ok()?),
+        _ => None,
+    }
+}
+
+/// The place of an index in a list; negative ones count from the end.
+fn position(index: i64, length: usize) -> Option<usize> {
+    let back = usize::try_from(index.unsigned_abs()).ok()?;
+    if index < 0 { length.checked_sub(back) } else { Some(back) }
+}
+
+/// `a[b]` where one of them is computed.
+fn get<'c>(value: Cow<'c, Value>, index: &Value) -> Result<Cow<'c, Value>, EvalError> {
+    let segment = match index {
+        Value::String(key) => Segment::Key(key.as_str().into()),
+        Value::Number(number) => match number.as_i64() {
+            Some(index) => Segment::Index(index),
+            None => return Err(wrong_type("an index is a whole number or text", index)),
+        },
+        other => return Err(wrong_type("an index is a whole number or text", other)),
+    };
+    let found = match value {
+        Cow::Borrowed(value) => step(value, &segment).map(Cow::Borrowed),
+        Cow::Owned(value) => step(&value, &segment).cloned().map(Cow::Owned),
+    };
+    found.ok_or_else(|| EvalError::new(EvalErrorKind::Missing, format!("there is no item or key {index}")))
+}
+
+/// Whether a value counts as true: not `false`, `null`, 0, `""` or an empty list or map.
+pub fn truthy(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => *value,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}
+
+impl Operator {
+    fn eval<'c>(
+        self,
+        left: &'c Expr,
+        right: &'c Expr,
+        context: &'c dyn Context,
+    ) -> Result<Cow<'c, Value>, EvalError> {
+        let left = left.eval(context)?;
+        let answer = match self {
+            Self::And => truthy(&left) && truthy(&*right.eval(context)?),
+            Self::Or => truthy(&left) || truthy(&*right.eval(context)?),
+            Self::Equal => equal(&left, &*right.eval(context)?),
+            Self::NotEqual => !equal(&left, &*right.eval(context)?),
+            Self::Less => compare(&left, &*right.eval(context)?)?.is_lt(),
+            Self::LessOrEqual => compare(&left, &*right.eval(context)?)?.is_le(),
+            Self::Greater => compare(&left, &*right.eval(context)?)?.is_gt(),
+            Self::GreaterOrEqual => compare(&left, &*right.eval(context)?)?.is_ge(),
+            Self::In => contains(&*right.eval(context)?, &left)?,
+            Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Remainder => {
+                return self.compute(&left, &*right.eval(context)?);
+            }
+        };
+        Ok(Cow::Owned(Value::Bool(answer)))
+    }
+
+    fn compute(self, left: &Value, right: &Value) -> Result<Cow<'static, Value>, EvalError> {
+        match (left, right) {
+            (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
+                (Some(left), Some(right)) => self.compute_integers(left, right),
+                _ => {
+                    self.compute_floats(left.as_f64().unwrap_or(f64::NAN), right.as_f64().unwrap_or(f64::NAN))
+                }
+            },
+            (Value::String(left), Value::String(right)) if self == Self::Add => {
+                if left.len() + right.len() > limits::RESULT_BYTES {
+                    return Err(EvalError::too_large());
+                }
+                bounded(format!("{left}{right}"))
+            }
+            (Value::Number(_), other) | (other, _) => Err(wrong_type("arithmetic takes numbers", other)),
+        }
+    }
+
+    fn compute_integers(self, left: i64, right: i64) -> Result<Cow<'static, Value>, EvalError> {
+        let result = match self {
+            Self::Add => left.checked_add(right),
+            Self::Subtract => left.checked_sub(right),
+            Self::Multiply => left.checked_mul(right),
+            Self::Divide => left.checked_div(right),
+            _ => left.checked_rem(right),
+        };
+        result.map(|number| Cow::Owned(number.into())).ok_or_else(|| arithmetic(right == 0))
+    }
+
+    fn compute_floats(self, left: f64, right: f64) -> Result<Cow<'static, Value>, EvalError> {
+        let result = match self {
+            Self::Add => left + right,
+            Self::Subtract => left - right,
+            Self::Multiply => left * right,
+            Self::Divide => left / right,
+            _ => left % right,
+        };
+        let number = Number::from_f64(result).ok_or_else(|| arithmetic(right == 0.0))?;
+        Ok(Cow::Owned(Value::Number(number)))
+    }
+}
+
+fn arithmetic(by_zero: bool) -> EvalError {
+    let message = if by_zero { "division by zero" } else { "the number is out of range" };
+    EvalError::new(EvalErrorKind::Arithmetic, message.to_owned())
+}
+
+fn negate(value: &Value) -> Result<Cow<'static, Value>, EvalError> {
+    match value {
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => {
+                integer.checked_neg().map(|number| Cow::Owned(number.into())).ok_or_else(|| arithmetic(false))
+            }
+            (None, float) => Ok(Cow::Owned(Value::from(-float.unwrap_or_default()))),
+        },
+        other => Err(wrong_type("`-` takes a number", other)),
+    }
+}
+
+/// JSON equality, except that numbers are equal by value: `1 == 1.0`.
+pub(super) fn equal(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => compare_numbers(left, right) == Some(Ordering::Equal),
+        (Value::Array(left), Value::Array(right)) => {
+            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| equal(left, right))
+        }
+        (Value::Object(left), Value::Object(right)) => {
+            let same = |(key, value)| right.get(key).is_some_and(|other| equal(value, other));
+            left.len() == right.len() && left.iter().all(same)
+        }
+        _ => left == right,
+    }
+}
+
+fn compare(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => {
+            compare_numbers(left, right).ok_or_else(|| arithmetic(false))
+        }
+        (Value::String(left), Value::String(right)) => Ok(left.cmp(right)),
+        _ => Err(EvalError::new(
+            EvalErrorKind::Type,
+            format!("{} and {} cannot be compared by size", type_name(left), type_name(right)),
+        )),
+    }
+}
+
+fn compare_numbers(left: &Number, right: &Number) -> Option<Ordering> {
+    match (left.as_i64(), right.as_i64()) {
+        (Some(left), Some(right)) => Some(left.cmp(&right)),
+        _ => match (left.as_u64(), right.as_u64()) {
+            (Some(left), Some(right)) => Some(left.cmp(&right)),
+            _ => left.as_f64()?.partial_cmp(&right.as_f64()?),
+        },
+    }
+}
+
+fn contains(container: &Value, item: &Value) -> Result<bool, EvalError> {
+    match (container, item) {
+        (Value::Array(items), _) => Ok(items.iter().any(|other| equal(other, item))),
+        (Value::Object(map), Value::String(key)) => Ok(map.contains_key(key)),
+        (Value::String(text), Value::String(part)) => Ok(text.contains(part.as_str())),
+        (other, _) => Err(wrong_type("`in` looks into a list, a map or text", other)),
+    }
+}
+
+fn wrong_type(expected: &str, found: &Value) -> EvalError {
+    EvalError::new(EvalErrorKind::Type, format!("{expected}, found {}", type_name(found)))
+}
+
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}
+
+/// Text as a value, unless it is too large.
+pub(super) fn bounded<'v>(text: String) -> Result<Cow<'v, Value>, EvalError> {
+    if text.len() > limits::RESULT_BYTES {
+        Err(EvalError::too_large())
+    } else {
+        Ok(Cow::Owned(Value::String(text)))
+    }
+}
+
+/// Appends a value as text: text as it is, anything else as JSON.
+pub(super) fn push_text(value: &Value, out: &mut String) -> Result<(), EvalError> {
+    match value {
+        Value::String(text) => out.push_str(text),
+        other => out.push_str(&other.to_string()),
+    }
+    if out.len() > limits::RESULT_BYTES { Err(EvalError::too_large()) } else { Ok(()) }
+}

@@ -1,0 +1,249 @@
+//! The functions of expressions. None loops over anything but its argument, none repeats text.
+
+use std::borrow::Cow;
+
+use regex::RegexBuilder;
+use serde_json::Value;
+
+use super::eval::{Context, EvalError, EvalErrorKind, bounded};
+use super::{Expr, Problem};
+use crate::diagnostic::Code;
+use crate::limits;
+
+macro_rules! functions {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal $arity:expr;)+) => {
+        /// A function that expressions may call: `f(a, b)`, `a.f(b)` or `a | f(b)`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Function { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Function {
+            /// The names.
+            pub const WORDS: &[&str] = &[$($word),+];
+
+            /// Each function's name and what it gives, for the reference page.
+            pub const DOCS: &[(&str, &str)] = &[$(($word, concat!($($doc),+))),+];
+
+            /// The function with a name.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$name),)+ _ => None }
+            }
+
+            /// The name.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$name => $word),+ }
+            }
+
+            fn arity(self) -> usize {
+                match self { $(Self::$name => $arity),+ }
+            }
+        }
+    };
+}
+
+functions! {
+    /// `size(x)`: characters of a text, items of a list, keys of a map.
+    Size = "size" 1;
+    /// `has(x)`: whether the reference leads to a value other than null.
+    Has = "has" 1;
+    /// `default(x, y)`: x, or y if x is absent or null.
+    Default = "default" 2;
+    /// `contains(x, y)`: whether text x contains y, list x has the item y, or map x has the key y.
+    Contains = "contains" 2;
+    /// `startsWith(x, y)`: whether text x starts with y.
+    StartsWith = "startsWith" 2;
+    /// `endsWith(x, y)`: whether text x ends with y.
+    EndsWith = "endsWith" 2;
+    /// `matches(x, "pattern")`: whether the regular expression finds something in text x.
+    Matches = "matches" 2;
+    /// `lower(x)`: text x in lower case.
+    Lower = "lower" 1;
+    /// `upper(x)`: text x in upper case.
+    Upper = "upper" 1;
+    /// `trim(x)`: text x without white space at its ends.
+    Trim = "trim" 1;
+    /// `join(x, y)`: the items of list x as one text, with y between them.
+    Join = "join" 2;
+    /// `split(x, y)`: the parts of text x between the y's.
+    Split = "split" 2;
+    /// `first(x)`: the first item of a list.
+    First = "first" 1;
+    /// `last(x)`: the last item of a list.
+    Last = "last" 1;
+    /// `keys(x)`: the keys of a map, sorted.
+    Keys = "keys" 1;
+    /// `string(x)`: x as text; what is not text becomes JSON.
+    String = "string" 1;
+    /// `number(x)`: the number that text x spells.
+    Number = "number" 1;
+    /// `toJson(x)`: x as JSON text.
+    ToJson = "toJson" 1;
+    /// `fromJson(x)`: the value that the JSON text x spells.
+    FromJson = "fromJson" 1;
+}
+
+impl Function {
+    /// Checks the arguments and makes the call.
+    pub(super) fn call(self, mut arguments: Vec<Expr>, at: std::ops::Range<usize>) -> Result<Expr, Problem> {
+        let problem = |message: String| Problem::new(Code::InvalidExpression, at.clone(), message);
+        if arguments.len() != self.arity() {
+            let (word, arity) = (self.word(), self.arity());
+            let message = format!("`{word}` takes {arity} argument(s), not {}", arguments.len());
+            return Err(problem(message).hint(example(self)));
+        }
+        match self {
+            Self::Has if !matches!(arguments[0], Expr::Ref(_) | Expr::Query(_) | Expr::Get(_)) => {
+                Err(problem("`has` takes a reference, such as `has(steps.a.output.b)`".to_owned()))
+            }
+            Self::Matches => {
+                let Some(Expr::Literal(Value::String(pattern))) = arguments.pop() else {
+                    return Err(problem("the pattern of `matches` must be text in quotes".to_owned()));
+                };
+                let regex = RegexBuilder::new(&pattern).size_limit(limits::REGEX_BYTES).build();
+                let regex = regex
+                    .map_err(|error| problem(format!("not a regular expression: {}", one_line(&error))))?;
+                Ok(Expr::Matches(Box::new(arguments.remove(0)), regex))
+            }
+            _ => Ok(Expr::Call(self, arguments)),
+        }
+    }
+
+    pub(super) fn eval<'c>(
+        self,
+        arguments: &'c [Expr],
+        context: &'c dyn Context,
+    ) -> Result<Cow<'c, Value>, EvalError> {
+        let [first, rest @ ..] = arguments else { return Ok(Cow::Owned(Value::Null)) };
+        let first = first.eval(context);
+        match self {
+            Self::Has => return found(first).map(|value| owned(value.is_some())),
+            Self::Default => {
+                return match (found(first)?, rest) {
+                    (None, [fallback]) => fallback.eval(context),
+                    (value, _) => Ok(value.unwrap_or_default()),
+                };
+            }
+            _ => {}
+        }
+        let first = first?;
+        match rest {
+            [] => self.of_one(first),
+            [second, ..] => {
+                let second = second.eval(context)?;
+                self.of_two(&first, &second)
+            }
+        }
+    }
+
+    fn of_one(self, value: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
+        match (self, &*value) {
+            (Self::Size, Value::String(text)) => Ok(owned(text.chars().count())),
+            (Self::Size, Value::Array(items)) => Ok(owned(items.len())),
+            (Self::Size, Value::Object(map)) => Ok(owned(map.len())),
+            (Self::Lower, Value::String(text)) => bounded(text.to_lowercase()),
+            (Self::Upper, Value::String(text)) => bounded(text.to_uppercase()),
+            (Self::Trim, Value::String(text)) => Ok(owned(text.trim())),
+            (Self::First | Self::Last, Value::Array(_)) => self.end_of_list(value),
+            (Self::Keys, Value::Object(map)) => {
+                let mut keys: Vec<&String> = map.keys().collect();
+                keys.sort();
+                Ok(owned(keys.into_iter().cloned().collect::<Vec<_>>()))
+            }
+            (Self::String, Value::String(_)) => Ok(value),
+            (Self::String | Self::ToJson, other) => bounded(other.to_string()),
+            (Self::Number, Value::Number(_)) => Ok(value),
+            (Self::Number, Value::String(text)) => match serde_json::from_str(text.trim()) {
+                Ok(Value::Number(number)) => Ok(owned(Value::Number(number))),
+                _ => Err(self.unfit(&value)),
+            },
+            (Self::FromJson, Value::String(text)) if text.len() <= limits::RESULT_BYTES => {
+                serde_json::from_str(text).map(Cow::Owned).map_err(|error| {
+                    EvalError::new(EvalErrorKind::Type, format!("`fromJson`: not valid JSON: {error}"))
+                })
+            }
+            _ => Err(self.unfit(&value)),
+        }
+    }
+
+    fn end_of_list(self, list: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
+        let pick = |length: usize| if self == Self::First { 0 } else { length.saturating_sub(1) };
+        let picked = match list {
+            Cow::Borrowed(list) => {
+                list.as_array().and_then(|items| items.get(pick(items.len()))).map(Cow::Borrowed)
+            }
+            Cow::Owned(Value::Array(mut items)) if !items.is_empty() => {
+                let at = pick(items.len());
+                Some(Cow::Owned(items.swap_remove(at)))
+            }
+            Cow::Owned(_) => None,
+        };
+        picked.ok_or_else(|| {
+            EvalError::new(EvalErrorKind::Missing, format!("`{}` of an empty list", self.word()))
+        })
+    }
+
+    fn of_two(self, first: &Value, second: &Value) -> Result<Cow<'static, Value>, EvalError> {
+        match (self, first, second) {
+            (Self::Contains, Value::String(text), Value::String(part)) => {
+                Ok(owned(text.contains(part.as_str())))
+            }
+            (Self::Contains, Value::Array(items), item) => {
+                Ok(owned(items.iter().any(|other| super::eval::equal(other, item))))
+            }
+            (Self::Contains, Value::Object(map), Value::String(key)) => Ok(owned(map.contains_key(key))),
+            (Self::StartsWith, Value::String(text), Value::String(part)) => {
+                Ok(owned(text.starts_with(part.as_str())))
+            }
+            (Self::EndsWith, Value::String(text), Value::String(part)) => {
+                Ok(owned(text.ends_with(part.as_str())))
+            }
+            (Self::Join, Value::Array(items), Value::String(between)) => {
+                let mut out = String::new();
+                for (index, item) in items.iter().enumerate() {
+                    out.push_str(if index > 0 { between } else { "" });
+                    super::eval::push_text(item, &mut out)?;
+                }
+                bounded(out)
+            }
+            (Self::Split, Value::String(text), Value::String(between)) if !between.is_empty() => {
+                if text.len() > limits::RESULT_BYTES {
+                    return Err(EvalError::too_large());
+                }
+                Ok(owned(text.split(between.as_str()).map(str::to_owned).collect::<Vec<_>>()))
+            }
+            _ => Err(self.unfit(first)),
+        }
+    }
+
+    fn unfit(self, value: &Value) -> EvalError {
+        let kind = super::eval::type_name(value);
+        EvalError::new(
+            EvalErrorKind::Type,
+            format!("`{}` cannot take {kind}: {}", self.word(), example(self)),
+        )
+    }
+}
+
+/// The value, unless it is absent or null.
+fn found(result: Result<Cow<'_, Value>, EvalError>) -> Result<Option<Cow<'_, Value>>, EvalError> {
+    match result {
+        Ok(value) if value.is_null() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind == EvalErrorKind::Missing => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn owned<'v>(value: impl Into<Value>) -> Cow<'v, Value> {
+    Cow::Owned(value.into())
+}
+
+fn example(function: Function) -> &'static str {
+    let docs = Function::DOCS.iter().find(|(word, _)| *word == function.word());
+    docs.map_or("", |(_, text)| text.trim())
+}
+
+/// The last line of a regex error says what is wrong; the others draw it.
+fn one_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,135 @@
+//! Values that are computed: references, expressions, JSONPath, conditions and templates.
+//!
+//! Everything is parsed and resolved once, when a definition is compiled. Evaluating borrows from the
+//! values of a run, never copies them as a whole, and is bounded: the language has no loops, and no
+//! result may grow beyond [`crate::limits::RESULT_BYTES`].
+
+mod condition;
+mod eval;
+mod function;
+mod jsonpath;
+mod lexer;
+mod parser;
+mod reference;
+mod template;
+
+pub use condition::Condition;
+pub use eval::{Context, EvalError, EvalErrorKind, truthy};
+pub use function::Function;
+pub use jsonpath::Query;
+pub use parser::parse;
+pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
+pub use template::{Part, Template, ValueTemplate};
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::diagnostic::Code;
+
+/// What is wrong with an expression, at a place inside its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which rule it breaks.
+    pub code: Code,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The bytes of the text that it is about.
+    pub at: std::ops::Range<usize>,
+}
+
+impl Problem {
+    /// A problem without a hint.
+    pub fn new(code: Code, at: std::ops::Range<usize>, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, at }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same problem in a text that has `offset` more bytes in front.
+    #[must_use]
+    fn shifted(mut self, offset: usize) -> Self {
+        self.at = self.at.start + offset..self.at.end + offset;
+        self
+    }
+}
+
+/// A parsed and resolved expression.
+#[derive(Debug, Clone)]
+pub enum Expr {
+    /// A constant.
+    Literal(Value),
+    /// A value of the run.
+    Ref(Ref),
+    /// A JSONPath query that may find any number of values: always a list.
+    Query(Query),
+    /// `[a, b]`
+    List(Vec<Expr>),
+    /// `!a`
+    Not(Box<Expr>),
+    /// `-a`
+    Negate(Box<Expr>),
+    /// `a == b` and the like
+    Binary(Operator, Box<(Expr, Expr)>),
+    /// `a ? b : c`
+    Choose(Box<(Expr, Expr, Expr)>),
+    /// `a[b]` where it is not known beforehand
+    Get(Box<(Expr, Expr)>),
+    /// `f(a, b)`
+    Call(Function, Vec<Expr>),
+    /// `matches(a, "pattern")`, the pattern compiled
+    Matches(Box<Expr>, Regex),
+}
+
+/// An operator between two operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Operator {
+    Or,
+    And,
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    In,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+impl Expr {
+    /// Calls `visit` with every root that evaluating may read.
+    pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
+        match self {
+            Self::Literal(_) => {}
+            Self::Ref(reference) => visit(&reference.root),
+            Self::Query(query) => visit(&query.base.root),
+            Self::List(items) | Self::Call(_, items) => items.iter().for_each(|item| item.roots(visit)),
+            Self::Not(inner) | Self::Negate(inner) | Self::Matches(inner, _) => inner.roots(visit),
+            Self::Binary(_, sides) | Self::Get(sides) => {
+                sides.0.roots(visit);
+                sides.1.roots(visit);
+            }
+            Self::Choose(parts) => {
+                parts.0.roots(visit);
+                parts.1.roots(visit);
+                parts.2.roots(visit);
+            }
+        }
+    }
+}
+
+/// Whether a text can stand after a `$`: letters, digits and `_`, no digit first.
+pub(crate) fn is_word(text: &str) -> bool {
+    !text.is_empty() && lexer::word_length(text) == text.len()
+}

@@ -1,0 +1,352 @@
+//! Tokens to an [`Expr`].
+//!
+//! From loosest to tightest: `a | f(x)` · `a ? b : c` · `or ||` · `and &&` · `not` · `== != < <= > >= in`
+//! · `+ -` · `* / %` · `! -` · `.name [index] .f(x)`.
+
+use serde_json::Value;
+
+use super::function::Function;
+use super::jsonpath;
+use super::lexer::{Lexer, Token, constant_segment};
+use super::reference::{RefPath, Resolve, Segment};
+use super::{Expr, Operator, Problem};
+use crate::diagnostic::{Code, suggest};
+use crate::limits;
+
+/// Parses a whole text as one expression.
+pub fn parse(text: &str, names: &mut dyn Resolve) -> Result<Expr, Problem> {
+    let (expr, rest) = parse_prefix(text, 0, names)?;
+    match rest {
+        Rest { token: Token::End, .. } => Ok(expr),
+        Rest { start, end, .. } => Err(unexpected(start..end, "an operator or the end")),
+    }
+}
+
+/// Where an expression stopped: the first token that is no part of it.
+pub(super) struct Rest {
+    pub token: Token,
+    pub start: usize,
+    pub end: usize,
+}
+
+/// Parses the expression that starts at a byte of a text, as far as it goes.
+pub(super) fn parse_prefix(
+    text: &str,
+    start: usize,
+    names: &mut dyn Resolve,
+) -> Result<(Expr, Rest), Problem> {
+    let mut parser = Parser {
+        lexer: Lexer { text, at: start },
+        token: Token::End,
+        start,
+        names,
+        depth: 0,
+        limit: start + limits::EXPRESSION_BYTES,
+    };
+    parser.advance()?;
+    let expr = parser.pipe()?;
+    let end = parser.lexer.at;
+    Ok((expr.expr, Rest { token: parser.token, start: parser.start, end }))
+}
+
+/// An expression and how deep its tree is: evaluating walks that deep.
+struct Deep {
+    expr: Expr,
+    depth: usize,
+}
+
+struct Parser<'t, 'n> {
+    lexer: Lexer<'t>,
+    /// The token to look at, and where it starts.
+    token: Token,
+    start: usize,
+    names: &'n mut dyn Resolve,
+    /// Brackets that are open.
+    depth: usize,
+    /// The byte at which the expression is too long.
+    limit: usize,
+}
+
+/// How tightly operators bind; `not` stands between `and` and the comparisons.
+const NOT: u8 = 3;
+const COMPARISON: u8 = 4;
+
+/// The operator that a word or symbol stands for, and how tightly it binds.
+fn operator(word: &str) -> Option<(Operator, u8)> {
+    Some(match word {
+        "||" | "or" => (Operator::Or, 1),
+        "&&" | "and" => (Operator::And, 2),
+        "==" => (Operator::Equal, COMPARISON),
+        "!=" => (Operator::NotEqual, COMPARISON),
+        "<=" => (Operator::LessOrEqual, COMPARISON),
+        "<" => (Operator::Less, COMPARISON),
+        ">=" => (Operator::GreaterOrEqual, COMPARISON),
+        ">" => (Operator::Greater, COMPARISON),
+        "in" => (Operator::In, COMPARISON),
+        "+" => (Operator::Add, 5),
+        "-" => (Operator::Subtract, 5),
+        "*" => (Operator::Multiply, 6),
+        "/" => (Operator::Divide, 6),
+        "%" => (Operator::Remainder, 6),
+        _ => return None,
+    })
+}
+
+impl Parser<'_, '_> {
+    fn advance(&mut self) -> Result<Token, Problem> {
+        self.lexer.skip_space();
+        self.start = self.lexer.at;
+        if self.start > self.limit {
+            let message = format!("an expression has at most {} bytes", limits::EXPRESSION_BYTES);
+            return Err(Problem::new(Code::LimitExceeded, self.start..self.start, message));
+        }
+        let next = self.lexer.next()?;
+        Ok(std::mem::replace(&mut self.token, next))
+    }
+
+    fn is_symbol(&self, symbol: &str) -> bool {
+        matches!(&self.token, Token::Symbol(found) if *found == symbol)
+    }
+
+    /// Takes a symbol if it is next.
+    fn take(&mut self, symbol: &str) -> Result<bool, Problem> {
+        let found = self.is_symbol(symbol);
+        if found {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    fn expect(&mut self, symbol: &str) -> Result<(), Problem> {
+        if self.take(symbol)? { Ok(()) } else { Err(self.unexpected(&format!("`{symbol}`"))) }
+    }
+
+    fn unexpected(&self, expected: &str) -> Problem {
+        unexpected(self.start..self.lexer.at, expected)
+    }
+
+    /// Makes a node one level above its parts.
+    fn above(&self, depth: usize, expr: Expr) -> Result<Deep, Problem> {
+        if depth < limits::EXPRESSION_DEPTH {
+            return Ok(Deep { expr, depth: depth + 1 });
+        }
+        let message = format!("the expression is nested deeper than {}", limits::EXPRESSION_DEPTH);
+        Err(Problem::new(Code::LimitExceeded, self.start..self.lexer.at, message))
+    }
+
+    /// Parses something inside brackets or after a prefix, where the parser itself goes deeper.
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, Problem>) -> Result<T, Problem> {
+        self.above(self.depth, Expr::Literal(Value::Null))?;
+        self.depth += 1;
+        let result = parse(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// `a | f(x)` is `f(a, x)`.
+    fn pipe(&mut self) -> Result<Deep, Problem> {
+        let mut left = self.choose()?;
+        while self.take("|")? {
+            let at = self.start;
+            let Token::Name(name) = self.token.clone() else { return Err(self.unexpected("a function")) };
+            self.advance()?;
+            let arguments = if self.take("(")? { self.list(")")? } else { Vec::new() };
+            left = self.call(&name, at, Some(left), arguments)?;
+        }
+        Ok(left)
+    }
+
+    fn choose(&mut self) -> Result<Deep, Problem> {
+        let condition = self.binary(0)?;
+        if !self.take("?")? {
+            return Ok(condition);
+        }
+        let then = self.nested(Self::choose)?;
+        self.expect(":")?;
+        let otherwise = self.nested(Self::choose)?;
+        let depth = condition.depth.max(then.depth).max(otherwise.depth);
+        self.above(depth, Expr::Choose(Box::new((condition.expr, then.expr, otherwise.expr))))
+    }
+
+    /// Operands joined by operators that bind at least as tightly as `least`.
+    fn binary(&mut self, least: u8) -> Result<Deep, Problem> {
+        let mut left = if least <= NOT && self.is_name("not") {
+            self.advance()?;
+            let inner = self.nested(|parser| parser.binary(COMPARISON))?;
+            self.above(inner.depth, Expr::Not(Box::new(inner.expr)))?
+        } else {
+            self.prefix()?
+        };
+        while let Some((operator, power)) = self.operator().filter(|(_, power)| *power >= least) {
+            self.advance()?;
+            let right = self.binary(power + 1)?;
+            let depth = left.depth.max(right.depth);
+            left = self.above(depth, Expr::Binary(operator, Box::new((left.expr, right.expr))))?;
+            if power == COMPARISON && self.operator().is_some_and(|(_, next)| next == COMPARISON) {
+                let problem = self.unexpected("`and`, `or` or the end");
+                return Err(problem.hint("comparisons do not chain: write `a < b and b < c`"));
+            }
+        }
+        Ok(left)
+    }
+
+    fn is_name(&self, word: &str) -> bool {
+        matches!(&self.token, Token::Name(name) if &**name == word)
+    }
+
+    fn operator(&self) -> Option<(Operator, u8)> {
+        match &self.token {
+            Token::Symbol(symbol) => operator(symbol),
+            Token::Name(name) => operator(name),
+            _ => None,
+        }
+    }
+
+    fn prefix(&mut self) -> Result<Deep, Problem> {
+        if self.take("!")? {
+            let inner = self.nested(Self::prefix)?;
+            return self.above(inner.depth, Expr::Not(Box::new(inner.expr)));
+        }
+        if self.take("-")? {
+            let inner = self.nested(Self::prefix)?;
+            return self.above(inner.depth, Expr::Negate(Box::new(inner.expr)));
+        }
+        self.postfix()
+    }
+
+    fn postfix(&mut self) -> Result<Deep, Problem> {
+        let mut value = self.primary()?;
+        loop {
+            if self.is_symbol(".") {
+                // After a dot anything that looks like a name is one, digits first included.
+                let at = self.lexer.at;
+                let name = self.lexer.name();
+                if name.is_empty() {
+                    return Err(unexpected(at - 1..at, "a name after `.`"));
+                }
+                self.advance()?;
+                value = if self.take("(")? {
+                    let arguments = self.list(")")?;
+                    self.call(&name, at, Some(value), arguments)?
+                } else {
+                    self.above(value.depth, get(value.expr, Expr::Literal(Value::from(&*name))))?
+                };
+            } else if self.take("[")? {
+                let index = self.nested(Self::pipe)?;
+                self.expect("]")?;
+                let depth = value.depth.max(index.depth);
+                value = self.above(depth, get(value.expr, index.expr))?;
+            } else {
+                return Ok(value);
+            }
+        }
+    }
+
+    fn primary(&mut self) -> Result<Deep, Problem> {
+        let start = self.start;
+        let literal = |value: Value| Ok(Deep { expr: Expr::Literal(value), depth: 1 });
+        match self.token.clone() {
+            Token::Text(text) => {
+                self.advance()?;
+                literal(Value::from(&*text))
+            }
+            Token::Integer(number) => {
+                self.advance()?;
+                literal(Value::from(number))
+            }
+            Token::Float(number) => {
+                self.advance()?;
+                literal(Value::from(number))
+            }
+            Token::JsonPath(path) => {
+                self.advance()?;
+                let expr = jsonpath::compile(&path, self.names).map_err(|problem| problem.shifted(start))?;
+                Ok(Deep { expr, depth: 1 })
+            }
+            Token::Dollar(name) => self.reference(true, name),
+            Token::Name(name) => self.named(name),
+            Token::Symbol("(") => {
+                self.advance()?;
+                let inner = self.nested(Self::pipe)?;
+                self.expect(")")?;
+                Ok(inner)
+            }
+            Token::Symbol("[") => {
+                self.advance()?;
+                let items = self.list("]")?;
+                let depth = items.iter().map(|item| item.depth).max().unwrap_or(0);
+                self.above(depth, Expr::List(items.into_iter().map(|item| item.expr).collect()))
+            }
+            Token::Symbol(_) | Token::End => Err(self.unexpected("a value")),
+        }
+    }
+
+    fn named(&mut self, name: Box<str>) -> Result<Deep, Problem> {
+        let constant = match &*name {
+            "true" => Some(Value::Bool(true)),
+            "false" => Some(Value::Bool(false)),
+            "null" | "nil" => Some(Value::Null),
+            _ => None,
+        };
+        if let Some(value) = constant {
+            self.advance()?;
+            return Ok(Deep { expr: Expr::Literal(value), depth: 1 });
+        }
+        if self.lexer.text[self.lexer.at..].trim_start().starts_with('(') {
+            let at = self.start;
+            self.advance()?;
+            self.advance()?;
+            let arguments = self.list(")")?;
+            return self.call(&name, at, None, arguments);
+        }
+        self.reference(false, name)
+    }
+
+    /// Takes the constant part of a path (`.name`, `[0]`, `["key"]`) and resolves its first name.
+    fn reference(&mut self, dollar: bool, first: Box<str>) -> Result<Deep, Problem> {
+        let start = self.start;
+        let mut segments = vec![Segment::Key(first)];
+        while let Some((segment, end)) = constant_segment(self.lexer.text, self.lexer.at) {
+            segments.push(segment);
+            self.lexer.at = end;
+        }
+        let end = self.lexer.at;
+        self.advance()?;
+        let written = self.lexer.text[start..end].into();
+        let path = RefPath { dollar, segments, written, at: start..end };
+        Ok(Deep { expr: Expr::Ref(self.names.resolve(path)?), depth: 1 })
+    }
+
+    fn list(&mut self, close: &str) -> Result<Vec<Deep>, Problem> {
+        let mut items = Vec::new();
+        while !self.take(close)? {
+            items.push(self.nested(Self::pipe)?);
+            if !self.take(",")? && !self.is_symbol(close) {
+                return Err(self.unexpected(&format!("`,` or `{close}`")));
+            }
+        }
+        Ok(items)
+    }
+
+    fn call(&self, name: &str, at: usize, first: Option<Deep>, rest: Vec<Deep>) -> Result<Deep, Problem> {
+        let place = at..at + name.len();
+        let Some(function) = Function::from_word(name) else {
+            let mut problem =
+                Problem::new(Code::InvalidExpression, place, format!("there is no function `{name}`"));
+            problem.hint = suggest(name, Function::WORDS);
+            return Err(problem);
+        };
+        let arguments: Vec<Deep> = first.into_iter().chain(rest).collect();
+        let depth = arguments.iter().map(|argument| argument.depth).max().unwrap_or(0);
+        let arguments = arguments.into_iter().map(|argument| argument.expr).collect();
+        self.above(depth, function.call(arguments, place)?)
+    }
+}
+
+fn get(value: Expr, index: Expr) -> Expr {
+    Expr::Get(Box::new((value, index)))
+}
+
+fn unexpected(at: std::ops::Range<usize>, expected: &str) -> Problem {
+    Problem::new(Code::InvalidExpression, at, format!("expected {expected} here"))
+}

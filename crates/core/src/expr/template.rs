@@ -1,0 +1,235 @@
+//! Templates: text with `{{…}}` and `$key` in it, and values made of such texts.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::eval::{Context, EvalError, push_text};
+use super::lexer::{Token, constant_segment, word_length};
+use super::reference::{Ambient, RefPath, Resolve, Root, Segment};
+use super::{Expr, Problem, jsonpath, parser};
+use crate::diagnostic::Code;
+use crate::limits;
+
+/// A text that may hold references.
+#[derive(Debug, Clone)]
+pub enum Template {
+    /// No references.
+    Literal(Value),
+    /// One reference and nothing else: its value keeps its type.
+    Whole(Expr),
+    /// References within text: their values become text.
+    Mixed(Vec<Part>),
+}
+
+/// A piece of a mixed template.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// As it is.
+    Text(Box<str>),
+    /// Computed.
+    Expr(Expr),
+}
+
+impl Template {
+    /// Parses a text. Every problem is reported; what could be parsed is returned.
+    pub fn parse(text: &str, names: &mut dyn Resolve, problems: &mut Vec<Problem>) -> Self {
+        if !text.contains(['$', '{']) {
+            return Self::Literal(Value::from(text));
+        }
+        if text.len() > limits::TEMPLATE_BYTES {
+            let message = format!("a text with references has at most {} bytes", limits::TEMPLATE_BYTES);
+            problems.push(Problem::new(Code::LimitExceeded, 0..0, message));
+            return Self::Literal(Value::Null);
+        }
+        if text.starts_with("$.") || text.starts_with("$[") {
+            return match jsonpath::compile(text, names) {
+                Ok(expr) => Self::Whole(expr),
+                Err(problem) => {
+                    problems.push(problem);
+                    Self::Literal(Value::Null)
+                }
+            };
+        }
+        let mut scanner = Scanner { text, at: 0, names, problems, parts: Vec::new(), plain: String::new() };
+        scanner.scan();
+        scanner.finish()
+    }
+
+    /// The value of the template.
+    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
+        match self {
+            Self::Literal(text) => Ok(Cow::Borrowed(text)),
+            Self::Whole(expr) => expr.eval(context),
+            Self::Mixed(parts) => {
+                let mut out = String::new();
+                for part in parts {
+                    match part {
+                        Part::Text(text) => out.push_str(text),
+                        Part::Expr(expr) => push_text(&*expr.eval(context)?, &mut out)?,
+                    }
+                }
+                Ok(Cow::Owned(Value::String(out)))
+            }
+        }
+    }
+
+    /// Calls `visit` with every root that evaluating may read.
+    pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
+        match self {
+            Self::Literal(_) => {}
+            Self::Whole(expr) => expr.roots(visit),
+            Self::Mixed(parts) => parts.iter().for_each(|part| {
+                if let Part::Expr(expr) = part {
+                    expr.roots(visit);
+                }
+            }),
+        }
+    }
+}
+
+struct Scanner<'t, 'n> {
+    text: &'t str,
+    at: usize,
+    names: &'n mut dyn Resolve,
+    problems: &'n mut Vec<Problem>,
+    parts: Vec<Part>,
+    /// Plain text since the last part.
+    plain: String,
+}
+
+impl Scanner<'_, '_> {
+    fn scan(&mut self) {
+        while self.at < self.text.len() {
+            let rest = &self.text[self.at..];
+            let plain = rest.find(['{', '$']).unwrap_or(rest.len());
+            self.plain.push_str(&rest[..plain]);
+            self.at += plain;
+            let rest = &rest[plain..];
+            if rest.starts_with("{{{{") {
+                self.literal("{{", 4);
+            } else if rest.starts_with("{{") {
+                self.expression();
+            } else if rest.starts_with("$$") {
+                self.literal("$", 2);
+            } else if rest.starts_with('$') && word_length(&rest[1..]) > 0 {
+                self.dollar();
+            } else if let Some(first) = rest.chars().next() {
+                self.literal(first.encode_utf8(&mut [0; 4]), first.len_utf8());
+            }
+        }
+    }
+
+    fn literal(&mut self, text: &str, length: usize) {
+        self.plain.push_str(text);
+        self.at += length;
+    }
+
+    fn expression(&mut self) {
+        let open = self.at;
+        let problem = match parser::parse_prefix(self.text, open + 2, self.names) {
+            Ok((expr, rest)) if rest.token == Token::Symbol("}}") => {
+                self.part(expr);
+                self.at = rest.end;
+                return;
+            }
+            Ok((_, rest)) if rest.token == Token::End => {
+                Problem::new(Code::InvalidTemplate, open..self.text.len(), "`{{` is not closed by `}}`")
+                    .hint("write `{{{{` for two braces that mean nothing")
+            }
+            Ok((_, rest)) => {
+                Problem::new(Code::InvalidTemplate, rest.start..rest.end, "expected an operator or `}}` here")
+            }
+            Err(problem) if problem.code == Code::InvalidExpression => {
+                Problem { code: Code::InvalidTemplate, ..problem }
+            }
+            Err(problem) => problem,
+        };
+        self.problems.push(problem);
+        let close = self.text[open..].find("}}").map_or(self.text.len(), |at| open + at + 2);
+        self.at = close;
+    }
+
+    /// `$name`, with a path below it unless the name stands for plain text.
+    fn dollar(&mut self) {
+        let start = self.at;
+        let length = word_length(&self.text[start + 1..]);
+        let name = &self.text[start + 1..start + 1 + length];
+        let mut end = start + 1 + length;
+        let mut segments = vec![Segment::Key(name.into())];
+        while Ambient::from_name(name).is_none() {
+            let Some((segment, segment_end)) = constant_segment(self.text, end) else { break };
+            segments.push(segment);
+            end = segment_end;
+        }
+        let path = RefPath { dollar: true, segments, written: self.text[start..end].into(), at: start..end };
+        match self.names.resolve(path) {
+            Ok(reference) => self.part(Expr::Ref(reference)),
+            Err(problem) => self.problems.push(problem),
+        }
+        self.at = end;
+    }
+
+    fn part(&mut self, expr: Expr) {
+        self.flush();
+        self.parts.push(Part::Expr(expr));
+    }
+
+    fn flush(&mut self) {
+        if !self.plain.is_empty() {
+            self.parts.push(Part::Text(std::mem::take(&mut self.plain).into()));
+        }
+    }
+
+    fn finish(mut self) -> Template {
+        if self.parts.is_empty() {
+            return Template::Literal(Value::from(self.plain));
+        }
+        self.flush();
+        match (self.parts.len(), self.parts.pop()) {
+            (1, Some(Part::Expr(expr))) => Template::Whole(expr),
+            (_, last) => {
+                self.parts.extend(last);
+                Template::Mixed(self.parts)
+            }
+        }
+    }
+}
+
+/// A value whose texts may hold references.
+#[derive(Debug, Clone)]
+pub enum ValueTemplate {
+    /// No references anywhere in it.
+    Literal(Value),
+    /// A text.
+    Text(Template),
+    /// A list.
+    List(Vec<ValueTemplate>),
+    /// A map; its keys are plain.
+    Map(Vec<(Box<str>, ValueTemplate)>),
+}
+
+impl ValueTemplate {
+    /// The value with all references resolved.
+    pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
+        match self {
+            Self::Literal(value) => Ok(value.clone()),
+            Self::Text(template) => template.eval(context).map(Cow::into_owned),
+            Self::List(items) => items.iter().map(|item| item.eval(context)).collect(),
+            Self::Map(entries) => {
+                let pairs = entries.iter().map(|(key, value)| Ok((key.to_string(), value.eval(context)?)));
+                pairs.collect::<Result<Map<_, _>, _>>().map(Value::Object)
+            }
+        }
+    }
+
+    /// Calls `visit` with every root that evaluating may read.
+    pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
+        match self {
+            Self::Literal(_) => {}
+            Self::Text(template) => template.roots(visit),
+            Self::List(items) => items.iter().for_each(|item| item.roots(visit)),
+            Self::Map(entries) => entries.iter().for_each(|(_, value)| value.roots(visit)),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Every bound of the core, named in one place.
+
+/// Bytes of a definition's text.
+pub const DEFINITION_BYTES: usize = 4 * 1024 * 1024;
+/// Lists and maps inside one another in a document.
+pub const DOCUMENT_DEPTH: usize = 64;
+/// Keys and values in a document.
+pub const DOCUMENT_NODES: usize = 500_000;
+/// Keys and values that aliases (`*name`) may add to a YAML document.
+pub const ALIAS_NODES: usize = 20_000;
+/// Steps in a definition, nested ones included.
+pub const STEPS: usize = 20_000;
+/// `foreach`, `parallel` and `branch` blocks inside one another.
+pub const BLOCK_DEPTH: usize = 16;
+/// Branches of one `parallel`, and names of one graph-form fork.
+pub const BRANCHES: usize = 1_000;
+/// Problems reported for one definition; the rest is counted.
+pub const DIAGNOSTICS: usize = 100;
+
+/// Bytes of a string that holds `{{…}}` or `$key` references.
+pub const TEMPLATE_BYTES: usize = 64 * 1024;
+/// Bytes of one expression.
+pub const EXPRESSION_BYTES: usize = 4 * 1024;
+/// Operators and brackets inside one another in an expression.
+pub const EXPRESSION_DEPTH: usize = 32;
+/// Bytes of one JSONPath query.
+pub const JSONPATH_BYTES: usize = 512;
+/// Brackets inside one another in a JSONPath query.
+pub const JSONPATH_DEPTH: usize = 16;
+/// Bytes that one evaluated expression or string template may produce.
+pub const RESULT_BYTES: usize = 1024 * 1024;
+/// Bytes of a compiled regular expression.
+pub const REGEX_BYTES: usize = 256 * 1024;
+
+/// Characters of a step id or a definition's name.
+pub const NAME_CHARS: usize = 128;
+/// Labels of a definition.
+pub const LABELS: usize = 64;
+
+/// What a run may use. A definition's `limits` may lower these, never raise them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Step executions in one run, loops and items included.
+    pub step_runs: u32,
+    /// Items of one `foreach`.
+    pub foreach_items: u32,
+    /// Times that one step of a graph may be entered.
+    pub loop_visits: u32,
+    /// Steps of one run in flight at the same time.
+    pub concurrency: u32,
+}
+
+impl RunLimits {
+    /// The bounds of a run that sets none of its own, and the highest that it may set.
+    pub const MAX: Self =
+        Self { step_runs: 1_000_000, foreach_items: 100_000, loop_visits: 10_000, concurrency: 256 };
+}

@@ -1,0 +1,283 @@
+//! What each kind of step becomes in a plan.
+
+use serde_json::{Map, Value};
+
+use super::compile::{Compiler, boxed, names};
+use super::{Approve, Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Data, Node};
+use crate::expr::{Template, ValueTemplate, is_word};
+use crate::limits::RunLimits;
+use crate::source::Span;
+use crate::spec::policy::MissingTool;
+use crate::spec::step::{self, Step};
+use crate::spec::value::{Period, Spanned, Text};
+use crate::steps::{self, OnFail, OnTimeout};
+
+impl Compiler<'_, '_> {
+    pub(super) fn kind(&mut self, spec: &Step, at: StepIx) -> Kind {
+        match &spec.kind {
+            step::Kind::Tool(tool) => Kind::Call(Box::new(self.call(spec, tool, at))),
+            step::Kind::Foreach(foreach) => self.foreach(foreach, at),
+            step::Kind::Parallel(parallel) => Kind::Parallel(Parallel {
+                branches: self.outline.place(at).children.clone(),
+                concurrency: parallel.concurrency.as_ref().map(|written| self.concurrency(written)),
+                on_any_fail: parallel.on_any_fail.unwrap_or(OnFail::Abort),
+            }),
+            step::Kind::Branch(branch) => Kind::Branch(self.branch(spec, branch, at)),
+            step::Kind::Approve(approve) => Kind::Approve(Box::new(self.approve(approve))),
+            step::Kind::Sleep(sleep) => self.sleep(sleep).map_or(Kind::Pass, Kind::Sleep),
+            step::Kind::Wait(wait) => self.wait(wait),
+            step::Kind::Workflow(workflow) => self.workflow(workflow),
+            step::Kind::Pass(_) if self.outline.place(at).children.is_empty() => Kind::Pass,
+            step::Kind::Pass(_) => self.forked(at),
+        }
+    }
+
+    fn call(&mut self, spec: &Step, tool: &steps::Tool, at: StepIx) -> Call {
+        let policy = &spec.policy;
+        self.check_allowed(tool, spec.place);
+        let on_uncertain = self.around(at).find_map(|around| around.on_uncertain);
+        let missing_tool = self.around(at).find_map(|around| around.missing_tool);
+        Call {
+            server: tool.server().map(Into::into),
+            tool: tool.name().into(),
+            args: self.map_of_arguments(tool.args.as_ref()),
+            idempotency: self.idempotency(policy),
+            idempotency_arg: boxed(policy.idempotency_arg.as_ref()),
+            effects: policy.effects,
+            on_uncertain: policy.on_uncertain.or(on_uncertain).or(self.head.on_uncertain),
+            verify: policy.verify.as_ref().and_then(|verify| self.verify(verify, at)),
+            missing_tool: policy
+                .missing_tool
+                .or(missing_tool)
+                .or(self.head.missing_tool)
+                .unwrap_or(MissingTool::Fail),
+            persona: boxed(policy.persona.as_ref()),
+        }
+    }
+
+    /// Arguments and inputs are a map, or a reference that gives one.
+    fn map_of_arguments(&mut self, node: Option<&Node>) -> ValueTemplate {
+        let Some(node) = node else { return no_arguments() };
+        let errors = self.out.errors();
+        let value = self.value(node);
+        let is_map = matches!(
+            &value,
+            ValueTemplate::Map(_)
+                | ValueTemplate::Literal(Value::Object(_))
+                | ValueTemplate::Text(Template::Whole(_))
+        );
+        if !is_map && self.out.errors() == errors {
+            let message = format!("arguments are a map, found {}", node.type_name());
+            self.report(Diagnostic::new(Code::WrongType, node.span, message));
+        }
+        value
+    }
+
+    fn check_allowed(&mut self, tool: &steps::Tool, place: Span) {
+        let Some(patterns) = &self.head.allowed_tools else { return };
+        let name = tool.name();
+        let full = tool.server().map(|server| format!("{server}__{name}"));
+        let allowed =
+            |pattern: &Text| glob(pattern, name) || full.as_ref().is_some_and(|full| glob(pattern, full));
+        if !name.is_empty() && !patterns.iter().any(allowed) {
+            let name = full.as_deref().unwrap_or(name);
+            let message = format!("`allowed_tools` does not allow the tool `{name}`");
+            self.report(
+                Diagnostic::new(Code::ToolNotAllowed, place, message).hint(format!("add `{name}` to it")),
+            );
+        }
+    }
+
+    /// A number of things at the same time.
+    fn concurrency(&mut self, written: &Spanned<u32>) -> u32 {
+        self.limit(Some(written), RunLimits::MAX.concurrency)
+    }
+
+    fn foreach(&mut self, foreach: &steps::Foreach, at: StepIx) -> Kind {
+        let items = foreach.items.as_ref().map_or_else(no_arguments, |items| self.items(items));
+        if let Some(name) = &foreach.r#as
+            && (!is_word(name) || super::scope::ROOTS.contains(&name.as_str()) && name.as_str() != "item")
+        {
+            let message = format!("`{}` cannot be the name of an item", name.value);
+            let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
+            self.report(diagnostic.hint("use letters, digits and `_`, such as `file`"));
+        }
+        let Some(body) = self.outline.place(at).children.first().copied() else { return Kind::Pass };
+        if self.outline.block(body).steps.is_empty() && !self.out.has_errors() {
+            let place = self.outline.place(at).spec.map(|spec| spec.place).unwrap_or_default();
+            self.report(Diagnostic::new(
+                Code::MissingField,
+                place,
+                "a `foreach` step needs at least one step inside",
+            ));
+        }
+        Kind::Foreach(Foreach {
+            items,
+            item: foreach.r#as.as_ref().map_or("item", |name| name.as_str()).into(),
+            body,
+            concurrency: foreach.concurrency.as_ref().map_or(1, |written| self.concurrency(written)),
+            on_item_fail: foreach.on_item_fail.unwrap_or(OnFail::Abort),
+        })
+    }
+
+    fn items(&mut self, node: &Node) -> ValueTemplate {
+        let errors = self.out.errors();
+        let value = self.value(node);
+        let is_list = matches!(
+            &value,
+            ValueTemplate::List(_)
+                | ValueTemplate::Literal(Value::Array(_))
+                | ValueTemplate::Text(Template::Whole(_))
+        );
+        if !is_list && self.out.errors() == errors {
+            let message = "`items` is a list, or a reference that gives one";
+            let diagnostic = Diagnostic::new(Code::WrongType, node.span, message);
+            self.report(diagnostic.hint("write `items: $.step.field` or `items: \"{{inputs.list}}\"`"));
+        }
+        value
+    }
+
+    fn branch(&mut self, spec: &Step, branch: &steps::Branch, at: StepIx) -> Branch {
+        let mut blocks = self.outline.place(at).children.iter().copied();
+        let mut cases = Vec::new();
+        let single = [
+            branch.on.as_ref().map(|text| (text, self.jsonpath_condition(text))),
+            branch.r#if.as_ref().map(|text| (text, self.condition(text))),
+        ];
+        let single = single.into_iter().flatten().next().filter(|_| branch.then.is_some());
+        let listed = branch.cases.iter().flatten().filter_map(|case| Some((case.r#if.as_ref()?, case)));
+        let listed: Vec<_> = listed.map(|(text, _)| (text, self.condition(text))).collect();
+        for (text, condition) in single.into_iter().chain(listed) {
+            if let (Some(when), Some(then)) = (condition, blocks.next()) {
+                cases.push(Case { when, written: text.value.as_str().into(), then });
+            }
+        }
+        let otherwise = branch.r#else.as_ref().and_then(|_| self.outline.place(at).children.last().copied());
+        if otherwise.is_none() && !cases.is_empty() {
+            self.warn_no_else(spec.place);
+        }
+        Branch { cases, otherwise }
+    }
+
+    fn approve(&mut self, approve: &steps::Approve) -> Approve {
+        let list =
+            |names: Option<&crate::spec::value::Names>| self::names(names.iter().flat_map(|names| &names.0));
+        let escalate = approve
+            .escalate
+            .iter()
+            .flatten()
+            .filter_map(|step| Some((step.after.as_ref()?.millis, list(step.notify.as_ref()))));
+        Approve {
+            prompt: approve.prompt.as_ref().map(|prompt| self.template(prompt, prompt.span)),
+            notify: list(approve.notify_user.as_ref()),
+            approvers: list(approve.approvers.as_ref()),
+            allow_self: approve.allow_self.as_ref().is_some_and(|allow| allow.value),
+            on_deny: self.on_deny(approve.on_deny.as_ref()),
+            on_timeout: approve.on_timeout.unwrap_or(OnTimeout::Deny),
+            escalate: escalate.collect(),
+        }
+    }
+
+    fn sleep(&mut self, sleep: &steps::Sleep) -> Option<Sleep> {
+        if let Some(node) = &sleep.r#for {
+            return self.sleep_for(node);
+        }
+        let until = sleep.until.as_ref()?;
+        let template = self.template(until, until.span);
+        let Template::Literal(Value::String(text)) = &template else {
+            return Some(Sleep::UntilComputed(template));
+        };
+        if let Ok(moment) = text.parse::<jiff::Timestamp>() {
+            return Some(Sleep::Until(moment.as_millisecond()));
+        }
+        let diagnostic = Diagnostic::new(Code::InvalidValue, until.span, format!("`{text}` is not a moment"));
+        self.report(diagnostic.hint("write it with an offset: `2026-12-01T08:00:00Z` or `…+01:00`"));
+        None
+    }
+
+    fn sleep_for(&mut self, node: &Node) -> Option<Sleep> {
+        if let Data::Text(text) = &node.data {
+            let template = self.template(text, node.span);
+            if !matches!(template, Template::Literal(_)) {
+                return Some(Sleep::ForComputed(template));
+            }
+        }
+        match Period::from_data(&node.data) {
+            Ok(period) => Some(Sleep::For(period.millis)),
+            Err(reason) => {
+                self.report(Diagnostic::new(Code::InvalidValue, node.span, reason).hint(Period::HINT));
+                None
+            }
+        }
+    }
+
+    fn wait(&mut self, wait: &steps::Wait) -> Kind {
+        let Some(event) = &wait.event else { return Kind::Pass };
+        Kind::Wait(Wait {
+            event: self.template(event, event.span),
+            correlate: wait.correlate.as_ref().map(|value| self.value(value)),
+        })
+    }
+
+    fn workflow(&mut self, workflow: &steps::Workflow) -> Kind {
+        let Some(name) = &workflow.name else { return Kind::Pass };
+        if name.contains("{{") || name.is_empty() {
+            let message = "the name of a workflow is fixed; it cannot be a template";
+            let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
+            self.report(diagnostic.hint("use a `branch` with one `workflow` step per case"));
+        }
+        let inputs = self.map_of_arguments(workflow.inputs.as_ref());
+        Kind::Workflow(Workflow { name: name.value.as_str().into(), inputs })
+    }
+
+    /// The template of an idempotency key: a malformed one is an invalid policy.
+    pub(super) fn key_template(&mut self, key: &Text, span: Span) -> Template {
+        self.template_as(key, span, Code::InvalidPolicy)
+    }
+}
+
+pub(super) fn no_arguments() -> ValueTemplate {
+    ValueTemplate::Literal(Value::Object(Map::new()))
+}
+
+/// Whether a pattern with `*` for anything matches a name.
+fn glob(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, name, matches) in [
+            ("crm__read_*", "crm__read_contact", true),
+            ("crm__read_*", "crm__write_contact", false),
+            ("*", "anything", true),
+            ("git__log", "git__log", true),
+            ("git__log", "git__logs", false),
+            ("*__get_*_by_id", "crm__get_contact_by_id", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(glob(pattern, name), matches, "{pattern} on {name}");
+        }
+    }
+}

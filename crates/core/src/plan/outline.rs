@@ -1,0 +1,212 @@
+//! The skeleton of a plan: which steps and blocks there are, before anything in them is compiled.
+
+use std::collections::HashMap;
+
+use super::{BlockIx, StepIx};
+use crate::diagnostic::{Code, Diagnostic, Diagnostics};
+use crate::limits;
+use crate::source::Span;
+use crate::spec::step::{Kind, Step};
+use crate::spec::value::Text;
+use crate::spec::{Body, Spec};
+use crate::steps::Branches;
+
+/// A step's place in the definition.
+#[derive(Debug)]
+pub(super) struct Place<'s> {
+    pub id: &'s str,
+    /// What is written; a fork that the compiler adds has nothing of its own.
+    pub spec: Option<&'s Step>,
+    pub block: BlockIx,
+    /// The place in its block.
+    pub position: usize,
+    /// The blocks inside it, in the order in which its kind has them.
+    pub children: Vec<BlockIx>,
+    /// The steps that may come directly before it in its block; for a sequence the position tells.
+    pub before: Vec<StepIx>,
+}
+
+/// How the steps of a block follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    Sequence,
+    Dag,
+    Graph,
+}
+
+#[derive(Debug)]
+pub(super) struct BlockPlace<'s> {
+    pub owner: Option<StepIx>,
+    pub name: Option<&'s str>,
+    pub flow: Flow,
+    pub steps: Vec<StepIx>,
+    /// Blocks around it.
+    pub depth: usize,
+    /// The first step of a graph.
+    pub start: Option<StepIx>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outline<'s> {
+    pub steps: Vec<Place<'s>>,
+    pub blocks: Vec<BlockPlace<'s>>,
+    /// Steps by id, and by the other spellings that the graph form has.
+    pub ids: HashMap<&'s str, StepIx>,
+    /// Declared outputs and the steps that declare them.
+    pub outputs: HashMap<&'s str, StepIx>,
+    pub on_failure: Option<BlockIx>,
+    /// Where the steps of a graph lead.
+    pub transitions: HashMap<StepIx, super::graph::Leads<'s>>,
+}
+
+impl<'s> Outline<'s> {
+    pub(super) fn new(spec: &'s Spec, out: &mut Diagnostics) -> Self {
+        let mut outline = Self::default();
+        match &spec.body {
+            Body::List { steps } => {
+                if steps.0.is_empty() && !out.has_errors() {
+                    out.push(crate::spec::no_steps(spec.place));
+                }
+                outline.list(&steps.0, None, None, out);
+            }
+            Body::Graph(graph) => super::graph::outline(graph, spec.place, &mut outline, out),
+        }
+        if let Some(steps) = &spec.head.on_failure {
+            outline.on_failure = Some(outline.list(&steps.0, None, None, out));
+        }
+        outline
+    }
+
+    pub(super) fn place(&self, step: StepIx) -> &Place<'s> {
+        &self.steps[step.index()]
+    }
+
+    pub(super) fn block(&self, block: BlockIx) -> &BlockPlace<'s> {
+        &self.blocks[block.index()]
+    }
+
+    pub(super) fn add_block(&mut self, flow: Flow, owner: Option<StepIx>, name: Option<&'s str>) -> BlockIx {
+        let depth = owner.map_or(0, |owner| self.block(self.place(owner).block).depth + 1);
+        self.blocks.push(BlockPlace { owner, name, flow, steps: Vec::new(), depth, start: None });
+        BlockIx(index(self.blocks.len() - 1))
+    }
+
+    /// Adds a step to a block and registers its names.
+    pub(super) fn add_step(&mut self, spec: &'s Step, block: BlockIx, out: &mut Diagnostics) -> StepIx {
+        let step = self.add_place(spec.id(), Some(spec), block);
+        if let Some(id) = &spec.common.id {
+            self.register(&id.value, id.span, step, out);
+        }
+        for output in spec.common.outputs.iter().flat_map(|names| &names.0) {
+            self.register_output(output, step, out);
+        }
+        step
+    }
+
+    pub(super) fn add_place(&mut self, id: &'s str, spec: Option<&'s Step>, block: BlockIx) -> StepIx {
+        let step = StepIx(index(self.steps.len()));
+        let position = self.block(block).steps.len();
+        self.blocks[block.index()].steps.push(step);
+        self.steps.push(Place { id, spec, block, position, children: Vec::new(), before: Vec::new() });
+        step
+    }
+
+    /// Makes a name mean a step; a name that means another step already is reported.
+    pub(super) fn register(&mut self, id: &'s str, span: Span, step: StepIx, out: &mut Diagnostics) {
+        if id.is_empty() {
+            return;
+        }
+        if *self.ids.entry(id).or_insert(step) != step {
+            let message = format!("two steps have the id `{id}`");
+            let diagnostic = Diagnostic::new(Code::DuplicateStepId, span, message);
+            let step = Some(id.to_owned());
+            out.push(Diagnostic {
+                step,
+                ..diagnostic.hint("ids are unique in the whole definition, blocks included")
+            });
+        }
+    }
+
+    fn register_output(&mut self, output: &'s Text, step: StepIx, out: &mut Diagnostics) {
+        let step_id = Some(self.place(step).id.to_owned());
+        let word = crate::expr::is_word(output);
+        if !word {
+            let message = format!("`{}` cannot be read as `$name`", output.value);
+            let diagnostic = Diagnostic::new(Code::InvalidValue, output.span, message);
+            let diagnostic = diagnostic.hint("use letters, digits and `_`, a letter first");
+            out.push(Diagnostic { step: step_id, ..diagnostic });
+        } else if *self.outputs.entry(&output.value).or_insert(step) != step {
+            let message = format!("two steps declare the output `{}`", output.value);
+            let diagnostic = Diagnostic::new(Code::DuplicateOutput, output.span, message);
+            out.push(Diagnostic { step: step_id, ..diagnostic.hint("`$name` must mean one value") });
+        }
+    }
+
+    /// Adds a list of steps: a DAG if any of them has `depends_on`, a sequence otherwise.
+    fn list(
+        &mut self,
+        steps: &'s [Step],
+        owner: Option<StepIx>,
+        name: Option<&'s str>,
+        out: &mut Diagnostics,
+    ) -> BlockIx {
+        let is_dag = steps.iter().any(|step| step.common.depends_on.is_some());
+        let block = self.add_block(if is_dag { Flow::Dag } else { Flow::Sequence }, owner, name);
+        for step in steps {
+            let added = self.add_step(step, block, out);
+            self.children(step, added, out);
+        }
+        block
+    }
+
+    /// Adds the blocks inside a step.
+    pub(super) fn children(&mut self, step: &'s Step, at: StepIx, out: &mut Diagnostics) {
+        let mut lists: Vec<(Option<&'s str>, &'s [Step])> = Vec::new();
+        match &step.kind {
+            Kind::Foreach(foreach) => lists.extend(foreach.steps.as_ref().map(|steps| (None, &*steps.0))),
+            Kind::Parallel(parallel) => {
+                match &parallel.branches {
+                    Some(Branches::Named(named)) => {
+                        lists.extend(named.iter().map(|(name, steps)| (Some(name.as_str()), &*steps.0)));
+                    }
+                    Some(Branches::Listed(listed)) => {
+                        lists.extend(listed.iter().map(|steps| (None, &*steps.0)));
+                    }
+                    None => {}
+                }
+                let single = parallel.steps.iter().flat_map(|steps| &steps.0);
+                lists.extend(single.map(|step| (Some(step.id()), std::slice::from_ref(step))));
+                check_branch_count(step, lists.len(), out);
+            }
+            Kind::Branch(branch) => {
+                lists.extend(branch.then.iter().map(|steps| (None, &*steps.0)));
+                let cases = branch.cases.iter().flatten();
+                lists.extend(cases.map(|case| (None, case.then.as_ref().map_or(&[][..], |steps| &steps.0))));
+                lists.extend(branch.r#else.iter().map(|steps| (None, &*steps.0)));
+            }
+            _ => {}
+        }
+        for (name, steps) in lists {
+            let block = self.list(steps, Some(at), name, out);
+            self.steps[at.index()].children.push(block);
+        }
+    }
+}
+
+fn check_branch_count(step: &Step, branches: usize, out: &mut Diagnostics) {
+    let (code, message) = match branches {
+        0 if out.has_errors() => return,
+        0 => (Code::MissingField, "a `parallel` step needs at least one branch".to_owned()),
+        1..=limits::BRANCHES => return,
+        _ => (
+            Code::LimitExceeded,
+            format!("{branches} branches are more than the limit of {}", limits::BRANCHES),
+        ),
+    };
+    out.push(Diagnostic { step: Some(step.id().to_owned()), ..Diagnostic::new(code, step.place, message) });
+}
+
+/// Steps and blocks are far fewer than 2^32, see [`limits::STEPS`].
+pub(super) fn index(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,165 @@
+//! Policies as written to policies as kept: aliases, defaults, inheritance and bounds.
+
+use super::compile::Compiler;
+use super::{Idempotency, OnDeny, OnError, RetryPolicy, StepIx, Verify};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::plan::retry::BackoffKind;
+use crate::source::Span;
+use crate::spec::policy::{self, Backoff, Policy, Retry, RetryFields, Scope, Shape};
+use crate::spec::step::Step;
+use crate::steps;
+
+impl<'s> Compiler<'s, '_> {
+    /// The deadline, in milliseconds, under whichever of its names it is written.
+    pub(super) fn timeout(&mut self, policy: &Policy) -> Option<u64> {
+        let seconds = |value: u64| value.saturating_mul(1000);
+        let written: Vec<(&str, u64, Span)> = [
+            policy.timeout.as_ref().map(|period| ("timeout", period.millis, period.span)),
+            policy.timeout_secs.as_ref().map(|secs| ("timeout_secs", seconds(secs.value), secs.span)),
+            policy.timeout_s.as_ref().map(|secs| ("timeout_s", seconds(secs.value), secs.span)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if let [(one, ..), (other, _, span), ..] = written.as_slice() {
+            let message = format!("`{one}` and `{other}` say the same thing");
+            self.report(Diagnostic::new(Code::ConflictingFields, *span, message).hint("keep one of them"));
+        }
+        let (name, millis, span) = *written.first()?;
+        if millis == 0 {
+            let message = format!("`{name}` must be greater than 0");
+            self.report(
+                Diagnostic::new(Code::InvalidPolicy, span, message).hint("leave it out for no deadline"),
+            );
+        }
+        Some(millis)
+    }
+
+    /// The step's own retry policy, that of a block around it, or that of its form.
+    pub(super) fn retry(&mut self, step: &Step, at: StepIx) -> Option<RetryPolicy> {
+        let inherited = self.around(at).find_map(|policy| policy.retry.as_ref());
+        match step.policy.retry.as_ref().or(inherited) {
+            Some(retry) => self.retry_policy(retry),
+            None => self.in_graph.then(RetryPolicy::graph_default),
+        }
+    }
+
+    /// The policies of the blocks around a step, innermost first.
+    pub(super) fn around(&self, at: StepIx) -> impl Iterator<Item = &'s Policy> + use<'s, '_> {
+        let outline = self.outline;
+        let owner = move |step: StepIx| outline.block(outline.place(step).block).owner;
+        std::iter::successors(owner(at), move |step| owner(*step))
+            .filter_map(move |step| outline.place(step).spec.map(|spec| &spec.policy))
+    }
+
+    fn retry_policy(&mut self, retry: &Retry) -> Option<RetryPolicy> {
+        let fields = match retry {
+            Retry::Retries(count) => return Some(RetryPolicy::retries(count.value)),
+            Retry::Policy(fields) => fields,
+        };
+        let attempts = fields.max_attempts.as_ref()?;
+        if attempts.value == 0 {
+            let message = "`max_attempts` counts the first attempt, so it is at least 1";
+            self.report(
+                Diagnostic::new(Code::InvalidPolicy, attempts.span, message).hint("1 means no retry"),
+            );
+        }
+        let (backoff, initial_delay_ms, max_delay_ms) = self.delays(fields);
+        Some(RetryPolicy {
+            max_attempts: attempts.value,
+            backoff,
+            initial_delay_ms,
+            max_delay_ms,
+            jitter: self.jitter(fields),
+            retry_on: fields.retry_on.as_ref().map(|kinds| kinds.iter().map(|kind| kind.value).collect()),
+        })
+    }
+
+    fn delays(&mut self, fields: &RetryFields) -> (BackoffKind, u64, u64) {
+        let initial = fields.initial_delay_ms.as_ref().map(|delay| delay.value);
+        let max = fields.max_delay_ms.as_ref().map(|delay| delay.value);
+        let shape = match &fields.backoff {
+            Some(Backoff::Delays(delays)) => {
+                let listed: Box<[u64]> = delays.iter().map(|delay| delay.millis).collect();
+                let longest = listed.iter().copied().max().unwrap_or_default();
+                if let (true, Some(written)) =
+                    (listed.is_empty() || initial.is_some(), fields.max_attempts.as_ref())
+                {
+                    let message = "listed delays need at least one entry and no `initial_delay_ms`";
+                    self.report(Diagnostic::new(Code::InvalidPolicy, written.span, message));
+                }
+                return (BackoffKind::Delays(listed), initial.unwrap_or_default(), max.unwrap_or(longest));
+            }
+            Some(Backoff::Shape(Shape::Fixed)) => BackoffKind::Fixed,
+            Some(Backoff::Shape(Shape::Linear)) => BackoffKind::Linear,
+            Some(Backoff::Shape(Shape::Exponential)) | None => BackoffKind::Exponential,
+        };
+        let initial = initial.unwrap_or(RetryPolicy::INITIAL_DELAY_MS);
+        let max = max.unwrap_or(RetryPolicy::MAX_DELAY_MS);
+        if initial > max {
+            let span =
+                [&fields.initial_delay_ms, &fields.max_delay_ms].into_iter().flatten().next().map(|d| d.span);
+            let message = format!("`initial_delay_ms` ({initial}) is greater than `max_delay_ms` ({max})");
+            let diagnostic = Diagnostic::new(Code::InvalidPolicy, span.unwrap_or_default(), message);
+            self.report(
+                diagnostic.hint("raise `max_delay_ms` (10000 by default) or lower `initial_delay_ms`"),
+            );
+        }
+        (shape, initial, max)
+    }
+
+    fn jitter(&mut self, fields: &RetryFields) -> f64 {
+        let Some(jitter) = &fields.jitter else { return 0.0 };
+        let clamped = jitter.value.clamp(0.0, 1.0);
+        if !(0.0..=1.0).contains(&jitter.value) {
+            let message = format!("a jitter of {} is taken as {clamped}", jitter.value);
+            self.report(
+                Diagnostic::new(Code::JitterClamped, jitter.span, message).hint("use a number from 0 to 1"),
+            );
+        }
+        clamped
+    }
+
+    pub(super) fn on_error(&mut self, written: Option<&policy::OnError>) -> OnError {
+        match written {
+            None | Some(policy::OnError::Fail) => OnError::Fail,
+            Some(policy::OnError::Continue) => OnError::Continue,
+            Some(policy::OnError::Goto(name)) => self.goto(name).map_or(OnError::Fail, OnError::Goto),
+        }
+    }
+
+    pub(super) fn on_deny(&mut self, written: Option<&steps::OnDeny>) -> OnDeny {
+        match written {
+            // A denied gate of the graph form cancels the run; in the tree form it fails the step.
+            None if self.in_graph => OnDeny::Cancel,
+            None | Some(steps::OnDeny::Fail) => OnDeny::Fail,
+            Some(steps::OnDeny::Cancel) => OnDeny::Cancel,
+            Some(steps::OnDeny::Continue) => OnDeny::Continue,
+            Some(steps::OnDeny::Goto(name)) => self.goto(name).map_or(OnDeny::Fail, OnDeny::Goto),
+        }
+    }
+
+    pub(super) fn idempotency(&mut self, policy: &Policy) -> Option<Idempotency> {
+        let Some(key) = &policy.idempotency_key else {
+            let orphan = policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.span);
+            if orphan.is_some() || policy.idempotency_scope.is_some() {
+                let span = orphan
+                    .or_else(|| self.at.and_then(|at| self.outline.place(at).spec).map(|spec| spec.place));
+                let message = "a scope or time to live of an idempotency key needs `idempotency_key`";
+                self.report(Diagnostic::new(Code::InvalidPolicy, span.unwrap_or_default(), message));
+            }
+            return None;
+        };
+        Some(Idempotency {
+            key: self.key_template(key, key.span),
+            scope: policy.idempotency_scope.unwrap_or(Scope::Workflow),
+            ttl_secs: policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.value).filter(|ttl| *ttl > 0),
+        })
+    }
+
+    pub(super) fn verify(&mut self, written: &policy::Verify, at: StepIx) -> Option<Verify> {
+        let args = written.args.as_ref().map_or_else(super::kinds::no_arguments, |args| self.value(args));
+        let when = written.when.as_ref().and_then(|when| self.result_condition(when, at))?;
+        Some(Verify { tool: written.tool.as_ref()?.0.as_str().into(), args, when })
+    }
+}

@@ -1,0 +1,141 @@
+//! When a failed attempt is repeated: the one place that has the formulas.
+
+use std::time::Duration;
+
+use crate::spec::policy::FailureKind;
+
+/// A checked retry policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryPolicy {
+    /// Attempts in all, the first one included.
+    pub max_attempts: u32,
+    /// How the delay grows.
+    pub backoff: BackoffKind,
+    /// The delay before the first retry, in milliseconds.
+    pub initial_delay_ms: u64,
+    /// The upper bound of a delay, in milliseconds.
+    pub max_delay_ms: u64,
+    /// The share by which a delay varies, from 0 to 1.
+    pub jitter: f64,
+    /// The kinds of failure that are retried; none means all.
+    pub retry_on: Option<Box<[FailureKind]>>,
+}
+
+/// How the delay grows with the attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackoffKind {
+    /// It does not.
+    Fixed,
+    /// By the initial delay each time.
+    Linear,
+    /// It doubles each time.
+    Exponential,
+    /// As listed, in milliseconds; the last one repeats.
+    Delays(Box<[u64]>),
+}
+
+impl RetryPolicy {
+    /// The bounds of the fields that a definition may leave out.
+    pub(super) const INITIAL_DELAY_MS: u64 = 500;
+    pub(super) const MAX_DELAY_MS: u64 = 10_000;
+
+    /// What a step of the graph form has if it says nothing: 3 attempts after 30 s, 120 s, then 300 s.
+    pub fn graph_default() -> Self {
+        Self {
+            max_attempts: 3,
+            backoff: BackoffKind::Delays([30_000, 120_000, 300_000].into()),
+            initial_delay_ms: 30_000,
+            max_delay_ms: 300_000,
+            jitter: 0.0,
+            retry_on: None,
+        }
+    }
+
+    /// A number of retries with the delays that a definition gets if it names none.
+    pub fn retries(count: u32) -> Self {
+        Self {
+            max_attempts: count.saturating_add(1),
+            backoff: BackoffKind::Exponential,
+            initial_delay_ms: Self::INITIAL_DELAY_MS,
+            max_delay_ms: Self::MAX_DELAY_MS,
+            jitter: 0.0,
+            retry_on: None,
+        }
+    }
+
+    /// The delay before attempt `attempt` (the first attempt is 1 and has none), without jitter.
+    pub fn next_delay(&self, attempt: u32) -> Duration {
+        let Some(retries) = attempt.checked_sub(2) else { return Duration::ZERO };
+        let base = match &self.backoff {
+            BackoffKind::Fixed => self.initial_delay_ms,
+            BackoffKind::Linear => self.initial_delay_ms.saturating_mul(u64::from(retries) + 1),
+            BackoffKind::Exponential => {
+                let factor = 1u64.checked_shl(retries).unwrap_or(u64::MAX);
+                self.initial_delay_ms.saturating_mul(factor)
+            }
+            BackoffKind::Delays(delays) => {
+                let at = usize::try_from(retries).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
+                delays.get(at).copied().unwrap_or_default()
+            }
+        };
+        Duration::from_millis(base.min(self.max_delay_ms))
+    }
+
+    /// The delay before attempt `attempt` with jitter; `random` is a number from 0 to 1.
+    pub fn jittered_delay(&self, attempt: u32, random: f64) -> Duration {
+        let swing = self.jitter.clamp(0.0, 1.0) * (2.0 * random.clamp(0.0, 1.0) - 1.0);
+        let delay = self.next_delay(attempt);
+        if swing == 0.0 {
+            return delay;
+        }
+        // Milliseconds beyond 2^53 lose their last digits, which no one waits long enough to notice.
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let varied = (delay.as_millis() as f64 * (1.0 + swing)).round() as u64;
+        Duration::from_millis(varied.min(self.max_delay_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(backoff: BackoffKind) -> RetryPolicy {
+        RetryPolicy { backoff, ..RetryPolicy::retries(9) }
+    }
+
+    fn delays(policy: &RetryPolicy) -> Vec<u128> {
+        (0..8).map(|attempt| policy.next_delay(attempt).as_millis()).collect()
+    }
+
+    #[test]
+    fn each_shape_has_its_formula_and_the_cap() {
+        assert_eq!(delays(&policy(BackoffKind::Fixed)), [0, 0, 500, 500, 500, 500, 500, 500]);
+        assert_eq!(delays(&policy(BackoffKind::Linear)), [0, 0, 500, 1000, 1500, 2000, 2500, 3000]);
+        assert_eq!(delays(&policy(BackoffKind::Exponential)), [0, 0, 500, 1000, 2000, 4000, 8000, 10_000]);
+        assert_eq!(
+            delays(&RetryPolicy::graph_default()),
+            [0, 0, 30_000, 120_000, 300_000, 300_000, 300_000, 300_000]
+        );
+    }
+
+    #[test]
+    fn no_attempt_number_overflows() {
+        for backoff in [BackoffKind::Fixed, BackoffKind::Linear, BackoffKind::Exponential] {
+            let policy =
+                RetryPolicy { initial_delay_ms: u64::MAX, max_delay_ms: u64::MAX, ..policy(backoff) };
+            for attempt in [0, 1, 2, 3, 65, 66, 67, u32::MAX - 1, u32::MAX] {
+                assert!(policy.jittered_delay(attempt, 1.0) >= Duration::ZERO);
+            }
+        }
+        assert_eq!(RetryPolicy::retries(u32::MAX).max_attempts, u32::MAX);
+    }
+
+    #[test]
+    fn jitter_stays_within_its_share_and_below_the_cap() {
+        let policy = RetryPolicy { jitter: 0.25, ..policy(BackoffKind::Exponential) };
+        let at = |attempt, random| policy.jittered_delay(attempt, random).as_millis();
+        assert_eq!((at(2, 0.0), at(2, 0.5), at(2, 1.0)), (375, 500, 625));
+        assert_eq!((at(9, 0.0), at(9, 1.0)), (7500, 10_000));
+        assert_eq!(at(1, 1.0), 0);
+    }
+}

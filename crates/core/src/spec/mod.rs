@@ -1,0 +1,131 @@
+//! A definition as it is written: text to [`Spec`], with every problem of its form.
+
+pub(crate) mod fields;
+pub mod graph;
+pub mod head;
+pub mod policy;
+pub mod reference;
+pub mod schema;
+pub mod step;
+pub mod value;
+
+use serde::Serialize;
+
+use crate::diagnostic::{Code, Diagnostic, Diagnostics};
+use crate::document::{self, Data, Entry, Node};
+use crate::source::{Source, Span};
+use fields::{Fields, FromNode, Reader, Record};
+use graph::Graph;
+use head::Head;
+use step::Steps;
+use value::Text;
+
+/// A definition as it is written.
+#[derive(Debug, Clone, Serialize)]
+pub struct Spec {
+    /// What it says about itself.
+    #[serde(flatten)]
+    pub head: Head,
+    /// Its steps.
+    #[serde(flatten)]
+    pub body: Body,
+    /// The place to blame for what concerns the whole definition.
+    #[serde(skip)]
+    pub place: Span,
+}
+
+/// The steps in one of the forms.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Body {
+    /// The tree and the DAG form: a list of steps.
+    List {
+        /// The steps.
+        steps: Steps,
+    },
+    /// The graph form: steps by name.
+    Graph(Graph),
+}
+
+impl Spec {
+    /// The definition as JSON text that reads back as the same definition. Fields stand in the order in
+    /// which the types declare them and maps are sorted by key, so equal definitions give equal text: this
+    /// is what the hash is taken of.
+    pub fn to_canonical_json(&self) -> String {
+        // A Spec holds nothing that JSON cannot: its maps have text keys and its numbers are finite.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Reads a definition in any of the three forms. What can be read is returned even if there are errors,
+/// so that the rest can be checked too.
+pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
+    let root = document::read(source, out)?;
+    let place = Span::new(root.span.start as usize, root.span.start as usize + 1);
+    let mut reader = Reader { out, step: None, steps: 0, depth: 0 };
+    let (head, body) = match root.data {
+        Data::List(_) => (Head::default(), Steps::from_node(root, &mut reader).map(list)),
+        Data::Map(_) => read_map(root, &mut reader)?,
+        Data::Null => {
+            let diagnostic = Diagnostic::new(Code::MissingField, place, "the text is empty");
+            reader.report(diagnostic.hint(MINIMAL));
+            return None;
+        }
+        _ => {
+            reader.wrong_type(&root, "a definition (a map with `name` and `steps`, or a list of steps)");
+            return None;
+        }
+    };
+    head.check(&mut reader);
+    Some(Spec { head, body: body?, place })
+}
+
+fn list(steps: Steps) -> Body {
+    Body::List { steps }
+}
+
+fn read_map(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
+    let steps_is_map = matches!(root.get("steps"), Some(Node { data: Data::Map(_), .. }));
+    if root.get("steps").is_none() && root.get("flow").is_none() && is_bare_graph(&root) {
+        return read_bare_graph(root, reader);
+    }
+    let mut fields = Fields::open(root, "a definition", reader)?;
+    let head = Head::read(&mut fields, reader);
+    let body = if let Some(flow) = fields.take_node(if steps_is_map { "steps" } else { "flow" }) {
+        let start = fields.take("start", reader);
+        read_graph(flow.value, start, reader)
+    } else {
+        fields.require("steps", reader);
+        fields.take("steps", reader).map(list)
+    };
+    fields.finish([Head::KEYS, &["steps", "flow", "start"]], reader);
+    Some((head, body))
+}
+
+fn read_graph(flow: Node, start: Option<Text>, reader: &mut Reader) -> Option<Body> {
+    let fields = Fields::open(flow, "a graph of steps", reader)?;
+    Some(Body::Graph(Graph::read(fields.rest(), start, reader)))
+}
+
+/// A graph without a wrapper: the steps stand at the top, beside what the definition says about itself.
+fn is_bare_graph(root: &Node) -> bool {
+    let Data::Map(entries) = &root.data else { return false };
+    entries.iter().any(|entry| &*entry.key == "start" || graph::looks_like_a_step(&entry.value))
+}
+
+fn read_bare_graph(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
+    let Data::Map(entries) = root.data else { return None };
+    let is_head =
+        |entry: &Entry| Head::KEYS.contains(&&*entry.key) && !graph::looks_like_a_step(&entry.value);
+    let (head, steps): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_head);
+    let mut fields = Fields::open(Node { span: root.span, data: Data::Map(head) }, "a definition", reader)?;
+    let head = Head::read(&mut fields, reader);
+    Some((head, Some(Body::Graph(Graph::read(steps, None, reader)))))
+}
+
+const MINIMAL: &str = "the smallest definition: `{name: hello, steps: [{id: greet, tool: demo__echo}]}`";
+
+/// Reports a definition without steps.
+pub(crate) fn no_steps(place: Span) -> Diagnostic {
+    Diagnostic::new(Code::MissingField, place, "the definition has no steps").hint(MINIMAL)
+}

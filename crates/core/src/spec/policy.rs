@@ -1,0 +1,392 @@
+//! Policies: what may stand on a step beside what it does, and on which kinds of step.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+use super::fields::{Fields, FromNode, Reader, Record, choice, not_a_choice, record};
+use super::step::KindName;
+use super::value::{Period, Spanned, Text, ToolName};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Data, Node};
+
+record! {
+    /// What stands on a step beside what it does.
+    pub struct Policy {
+        /// Deadline of one attempt; on a `foreach`, `parallel` or `branch`, of the whole block; on an
+        /// `approve` or `wait`, of the waiting.
+        timeout: Spanned<Period>,
+        /// The same as `timeout`, in seconds.
+        timeout_secs: Spanned<u64>,
+        /// The same as `timeout`, in seconds.
+        timeout_s: Spanned<u64>,
+        /// When and how often a failed attempt is repeated. On a `foreach`, `parallel` or `branch` it is
+        /// the default of the steps inside.
+        retry: Retry,
+        /// What happens when the step has failed for good. Without it, the run fails.
+        on_error: OnError,
+        /// What happens when a call's outcome is unknown. On a `foreach`, `parallel` or `branch` it is the
+        /// default of the steps inside.
+        on_uncertain: OnUncertain,
+        /// Ask a human before the step runs.
+        needs_human: Spanned<bool>,
+        /// A template. A completed step with the same tool, key and scope is not executed again; its
+        /// result is used.
+        idempotency_key: Text,
+        /// Where the key is unique: in this run (the default), or everywhere.
+        idempotency_scope: Scope,
+        /// How long a result is kept under its key; 0 or nothing means as long as its scope.
+        idempotency_ttl_secs: Spanned<u64>,
+        /// The argument that receives the idempotency key, for tools that take one.
+        idempotency_arg: Text,
+        /// What a repeated call does, for tools that do not say so themselves.
+        effects: Effects,
+        /// A read-only call that tells whether a call with an unknown outcome took place.
+        verify: Verify,
+        /// What happens when the tool does not exist at run time. On a `foreach`, `parallel` or `branch` it
+        /// is the default of the steps inside.
+        missing_tool: MissingTool,
+        /// A role for the tool to take, passed on with the call.
+        persona: Text,
+    }
+}
+
+const WAITING: &[&str] = &["timeout", "timeout_secs", "timeout_s", "on_error", "needs_human"];
+const REPEATED: &[&str] = &["retry"];
+const INHERITED: &[&str] = &["retry", "on_uncertain", "missing_tool"];
+const CALL: &[&str] = Policy::KEYS;
+
+impl Policy {
+    /// The policy keys that mean something on a kind of step, in groups.
+    pub(crate) fn keys_of(kind: KindName) -> &'static [&'static [&'static str]] {
+        match kind {
+            KindName::Tool | KindName::ToolRemote => &[CALL],
+            KindName::Foreach | KindName::Parallel | KindName::Branch => &[WAITING, INHERITED],
+            KindName::Workflow => &[WAITING, REPEATED],
+            KindName::Approve | KindName::Wait => &[WAITING],
+            KindName::Sleep | KindName::Pass => &[&["on_error", "needs_human"]],
+        }
+    }
+
+    /// Takes the policies out of a step's map; those that mean nothing on its kind stay there and are
+    /// reported as unknown.
+    pub(crate) fn read_for(kind: KindName, fields: &mut Fields, reader: &mut Reader) -> Self {
+        let allowed = |key: &str| Self::keys_of(kind).iter().any(|group| group.contains(&key));
+        let foreign: Vec<&str> =
+            Self::KEYS.iter().copied().filter(|key| !allowed(key) && fields.has(key)).collect();
+        for entry in foreign.into_iter().filter_map(|key| fields.take_node(key)) {
+            let message = format!("`{}` means nothing on a `{}` step", entry.key, kind.word());
+            let hint = match kind {
+                KindName::Foreach | KindName::Parallel | KindName::Branch => "put it on the steps inside",
+                _ => "remove it",
+            };
+            reader.report(Diagnostic::new(Code::UnknownKey, entry.key_span, message).hint(hint));
+        }
+        Self::read(fields, reader)
+    }
+}
+
+choice! {
+    /// Where an idempotency key is unique.
+    pub enum Scope {
+        /// In one run.
+        Workflow = "workflow",
+        /// In all runs of all definitions.
+        Global = "global",
+    }
+}
+
+choice! {
+    /// What happens when a call's outcome is unknown.
+    pub enum OnUncertain {
+        /// The run pauses and a human says what happened.
+        Ask = "ask",
+        /// The call is made again with the same key.
+        Retry = "retry",
+        /// The step fails.
+        Fail = "fail",
+        /// The step is skipped.
+        Skip = "skip",
+    }
+}
+
+choice! {
+    /// What a repeated call does.
+    pub enum Effects {
+        /// It changes nothing.
+        Read = "read",
+        /// It changes what the first call changed already.
+        Idempotent = "idempotent",
+        /// It does its work once more.
+        Once = "once",
+    }
+}
+
+choice! {
+    /// What happens when a tool does not exist at run time.
+    pub enum MissingTool {
+        /// The step fails.
+        Fail = "fail",
+        /// A human is asked.
+        Ask = "ask",
+        /// The configured provider is asked to create it.
+        Create = "create",
+    }
+}
+
+record! {
+    /// A read-only call that tells whether a call with an unknown outcome took place.
+    pub struct Verify {
+        /// The tool to call.
+        @required tool: ToolName,
+        /// Its arguments.
+        args: Node,
+        /// A condition on its `result`: true means that the call took place.
+        @required when: Text,
+    }
+}
+
+impl FromNode for Verify {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let mut fields = Fields::open(node, "`verify`", reader)?;
+        let verify = Self::read(&mut fields, reader);
+        fields.finish([Self::KEYS], reader);
+        Some(verify)
+    }
+}
+
+/// What happens when a step has failed for good, or a gate was denied.
+#[derive(Debug, Clone)]
+pub enum OnError {
+    /// The run fails.
+    Fail,
+    /// The run goes on; the step's `error` can be read.
+    Continue,
+    /// The run goes on at another step.
+    Goto(Text),
+}
+
+/// `goto` as it is written: `{goto: step}`.
+#[derive(Serialize)]
+struct Goto<'g> {
+    goto: &'g Text,
+}
+
+pub(crate) fn read_goto(node: Node, words: &[&str], reader: &mut Reader) -> Option<Text> {
+    if !matches!(node.data, Data::Map(_)) {
+        not_a_choice(&node, words, reader);
+        return None;
+    }
+    let mut fields = Fields::open(node, "a jump", reader)?;
+    fields.require("goto", reader);
+    let target = fields.take("goto", reader);
+    fields.finish([&["goto"][..]], reader);
+    target
+}
+
+pub(crate) fn write_goto<S: Serializer>(target: &Text, serializer: S) -> Result<S::Ok, S::Error> {
+    Goto { goto: target }.serialize(serializer)
+}
+
+pub(crate) fn goto_schema(words: &[&str]) -> Schema {
+    json_schema!({
+        "anyOf": [
+            { "enum": words },
+            {
+                "type": "object",
+                "properties": { "goto": { "type": "string", "description": "The step to go on with." } },
+                "required": ["goto"],
+                "additionalProperties": false,
+            },
+        ],
+    })
+}
+
+impl FromNode for OnError {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        match node.as_text() {
+            Some("fail") => Some(Self::Fail),
+            Some("continue") => Some(Self::Continue),
+            _ => read_goto(node, &["fail", "continue", "{goto: step}"], reader).map(Self::Goto),
+        }
+    }
+}
+
+impl Serialize for OnError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fail => serializer.serialize_str("fail"),
+            Self::Continue => serializer.serialize_str("continue"),
+            Self::Goto(target) => write_goto(target, serializer),
+        }
+    }
+}
+
+impl JsonSchema for OnError {
+    fn schema_name() -> Cow<'static, str> {
+        "OnError".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        goto_schema(&["fail", "continue"])
+    }
+}
+
+/// A retry policy as it is written: a number of retries, or a map.
+#[derive(Debug, Clone)]
+pub enum Retry {
+    /// `retry: 2` means two retries, so three attempts.
+    Retries(Spanned<u32>),
+    /// The full form.
+    Policy(Box<RetryFields>),
+}
+
+record! {
+    /// When and how often a failed attempt is repeated.
+    pub struct RetryFields {
+        /// Attempts in all, the first one included; 1 means no retry.
+        @required max_attempts: Spanned<u32>,
+        /// How the delay grows; `exponential` by default.
+        backoff: Backoff,
+        /// Milliseconds before the first retry; 500 by default.
+        initial_delay_ms: Spanned<u64>,
+        /// Upper bound of the delay in milliseconds; 10000 by default.
+        max_delay_ms: Spanned<u64>,
+        /// Random share by which a delay varies, from 0 to 1; 0 by default.
+        jitter: Spanned<f64>,
+        /// The kinds of failure that are retried; all of them by default.
+        retry_on: Vec<Spanned<FailureKind>>,
+    }
+}
+
+impl FromNode for Retry {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        if matches!(node.data, Data::Number(_)) {
+            return Spanned::from_node(node, reader).map(Self::Retries);
+        }
+        if !matches!(node.data, Data::Map(_)) {
+            reader.wrong_type(&node, "a number of retries or a map");
+            return None;
+        }
+        let mut fields = Fields::open(node, "a retry policy", reader)?;
+        let policy = RetryFields::read(&mut fields, reader);
+        fields.finish([RetryFields::KEYS], reader);
+        Some(Self::Policy(Box::new(policy)))
+    }
+}
+
+impl Serialize for Retry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Retries(retries) => retries.serialize(serializer),
+            Self::Policy(policy) => policy.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for Retry {
+    fn schema_name() -> Cow<'static, str> {
+        "Retry".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "The number of retries after the first attempt.",
+                },
+                generator.subschema_for::<RetryFields>(),
+            ],
+        })
+    }
+}
+
+/// How the delay between attempts grows, as it is written.
+#[derive(Debug, Clone)]
+pub enum Backoff {
+    /// A formula.
+    Shape(Shape),
+    /// The delays themselves; the last one repeats.
+    Delays(Vec<Period>),
+}
+
+choice! {
+    /// A formula for the delay before attempt n.
+    pub enum Shape {
+        /// Always the initial delay.
+        Fixed = "fixed",
+        /// The initial delay times n - 1.
+        Linear = "linear",
+        /// The initial delay times 2 to the n - 2.
+        Exponential = "exponential",
+    }
+}
+
+impl FromNode for Backoff {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        match node.data {
+            Data::List(_) => Vec::from_node(node, reader).map(Self::Delays),
+            _ => Shape::from_node(node, reader).map(Self::Shape),
+        }
+    }
+}
+
+impl Serialize for Backoff {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Shape(shape) => shape.serialize(serializer),
+            Self::Delays(delays) => delays.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for Backoff {
+    fn schema_name() -> Cow<'static, str> {
+        "Backoff".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                generator.subschema_for::<Shape>(),
+                {
+                    "type": "array",
+                    "items": generator.subschema_for::<Period>(),
+                    "minItems": 1,
+                    "description": "The delays themselves; the last one repeats.",
+                },
+            ],
+        })
+    }
+}
+
+choice! {
+    /// Why an attempt failed, or a class of reasons, as `retry_on` names it.
+    pub enum FailureKind {
+        /// Class: what the caller marked as passing.
+        Transient = "transient",
+        /// The deadline passed.
+        Timeout = "timeout",
+        /// The connection failed before the call was sent.
+        Transport = "transport",
+        /// The outcome is unknown: the call was sent, the answer was lost.
+        Lost = "lost",
+        /// The tool answered with an error.
+        ToolError = "tool_error",
+        /// The caller lacks the right.
+        Permission = "permission",
+        /// The arguments do not fit the tool.
+        Validation = "validation",
+        /// The tool does not exist.
+        NotFound = "not_found",
+        /// The call was cancelled.
+        Cancelled = "cancelled",
+        /// A limit was exceeded.
+        Limit = "limit",
+        /// The store failed.
+        Storage = "storage",
+    }
+}

@@ -1,0 +1,154 @@
+//! The JSON Schema of the definition language, from the same types that read it.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+use super::graph::Transition;
+use super::head::Head;
+use super::policy::Policy;
+use super::step::{Common, KindName, Step, Steps, TELLTALES};
+use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
+
+/// The JSON Schema (2020-12) of a definition in any of the three forms.
+pub fn definition_schema() -> Value {
+    let mut generator = SchemaGenerator::default();
+    let head = properties::<Head>(&mut generator);
+    let list = generator.subschema_for::<Steps>().to_value();
+    let graph_step = generator.subschema_for::<GraphStepSchema>();
+    let graph =
+        json!({ "type": "object", "additionalProperties": graph_step, "description": "Steps by name." });
+    let start = json!({ "type": "string", "description": "The step to start at." });
+    let with = |extra: &[(&str, &Value)]| {
+        let mut all = head.clone();
+        all.extend(extra.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())));
+        all
+    };
+    let object = |properties: Map<String, Value>, required: &str, description: &str| {
+        json!({
+            "type": "object", "description": description, "properties": properties,
+            "required": [required], "additionalProperties": false,
+        })
+    };
+    let forms = json!([
+        object(with(&[("steps", &list)]), "steps", "Tree or DAG: a list of steps."),
+        object(with(&[("steps", &graph), ("start", &start)]), "steps", "Graph: steps by name."),
+        object(with(&[("flow", &graph), ("start", &start)]), "flow", "Graph: steps by name."),
+        {
+            "type": "object",
+            "description": "Graph without a wrapper: the steps stand at the top.",
+            "properties": with(&[("start", &json!({ "anyOf": [start, graph_step] })), ("steps", &json!(false)), ("flow", &json!(false))]),
+            "additionalProperties": graph_step,
+        },
+        { "description": "A list of steps and nothing else.", "$ref": "#/$defs/Steps" },
+    ]);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Steprail workflow definition",
+        "anyOf": forms,
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+/// The properties of a group of fields.
+fn properties<T: JsonSchema>(generator: &mut SchemaGenerator) -> Map<String, Value> {
+    match T::json_schema(generator).get("properties") {
+        Some(Value::Object(properties)) => properties.clone(),
+        _ => Map::new(),
+    }
+}
+
+/// A kind's own schema.
+fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
+    match kind {
+        KindName::Tool | KindName::ToolRemote => Tool::json_schema(generator),
+        KindName::Foreach => Foreach::json_schema(generator),
+        KindName::Parallel => Parallel::json_schema(generator),
+        KindName::Branch => Branch::json_schema(generator),
+        KindName::Approve => Approve::json_schema(generator),
+        KindName::Sleep => Sleep::json_schema(generator),
+        KindName::Wait => Wait::json_schema(generator),
+        KindName::Workflow => Workflow::json_schema(generator),
+        KindName::Pass => {
+            json_schema!({ "description": "Does nothing by itself; in the graph form, it only leads on." })
+        }
+    }
+}
+
+/// All kinds, in the order in which the reference lists them.
+pub(super) const KINDS: &[KindName] = &[
+    KindName::Tool,
+    KindName::ToolRemote,
+    KindName::Foreach,
+    KindName::Parallel,
+    KindName::Branch,
+    KindName::Approve,
+    KindName::Sleep,
+    KindName::Wait,
+    KindName::Workflow,
+    KindName::Pass,
+];
+
+/// A step of one kind. `extra` are the fields of the graph form, which also allows a step to be a gate
+/// without saying so.
+fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut SchemaGenerator) -> Value {
+    let own = kind_schema(kind, generator);
+    let mut all = properties::<Common>(generator);
+    let policies = properties::<Policy>(generator);
+    let allowed = Policy::keys_of(kind).concat();
+    all.extend(policies.into_iter().filter(|(key, _)| allowed.contains(&key.as_str())));
+    if let Some(Value::Object(fields)) = own.get("properties") {
+        all.extend(fields.clone());
+    }
+    all.insert("kind".into(), json!({ "const": kind.word() }));
+    let mut required: Vec<Value> = own.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut schema = json!({ "title": kind.word(), "description": own.get("description"), "type": "object" });
+    if let Some(extra) = extra {
+        all.extend(extra.clone());
+        all.remove("depends_on");
+        if matches!(kind, KindName::Approve | KindName::Pass) {
+            all.insert("tool".into(), json!({ "type": "null" }));
+            all.insert("args".into(), json!({ "type": "object", "maxProperties": 0 }));
+        }
+    } else {
+        required.push("id".into());
+        let telltales = TELLTALES.iter().filter(|(_, told)| *told == kind).map(|(key, _)| *key);
+        let told: Vec<Value> = telltales.chain(["kind"]).map(|key| json!({ "required": [key] })).collect();
+        schema["anyOf"] = told.into();
+    }
+    schema["properties"] = all.into();
+    schema["required"] = required.into();
+    schema["additionalProperties"] = false.into();
+    schema
+}
+
+impl JsonSchema for Step {
+    fn schema_name() -> Cow<'static, str> {
+        "Step".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, None, generator)).collect();
+        json_schema!({ "description": "A step; its fields tell its kind, or `kind` does.", "anyOf": kinds })
+    }
+}
+
+/// A step of the graph form.
+struct GraphStepSchema;
+
+impl JsonSchema for GraphStepSchema {
+    fn schema_name() -> Cow<'static, str> {
+        "GraphStep".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut extra = properties::<Transition>(generator);
+        extra.insert(
+            "name".into(),
+            json!({ "type": "string", "description": "The step's id; by default, its key." }),
+        );
+        let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, Some(&extra), generator)).collect();
+        json_schema!({ "description": "A step of the graph form: what it does and where it leads.", "anyOf": kinds })
+    }
+}

@@ -1,0 +1,298 @@
+//! A step as it is written: what all steps share, their policies, and what their kind adds.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::fields::{Fields, FromNode, Reader, Record, choice, record};
+use super::policy::Policy;
+use super::value::{Names, Spanned, Text};
+use crate::diagnostic::{Code, Diagnostic, suggest};
+use crate::document::{Data, Node};
+use crate::limits;
+use crate::source::Span;
+use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
+
+choice! {
+    /// What a step does.
+    pub enum KindName {
+        /// Calls a tool.
+        Tool = "tool",
+        /// Calls a tool of a named server.
+        ToolRemote = "tool_remote",
+        /// Runs its steps once per item.
+        Foreach = "foreach",
+        /// Runs its branches at the same time.
+        Parallel = "parallel",
+        /// Runs one of several lists of steps.
+        Branch = "branch",
+        /// Asks a human.
+        Approve = "approve",
+        /// Waits for a time.
+        Sleep = "sleep",
+        /// Waits for an event.
+        Wait = "wait",
+        /// Runs another workflow.
+        Workflow = "workflow",
+        /// Does nothing by itself; in the graph form, it only leads on.
+        Pass = "pass",
+    }
+}
+
+record! {
+    /// What every step may have.
+    pub struct Common {
+        /// The step's name, unique in the definition.
+        id: Text,
+        /// What the step does. It may be left out where the other fields tell.
+        kind: Spanned<KindName>,
+        /// What the step is for, for people.
+        description: Text,
+        /// The steps that must be done first. A list in which any step has it is a DAG, not a sequence.
+        depends_on: Names,
+        /// Names for what the step produces; later steps read them as `$name`.
+        outputs: Names,
+    }
+}
+
+/// One step.
+#[derive(Debug, Clone, Serialize)]
+pub struct Step {
+    /// What every step may have.
+    #[serde(flatten)]
+    pub common: Common,
+    /// What stands beside what it does.
+    #[serde(flatten)]
+    pub policy: Policy,
+    /// What it does.
+    #[serde(flatten)]
+    pub kind: Kind,
+    /// The place to blame for what concerns the whole step.
+    #[serde(skip)]
+    pub place: Span,
+}
+
+/// What a step does, with the fields of that kind.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Kind {
+    /// `tool` and `tool_remote`
+    Tool(Tool),
+    /// `foreach`
+    Foreach(Foreach),
+    /// `parallel`
+    Parallel(Parallel),
+    /// `branch`
+    Branch(Branch),
+    /// `approve`
+    Approve(Approve),
+    /// `sleep`
+    Sleep(Sleep),
+    /// `wait`
+    Wait(Wait),
+    /// `workflow`
+    Workflow(Workflow),
+    /// `pass`
+    Pass(Pass),
+}
+
+/// A step that only leads on.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Pass {}
+
+impl Kind {
+    /// Reads the fields of a kind.
+    fn read(kind: KindName, fields: &mut Fields, reader: &mut Reader) -> Self {
+        match kind {
+            KindName::Tool | KindName::ToolRemote => Self::Tool(Tool::read_as(kind, fields, reader)),
+            KindName::Foreach => Self::Foreach(Record::read(fields, reader)),
+            KindName::Parallel => Self::Parallel(Parallel::read_one(fields, reader)),
+            KindName::Branch => Self::Branch(Branch::read_one(fields, reader)),
+            KindName::Approve => Self::Approve(Record::read(fields, reader)),
+            KindName::Sleep => Self::Sleep(Sleep::read_one(fields, reader)),
+            KindName::Wait => Self::Wait(Record::read(fields, reader)),
+            KindName::Workflow => Self::Workflow(Record::read(fields, reader)),
+            KindName::Pass => Self::Pass(Pass {}),
+        }
+    }
+
+    /// The keys of a kind.
+    pub(crate) fn keys(kind: KindName) -> &'static [&'static str] {
+        match kind {
+            KindName::Tool | KindName::ToolRemote => Tool::KEYS,
+            KindName::Foreach => Foreach::KEYS,
+            KindName::Parallel => Parallel::KEYS,
+            KindName::Branch => Branch::KEYS,
+            KindName::Approve => Approve::KEYS,
+            KindName::Sleep => Sleep::KEYS,
+            KindName::Wait => Wait::KEYS,
+            KindName::Workflow => Workflow::KEYS,
+            KindName::Pass => &[],
+        }
+    }
+}
+
+/// The fields that tell a kind, in the order in which they are looked for.
+pub(crate) const TELLTALES: &[(&str, KindName)] = &[
+    ("items", KindName::Foreach),
+    ("branches", KindName::Parallel),
+    ("on", KindName::Branch),
+    ("cases", KindName::Branch),
+    ("if", KindName::Branch),
+    ("prompt", KindName::Approve),
+    ("notify_user", KindName::Approve),
+    ("dcc", KindName::ToolRemote),
+    ("tool", KindName::Tool),
+    ("action", KindName::Tool),
+    ("agent", KindName::Tool),
+    ("event", KindName::Wait),
+    ("for", KindName::Sleep),
+    ("until", KindName::Sleep),
+];
+
+/// The kind that the fields of a step tell, if they tell one.
+pub(crate) fn told_kind(fields: &Fields) -> Option<KindName> {
+    TELLTALES.iter().find(|(key, _)| fields.is_set(key)).map(|(_, kind)| *kind)
+}
+
+/// "a `foreach` step", for messages.
+fn what(kind: KindName) -> &'static str {
+    match kind {
+        KindName::Tool => "a `tool` step",
+        KindName::ToolRemote => "a `tool_remote` step",
+        KindName::Foreach => "a `foreach` step",
+        KindName::Parallel => "a `parallel` step",
+        KindName::Branch => "a `branch` step",
+        KindName::Approve => "an `approve` step",
+        KindName::Sleep => "a `sleep` step",
+        KindName::Wait => "a `wait` step",
+        KindName::Workflow => "a `workflow` step",
+        KindName::Pass => "a `pass` step",
+    }
+}
+
+impl FromNode for Step {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let mut fields = Fields::open(node, "a step", reader)?;
+        let outer = std::mem::take(&mut reader.step);
+        let fallback = fields.has("kind").then_some(KindName::Pass);
+        let common = Common::read(&mut fields, reader);
+        reader.step = common.id.as_ref().map(|id| id.value.clone());
+        let (id, span) = common.id.as_ref().map_or((None, fields.place), |id| (Some(id.as_str()), id.span));
+        check_step_id(id, span, reader);
+        let step = Self::read_rest(common, fallback, &[], fields, reader);
+        reader.step = outer;
+        step
+    }
+}
+
+impl Step {
+    /// Reads everything but what all steps share. `fallback` is the kind if the fields tell none;
+    /// `extra` are keys that the caller has read already.
+    pub(crate) fn read_rest(
+        common: Common,
+        fallback: Option<KindName>,
+        extra: &[&'static str],
+        mut fields: Fields,
+        reader: &mut Reader,
+    ) -> Option<Self> {
+        reader.steps += 1;
+        if reader.steps > limits::STEPS {
+            if reader.steps == limits::STEPS + 1 {
+                let message = format!("the definition has more than {} steps", limits::STEPS);
+                let diagnostic = Diagnostic::new(Code::LimitExceeded, fields.place, message);
+                reader.report(diagnostic.hint("use a `foreach`, or move parts into sub-workflows"));
+            }
+            return None;
+        }
+        let place = common.id.as_ref().map_or(fields.place, |id| id.span);
+        let written = common.kind.as_ref().map(|kind| kind.value);
+        let Some(kind) = written.or_else(|| told_kind(&fields)).or(fallback) else {
+            report_unknown_kind(&fields, reader);
+            return Some(Self::placeholder(common, place));
+        };
+        fields.call_it(what(kind));
+        let policy = Policy::read_for(kind, &mut fields, reader);
+        let details = Kind::read(kind, &mut fields, reader);
+        let own = [Common::KEYS, Kind::keys(kind), extra];
+        fields.finish(own.iter().chain(Policy::keys_of(kind)).copied(), reader);
+        let kind_field = Some(Spanned { value: kind, span: place });
+        Some(Self { common: Common { kind: kind_field, ..common }, policy, kind: details, place })
+    }
+
+    /// Stands for a step that could not be read, so that references to it are not reported as well.
+    fn placeholder(common: Common, place: Span) -> Self {
+        Self { common, policy: Policy::default(), kind: Kind::Pass(Pass::default()), place }
+    }
+
+    /// The id, or an empty one where that is the mistake.
+    pub fn id(&self) -> &str {
+        self.common.id.as_ref().map_or("", |id| &id.value)
+    }
+
+    /// The kind by name.
+    pub fn kind_name(&self) -> KindName {
+        self.common.kind.as_ref().map_or(KindName::Pass, |kind| kind.value)
+    }
+}
+
+/// Reports an id that is missing, empty or could not stand in a path or reference.
+pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let hint = "an id has letters, digits, `_` and `-`, such as `fetch_orders`";
+    let (code, message) = match id {
+        None => (Code::EmptyStepId, "a step needs an `id`".to_owned()),
+        Some("") => (Code::EmptyStepId, "the step's id is empty".to_owned()),
+        Some(id) if id.len() > limits::NAME_CHARS => (
+            Code::InvalidStepId,
+            format!("the id has {} characters; the limit is {}", id.len(), limits::NAME_CHARS),
+        ),
+        Some(id) if !id.bytes().all(allowed) => (Code::InvalidStepId, format!("`{id}` cannot be a step id")),
+        Some(_) => return,
+    };
+    reader.report(Diagnostic::new(code, span, message).hint(hint));
+}
+
+/// The step has no kind and no field that tells one: most likely such a field is misspelt.
+fn report_unknown_kind(fields: &Fields, reader: &mut Reader) {
+    let telltales: Vec<&str> = TELLTALES.iter().map(|(key, _)| *key).chain(["kind"]).collect();
+    let misspelt = fields.keys().find_map(|(key, span)| {
+        crate::diagnostic::nearest(key, telltales.iter().copied()).map(|near| (key.to_owned(), span, near))
+    });
+    let diagnostic = match misspelt {
+        Some((key, span, near)) => {
+            Diagnostic::new(Code::UnknownKey, span, format!("unknown key `{key}` in a step"))
+                .hint(format!("did you mean `{near}`?"))
+        }
+        None => Diagnostic::new(Code::MissingField, fields.place, "nothing tells what this step does").hint(
+            format!(
+                "give it a `tool`, or a `kind`: {}",
+                suggest("", KindName::WORDS).unwrap_or_default().trim_start_matches("possible here: ")
+            ),
+        ),
+    };
+    reader.report(diagnostic);
+}
+
+/// The steps of a block.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Steps(pub Vec<Step>);
+
+impl FromNode for Steps {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        if reader.depth > limits::BLOCK_DEPTH {
+            let message = format!("blocks are nested deeper than {}", limits::BLOCK_DEPTH);
+            let diagnostic = Diagnostic::new(Code::LimitExceeded, node.span, message);
+            reader.report(diagnostic.hint("move the inner part into a sub-workflow (`kind: workflow`)"));
+            return None;
+        }
+        let Data::List(items) = node.data else {
+            reader.wrong_type(&node, "a list of steps");
+            return None;
+        };
+        reader.depth += 1;
+        let steps = items.into_iter().filter_map(|item| Step::from_node(item, reader)).collect();
+        reader.depth -= 1;
+        Some(Self(steps))
+    }
+}

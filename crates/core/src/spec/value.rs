@@ -1,0 +1,281 @@
+//! The small types that fields are made of.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+use super::fields::{FromNode, Reader};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Data, Node};
+use crate::source::Span;
+
+/// A value with its place.
+#[derive(Debug, Clone, Default)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// Text with its place.
+pub type Text = Spanned<String>;
+
+impl<T> Deref for Spanned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Serialize> Serialize for Spanned<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Spanned<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+impl<T: FromNode> FromNode for Spanned<T> {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let span = node.span;
+        T::from_node(node, reader).map(|value| Self { value, span })
+    }
+}
+
+impl FromNode for Node {
+    fn from_node(node: Node, _: &mut Reader) -> Option<Self> {
+        Some(node)
+    }
+}
+
+impl FromNode for String {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        if let Data::Text(text) = node.data {
+            return Some(text.into());
+        }
+        reader.wrong_type(&node, "text");
+        None
+    }
+}
+
+impl FromNode for bool {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        if let Data::Bool(value) = node.data {
+            return Some(value);
+        }
+        reader.wrong_type(&node, "`true` or `false`");
+        None
+    }
+}
+
+impl FromNode for u64 {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let expected = "a whole number, zero or more";
+        let Data::Number(number) = &node.data else {
+            reader.wrong_type(&node, expected);
+            return None;
+        };
+        let value = number.as_u64();
+        if value.is_none() {
+            let message = format!("expected {expected}, found {number}");
+            reader.report(Diagnostic::new(Code::WrongType, node.span, message));
+        }
+        value
+    }
+}
+
+impl FromNode for u32 {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let span = node.span;
+        let value = u64::from_node(node, reader)?;
+        let small = Self::try_from(value).ok();
+        if small.is_none() {
+            reader.invalid(span, format!("{value} is too large"), &format!("at most {}", Self::MAX));
+        }
+        small
+    }
+}
+
+impl FromNode for f64 {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let value = if let Data::Number(number) = &node.data { number.as_f64() } else { None };
+        if value.is_none() {
+            reader.wrong_type(&node, "a number");
+        }
+        value
+    }
+}
+
+impl<T: FromNode> FromNode for Vec<T> {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let Data::List(items) = node.data else {
+            reader.wrong_type(&node, "a list");
+            return None;
+        };
+        Some(items.into_iter().filter_map(|item| T::from_node(item, reader)).collect())
+    }
+}
+
+impl<T: FromNode> FromNode for BTreeMap<String, T> {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let Data::Map(entries) = node.data else {
+            reader.wrong_type(&node, "a map");
+            return None;
+        };
+        let pairs = entries.into_iter().map(|entry| (entry.key.into(), T::from_node(entry.value, reader)));
+        Some(pairs.filter_map(|(key, value)| Some((key, value?))).collect())
+    }
+}
+
+/// One name, or a list of names.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(transparent)]
+pub struct Names(pub Vec<Text>);
+
+impl FromNode for Names {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        match node.data {
+            Data::Text(text) => Some(Self(vec![Text { value: text.into(), span: node.span }])),
+            Data::List(_) => Vec::from_node(node, reader).map(Self),
+            _ => {
+                reader.wrong_type(&node, "a name or a list of names");
+                None
+            }
+        }
+    }
+}
+
+impl JsonSchema for Names {
+    fn schema_name() -> Cow<'static, str> {
+        "Names".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "One name, or a list of names.",
+            "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
+        })
+    }
+}
+
+/// A length of time: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    /// Its length.
+    pub millis: u64,
+}
+
+impl Period {
+    /// Reads `5m` and the like. A day has 24 hours here.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let span: jiff::Span = text.parse().map_err(|_| format!("`{text}` is not a length of time"))?;
+        let length = span
+            .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
+            .map_err(|_| format!("`{text}` has no fixed length: months and years differ"))?;
+        let millis = u64::try_from(length.as_millis()).map_err(|_| format!("`{text}` lies in the past"))?;
+        Ok(Self { millis })
+    }
+}
+
+impl Period {
+    pub(crate) const HINT: &str =
+        "write seconds (`90`), or text such as \"500ms\", \"5m\", \"1h 30m\", \"2 days\"";
+
+    /// Reads a number of seconds or a text.
+    pub(crate) fn from_data(data: &Data) -> Result<Self, String> {
+        /// A thousand years: beyond it, no deadline can be kept and dates overflow.
+        const LONGEST_SECONDS: f64 = 31_556_952_000.0;
+        match data {
+            Data::Text(text) => Self::parse(text),
+            Data::Number(number) => match number.as_f64() {
+                Some(seconds) if (0.0..=LONGEST_SECONDS).contains(&seconds) =>
+                {
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "range checked"
+                    )]
+                    Ok(Self { millis: (seconds * 1000.0).round() as u64 })
+                }
+                _ => Err(format!("{number} is not a number of seconds from 0 to a thousand years")),
+            },
+            _ => Err("a length of time is a number or text".to_owned()),
+        }
+    }
+}
+
+impl FromNode for Period {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let period = Self::from_data(&node.data);
+        period.map_err(|reason| reader.invalid(node.span, reason, Self::HINT)).ok()
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.millis {
+            whole if whole % 1000 == 0 => serializer.serialize_u64(whole / 1000),
+            millis => serializer.serialize_str(&format!("{millis}ms")),
+        }
+    }
+}
+
+impl JsonSchema for Period {
+    fn schema_name() -> Cow<'static, str> {
+        "Period".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description":
+                "A length of time: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.",
+            "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+        })
+    }
+}
+
+/// A tool's name.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ToolName(#[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,128}$"))] pub String);
+
+impl ToolName {
+    /// Whether MCP allows the name.
+    pub fn is_valid(name: &str) -> bool {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        (1..=128).contains(&name.len()) && name.bytes().all(allowed)
+    }
+}
+
+impl FromNode for ToolName {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let span = node.span;
+        let name = String::from_node(node, reader)?;
+        if Self::is_valid(&name) {
+            return Some(Self(name));
+        }
+        let message = format!("`{name}` is not a tool name");
+        reader.report(
+            Diagnostic::new(Code::InvalidToolName, span, message)
+                .hint("a tool name has 1 to 128 letters, digits, `_`, `-` or `.`; it cannot be a template"),
+        );
+        None
+    }
+}

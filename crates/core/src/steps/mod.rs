@@ -1,0 +1,19 @@
+//! One file per kind of step: its fields as they are written.
+
+mod approve;
+mod branch;
+mod foreach;
+mod parallel;
+mod sleep;
+mod tool;
+mod wait;
+mod workflow;
+
+pub use approve::{Approve, Escalation, OnDeny, OnTimeout};
+pub use branch::{Branch, Case};
+pub use foreach::{Foreach, OnFail};
+pub use parallel::{Branches, Parallel};
+pub use sleep::Sleep;
+pub use tool::Tool;
+pub use wait::Wait;
+pub use workflow::Workflow;

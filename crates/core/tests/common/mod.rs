@@ -1,0 +1,47 @@
+//! A run's values for tests: every step has an output, every name means something.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, StepIx};
+
+/// A run with one object per first name: `a.b` reads `b` of the object `a`.
+#[derive(Default)]
+pub(crate) struct Names {
+    known: Vec<String>,
+    values: HashMap<u32, Value>,
+}
+
+impl Names {
+    pub(crate) fn new(values: &Value) -> Self {
+        let mut names = Self::default();
+        for (name, value) in values.as_object().into_iter().flatten() {
+            names.values.insert(u32::try_from(names.known.len()).unwrap(), value.clone());
+            names.known.push(name.clone());
+        }
+        names
+    }
+}
+
+impl Resolve for Names {
+    fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
+        let first = path.name(0).unwrap_or_default();
+        match self.known.iter().position(|name| name == first) {
+            Some(at) => Ok(path.below(Root::Output(StepIx(u32::try_from(at).unwrap())), 1)),
+            None => Err(Problem::new(
+                steprail_core::diagnostic::Code::UnknownTemplateVar,
+                path.at.clone(),
+                format!("unknown {first}"),
+            )),
+        }
+    }
+}
+
+impl Context for Names {
+    fn value(&self, root: &Root) -> Option<&Value> {
+        match root {
+            Root::Output(step) => self.values.get(&step.0),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Input that means harm: each is accepted or refused with a clear error, in bounded time and memory.
+//!
+//! Time is bounded by the runner's timeout. The stack is bounded here: what a thread of a server has.
+
+use std::fmt::Write;
+
+use steprail_core::diagnostic::Code;
+use steprail_core::source::Source;
+use steprail_core::{Loaded, limits, load};
+
+/// Loads on a small stack, where recursion that follows the input would overflow.
+fn load_small(name: &str, text: String) -> Loaded {
+    let source = Source::new(name, text);
+    let builder = std::thread::Builder::new().stack_size(1024 * 1024);
+    let handle = builder.spawn(move || load(&source)).unwrap();
+    handle.join().expect("no panic")
+}
+
+fn codes(loaded: &Loaded) -> Vec<Code> {
+    loaded.diagnostics.iter().map(|diagnostic| diagnostic.code).collect()
+}
+
+fn refused(name: &str, text: String, code: Code) {
+    let loaded = load_small(name, text);
+    assert!(loaded.plan.is_none());
+    assert!(codes(&loaded).contains(&code), "{:?}", loaded.diagnostics);
+}
+
+#[test]
+fn two_hundred_nested_blocks() {
+    let mut yaml = String::from("name: deep\nsteps:\n");
+    for depth in 0..200 {
+        let pad = " ".repeat(depth * 2);
+        let _ = write!(yaml, "{pad}- id: s{depth}\n{pad}  items: [1]\n{pad}  steps:\n");
+    }
+    refused("deep.yaml", yaml, Code::LimitExceeded);
+    let (open, close) = (r#"[{"id":"a","items":[1],"steps":"#.repeat(200), "}]".repeat(200));
+    refused("deep.json", format!(r#"{{"name":"deep","steps":{open}[]{close}}}"#), Code::LimitExceeded);
+}
+
+#[test]
+fn a_hundred_thousand_brackets() {
+    refused("deep.json", "[".repeat(100_000), Code::InvalidSyntax);
+    refused("deep.json", format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), Code::LimitExceeded);
+    refused("deep.yaml", "[".repeat(100_000), Code::LimitExceeded);
+    refused("deep.yaml", "- ".repeat(100_000), Code::LimitExceeded);
+    refused("deep.yaml", "{a: ".repeat(100_000), Code::LimitExceeded);
+    refused("keys.yaml", "? ".repeat(10_000), Code::WrongType);
+}
+
+#[test]
+fn a_file_of_fifty_megabytes() {
+    refused("large.yaml", "x".repeat(50 * 1024 * 1024), Code::LimitExceeded);
+}
+
+#[test]
+fn a_hundred_thousand_steps() {
+    let mut text = String::from("name: many\nsteps:\n");
+    for at in 0..100_000 {
+        let _ = writeln!(text, " - {{id: s{at}, tool: t}}");
+    }
+    refused("many.yaml", text, Code::LimitExceeded);
+}
+
+#[test]
+fn as_many_steps_as_are_allowed() {
+    let list = |extra: &dyn Fn(usize) -> String| {
+        let mut text = String::from("name: many\nsteps:\n");
+        for at in 0..limits::STEPS {
+            let _ = writeln!(text, " - {{id: s{at}, tool: t{}}}", extra(at));
+        }
+        text
+    };
+    let plain = load_small("many.yaml", list(&|_| String::new()));
+    assert_eq!(plain.plan.unwrap().steps.len(), limits::STEPS);
+    let chain = load_small(
+        "chain.yaml",
+        list(&|at| if at == 0 { String::new() } else { format!(", depends_on: s{}", at - 1) }),
+    );
+    assert!(chain.plan.is_some());
+    let cycle = load_small("cycle.yaml", list(&|at| format!(", depends_on: s{}", (at + 1) % limits::STEPS)));
+    assert_eq!(codes(&cycle), [Code::DependencyCycle]);
+}
+
+#[test]
+fn a_graph_as_long_as_is_allowed() {
+    let mut text = String::from("name: long\nstart: s0\nsteps:\n");
+    for at in 0..limits::STEPS {
+        let next =
+            if at + 1 == limits::STEPS { "done: true".to_owned() } else { format!("next: s{}", at + 1) };
+        let _ = writeln!(text, " s{at}: {{tool: t, {next}}}");
+    }
+    assert!(load_small("long.yaml", text).plan.is_some());
+}
+
+#[test]
+fn forks_inside_forks_without_end() {
+    let mut text = String::from("name: forks\nstart: s0\nsteps:\n");
+    for at in 0..5_000 {
+        let _ = writeln!(text, " s{at}: {{parallel: [s{}]}}", at + 1);
+    }
+    text.push_str(" s5000: {tool: t, join: end}\n end: {tool: t, done: true}\n");
+    assert!(load_small("forks.yaml", text).plan.is_none());
+}
+
+#[test]
+fn aliases_that_expand() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..30 {
+        let before = format!("*a{}", level - 1);
+        let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![before; 10].join(", "));
+    }
+    refused("bomb.yaml", text, Code::LimitExceeded);
+}
+
+#[test]
+fn aliases_and_merge_keys_as_people_use_them() {
+    let text = "
+name: shared
+inputs: { x: string }
+steps:
+  - id: a
+    tool: demo__echo
+    retry: &patient { max_attempts: 5, backoff: linear }
+    args: &common { region: eu, size: 1 }
+  - id: b
+    tool: demo__echo
+    retry: *patient
+    args: { <<: *common, size: 2, \"<<\": kept }
+";
+    let loaded = load_small("shared.yaml", text.into());
+    assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+    let printed = loaded.spec.unwrap().to_canonical_json();
+    assert!(printed.contains(r#""args":{"<<":"kept","region":"eu","size":2}"#), "{printed}");
+    assert_eq!(loaded.plan.unwrap().steps[1].retry.as_ref().unwrap().max_attempts, 5);
+}
+
+#[test]
+fn nul_bytes_and_other_controls() {
+    refused("nul.yaml", "name: a\0b\nsteps: []\n".into(), Code::InvalidSyntax);
+    refused("nul.json", "{\"name\": \"a\0b\"}".into(), Code::InvalidSyntax);
+    let loaded = load_small(
+        "control.json",
+        r#"{"name": "a\u0000b\u001b[31m", "steps": [{"id": "a\u0007", "tool": "t"}]}"#.into(),
+    );
+    assert_eq!(codes(&loaded), [Code::InvalidValue, Code::InvalidStepId]);
+}
+
+#[test]
+fn a_template_of_ten_thousand_characters() {
+    let long = |text: &str| {
+        load_small(
+            "long.yaml",
+            format!(
+                "name: long\ninputs: {{ x: string }}\nsteps: [{{ id: a, tool: t, args: {{ v: '{text}' }} }}]\n"
+            ),
+        )
+    };
+    assert!(long(&"x{{inputs.x}}".repeat(770)).plan.is_some(), "many references in one text are fine");
+    assert!(long(&"$".repeat(10_000)).plan.is_some());
+    assert_eq!(codes(&long(&"{".repeat(9_998)))[0], Code::InvalidTemplate);
+    assert_eq!(
+        codes(&long(&format!("{{{{{}1{}}}}}", "(".repeat(5_000), ")".repeat(5_000)))),
+        [Code::LimitExceeded]
+    );
+    assert_eq!(codes(&long(&format!("{{{{1{}}}}}", " + 1".repeat(2_500)))), [Code::LimitExceeded]);
+    assert_eq!(codes(&long(&format!("{{{{{}1}}}}", "!".repeat(3_000)))), [Code::LimitExceeded]);
+    assert_eq!(codes(&long(&format!("{{{{inputs.x{}}}}}", " | lower".repeat(600)))), [Code::LimitExceeded]);
+    assert_eq!(codes(&long(&"x{{inputs.x}}".repeat(8_000))), [Code::LimitExceeded]);
+}
+
+#[test]
+fn jsonpath_that_would_overflow_or_run_away() {
+    let path = |text: &str| {
+        load_small(
+            "path.yaml",
+            format!(
+                "name: path\nsteps:\n  - {{ id: a, tool: t }}\n  - {{ id: b, tool: t, args: {{ v: '{text}' }} }}\n"
+            ),
+        )
+    };
+    for text in [
+        format!("$.a{}", "[?@".repeat(500)),
+        format!("$.a[?{}@.x{}]", "(".repeat(200), ")".repeat(200)),
+        format!("$.a[?{}@.x]", "!".repeat(400)),
+        format!("$.a{}", "[*,*]".repeat(90)),
+        "$.a..[?count($..[?count($..*)>0])>0]".to_owned(),
+        format!("$.a[?@.x{}]", " && @.x".repeat(2_000)),
+    ] {
+        let loaded = path(&text);
+        assert!(loaded.plan.is_none(), "{text}");
+        assert_eq!(loaded.diagnostics.len(), 1, "{:?}", loaded.diagnostics);
+    }
+}
+
+#[test]
+fn more_problems_than_anyone_reads() {
+    let mut text = String::from("name: bad\nsteps:\n");
+    for at in 0..5_000 {
+        let _ = writeln!(text, " - {{id: s{at}, tool: t, bogus: 1}}");
+    }
+    let loaded = load_small("bad.yaml", text);
+    assert_eq!(loaded.diagnostics.len(), limits::DIAGNOSTICS + 1);
+    let last = loaded.diagnostics.last().unwrap();
+    assert_eq!(
+        (last.code, last.message.as_str()),
+        (Code::TooManyProblems, "4900 more problems are not shown")
+    );
+}
+
+#[test]
+fn a_very_long_line_is_shown_in_part() {
+    let steps = vec![r#"{"id":"a","tool":"t","bogus":1}"#; 3_000].join(",");
+    let source = Source::new("line.json", format!(r#"{{"name":"line","steps":[{steps}]}}"#));
+    for diagnostic in &load(&source).diagnostics {
+        let shown = steprail_core::diagnostic::render(diagnostic, &source, false);
+        assert!(shown.len() < 2_000, "{}", shown.len());
+    }
+}

@@ -1,0 +1,338 @@
+//! References, expressions, JSONPath, conditions and templates: text in, value out.
+
+mod common;
+
+use common::Names;
+use serde_json::{Value, json};
+use steprail_core::expr::{Condition, Template, parse};
+
+fn values() -> Value {
+    json!({
+        "list": {
+            "files": [
+                { "uri": "a.txt", "ok": true, "size": 10 },
+                { "uri": "b.txt", "ok": false, "size": 20 },
+                { "uri": "c.txt", "ok": true, "size": 30 },
+            ],
+            "one": [{ "uri": "only.txt" }],
+            "empty": [],
+            "my-key": { "1a": "hyphens and digits" },
+        },
+        "n": 7,
+        "big": 9_007_199_254_740_993_i64,
+        "half": 0.5,
+        "text": "Hello",
+        "json": "{\"a\": [1, 2]}",
+        "no": null,
+        "yes": true,
+        "injected": "{{n}} $n $.list.files",
+        "my-step": { "output": 1 },
+    })
+}
+
+/// Each line of `script`, with what it gives.
+fn evaluated(script: &str, eval: impl Fn(&str, &mut Names) -> Result<Value, String>) -> String {
+    let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .map(|line| match eval(line, &mut Names::new(&values())) {
+            Ok(value) => format!("{line}\n  => {value}\n"),
+            Err(error) => format!("{line}\n  error: {error}\n"),
+        })
+        .collect()
+}
+
+fn expression(text: &str, names: &mut Names) -> Result<Value, String> {
+    let expr = parse(text, names).map_err(|problem| format!("{} at {:?}", problem.message, problem.at))?;
+    expr.eval(names).map(std::borrow::Cow::into_owned).map_err(|error| format!("{:?}: {error}", error.kind))
+}
+
+fn template(text: &str, names: &mut Names) -> Result<Value, String> {
+    let mut problems = Vec::new();
+    let template = Template::parse(text, names, &mut problems);
+    if let Some(problem) = problems.first() {
+        return Err(format!("{} at {:?}", problem.message, problem.at));
+    }
+    template.eval(names).map(std::borrow::Cow::into_owned).map_err(|error| error.to_string())
+}
+
+#[test]
+fn references_lead_to_values() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        n
+        list.files[0].uri
+        list.files[-1].uri
+        list["files"][1]['uri']
+        list.my-key.1a
+        my-step.output
+        list.files[n - 6].uri
+        list.files[7].uri
+        list.nothing.deeper
+        text.x
+        unknown.x
+        list.files[list.one].uri
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn operators_follow_json() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        1 + 2 * 3
+        (1 + 2) * 3
+        7 / 2
+        7 % 4
+        7.0 / 2
+        n - 1
+        n-1
+        -n + 1
+        n / 0
+        9223372036854775807 + 1
+        big == 9007199254740993
+        big == 9007199254740992
+        1 == 1.0
+        "1" == 1
+        [1, {"a"}]
+        [1, 2.0] == [1.0, 2]
+        text + ", you"
+        text + 1
+        text < "World"
+        text < 1
+        n > 5 and text == "Hello"
+        n > 5 && !yes || no
+        not n == 7
+        !n == 7
+        n > 5 ? "big" : "small"
+        no ? 1 : yes ? 2 : 3
+        7 in [1, 7]
+        "uri" in list.one[0]
+        "ell" in text
+        1 in 2
+        true and unknown
+        false and list.nothing
+        nil == null
+        no == nil
+        1 < 2 < 3
+        'single' == "single"
+        "a\"b" == 'a"b'
+        1 +
+        (1
+        99999999999999999999
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn functions_take_what_they_say() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        size(list.files)
+        size("é")
+        list.files.size()
+        list.files | size
+        size(n)
+        has(list.files)
+        has(list.nothing)
+        has(no)
+        has(1)
+        list.nothing | default("none")
+        list.nothing.deeper | default("none") | upper
+        no | default(3)
+        n | default(3)
+        default(1 / 0, 2)
+        contains(text, "ell")
+        [1, 2].contains(2.0)
+        contains(list, "files")
+        startsWith(text, "He")
+        text.endsWith("lo")
+        matches(text, "^H.*o$")
+        matches(text, text)
+        matches(n, "7")
+        lower(text)
+        trim("  x ")
+        join(["a", 1, true], "-")
+        split("a,b,c", ",")
+        split("abc", "")
+        first(list.files).uri
+        last(list.files).uri
+        first(list.empty)
+        first(list.empty) | default("none")
+        keys(list)
+        string(n)
+        string([1, "a"])
+        number(" 12.5 ")
+        number("twelve")
+        toJson(list.one)
+        fromJson(json).a[1]
+        fromJson(text)
+        nope(1)
+        size()
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn jsonpath_gives_one_value_or_a_list() {
+    insta::assert_snapshot!(evaluated(
+        r"
+        $.list.files
+        $.list.files[0].uri
+        $.list.files[-1].uri
+        $['list']['files'][1].uri
+        $.list.my-key.1a
+        $.list.files[*].uri
+        $.list.one[*].uri
+        $.list.empty[*].uri
+        $.list.files[?@.ok].uri
+        $.list.files[?@.size > 15 && @.ok].uri
+        $.list.files[0:2].uri
+        $.list..uri
+        $.list.files[0,2].uri
+        $.list.nothing
+        $.list.nothing[*]
+        $.nobody
+        size($.list.files[?@.ok]) > 1
+        $.list.files[?@.x == $.n]
+        $..uri
+        $[0]
+        $.list.files[?@.a[?@.b]]
+        $.list..a..b
+        $.list.files[?count(@..*) > 1]
+    ",
+        expression
+    ));
+}
+
+#[test]
+fn templates_keep_types_only_when_whole() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        plain text
+        {{n}}
+        {{ n }}
+        n is {{n}}
+        {{n}}{{n}}
+        {{list.one}}
+        files: {{list.one}}
+        {{no}}
+        no: {{no}}
+        {{ "}}" }}
+        {{ text | lower }} and {{ n > 5 }}
+        {{{{n}}
+        $$n costs $$5
+        $5 and 100$ and US$ x
+        $n
+        $list.one[0].uri
+        about $n.
+        $.list.files[1].uri
+        $$.list.files
+        about $.list.files
+        {{injected}}
+        got {{injected}}
+        {{n
+        {{}}
+        {{n}
+        $unknown
+    "#,
+        template
+    ));
+}
+
+#[test]
+fn conditions_hold_or_not() {
+    let holds = |text: &str, names: &mut Names| {
+        let condition = Condition::parse(text, names).map_err(|problem| problem.message)?;
+        condition.holds(names).map(Value::Bool).map_err(|error| error.to_string())
+    };
+    insta::assert_snapshot!(evaluated(
+        r#"
+        n > 5
+        {{ n > 5 }}
+        text
+        no
+        list.empty
+        list
+        0
+        ""
+        "false"
+        $.list.files[?@.ok]
+        $.list.files[?@.size > 99]
+        $.list.nothing
+        $.list.one[0].uri
+        list.nothing
+        {{n}} == {{n}}
+    "#,
+        holds
+    ));
+}
+
+#[test]
+fn the_six_result_forms_mean_what_they_always_did() {
+    let forms = [
+        "result == true",
+        "result == false",
+        "result != nil",
+        "result == nil",
+        "result == active",
+        "result != active",
+        "result == \"active\"",
+        "result == 5",
+        "result == in progress",
+        "result.ok == true",
+        "result == active and x",
+    ];
+    let results = [
+        json!(true),
+        json!("true"),
+        json!(false),
+        json!("false"),
+        json!(null),
+        json!(""),
+        json!("nil"),
+        json!("active"),
+        json!(5),
+        json!("5"),
+        json!("in progress"),
+        json!({ "ok": true }),
+    ];
+    let mut table = String::new();
+    for form in forms {
+        let holding: Vec<String> = results
+            .iter()
+            .filter_map(|result| {
+                let mut names = Names::new(&json!({ "result": result }));
+                let condition = match Condition::parse_result(form, &mut names) {
+                    Ok(condition) => condition,
+                    Err(problem) => return Some(format!("error: {}", problem.message)),
+                };
+                match condition.holds(&names) {
+                    Ok(holds) => holds.then(|| result.to_string()),
+                    Err(_) => None,
+                }
+            })
+            .collect();
+        let holding = if holding.iter().all(|line| line.starts_with("error")) {
+            holding[..1].join("")
+        } else {
+            holding.join(" ")
+        };
+        table.push_str(&format!("{form}\n  holds for {holding}\n"));
+    }
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn results_are_bounded() {
+    let long = "x".repeat(600 * 1024);
+    let mut names = Names::new(&json!({ "long": long }));
+    for text in ["long + long", "join([long, long], \"\")", "toJson([long, long])"] {
+        let expr = parse(text, &mut names).unwrap();
+        assert!(expr.eval(&names).unwrap_err().to_string().contains("larger than"), "{text}");
+    }
+    let template = Template::parse("{{long}} {{long}}", &mut names, &mut Vec::new());
+    assert!(template.eval(&names).is_err());
+}

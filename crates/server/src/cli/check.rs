@@ -1,0 +1,98 @@
+//! `steprail check`: every problem of a definition at once.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use steprail_core::diagnostic::{Severity, render};
+use steprail_core::{Loaded, load};
+
+use super::{exit, input};
+
+/// Check definitions and show every problem
+///
+/// Exit code 0: no errors (warnings may be shown); 1: errors; 2: a file cannot be read.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The definitions, YAML or JSON; `-` for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+    /// How to show problems
+    #[arg(long, default_value = "human")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people: the source line with the place marked
+    Human,
+    /// For programs: one array of problems
+    Json,
+}
+
+#[derive(Default)]
+struct Tally {
+    files: usize,
+    errors: usize,
+    warnings: usize,
+    unreadable: usize,
+}
+
+impl Check {
+    pub(super) fn run(self) -> io::Result<ExitCode> {
+        let mut tally = Tally::default();
+        let mut findings = Vec::new();
+        let mut out = anstream::stdout().lock();
+        for path in &self.files {
+            let source = match input::read(path) {
+                Ok(source) => source,
+                Err(unreadable) => {
+                    tally.unreadable += 1;
+                    writeln!(anstream::stderr(), "error: {unreadable}")?;
+                    continue;
+                }
+            };
+            let Loaded { diagnostics, .. } = load(&source);
+            tally.files += 1;
+            for diagnostic in &diagnostics {
+                match diagnostic.code.severity() {
+                    Severity::Error => tally.errors += 1,
+                    Severity::Warning => tally.warnings += 1,
+                }
+                match self.format {
+                    // anstream takes the colours out again where the terminal has none.
+                    Format::Human => writeln!(out, "{}\n", render(diagnostic, &source, true))?,
+                    Format::Json => findings.extend(serde_json::to_value(diagnostic.finding(&source))),
+                }
+            }
+        }
+        match self.format {
+            Format::Human => writeln!(out, "{}", tally.summary())?,
+            Format::Json => writeln!(out, "{:#}", serde_json::Value::Array(findings))?,
+        }
+        out.flush()?;
+        Ok(tally.exit_code())
+    }
+}
+
+impl Tally {
+    fn summary(&self) -> String {
+        let count =
+            |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
+        let checked = format!("{} checked", count(self.files, "file"));
+        match (self.errors, self.warnings) {
+            (0, 0) => format!("{checked}: no problems"),
+            (errors, warnings) => {
+                format!("{checked}: {}, {}", count(errors, "error"), count(warnings, "warning"))
+            }
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        match (self.unreadable, self.errors) {
+            (1.., _) => ExitCode::from(exit::CANNOT_READ),
+            (_, 1..) => ExitCode::from(exit::ERRORS),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+}

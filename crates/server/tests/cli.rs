@@ -1,0 +1,114 @@
+//! The real binary: what it prints, and the codes it exits with.
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// A folder with the files of a test, where the binary runs.
+struct Folder(TempDir);
+
+impl Folder {
+    fn with(files: &[(&str, &str)]) -> Self {
+        let folder = Self(TempDir::new().unwrap());
+        for (name, text) in files {
+            std::fs::write(folder.0.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    /// Exit code, standard output and standard error.
+    fn run(&self, arguments: &[&str]) -> String {
+        self.run_with(arguments, "")
+    }
+
+    fn run_with(&self, arguments: &[&str], stdin: &str) -> String {
+        let mut command = Command::cargo_bin("steprail").unwrap();
+        let output = command.current_dir(self.0.path()).args(arguments).write_stdin(stdin).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().unwrap();
+        format!("exit {code}\n--- stdout\n{}--- stderr\n{}", text(output.stdout), text(output.stderr))
+    }
+}
+
+const GOOD: &str = "name: good\nsteps:\n  - { id: greet, tool: demo__echo, args: { text: hello } }\n";
+const WARNS: &str =
+    "name: warns\nsteps:\n  - { id: a, tool: demo__echo }\n  - { id: b, on: $.a.ok, then: [] }\n";
+const TYPO: &str = "\
+name: greeting
+steps:
+  - id: greet
+    tool: demo__echo
+    args: { text: hello }
+    timeout_sec: 5
+";
+
+#[test]
+fn check_says_that_nothing_is_wrong() {
+    let folder = Folder::with(&[("good.yaml", GOOD)]);
+    insta::assert_snapshot!(folder.run(&["check", "good.yaml"]));
+}
+
+#[test]
+fn check_explains_a_typo() {
+    let folder = Folder::with(&[("typo.yaml", TYPO)]);
+    insta::assert_snapshot!(folder.run(&["check", "typo.yaml"]));
+}
+
+#[test]
+fn check_counts_over_all_files() {
+    let folder = Folder::with(&[("good.yaml", GOOD), ("warns.yaml", WARNS), ("typo.yaml", TYPO)]);
+    insta::assert_snapshot!(folder.run(&["check", "good.yaml", "warns.yaml", "typo.yaml"]));
+}
+
+#[test]
+fn warnings_alone_are_no_failure() {
+    let folder = Folder::with(&[("warns.yaml", WARNS)]);
+    insta::assert_snapshot!(folder.run(&["check", "warns.yaml", "--format", "json"]));
+}
+
+#[test]
+fn check_prints_json_for_programs() {
+    let folder = Folder::with(&[("good.yaml", GOOD), ("typo.yaml", TYPO)]);
+    insta::assert_snapshot!(folder.run(&["check", "--format", "json", "good.yaml", "typo.yaml"]));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_hide_the_others() {
+    let folder = Folder::with(&[("typo.yaml", TYPO)]);
+    std::fs::write(folder.0.path().join("binary.yaml"), [0xff, 0xfe, 0x00]).unwrap();
+    insta::assert_snapshot!(folder.run(&["check", "missing.yaml", "binary.yaml", "typo.yaml"]));
+}
+
+#[test]
+fn check_reads_standard_input() {
+    let folder = Folder::with(&[]);
+    insta::assert_snapshot!(folder.run_with(&["check", "-"], r#"{"steps": [{"id": "a", "tool": "t"}]}"#));
+}
+
+#[test]
+fn check_needs_a_file() {
+    let folder = Folder::with(&[]);
+    insta::assert_snapshot!(folder.run(&["check"]));
+}
+
+#[test]
+fn graph_draws_each_format() {
+    let folder = Folder::with(&[("warns.yaml", WARNS)]);
+    insta::assert_snapshot!("mermaid", folder.run(&["graph", "warns.yaml"]));
+    insta::assert_snapshot!("dot", folder.run(&["graph", "warns.yaml", "--format", "dot"]));
+    insta::assert_snapshot!("svg", folder.run(&["graph", "warns.yaml", "--format", "svg"]));
+}
+
+#[test]
+fn graph_shows_why_it_cannot_draw() {
+    let folder = Folder::with(&[("typo.yaml", TYPO)]);
+    insta::assert_snapshot!(folder.run(&["graph", "typo.yaml"]));
+}
+
+#[test]
+fn schema_is_json() {
+    let folder = Folder::with(&[]);
+    let printed = folder.run(&["schema"]);
+    let json = printed.split_once("--- stdout\n").unwrap().1.split_once("--- stderr").unwrap().0;
+    let schema: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!(schema["title"], "Steprail workflow definition");
+}

@@ -1,0 +1,16 @@
+//! Any text as a condition: no panic, and evaluating stays within its bounds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use steprail_core::expr::Condition;
+mod run;
+
+fuzz_target!(|text: &str| {
+    let mut run = run::Run::new();
+    for condition in [Condition::parse(text, &mut run), Condition::parse_result(text, &mut run)] {
+        match condition {
+            Ok(condition) => drop(condition.holds(&run)),
+            Err(problem) => run::check(&problem, text),
+        }
+    }
+});
