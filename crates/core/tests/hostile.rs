@@ -186,6 +186,10 @@ fn jsonpath_that_would_overflow_or_run_away() {
         format!("$.a{}", "[*,*]".repeat(90)),
         "$.a..[?count($..[?count($..*)>0])>0]".to_owned(),
         format!("$.a[?@.x{}]", " && @.x".repeat(2_000)),
+        r#"$.a[*]["\u"]"#.to_owned(),
+        r#"$.a[*]["\ud800"]"#.to_owned(),
+        r#"$.a[*]["x"#.to_owned(),
+        r#"$.a[*]["\"#.to_owned(),
     ] {
         let loaded = path(&text);
         assert!(loaded.plan.is_none(), "{text}");

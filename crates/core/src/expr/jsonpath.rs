@@ -118,6 +118,9 @@ fn check(text: &str) -> Result<(), Problem> {
         let message = format!("a JSONPath has at most {} bytes", limits::JSONPATH_BYTES);
         return Err(Problem::new(Code::LimitExceeded, 0..text.len(), message));
     }
+    if !strings_are_whole(text) {
+        return Err(problem(text, "a text in quotes is not closed, or has an escape that is cut short"));
+    }
     let (mut depth, mut filters, mut descents, mut unions) = (0usize, Vec::new(), 0, 0);
     let mut previous = 0;
     for (at, byte, quoted) in unquoted(text, 0) {
@@ -162,6 +165,34 @@ fn check(text: &str) -> Result<(), Problem> {
         (_, unions) if unions > UNIONS => Err(problem(text, &format!("a JSONPath has at most {UNIONS} `,`"))),
         _ => Ok(()),
     }
+}
+
+/// Whether every quote is closed and every `\u` has its four digits: the library panics on input that ends
+/// inside a string.
+fn strings_are_whole(text: &str) -> bool {
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if !matches!(byte, b'"' | b'\'') {
+            continue;
+        }
+        loop {
+            match rest.next() {
+                None => return false,
+                Some(b'\\') => match rest.next() {
+                    None => return false,
+                    Some(b'u')
+                        if !(0..4).all(|_| rest.next().is_some_and(|digit| digit.is_ascii_hexdigit())) =>
+                    {
+                        return false;
+                    }
+                    Some(_) => {}
+                },
+                Some(inside) if inside == byte => break,
+                Some(_) => {}
+            }
+        }
+    }
+    true
 }
 
 fn problem(text: &str, message: &str) -> Problem {
