@@ -5,6 +5,7 @@
 //! run. The three forms differ only in how they are written.
 
 mod compile;
+mod expressions;
 mod graph;
 mod kinds;
 mod order;

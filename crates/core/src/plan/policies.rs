@@ -5,7 +5,8 @@ use super::{Idempotency, OnDeny, OnError, RetryPolicy, StepIx, Verify};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::plan::retry::BackoffKind;
 use crate::source::Span;
-use crate::spec::policy::{self, Backoff, Policy, Retry, RetryFields, Scope, Shape};
+use crate::spec::policy::{self, Policy, Scope};
+use crate::spec::retry::{Backoff, Retry, RetryFields, Shape};
 use crate::spec::step::Step;
 use crate::steps;
 

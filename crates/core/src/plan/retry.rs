@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::spec::policy::FailureKind;
+use crate::spec::retry::FailureKind;
 
 /// A checked retry policy.
 #[derive(Debug, Clone, PartialEq)]

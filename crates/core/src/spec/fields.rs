@@ -139,10 +139,11 @@ impl Fields {
 
 /// Declares a group of fields once: the struct, its JSON Schema and how it is read.
 /// Every field may be missing in the struct, so that one mistake does not hide the next.
+/// With a name for messages in brackets, the group is a map of its own.
 macro_rules! record {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident {
+        pub struct $name:ident $(($what:literal))? {
             $($(#[$field_meta:meta])* $(@$required:ident)? $field:ident: $type:ty,)*
         }
     ) => {
@@ -178,6 +179,17 @@ macro_rules! record {
                 }
             }
         }
+
+        $(
+            impl $crate::spec::fields::FromNode for $name {
+                fn from_node(
+                    node: $crate::document::Node,
+                    reader: &mut $crate::spec::fields::Reader,
+                ) -> Option<Self> {
+                    $crate::spec::fields::whole_map(node, $what, reader)
+                }
+            }
+        )?
     };
 }
 
@@ -222,6 +234,14 @@ macro_rules! choice {
 }
 
 pub(crate) use {choice, record};
+
+/// Reads a map that holds one group of fields and nothing else.
+pub(crate) fn whole_map<T: Record>(node: Node, what: &'static str, reader: &mut Reader) -> Option<T> {
+    let mut fields = Fields::open(node, what, reader)?;
+    let record = T::read(&mut fields, reader);
+    fields.finish([T::KEYS], reader);
+    Some(record)
+}
 
 /// The key of a field whose Rust name may need `r#`.
 pub(crate) const fn key(field: &'static str) -> &'static str {

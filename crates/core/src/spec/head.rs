@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-use super::fields::{Fields, FromNode, Reader, Record, choice, record};
+use super::fields::{FromNode, Reader, choice, record};
 use super::policy::{MissingTool, OnUncertain};
 use super::step::Steps;
 use super::value::{Spanned, Text};
@@ -57,7 +57,7 @@ choice! {
 
 record! {
     /// Bounds of a run; they may only be lower than the server's.
-    pub struct LimitFields {
+    pub struct LimitFields("`limits`") {
         /// Step executions in one run.
         step_runs: Spanned<u32>,
         /// Items of one `foreach`.
@@ -66,15 +66,6 @@ record! {
         loop_visits: Spanned<u32>,
         /// Steps of one run in flight at the same time.
         concurrency: Spanned<u32>,
-    }
-}
-
-impl FromNode for LimitFields {
-    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
-        let mut fields = Fields::open(node, "`limits`", reader)?;
-        let limits = Self::read(&mut fields, reader);
-        fields.finish([Self::KEYS], reader);
-        Some(limits)
     }
 }
 

@@ -5,6 +5,7 @@ pub mod graph;
 pub mod head;
 pub mod policy;
 pub mod reference;
+pub mod retry;
 pub mod schema;
 pub mod step;
 pub mod value;

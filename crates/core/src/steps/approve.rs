@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 
 use crate::document::Node;
-use crate::spec::fields::{Fields, FromNode, Reader, Record, choice, record};
+use crate::spec::fields::{FromNode, Reader, choice, record};
 use crate::spec::policy::{goto_schema, read_goto, write_goto};
 use crate::spec::value::{Names, Period, Spanned, Text};
 
@@ -43,20 +43,11 @@ choice! {
 
 record! {
     /// A further notice when nobody has answered.
-    pub struct Escalation {
+    pub struct Escalation("an escalation") {
         /// How long after the question.
         @required after: Spanned<Period>,
         /// Whom to tell.
         @required notify: Names,
-    }
-}
-
-impl FromNode for Escalation {
-    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
-        let mut fields = Fields::open(node, "an escalation", reader)?;
-        let escalation = Self::read(&mut fields, reader);
-        fields.finish([Self::KEYS], reader);
-        Some(escalation)
     }
 }
 

@@ -1,8 +1,7 @@
 //! `branch`: one of several lists of steps, chosen by conditions.
 
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::Node;
-use crate::spec::fields::{Fields, FromNode, Reader, Record, record};
+use crate::spec::fields::{Fields, Reader, Record, record};
 use crate::spec::step::Steps;
 use crate::spec::value::Text;
 
@@ -24,20 +23,11 @@ record! {
 
 record! {
     /// A condition and its steps.
-    pub struct Case {
+    pub struct Case("a case") {
         /// A condition, such as `steps.check.output.total > 100`.
         @required r#if: Text,
         /// The steps that run if it is the first that holds.
         @required then: Steps,
-    }
-}
-
-impl FromNode for Case {
-    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
-        let mut fields = Fields::open(node, "a case", reader)?;
-        let case = Self::read(&mut fields, reader);
-        fields.finish([Self::KEYS], reader);
-        Some(case)
     }
 }
 
