@@ -1,0 +1,278 @@
+//! What the three forms compile to: blocks, transitions, inherited policies, references.
+
+use serde_json::{Value, json};
+use steprail_core::expr::{Context, Root};
+use steprail_core::plan::{BackoffKind, Kind, Next, OnDeny, OnError, Plan, StepIx};
+use steprail_core::source::Source;
+use steprail_core::spec::policy::OnUncertain;
+use steprail_core::{Loaded, load};
+
+fn plan(text: &str) -> Plan {
+    let Loaded { plan, diagnostics, .. } = load(&Source::new("test.yaml", text));
+    plan.unwrap_or_else(|| panic!("{diagnostics:?}"))
+}
+
+/// The plan as an outline: each step with where it leads, the blocks inside it indented below.
+fn outline(plan: &Plan) -> String {
+    fn block(plan: &Plan, at: steprail_core::plan::BlockIx, depth: usize, out: &mut String) {
+        let id = |step: &StepIx| plan.step(*step).id.to_string();
+        let block_ = plan.block(at);
+        let entry: Vec<String> = block_.entry.iter().map(id).collect();
+        let name = block_.name.as_deref().unwrap_or("block");
+        out.push_str(&format!("{}{name}: enters {}\n", "  ".repeat(depth), entry.join(", ")));
+        for step in &block_.steps {
+            let step = plan.step(*step);
+            let next = match &step.next {
+                Next::End => "end".to_owned(),
+                Next::Step(next) => id(next),
+                Next::Dependents(list) => format!("all of {:?}", list.iter().map(id).collect::<Vec<_>>()),
+                Next::Choose { choices, otherwise } => {
+                    let choices: Vec<String> =
+                        choices.iter().map(|c| format!("{} ? {:?}", c.written, c.to)).collect();
+                    format!("{} : {otherwise:?}", choices.join(" : "))
+                }
+            };
+            out.push_str(&format!("{}{} -> {next}\n", "  ".repeat(depth + 1), step.id));
+            let inside = match &step.kind {
+                Kind::Foreach(foreach) => vec![foreach.body],
+                Kind::Parallel(parallel) => parallel.branches.clone(),
+                Kind::Branch(branch) => {
+                    branch.cases.iter().map(|case| case.then).chain(branch.otherwise).collect()
+                }
+                _ => Vec::new(),
+            };
+            inside.into_iter().for_each(|at| block(plan, at, depth + 2, out));
+        }
+    }
+    let mut out = String::new();
+    block(plan, Plan::ROOT, 0, &mut out);
+    out
+}
+
+#[test]
+fn a_tree_nests_blocks() {
+    let plan = plan(
+        "
+name: tree
+steps:
+  - { id: a, tool: t }
+  - id: each
+    items: [1, 2]
+    steps:
+      - { id: b, tool: t }
+      - id: fork
+        kind: parallel
+        branches:
+          right: [{ id: r, tool: t }]
+          left: [{ id: l1, tool: t }, { id: l2, tool: t }]
+  - id: pair
+    kind: parallel
+    steps: [{ id: p1, tool: t }, { id: p2, tool: t }]
+  - id: choice
+    cases:
+      - { if: a.x, then: [{ id: c1, tool: t }] }
+      - { if: a.y, then: [] }
+    else: [{ id: c3, tool: t }]
+",
+    );
+    insta::assert_snapshot!(outline(&plan));
+}
+
+#[test]
+fn a_dag_waits_for_its_dependencies() {
+    let plan = plan(
+        "
+name: dag
+steps:
+  - { id: last, tool: t, depends_on: [left, right] }
+  - { id: left, tool: t, depends_on: first }
+  - { id: right, tool: t, depends_on: first }
+  - { id: first, tool: t }
+  - { id: alone, tool: t }
+",
+    );
+    insta::assert_snapshot!(outline(&plan));
+}
+
+#[test]
+fn a_graph_keeps_loops_and_nests_forks() {
+    let plan = plan(
+        "
+name: graph
+start: ask
+steps:
+  ask: { tool: t, branch: [{ if: result.again, then: wait }, { else: spread }] }
+  wait: { kind: sleep, for: 1m, next: ask }
+  spread: { tool: t, parallel: [a, inner] }
+  a: { tool: t, branch: [{ if: result.twice, then: a2 }, { else: after }] }
+  a2: { tool: t, join: after }
+  inner: { parallel: [x, y], join: meet }
+  x: { tool: t, next: x2 }
+  x2: { tool: t, next: meet }
+  y: { tool: t, join: meet }
+  meet: { tool: t, args: { both: '{{x2}} {{y}}' }, join: after }
+  after: { tool: t, args: { all: '{{meet}} {{a}} {{spread}}' }, done: true }
+",
+    );
+    insta::assert_snapshot!(outline(&plan));
+}
+
+#[test]
+fn a_step_of_a_graph_goes_by_its_key_and_its_name() {
+    let plan = plan("
+start: { name: search, tool: t, next: report }
+report: { tool: t, args: { a: '{{search.x}}', b: '{{steps.start.output.x}}', c: $.start.x }, branch: [{ if: result.more, then: start }, { else: end }] }
+end: { tool: t, done: true }
+");
+    assert_eq!(plan.find("search"), plan.block(Plan::ROOT).entry.first().copied());
+    insta::assert_snapshot!(outline(&plan));
+}
+
+#[test]
+fn policies_of_a_block_are_inherited_by_what_is_inside() {
+    let plan = plan(
+        "
+name: policies
+on_uncertain: fail
+steps:
+  - id: each
+    items: [1]
+    timeout: 1h
+    retry: { max_attempts: 4, backoff: [1s, 2s] }
+    on_uncertain: retry
+    on_error: continue
+    steps:
+      - { id: inherits, tool: t }
+      - { id: own, tool: t, retry: 0, on_uncertain: ask, timeout_secs: 5 }
+  - { id: outside, tool: t }
+",
+    );
+    let step = |id| plan.step(plan.find(id).unwrap());
+    let uncertain = |id| match &step(id).kind {
+        Kind::Call(call) => call.on_uncertain,
+        _ => None,
+    };
+    assert_eq!(
+        (step("each").timeout_ms, step("inherits").timeout_ms, step("own").timeout_ms),
+        (Some(3_600_000), None, Some(5_000))
+    );
+    assert_eq!((step("each").on_error, step("inherits").on_error), (OnError::Continue, OnError::Fail));
+    assert_eq!(step("each").retry, None, "a block is not attempted again, its steps are");
+    let inherited = step("inherits").retry.as_ref().unwrap();
+    assert_eq!(
+        (inherited.max_attempts, &inherited.backoff),
+        (4, &BackoffKind::Delays([1_000, 2_000].into()))
+    );
+    assert_eq!((step("own").retry.as_ref().unwrap().max_attempts, &step("outside").retry), (1, &None));
+    assert_eq!(uncertain("inherits"), Some(OnUncertain::Retry));
+    assert_eq!(uncertain("own"), Some(OnUncertain::Ask));
+    assert_eq!(uncertain("outside"), Some(OnUncertain::Fail));
+}
+
+#[test]
+fn each_form_has_its_defaults() {
+    let on_deny = |plan: &Plan| match &plan.steps[0].kind {
+        Kind::Approve(approve) => approve.on_deny,
+        other => panic!("{other:?}"),
+    };
+    let tree = plan("{ name: tree, steps: [{ id: gate, prompt: ok? }, { id: a, tool: t }] }");
+    let graph = plan(
+        "{ name: graph, start: gate, steps: { gate: { tool: null, next: a }, a: { tool: t, done: true } } }",
+    );
+    assert_eq!((on_deny(&tree), on_deny(&graph)), (OnDeny::Fail, OnDeny::Cancel));
+    let attempts =
+        |plan: &Plan| plan.step(plan.find("a").unwrap()).retry.as_ref().map(|retry| retry.max_attempts);
+    assert_eq!((attempts(&tree), attempts(&graph)), (None, Some(3)));
+}
+
+/// A run in which every step gave the same output.
+struct Run {
+    inputs: Value,
+    output: Value,
+    item: Value,
+}
+
+impl Context for Run {
+    fn value(&self, root: &Root) -> Option<&Value> {
+        match root {
+            Root::Inputs => Some(&self.inputs),
+            Root::Output(_) | Root::FileRefs(_) => Some(&self.output),
+            Root::Item(_) => Some(&self.item),
+            _ => None,
+        }
+    }
+}
+
+fn arguments(text: &str, id: &str, run: &Run) -> Result<Value, String> {
+    let plan = plan(text);
+    match &plan.step(plan.find(id).unwrap()).kind {
+        Kind::Call(call) => call.args.eval(run).map_err(|error| error.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn references_mean_what_they_say_at_their_place() {
+    let text = "
+name: references
+inputs: { scene: string, note: { type: string, optional: true } }
+steps:
+  - { id: m, tool: t, outputs: [found] }
+  - id: each-file
+    items: $.m.files
+    as: file
+    steps:
+      - id: export
+        tool: t
+        args:
+          input: '{{scene}} {{inputs.scene}} {{input.scene}}'
+          output: '{{steps.m.output.n}}'
+          bare: '{{m.n}}'
+          file_ref: '{{steps.m.file_refs[0].uri}}'
+          item: '{{item}}'
+          file: 'file {{file.name}}'
+          outputs: $found
+          maybe: '{{inputs.note | default(\"none\")}}'
+  - { id: use, tool: t, args: { all: '{{steps.each-file.output}}', hyphen: $.each-file } }
+";
+    let run = Run {
+        inputs: json!({ "scene": "s1" }),
+        output: json!([{ "uri": "file:///a" }]),
+        item: json!({ "name": "a.txt" }),
+    };
+    assert_eq!(arguments(text, "use", &run).unwrap()["hyphen"], json!([{ "uri": "file:///a" }]));
+    let error = arguments(text, "export", &run).unwrap_err();
+    assert_eq!(error, "`steps.m.output.n` cannot be resolved: there is no `n`");
+    let with_map = Run { output: json!({ "n": 3, "0": "x" }), ..run };
+    let without_files = text.replace("          file_ref: '{{steps.m.file_refs[0].uri}}'\n", "");
+    insta::assert_json_snapshot!(arguments(&without_files, "export", &with_map).unwrap());
+}
+
+#[test]
+fn a_missing_input_is_empty_in_the_graph_form_only() {
+    let run = Run { inputs: json!({}), output: json!(null), item: json!(null) };
+    let graph =
+        "{ name: g, start: a, steps: { a: { tool: t, args: { x: '{{input.topic}}' }, done: true } } }";
+    assert_eq!(arguments(graph, "a", &run).unwrap(), json!({ "x": "" }));
+    let tree = "{ name: t, inputs: { topic: string }, steps: [{ id: a, tool: t, args: { x: '{{inputs.topic}}' } }] }";
+    assert_eq!(
+        arguments(tree, "a", &run).unwrap_err(),
+        "`inputs.topic` cannot be resolved: there is no `topic`"
+    );
+}
+
+#[test]
+fn a_declared_output_is_a_key_of_the_output_or_all_of_it() {
+    let text = "
+name: outputs
+steps:
+  - { id: s1, tool: t, outputs: [results] }
+  - { id: s2, tool: t, args: { body: $results }, depends_on: s1 }
+";
+    let run = |output: Value| Run { inputs: json!({}), output, item: json!(null) };
+    assert_eq!(
+        arguments(text, "s2", &run(json!({ "results": [1], "more": 2 }))).unwrap()["body"],
+        json!([1])
+    );
+    assert_eq!(arguments(text, "s2", &run(json!("plain"))).unwrap()["body"], json!("plain"));
+}
