@@ -1,5 +1,4 @@
-//! The pure part of Steprail: a definition's text becomes a [`Spec`](spec::Spec), and that a
-//! [`Plan`](plan::Plan).
+//! The pure part of Steprail: a definition's text becomes a [`Spec`], and that a [`Plan`].
 //!
 //! ```
 //! use steprail_core::{load, source::Source};
