@@ -25,9 +25,11 @@ struct Writer {
     count: usize,
 }
 
-/// Where arrows to and from a shape are tied: a node, and the cluster that they end at.
+/// Where arrows to and from a shape are tied: the nodes above and below what it contains, and the cluster
+/// that the arrows end at.
 struct Tie {
-    node: String,
+    top: String,
+    bottom: String,
     cluster: Option<String>,
 }
 
@@ -38,17 +40,29 @@ impl Writer {
         self.out.push('\n');
     }
 
-    fn cluster(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self)) -> String {
+    fn name(&mut self) -> String {
+        self.count += 1;
+        format!("n{}", self.count)
+    }
+
+    /// A node that is not seen; it keeps what is inside a cluster above or below what is outside.
+    fn anchor(&mut self, depth: usize) -> String {
+        let name = self.name();
+        self.line(depth, &format!("{name} [shape=point, style=invis];"));
+        name
+    }
+
+    fn cluster<T>(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self) -> T) -> (String, T) {
         self.count += 1;
         let name = format!("cluster_{}", self.count);
         self.line(depth, &format!("subgraph {name} {{"));
         self.line(depth + 1, &format!("label=\"{}\"; style=\"rounded\"; color=\"#8c959f\";", escape(label)));
-        inside(self);
+        let result = inside(self);
         self.line(depth, "}");
-        name
+        (name, result)
     }
 
-    fn lane(&mut self, lane: &Lane, depth: usize) {
+    fn lane(&mut self, lane: &Lane, depth: usize) -> Vec<Tie> {
         let ties: Vec<Tie> = lane.shapes.iter().map(|shape| self.shape(shape, depth)).collect();
         for arrow in &lane.arrows {
             let (from, to) = (&ties[arrow.from], &ties[arrow.to]);
@@ -56,50 +70,64 @@ impl Writer {
             attributes.extend(arrow.label.as_ref().map(|label| format!("label=\"{}\"", escape(label))));
             attributes.extend(from.cluster.as_ref().map(|cluster| format!("ltail={cluster}")));
             attributes.extend(to.cluster.as_ref().map(|cluster| format!("lhead={cluster}")));
-            self.line(depth, &format!("{} -> {} [{}];", from.node, to.node, attributes.join(", ")));
+            self.line(depth, &format!("{} -> {} [{}];", from.bottom, to.top, attributes.join(", ")));
         }
+        ties
     }
 
     fn shape(&mut self, shape: &Shape, depth: usize) -> Tie {
-        self.count += 1;
-        let node = format!("n{}", self.count);
-        if shape.lanes.is_empty() {
-            let lines: Vec<String> = [&shape.title, &shape.detail]
-                .into_iter()
-                .chain(&shape.notes)
-                .filter(|l| !l.is_empty())
-                .map(|l| escape(l))
-                .collect();
-            let look = match shape.look {
-                Look::Start | Look::End => ", shape=ellipse",
-                Look::Approve => ", shape=hexagon, fillcolor=\"#fff3d6\"",
-                Look::Time => ", shape=ellipse, fillcolor=\"#eef2f6\"",
-                _ => "",
-            };
-            self.line(depth, &format!("{node} [label=\"{}\"{look}];", lines.join("\\n")));
-            return Tie { node, cluster: None };
+        if !shape.lanes.is_empty() {
+            return self.container(shape, depth);
         }
+        let node = self.name();
+        let lines = [&shape.title, &shape.detail].into_iter().chain(&shape.notes);
+        let lines: Vec<String> = lines.filter(|line| !line.is_empty()).map(|line| escape(line)).collect();
+        let look = match shape.look {
+            Look::Start | Look::End => ", shape=ellipse",
+            Look::Approve => ", shape=hexagon, fillcolor=\"#fff3d6\"",
+            Look::Time => ", shape=ellipse, fillcolor=\"#eef2f6\"",
+            _ => "",
+        };
+        self.line(depth, &format!("{node} [label=\"{}\"{look}];", lines.join("\\n")));
+        Tie { top: node.clone(), bottom: node, cluster: None }
+    }
+
+    fn container(&mut self, shape: &Shape, depth: usize) -> Tie {
         let label = format!("{}: {}", shape.title, shape.detail);
-        let anchor = node.clone();
-        let cluster = self.cluster(&label, depth, |writer| {
-            writer.line(depth + 1, &format!("{anchor} [shape=point, style=invis];"));
+        let (cluster, (top, bottom)) = self.cluster(&label, depth, |writer| {
+            let (top, bottom) = (writer.anchor(depth + 1), writer.anchor(depth + 1));
             for (at, lane) in shape.lanes.iter().enumerate() {
-                match (&lane.label, shape.lanes.len()) {
+                let ties = match (&lane.label, shape.lanes.len()) {
                     (None, 1) => writer.lane(lane, depth + 1),
                     (label, _) => {
                         let label = label.clone().unwrap_or_else(|| at.to_string());
-                        writer.cluster(&label, depth + 1, |writer| {
-                            writer.count += 1;
-                            let filler = format!("n{} [shape=point, style=invis];", writer.count);
-                            writer.line(depth + 2, &filler);
-                            writer.lane(lane, depth + 2);
-                        });
+                        writer.cluster(&label, depth + 1, |writer| writer.lane_or_nothing(lane, depth + 2)).1
                     }
+                };
+                for tie in ties {
+                    let line = format!("{top} -> {} -> {bottom} [style=invis];", invisible(&tie));
+                    writer.line(depth + 1, &line);
                 }
             }
+            (top, bottom)
         });
-        Tie { node, cluster: Some(cluster) }
+        Tie { top, bottom, cluster: Some(cluster) }
     }
+
+    /// A cluster without a node in it is not drawn.
+    fn lane_or_nothing(&mut self, lane: &Lane, depth: usize) -> Vec<Tie> {
+        if !lane.shapes.is_empty() {
+            return self.lane(lane, depth);
+        }
+        let node = self.name();
+        self.line(depth, &format!("{node} [label=\"nothing\", shape=plaintext];"));
+        vec![Tie { top: node.clone(), bottom: node, cluster: None }]
+    }
+}
+
+/// The nodes of a shape, for an unseen line through it.
+fn invisible(tie: &Tie) -> String {
+    if tie.top == tie.bottom { tie.top.clone() } else { format!("{} -> {}", tie.top, tie.bottom) }
 }
 
 fn escape(text: &str) -> String {

@@ -33,6 +33,8 @@ impl Writer {
     fn group(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self)) -> String {
         let name = self.name();
         self.line(depth, &format!("subgraph {name}[\"{}\"]", escape(label)));
+        // Without it a group that no arrow enters is drawn across.
+        self.line(depth + 1, "direction TB");
         inside(self);
         self.line(depth, "end");
         name
