@@ -213,6 +213,18 @@ fn more_problems_than_anyone_reads() {
 }
 
 #[test]
+fn terminal_escapes_do_not_reach_the_terminal() {
+    let text = r#"{"name": "a\u001b[31m\u202Eb", "steps": [{"id": "a", "tool": "t", "x\u001b[2J": 1}]}"#;
+    let yaml = "name: \"\u{1b}[31m\u{202e}\"\nsteps: []\n";
+    for source in [Source::new("x.json", text), Source::new("x.yaml", yaml)] {
+        for diagnostic in &load(&source).diagnostics {
+            let shown = steprail_core::diagnostic::render(diagnostic, &source, false);
+            assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
+        }
+    }
+}
+
+#[test]
 fn a_very_long_line_is_shown_in_part() {
     let steps = vec![r#"{"id":"a","tool":"t","bogus":1}"#; 3_000].join(",");
     let source = Source::new("line.json", format!(r#"{{"name":"line","steps":[{steps}]}}"#));

@@ -133,7 +133,7 @@ impl JsonSchema for Node {
 pub fn read(source: &Source, out: &mut Diagnostics) -> Option<Node> {
     let text = source.text();
     if text.len() > limits::DEFINITION_BYTES {
-        out.push(too_large(text.len()));
+        out.push(too_large());
         return None;
     }
     let guess_json = source.format() == Format::Guess && text.trim_start().starts_with(['{', '[']);
@@ -160,8 +160,8 @@ pub fn read(source: &Source, out: &mut Diagnostics) -> Option<Node> {
 /// A tree with the problems that do not keep it from being read, or the one that does.
 type Outcome = Result<(Node, Vec<Diagnostic>), Box<Diagnostic>>;
 
-fn too_large(bytes: usize) -> Diagnostic {
-    let message = format!("the text has {bytes} bytes; the limit is {}", limits::DEFINITION_BYTES);
+fn too_large() -> Diagnostic {
+    let message = format!("the text has more than {} bytes", limits::DEFINITION_BYTES);
     Diagnostic::new(Code::LimitExceeded, Span::default(), message)
         .hint("split it into sub-workflows, or pass large data as inputs")
 }
