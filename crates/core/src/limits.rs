@@ -16,6 +16,10 @@ pub const BLOCK_DEPTH: usize = 16;
 pub const BRANCHES: usize = 1_000;
 /// Problems reported for one definition; the rest is counted.
 pub const DIAGNOSTICS: usize = 100;
+/// Bytes of one message.
+pub const MESSAGE_BYTES: usize = 600;
+/// Places that arrows of a drawing keep free; beyond, they are drawn straight through.
+pub const DRAWN_PASSAGES: usize = 5_000;
 
 /// Bytes of a string that holds `{{…}}` or `$key` references.
 pub const TEMPLATE_BYTES: usize = 64 * 1024;
@@ -30,7 +34,9 @@ pub const JSONPATH_DEPTH: usize = 16;
 /// Bytes that one evaluated expression or string template may produce.
 pub const RESULT_BYTES: usize = 1024 * 1024;
 /// Bytes of a compiled regular expression.
-pub const REGEX_BYTES: usize = 256 * 1024;
+pub const REGEX_BYTES: usize = 1024 * 1024;
+/// Different regular expressions in one definition.
+pub const REGEXES: usize = 100;
 
 /// Characters of a step id or a definition's name.
 pub const NAME_CHARS: usize = 128;

@@ -53,7 +53,11 @@ pub struct Source {
 impl Source {
     /// Text from a file or a request. `name` is shown in messages; its ending tells JSON from YAML.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
-        let (name, text) = (name.into(), text.into());
+        let (name, mut text) = (name.into(), text.into());
+        // A byte order mark is no part of the text.
+        if text.starts_with('\u{feff}') {
+            text.drain(..'\u{feff}'.len_utf8());
+        }
         let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending).to_ascii_lowercase();
         let format = match ending.as_str() {
             "json" => Format::Json,

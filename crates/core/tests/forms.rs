@@ -276,3 +276,63 @@ steps:
     );
     assert_eq!(arguments(text, "s2", &run(json!("plain"))).unwrap()["body"], json!("plain"));
 }
+
+#[test]
+fn what_people_write_is_understood() {
+    let definitions = [
+        ("a condition on where a step leads reads the step itself", "
+            { name: g, start: a, steps: {
+                a: { tool: t, branch: [{ if: 'steps.a.output.count > 3', then: b }, { if: $.a.ok, then: b }], else: b },
+                b: { tool: t, done: true } } }"),
+        ("a branch step in a graph has steps under else", "
+            { name: g, start: a, steps: {
+                a: { kind: branch, if: '1 < 2', then: [{ id: x, tool: t }], else: [{ id: y, tool: t }], next: b },
+                b: { tool: t, done: true } } }"),
+        ("what a bare graph says about itself may look like steps", "
+            { labels: { kind: nightly }, inputs: { tool: { type: string } }, output: { done: '{{b.x}}' },
+              start: { tool: t, next: b }, b: { tool: t, done: true } }"),
+        ("`start` names the first step among the steps", "{ name: g, flow: { start: b, b: { tool: t, done: true } } }"),
+        ("a result may be compared with any text", "
+            { name: g, start: a, steps: { a: { tool: t, branch: [
+                { if: result == v1.2, then: b }, { if: result != a/b, then: b }, { if: 'result == https://x.y', then: b },
+                { if: result == 50%, then: b }, { if: result == not found, then: b }, { else: b } ] },
+                b: { tool: t, done: true } } }"),
+        ("names may have letters of any language", "
+            { name: t, inputs: { größe: integer }, steps: [{ id: a, tool: t, args: { x: '{{inputs.größe}} {{größe}}', y: $.inputs.größe } }] }"),
+        ("an item may be written with a dollar sign", "
+            { name: t, steps: [{ id: a, items: [1], as: file, steps: [{ id: b, tool: t, args: { x: $file, y: '{{file}}' } }] }] }"),
+        ("a filter binds to what stands before it", "
+            { name: t, inputs: { n: integer }, steps: [{ id: a, if: 'inputs.n | default(0) > 3 and n == n | default(1)', then: [], else: [] }] }"),
+        ("a schema may be named for editors", "{ $schema: ./definition.schema.json, name: t, steps: [{ id: a, tool: t }] }"),
+        ("null is like nothing", "{ name: t, inputs: null, steps: [{ id: a, kind: null, tool: t, args: null, retry: null }] }"),
+        ("windows line ends and tabs", "name: t\r\nsteps:\r\n  - id: a\r\n    tool: t\r\n    args: {\tx: 1 }\r\n"),
+        ("a byte order mark", "\u{feff}name: t\nsteps: [{ id: a, tool: t }]\n"),
+    ];
+    for (why, text) in definitions {
+        let Loaded { plan, diagnostics, .. } = load(&Source::new("accepted.yaml", text));
+        assert!(plan.is_some(), "{why}: {diagnostics:#?}");
+    }
+    let json = load(&Source::new(
+        "bom.json",
+        "\u{feff}{\"name\": \"t\", \"steps\": [{\"id\": \"a\", \"tool\": \"t\"}]}",
+    ));
+    assert!(json.plan.is_some(), "{:?}", json.diagnostics);
+}
+
+#[test]
+fn a_gate_counts_as_approved_or_denied() {
+    let plan = plan(
+        "
+name: gate
+start: ask
+steps:
+  ask: { tool: null, branch: [{ if: result == approved, then: go }, { else: stop }] }
+  go: { tool: t, done: true }
+  stop: { tool: t, done: true }
+",
+    );
+    let Next::Choose { choices, .. } = &plan.steps[0].next else { panic!("a choice") };
+    let run = |output: Value| Run { inputs: json!({}), output, item: json!(null) };
+    let holds = |output| choices[0].when.holds(&run(output)).unwrap();
+    assert!(holds(json!({ "approved": true, "by": "ann" })) && !holds(json!({ "approved": false })));
+}

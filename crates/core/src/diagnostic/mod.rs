@@ -37,9 +37,14 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// A problem without hint or step.
+    /// A problem without hint or step. A message that quotes very long text is cut.
     pub fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, span, step: None }
+        let mut message = message.into();
+        if message.len() > limits::MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(limits::MESSAGE_BYTES));
+            message.push('…');
+        }
+        Self { code, message, hint: None, span, step: None }
     }
 
     /// Adds what to do about it.
@@ -84,24 +89,25 @@ pub struct Finding<'d> {
     step: Option<&'d str>,
 }
 
-/// The problems found so far, at most [`limits::DIAGNOSTICS`] of them.
+/// The problems found so far: the first [`limits::DIAGNOSTICS`] errors and as many warnings; the rest is
+/// counted.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
-    list: Vec<Diagnostic>,
+    shown: Vec<Diagnostic>,
     errors: usize,
-    left_out: usize,
+    warnings: usize,
 }
 
 impl Diagnostics {
     /// Adds a problem.
     pub fn push(&mut self, diagnostic: Diagnostic) {
-        if diagnostic.code.severity() == Severity::Error {
-            self.errors += 1;
-        }
-        if self.list.len() < limits::DIAGNOSTICS {
-            self.list.push(diagnostic);
-        } else {
-            self.left_out += 1;
+        let count = match diagnostic.code.severity() {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        };
+        *count += 1;
+        if *count <= limits::DIAGNOSTICS {
+            self.shown.push(diagnostic);
         }
     }
 
@@ -115,28 +121,48 @@ impl Diagnostics {
         self.errors
     }
 
-    /// The problems in the order of the text; one place breaks one rule once.
+    /// Whether further errors are only counted, so that finding hints for them is wasted.
+    pub fn is_full(&self) -> bool {
+        self.errors >= limits::DIAGNOSTICS
+    }
+
+    /// The problems in the order of the text, each once. Warnings are left out first.
     pub fn finish(mut self) -> Vec<Diagnostic> {
-        if self.left_out > 0 {
-            let message = format!("{} more problems are not shown", self.left_out);
-            let code = if self.errors > 0 { Code::TooManyProblems } else { Code::TooManyWarnings };
-            let end = self.list.iter().map(|d| d.span).max().unwrap_or_default();
-            self.list.push(Diagnostic::new(code, end, message).hint("mend those above first"));
-        }
-        self.list.sort_by(|a, b| {
-            let summary = |d: &Diagnostic| matches!(d.code, Code::TooManyProblems | Code::TooManyWarnings);
-            summary(a).cmp(&summary(b)).then(a.span.cmp(&b.span)).then(a.code.cmp(&b.code))
+        let position = |d: &Diagnostic| (d.span, d.code);
+        self.shown.sort_by(|a, b| position(a).cmp(&position(b)).then_with(|| a.message.cmp(&b.message)));
+        let found = self.shown.len();
+        self.shown.dedup_by(|a, b| position(a) == position(b) && a.message == b.message);
+        let repeated = found - self.shown.len();
+        let spare = limits::DIAGNOSTICS - self.errors.min(limits::DIAGNOSTICS);
+        let mut warnings = 0;
+        self.shown.retain(|diagnostic| {
+            warnings += usize::from(diagnostic.code.severity() == Severity::Warning);
+            diagnostic.code.severity() == Severity::Error || warnings <= spare
         });
-        self.list.dedup_by_key(|diagnostic| (diagnostic.code, diagnostic.span));
-        self.list
+        let left_out = (self.errors + self.warnings).saturating_sub(self.shown.len() + repeated);
+        if left_out > 0 {
+            let code =
+                if self.errors > limits::DIAGNOSTICS { Code::TooManyProblems } else { Code::TooManyWarnings };
+            let end = self.shown.last().map(|diagnostic| diagnostic.span).unwrap_or_default();
+            let message = format!("{left_out} more problems are not shown");
+            self.shown.push(Diagnostic::new(code, end, message).hint("mend those above first"));
+        }
+        self.shown
     }
 }
 
 /// The candidate nearest to `word`, if it is near enough to be a slip of the finger.
+/// Only so many candidates are looked at, and no word that is too long for one.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    const CANDIDATES: usize = 1_000;
     let limit = (word.chars().count() / 3).max(1);
+    if word.len() > limits::NAME_CHARS {
+        return None;
+    }
     candidates
         .into_iter()
+        .take(CANDIDATES)
+        .filter(|candidate| candidate.len().abs_diff(word.len()) <= 4 * limit)
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min()

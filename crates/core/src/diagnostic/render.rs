@@ -1,6 +1,6 @@
 //! A diagnostic as a person reads it: the source line with the place marked.
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::{Diagnostic, Severity};
 use crate::source::Source;
@@ -17,16 +17,18 @@ pub fn render(diagnostic: &Diagnostic, source: &Source, styled: bool) -> String 
         Severity::Warning => Level::WARNING,
     };
     let excerpt = Excerpt::around(diagnostic, source);
-    let mut title = format!("{} [{}]", diagnostic.message, diagnostic.code.name());
-    if excerpt.cut {
-        // The renderer counts columns from where the excerpt starts.
-        title.push_str(&format!(" at column {}", source.position(diagnostic.span.start).column));
-    }
+    let title = format!("{} [{}]", diagnostic.message, diagnostic.code.name());
     let snippet = Snippet::source(excerpt.text)
-        .path(source.name().to_owned())
         .line_start(excerpt.line)
         .annotation(AnnotationKind::Primary.span(excerpt.marked));
-    let mut report = vec![level.primary_title(title).id(diagnostic.code.id()).element(snippet)];
+    let title = level.primary_title(title).id(diagnostic.code.id());
+    let mut report = vec![if excerpt.cut {
+        // The renderer would count columns from where the excerpt starts.
+        let column = source.position(diagnostic.span.start).column;
+        title.element(Origin::path(source.name()).line(excerpt.line).char_column(column)).element(snippet)
+    } else {
+        title.element(snippet.path(source.name()))
+    }];
     if let Some(hint) = &diagnostic.hint {
         report.push(Group::with_title(Level::HELP.with_name("hint").secondary_title(hint.as_str())));
     }

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::picture::{Lane, Look, Shape};
+use super::picture::{Arrow, Lane, Look, Shape};
+use crate::limits;
 
 const GAP_X: f64 = 28.0;
 const GAP_Y: f64 = 46.0;
@@ -157,6 +158,8 @@ impl Layers {
                 down: Vec::new(),
             })
             .collect();
+        let span = |arrow: &Arrow| layer_of[arrow.to].saturating_sub(layer_of[arrow.from] + 1);
+        let detours = lane.arrows.iter().map(span).sum::<usize>() <= limits::DRAWN_PASSAGES;
         let mut passages = Vec::with_capacity(lane.arrows.len());
         for (arrow, leads_back) in lane.arrows.iter().zip(&back) {
             if *leads_back {
@@ -164,7 +167,8 @@ impl Layers {
                 continue;
             }
             let (mut above, mut passed) = (arrow.from, Vec::new());
-            for layer in layer_of[arrow.from] + 1..layer_of[arrow.to] {
+            let passed_layers = layer_of[arrow.from] + 1..layer_of[arrow.to];
+            for layer in passed_layers.filter(|_| detours) {
                 let passage = nodes.len();
                 nodes.push(Node {
                     layer,

@@ -191,6 +191,10 @@ fn notes(step: &Step) -> Vec<String> {
         }
         _ => {}
     }
+    if let Next::Choose { choices, .. } = &step.next {
+        let leaving = choices.iter().filter(|choice| choice.to == Target::End);
+        notes.extend(leaving.map(|choice| format!("done if {}", short(&choice.written))));
+    }
     if step.on_error == OnError::Continue {
         notes.push("goes on after an error".into());
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::eval::{Context, EvalError, truthy};
 use super::reference::{IfMissing, Ref, RefPath, Resolve, Segment};
-use super::{Expr, Problem, parser};
+use super::{Expr, Problem, jsonpath, parser};
 use crate::diagnostic::Code;
 
 /// Something that holds or does not.
@@ -42,15 +42,12 @@ impl Condition {
         let trimmed = text.trim();
         let inner = trimmed.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or(trimmed);
         let offset = inner.as_ptr().addr() - text.as_ptr().addr();
-        let mut expr = parser::parse(inner, names).map_err(|problem| problem.shifted(offset))?;
-        // A JSONPath that finds nothing does not hold; any other path that leads nowhere is an error.
-        if let Expr::Ref(reference) = &mut expr
-            && reference.written.starts_with(['$'])
-            && reference.if_missing == IfMissing::Fail
-        {
-            reference.if_missing = IfMissing::Null;
-        }
-        Ok(Self::Expr(expr))
+        let expr = parser::parse(inner, names).map_err(|problem| {
+            let hint = "a condition is one expression: write names without `{{` and `}}`";
+            let problem = if inner.contains("{{") { problem.hint(hint) } else { problem };
+            problem.shifted(offset)
+        })?;
+        Ok(Self::Expr(absent_is_false(expr)))
     }
 
     /// Parses `on`: a JSONPath and nothing else.
@@ -59,12 +56,25 @@ impl Condition {
             let problem = Problem::new(Code::InvalidJsonPath, 0..text.len(), "`on` takes a JSONPath");
             return Err(problem.hint("write `on: $.step.field`, or use `if` for an expression"));
         }
-        Self::parse(text, names)
+        let compiled = jsonpath::compile(text, names);
+        compiled.map(absent_is_false).map(Self::Expr).map_err(|problem| match problem.hint {
+            None => problem.hint("for comparisons, use `if` with an expression"),
+            Some(_) => problem,
+        })
     }
 
     /// Parses a condition of the graph form: the six `result` forms mean exactly what they always did.
     pub fn parse_result(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
-        let Some((is, not)) = result_form(text) else { return Self::parse(text, names) };
+        let Some((is, not)) = result_form(text) else {
+            return Self::parse(text, names).or_else(|problem| match result_text(text) {
+                Some((is, not)) => Self::compare_result(is, not, text, names),
+                None => Err(problem),
+            });
+        };
+        Self::compare_result(is, not, text, names)
+    }
+
+    fn compare_result(is: ResultIs, not: bool, text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         let path = RefPath {
             dollar: false,
             segments: vec![Segment::Key("result".into())],
@@ -100,19 +110,53 @@ impl ResultIs {
             (Self::Nil, value) => value.is_null() || *value == "" || *value == "nil",
             (Self::Text(text), Value::String(value)) => **text == **value,
             (Self::Text(text), Value::Number(_) | Value::Bool(_)) => **text == *value.to_string(),
+            // A gate's output is a map; compared with a word it is `approved` or `denied`.
+            (Self::Text(text), Value::Object(map)) => match map.get("approved") {
+                Some(Value::Bool(true)) => &**text == "approved",
+                Some(Value::Bool(false)) => &**text == "denied",
+                _ => false,
+            },
             (Self::Text(_), _) => false,
         }
     }
 }
 
+/// A JSONPath that finds nothing does not hold; any other path that leads nowhere is an error.
+fn absent_is_false(mut expr: Expr) -> Expr {
+    let reference = match &mut expr {
+        Expr::Ref(reference) => reference,
+        Expr::Query(query) => &mut query.base,
+        _ => return expr,
+    };
+    if reference.written.starts_with('$') && reference.if_missing == IfMissing::Fail {
+        reference.if_missing = IfMissing::Null;
+    }
+    expr
+}
+
+/// The sides of `result == V` (false) or `result != V` (true).
+fn result_sides(text: &str) -> Option<(&str, bool)> {
+    let rest = text.trim().strip_prefix("result")?.trim_start();
+    match (rest.strip_prefix("=="), rest.strip_prefix("!=")) {
+        (Some(rest), _) => Some((rest.trim(), false)),
+        (_, Some(rest)) => Some((rest.trim(), true)),
+        _ => None,
+    }
+}
+
+/// `result == V` where V is no expression but one piece of text, such as `v1.2` or `a/b`. What starts with
+/// a well-known name is a reference that went wrong.
+fn result_text(text: &str) -> Option<(ResultIs, bool)> {
+    let (rest, not) = result_sides(text)?;
+    let first = rest.split(['.', '[']).next().unwrap_or_default();
+    let is_reference = matches!(first, "inputs" | "input" | "steps" | "item" | "env" | "result" | "error");
+    let has_syntax = rest.contains(|c: char| c.is_whitespace() || "\"'()[]{}<>=!&|,$".contains(c));
+    (!rest.is_empty() && !is_reference && !has_syntax).then(|| (ResultIs::Text(rest.into()), not))
+}
+
 /// `result == V` or `result != V`, where V is a constant, text in quotes, or bare words.
 fn result_form(text: &str) -> Option<(ResultIs, bool)> {
-    let rest = text.trim().strip_prefix("result")?.trim_start();
-    let (rest, not) = match (rest.strip_prefix("=="), rest.strip_prefix("!=")) {
-        (Some(rest), _) => (rest.trim(), false),
-        (_, Some(rest)) => (rest.trim(), true),
-        _ => return None,
-    };
+    let (rest, not) = result_sides(text)?;
     let is = match rest {
         "true" => ResultIs::True,
         "false" => ResultIs::False,

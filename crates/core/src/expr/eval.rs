@@ -282,12 +282,12 @@ fn compare_numbers(left: &Number, right: &Number) -> Option<Ordering> {
     }
 }
 
-fn contains(container: &Value, item: &Value) -> Result<bool, EvalError> {
+pub(super) fn contains(container: &Value, item: &Value) -> Result<bool, EvalError> {
     match (container, item) {
         (Value::Array(items), _) => Ok(items.iter().any(|other| equal(other, item))),
         (Value::Object(map), Value::String(key)) => Ok(map.contains_key(key)),
         (Value::String(text), Value::String(part)) => Ok(text.contains(part.as_str())),
-        (other, _) => Err(wrong_type("`in` looks into a list, a map or text", other)),
+        (other, _) => Err(wrong_type("only a list, a map or text contains something", other)),
     }
 }
 

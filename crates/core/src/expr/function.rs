@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use regex::RegexBuilder;
 use serde_json::Value;
 
 use super::eval::{Context, EvalError, EvalErrorKind, bounded};
+use super::reference::Resolve;
 use super::{Expr, Problem};
 use crate::diagnostic::Code;
 use crate::limits;
@@ -83,7 +83,12 @@ functions! {
 
 impl Function {
     /// Checks the arguments and makes the call.
-    pub(super) fn call(self, mut arguments: Vec<Expr>, at: std::ops::Range<usize>) -> Result<Expr, Problem> {
+    pub(super) fn call(
+        self,
+        mut arguments: Vec<Expr>,
+        at: std::ops::Range<usize>,
+        names: &mut dyn Resolve,
+    ) -> Result<Expr, Problem> {
         let problem = |message: String| Problem::new(Code::InvalidExpression, at.clone(), message);
         if arguments.len() != self.arity() {
             let (word, arity) = (self.word(), self.arity());
@@ -98,9 +103,8 @@ impl Function {
                 let Some(Expr::Literal(Value::String(pattern))) = arguments.pop() else {
                     return Err(problem("the pattern of `matches` must be text in quotes".to_owned()));
                 };
-                let regex = RegexBuilder::new(&pattern).size_limit(limits::REGEX_BYTES).build();
-                let regex = regex
-                    .map_err(|error| problem(format!("not a regular expression: {}", one_line(&error))))?;
+                let regex = names.regex(&pattern);
+                let regex = regex.map_err(|reason| problem(format!("not a regular expression: {reason}")))?;
                 Ok(Expr::Matches(Box::new(arguments.remove(0)), regex))
             }
             _ => Ok(Expr::Call(self, arguments)),
@@ -183,13 +187,7 @@ impl Function {
 
     fn of_two(self, first: &Value, second: &Value) -> Result<Cow<'static, Value>, EvalError> {
         match (self, first, second) {
-            (Self::Contains, Value::String(text), Value::String(part)) => {
-                Ok(owned(text.contains(part.as_str())))
-            }
-            (Self::Contains, Value::Array(items), item) => {
-                Ok(owned(items.iter().any(|other| super::eval::equal(other, item))))
-            }
-            (Self::Contains, Value::Object(map), Value::String(key)) => Ok(owned(map.contains_key(key))),
+            (Self::Contains, container, item) => super::eval::contains(container, item).map(owned),
             (Self::StartsWith, Value::String(text), Value::String(part)) => {
                 Ok(owned(text.starts_with(part.as_str())))
             }
@@ -240,10 +238,4 @@ fn owned<'v>(value: impl Into<Value>) -> Cow<'v, Value> {
 fn example(function: Function) -> &'static str {
     let docs = Function::DOCS.iter().find(|(word, _)| *word == function.word());
     docs.map_or("", |(_, text)| text.trim())
-}
-
-/// The last line of a regex error says what is wrong; the others draw it.
-fn one_line(error: &regex::Error) -> String {
-    let text = error.to_string();
-    text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }

@@ -42,8 +42,9 @@ impl<'t> Lexer<'t> {
         self.skip_space();
         let Some(first) = self.rest().chars().next() else { return Ok(Token::End) };
         match first {
-            'a'..='z' | 'A'..='Z' | '_' => Ok(Token::Name(self.name())),
             '0'..='9' => self.number(),
+            '_' => Ok(Token::Name(self.name())),
+            letter if letter.is_alphabetic() => Ok(Token::Name(self.name())),
             '"' | '\'' => self.text_literal(first),
             '$' => self.dollar(),
             _ => self.symbol(first),
@@ -149,11 +150,14 @@ fn problem(at: std::ops::Range<usize>, message: impl Into<String>) -> Problem {
 
 /// The bytes of the name at the start of a text.
 pub(super) fn name_length(text: &str) -> usize {
-    let bytes = text.as_bytes();
-    let is_word = |at: usize| bytes.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let mut length = 0;
-    while is_word(length) || (length > 0 && bytes.get(length) == Some(&b'-') && is_word(length + 1)) {
-        length += 1;
+    for character in text.chars() {
+        let joins = character == '-' && length > 0 && text[length + 1..].starts_with(is_word);
+        if !is_word(character) && !joins {
+            break;
+        }
+        length += character.len_utf8();
     }
     length
 }
@@ -163,7 +167,10 @@ pub(super) fn word_length(text: &str) -> usize {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
         return 0;
     }
-    text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
+    text.chars()
+        .take_while(|character| character.is_alphanumeric() || *character == '_')
+        .map(char::len_utf8)
+        .sum()
 }
 
 /// The segment that stands at a byte of a text, if it is a constant (`.name`, `[0]`, `["key"]`), and

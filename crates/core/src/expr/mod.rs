@@ -1,8 +1,8 @@
 //! Values that are computed: references, expressions, JSONPath, conditions and templates.
 //!
 //! Everything is parsed and resolved once, when a definition is compiled. Evaluating borrows from the
-//! values of a run, never copies them as a whole, and is bounded: the language has no loops, and no
-//! result may grow beyond [`crate::limits::RESULT_BYTES`].
+//! values of a run, never copies them as a whole, and is bounded: the language has no loops, and no text
+//! that it builds may grow beyond [`crate::limits::RESULT_BYTES`].
 
 mod condition;
 mod eval;
@@ -18,6 +18,7 @@ pub use eval::{Context, EvalError, EvalErrorKind, truthy};
 pub use function::Function;
 pub use jsonpath::Query;
 pub use parser::parse;
+pub(crate) use reference::compile_regex;
 pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
 pub use template::{Part, Template, ValueTemplate};
 
@@ -127,6 +128,11 @@ impl Expr {
             }
         }
     }
+}
+
+/// Whether a text is one name: letters, digits and `_`, with `-` between them.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty() && lexer::name_length(text) == text.len()
 }
 
 /// Whether a text can stand after a `$`: letters, digits and `_`, no digit first.

@@ -1,7 +1,7 @@
 //! Tokens to an [`Expr`].
 //!
-//! From loosest to tightest: `a | f(x)` · `a ? b : c` · `or ||` · `and &&` · `not` · `== != < <= > >= in`
-//! · `+ -` · `* / %` · `! -` · `.name [index] .f(x)`.
+//! From loosest to tightest: `a ? b : c` · `or ||` · `and &&` · `not` · `== != < <= > >= in` · `+ -` ·
+//! `* / %` · `! -` · `.name [index] .f(x) | f(x)`.
 
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) fn parse_prefix(
         limit: start + limits::EXPRESSION_BYTES,
     };
     parser.advance()?;
-    let expr = parser.pipe()?;
+    let expr = parser.choose()?;
     let end = parser.lexer.at;
     Ok((expr.expr, Rest { token: parser.token, start: parser.start, end }))
 }
@@ -143,19 +143,6 @@ impl Parser<'_, '_> {
         result
     }
 
-    /// `a | f(x)` is `f(a, x)`.
-    fn pipe(&mut self) -> Result<Deep, Problem> {
-        let mut left = self.choose()?;
-        while self.take("|")? {
-            let at = self.start;
-            let Token::Name(name) = self.token.clone() else { return Err(self.unexpected("a function")) };
-            self.advance()?;
-            let arguments = if self.take("(")? { self.list(")")? } else { Vec::new() };
-            left = self.call(&name, at, Some(left), arguments)?;
-        }
-        Ok(left)
-    }
-
     fn choose(&mut self) -> Result<Deep, Problem> {
         let condition = self.binary(0)?;
         if !self.take("?")? {
@@ -231,8 +218,15 @@ impl Parser<'_, '_> {
                 } else {
                     self.above(value.depth, get(value.expr, Expr::Literal(Value::from(&*name))))?
                 };
+            } else if self.take("|")? {
+                // `a | f(x)` is `f(a, x)`.
+                let at = self.start;
+                let Token::Name(name) = self.token.clone() else { return Err(self.unexpected("a function")) };
+                self.advance()?;
+                let arguments = if self.take("(")? { self.list(")")? } else { Vec::new() };
+                value = self.call(&name, at, Some(value), arguments)?;
             } else if self.take("[")? {
-                let index = self.nested(Self::pipe)?;
+                let index = self.nested(Self::choose)?;
                 self.expect("]")?;
                 let depth = value.depth.max(index.depth);
                 value = self.above(depth, get(value.expr, index.expr))?;
@@ -267,7 +261,7 @@ impl Parser<'_, '_> {
             Token::Name(name) => self.named(name),
             Token::Symbol("(") => {
                 self.advance()?;
-                let inner = self.nested(Self::pipe)?;
+                let inner = self.nested(Self::choose)?;
                 self.expect(")")?;
                 Ok(inner)
             }
@@ -320,7 +314,7 @@ impl Parser<'_, '_> {
     fn list(&mut self, close: &str) -> Result<Vec<Deep>, Problem> {
         let mut items = Vec::new();
         while !self.take(close)? {
-            items.push(self.nested(Self::pipe)?);
+            items.push(self.nested(Self::choose)?);
             if !self.take(",")? && !self.is_symbol(close) {
                 return Err(self.unexpected(&format!("`,` or `{close}`")));
             }
@@ -328,7 +322,7 @@ impl Parser<'_, '_> {
         Ok(items)
     }
 
-    fn call(&self, name: &str, at: usize, first: Option<Deep>, rest: Vec<Deep>) -> Result<Deep, Problem> {
+    fn call(&mut self, name: &str, at: usize, first: Option<Deep>, rest: Vec<Deep>) -> Result<Deep, Problem> {
         let place = at..at + name.len();
         let Some(function) = Function::from_word(name) else {
             let mut problem =
@@ -339,7 +333,8 @@ impl Parser<'_, '_> {
         let arguments: Vec<Deep> = first.into_iter().chain(rest).collect();
         let depth = arguments.iter().map(|argument| argument.depth).max().unwrap_or(0);
         let arguments = arguments.into_iter().map(|argument| argument.expr).collect();
-        self.above(depth, function.call(arguments, place)?)
+        let call = function.call(arguments, place, self.names)?;
+        self.above(depth, call)
     }
 }
 

@@ -1,6 +1,9 @@
 //! References: a root that the compiler resolved, and a path below it.
 
+use regex::{Regex, RegexBuilder};
+
 use super::Problem;
+use crate::limits;
 
 /// The number of a step in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +37,8 @@ pub enum Root {
     Ambient(Ambient),
     /// Why the run failed; in `on_failure` only.
     Failure,
+    /// The answer of a `verify` call.
+    Probe,
 }
 
 /// What every run knows about itself.
@@ -130,4 +135,18 @@ impl RefPath {
 pub trait Resolve {
     /// Finds what the path starts at.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem>;
+
+    /// Compiles a regular expression; the error says why it is none.
+    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
+        compile_regex(pattern)
+    }
+}
+
+/// Compiles a regular expression within its limit.
+pub(crate) fn compile_regex(pattern: &str) -> Result<Regex, String> {
+    RegexBuilder::new(pattern).size_limit(limits::REGEX_BYTES).build().map_err(|error| {
+        // The last line says what is wrong; the others draw it.
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
 }

@@ -100,7 +100,7 @@ struct Scanner<'t, 'n> {
 
 impl Scanner<'_, '_> {
     fn scan(&mut self) {
-        while self.at < self.text.len() {
+        while self.at < self.text.len() && self.problems.len() < limits::DIAGNOSTICS {
             let rest = &self.text[self.at..];
             let plain = rest.find(['{', '$']).unwrap_or(rest.len());
             self.plain.push_str(&rest[..plain]);

@@ -1,12 +1,13 @@
 //! [`Spec`] to [`Plan`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use regex::Regex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::graph::Leads;
-use super::order::resolve_dependencies;
+use super::order::{Reach, resolve_dependencies};
 use super::outline::{Flow, Outline, index};
 use super::scope::{ROOTS, Undeclared};
 use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
@@ -16,7 +17,7 @@ use crate::limits::RunLimits;
 use crate::source::{Source, Span};
 use crate::spec::head::{Head, OnRestart};
 use crate::spec::value::{Spanned, Text};
-use crate::spec::{Body, Spec};
+use crate::spec::{Body, Spec, step};
 use crate::steps::OnFail;
 
 /// Compiles a definition. `None` if it has errors, which are in `out`.
@@ -31,6 +32,8 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
         undeclared: undeclared(spec),
         outline: &outline,
         inferred: BTreeSet::new(),
+        reach: Reach::default(),
+        regexes: BTreeMap::new(),
         in_graph: matches!(spec.body, Body::Graph(_)),
         head: &spec.head,
         at: None,
@@ -56,6 +59,9 @@ pub(super) struct Compiler<'s, 'o> {
     pub undeclared: Undeclared,
     /// Inputs that are used but not declared.
     pub inferred: BTreeSet<String>,
+    pub reach: Reach,
+    /// The regular expressions of the definition by their text.
+    pub regexes: BTreeMap<String, Regex>,
     pub in_graph: bool,
     pub head: &'s Head,
     /// The step being compiled.
@@ -91,28 +97,49 @@ impl<'s> Compiler<'s, '_> {
     }
 
     fn check_names(&mut self, spec: &Spec) {
-        if spec.head.name.is_none() && !self.out.has_errors() {
+        if spec.unnamed {
             let message =
                 format!("the definition has no `name`; it is called `{}` after its file", self.source.stem());
             self.report(Diagnostic::new(Code::UnnamedDefinition, spec.place, message).hint("add `name: …`"));
         }
         let outline = self.outline;
-        for place in &outline.steps {
-            let Some(id) = place.spec.and_then(|spec| spec.common.id.as_ref()) else { continue };
-            let other = match id.as_str() {
-                name if self.declared.contains(name) => "an input",
-                name if ROOTS.contains(&name) => "a well-known root",
+        for spec in outline.steps.iter().filter_map(|place| place.spec) {
+            if let Some(id) = &spec.common.id {
+                let other = match id.as_str() {
+                    name if self.declared.contains(name) => "an input",
+                    name if ROOTS.contains(&name) => "a well-known root",
+                    _ => continue,
+                };
+                let message =
+                    format!("`{}` is a step and {other}; the bare name does not mean the step", id.value);
+                self.warn_shadowed(
+                    spec,
+                    id,
+                    message,
+                    format!("read the step as `steps.{}.output`", id.value),
+                );
+            }
+        }
+        for spec in outline.steps.iter().filter_map(|place| place.spec) {
+            let step::Kind::Foreach(foreach) = &spec.kind else { continue };
+            let Some(variable) = &foreach.r#as else { continue };
+            let (other, spelling) = match variable.as_str() {
+                name if self.declared.contains(name) => ("an input", "inputs.x"),
+                name if outline.ids.contains_key(name) => ("a step", "steps.x.output"),
                 _ => continue,
             };
-            let message =
-                format!("`{}` is a step and {other}; the bare name does not mean the step", id.value);
-            let hint = format!("read the step as `steps.{}.output`", id.value);
-            let step = Some(id.value.clone());
-            self.report(Diagnostic {
-                step,
-                ..Diagnostic::new(Code::ShadowedName, id.span, message).hint(hint)
-            });
+            let message = format!(
+                "`{}` is an item and {other}; inside the loop the bare name means the item",
+                variable.value
+            );
+            let hint = format!("rename the item, or write `{}`", spelling.replace('x', variable));
+            self.warn_shadowed(spec, variable, message, hint);
         }
+    }
+
+    fn warn_shadowed(&mut self, spec: &step::Step, name: &Text, message: String, hint: String) {
+        let diagnostic = Diagnostic::new(Code::ShadowedName, name.span, message).hint(hint);
+        self.report(Diagnostic { step: Some(spec.id().to_owned()), ..diagnostic });
     }
 
     fn inputs(&self) -> Vec<Input> {
@@ -190,6 +217,9 @@ impl<'s> Compiler<'s, '_> {
         };
         let Some(spec) = place.spec else { return self.fork(at, next) };
         let kind = self.kind(spec, at);
+        if let Some(retry) = &spec.policy.retry {
+            self.check_retry(retry);
+        }
         Step {
             id: spec.id().into(),
             description: boxed(spec.common.description.as_ref()),
@@ -242,7 +272,7 @@ impl<'s> Compiler<'s, '_> {
                         self.warn_no_else(place.spec.map_or_else(Span::default, |spec| spec.place));
                     }
                     let choices = cases.iter().filter_map(|(text, to)| {
-                        let when = self.result_condition(text, at)?;
+                        let when = self.transition_condition(text, at)?;
                         Some(Choice { when, written: text.value.as_str().into(), to: *to })
                     });
                     Next::Choose { choices: choices.collect(), otherwise: *otherwise }
@@ -285,8 +315,8 @@ impl<'s> Compiler<'s, '_> {
             }
             Some(to) => return Some(to),
         };
-        // In the graph form, names that mean no step are reported where the graph is read.
-        if !(self.in_graph && code == Code::UnknownStep) {
+        // Among the steps of a graph, names that mean no step are reported where the graph is read.
+        if !(block.flow == Flow::Graph && code == Code::UnknownStep) {
             self.report(Diagnostic::new(code, name.span, message).hint(hint));
         }
         None

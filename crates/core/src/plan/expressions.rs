@@ -1,17 +1,59 @@
 //! Templates and conditions of a definition: compiled where they stand, their problems shown there.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::compile::Compiler;
 use super::outline::Flow;
 use super::scope::Scope;
 use super::{BlockIx, StepIx};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, Diagnostic, nearest};
 use crate::document::{Data, Node};
-use crate::expr::{Condition, Problem, Resolve, Template, ValueTemplate};
-use crate::source::Span;
+use crate::expr::{Condition, Problem, Resolve, Root, Template, ValueTemplate};
+use crate::source::{Source, Span};
 use crate::spec::step::Kind;
 use crate::spec::value::Text;
+
+/// What `result` and the step itself mean to an expression.
+struct Meaning {
+    result: Option<Root>,
+    /// Whether the step that the expression stands on is done.
+    done: bool,
+}
+
+/// A text and where it stands in the source.
+struct Written<'t> {
+    text: &'t str,
+    span: Span,
+    /// The source at that place, with quotes, escapes and indentation.
+    raw: &'t str,
+    /// Where the text starts in it, if it stands there as it is.
+    offset: Option<usize>,
+}
+
+impl<'t> Written<'t> {
+    fn new(text: &'t str, span: Span, source: &'t Source) -> Self {
+        let raw = source.text().get(span.range()).unwrap_or_default();
+        Self { text, span, raw, offset: raw.find(text) }
+    }
+
+    /// Where a part of the text stands. Where the text is escaped or folded, the part is looked for: the
+    /// n-th in the text is the n-th in the source. Failing that, the whole value is marked.
+    fn locate(&self, at: &Range<usize>) -> Span {
+        let part = self.text.get(at.clone()).filter(|part| !part.is_empty());
+        let start = match (self.offset, part) {
+            (Some(offset), _) => Some(offset + at.start),
+            (None, Some(part)) => {
+                let before = self.text[..at.start].matches(part).count();
+                self.raw.match_indices(part).nth(before).map(|(start, _)| start)
+            }
+            (None, None) => None,
+        };
+        let Some(start) = start.map(|start| self.span.start as usize + start) else { return self.span };
+        Span::new(start, (start + at.len().max(1)).min(self.span.end as usize))
+    }
+}
 
 impl Compiler<'_, '_> {
     /// Runs `parse` with what names mean here, and reports its problems at their places.
@@ -19,7 +61,7 @@ impl Compiler<'_, '_> {
         &mut self,
         text: &str,
         span: Span,
-        result: Option<StepIx>,
+        meaning: Meaning,
         parse: impl FnOnce(&mut Scope, &mut Vec<Problem>) -> T,
     ) -> T {
         let root = self.at.map(|at| self.root_of(at));
@@ -28,26 +70,40 @@ impl Compiler<'_, '_> {
             declared: self.declared,
             undeclared: self.undeclared,
             from: self.at,
-            result,
+            result: meaning.result,
+            done: meaning.done,
             failed: root.is_some() && root == self.outline.on_failure,
+            hints: !self.out.is_full(),
+            reach: &mut self.reach,
+            regexes: &mut self.regexes,
             inferred: Vec::new(),
         };
         let mut problems = Vec::new();
         let parsed = parse(&mut scope, &mut problems);
-        for (name, at) in scope.inferred {
-            if self.inferred.insert(name.clone()) {
-                let message = format!("the input `{name}` is used but not declared");
-                let hint = format!("declare it: `inputs: {{ {name}: {{ type: string }} }}`");
-                let span = self.locate(text, span, at);
-                self.report(Diagnostic::new(Code::UndeclaredInput, span, message).hint(hint));
+        let inferred = scope.inferred;
+        if !inferred.is_empty() || !problems.is_empty() {
+            let written = Written::new(text, span, self.source);
+            self.report_inferred(inferred, &written);
+            for problem in problems {
+                let diagnostic = Diagnostic::new(problem.code, written.locate(&problem.at), problem.message);
+                self.report(Diagnostic { hint: problem.hint, ..diagnostic });
             }
         }
-        for problem in problems {
-            let span = self.locate(text, span, problem.at);
-            let diagnostic = Diagnostic::new(problem.code, span, problem.message);
-            self.report(Diagnostic { hint: problem.hint, ..diagnostic });
-        }
         parsed
+    }
+
+    fn report_inferred(&mut self, inferred: Vec<(String, Range<usize>)>, written: &Written) {
+        for (name, at) in inferred {
+            if !self.inferred.insert(name.clone()) {
+                continue;
+            }
+            let message = format!("the input `{name}` is used but not declared");
+            let hint = match nearest(&name, self.declared.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("declare it: `inputs: {{ {name}: {{ type: string }} }}`"),
+            };
+            self.report(Diagnostic::new(Code::UndeclaredInput, written.locate(&at), message).hint(hint));
+        }
     }
 
     fn root_of(&self, step: StepIx) -> BlockIx {
@@ -56,20 +112,6 @@ impl Compiler<'_, '_> {
             block = self.outline.place(owner).block;
         }
         block
-    }
-
-    /// Where a part of a text stands in the source. Quotes, escapes and folded lines make the two differ;
-    /// then the part is looked for, or else the whole value is marked.
-    fn locate(&self, text: &str, span: Span, at: std::ops::Range<usize>) -> Span {
-        let raw = self.source.text().get(span.range()).unwrap_or_default();
-        let start = match (raw.find(text), text.get(at.clone())) {
-            (Some(offset), _) => Some(offset + at.start),
-            (None, Some(part)) if !part.is_empty() => raw.find(part),
-            _ => None,
-        };
-        let Some(start) = start.map(|start| span.start as usize + start) else { return span };
-        let marked = at.len().max(1);
-        Span::new(start, (start + marked).min(span.end as usize))
     }
 
     pub(super) fn template(&mut self, text: &str, span: Span) -> Template {
@@ -81,8 +123,8 @@ impl Compiler<'_, '_> {
         if !text.contains(['$', '{']) {
             return Template::Literal(Value::from(text));
         }
-        let result = self.previous();
-        self.with_scope(text, span, result, |scope, problems| {
+        let meaning = self.before();
+        self.with_scope(text, span, meaning, |scope, problems| {
             let template = Template::parse(text, scope, problems);
             problems
                 .iter_mut()
@@ -127,40 +169,50 @@ impl Compiler<'_, '_> {
         }
     }
 
-    /// The step before this one in its sequence, whose output `result` means.
-    fn previous(&self) -> Option<StepIx> {
-        let place = self.outline.place(self.at?);
-        let block = self.outline.block(place.block);
-        let is_sequence = block.flow == Flow::Sequence;
-        place
-            .position
-            .checked_sub(1)
-            .filter(|_| is_sequence)
-            .and_then(|before| block.steps.get(before).copied())
+    /// Before the step runs: `result` is the output of the step before it in its sequence.
+    fn before(&self) -> Meaning {
+        let previous = self.at.and_then(|at| {
+            let place = self.outline.place(at);
+            let block = self.outline.block(place.block);
+            let before = place.position.checked_sub(1).filter(|_| block.flow == Flow::Sequence)?;
+            block.steps.get(before).copied()
+        });
+        Meaning { result: previous.map(Root::Output), done: false }
     }
 
     pub(super) fn condition(&mut self, text: &Text) -> Option<Condition> {
-        let result = self.previous();
-        self.parse_condition(text, result, Condition::parse)
+        let meaning = self.before();
+        self.parse_condition(text, meaning, Condition::parse)
     }
 
     pub(super) fn jsonpath_condition(&mut self, text: &Text) -> Option<Condition> {
-        self.parse_condition(text, None, Condition::parse_jsonpath)
+        let meaning = self.before();
+        self.parse_condition(text, meaning, Condition::parse_jsonpath)
     }
 
-    /// A condition on the step's own result.
-    pub(super) fn result_condition(&mut self, text: &Text, step: StepIx) -> Option<Condition> {
+    /// A condition on where a step leads: `result` is its own output.
+    pub(super) fn transition_condition(&mut self, text: &Text, step: StepIx) -> Option<Condition> {
         let has_result = !matches!(self.outline.place(step).spec.map(|spec| &spec.kind), Some(Kind::Pass(_)));
-        self.parse_condition(text, has_result.then_some(step), Condition::parse_result)
+        let result = has_result.then_some(Root::Output(step));
+        self.parse_condition(text, Meaning { result, done: true }, Condition::parse_result)
+    }
+
+    /// A condition on the answer of a `verify` call.
+    pub(super) fn probe_condition(&mut self, text: &Text) -> Option<Condition> {
+        self.parse_condition(
+            text,
+            Meaning { result: Some(Root::Probe), done: false },
+            Condition::parse_result,
+        )
     }
 
     fn parse_condition(
         &mut self,
         text: &Text,
-        result: Option<StepIx>,
+        meaning: Meaning,
         parse: fn(&str, &mut dyn Resolve) -> Result<Condition, Problem>,
     ) -> Option<Condition> {
-        self.with_scope(text, text.span, result, |scope, problems| {
+        self.with_scope(text, text.span, meaning, |scope, problems| {
             parse(text, scope).map_err(|problem| problems.push(problem)).ok()
         })
     }

@@ -3,7 +3,7 @@
 //! A step with `parallel` is a fork. What can be reached from one of its branches before the `join` is a
 //! block of its own, so that a run never has to guess which branches it waits for.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::outline::{Flow, Outline};
 use super::{BlockIx, StepIx, Target};
@@ -33,6 +33,8 @@ pub(super) fn outline<'s>(graph: &'s Graph, place: Span, outline: &mut Outline<'
         steps: vec![None; graph.steps.len()],
         forks: HashMap::new(),
         refused: HashSet::new(),
+        apart: BTreeSet::new(),
+        broken: false,
         graph,
         outline,
         out,
@@ -58,12 +60,17 @@ struct Walk<'s, 'o> {
     forks: HashMap<Node, StepIx>,
     /// Nodes that were reported as misplaced.
     refused: HashSet<Node>,
+    /// Joins that were reported as not the one of their fork.
+    apart: BTreeSet<Span>,
+    /// Whether what cannot be reached is only a consequence of something else.
+    broken: bool,
     outline: &'o mut Outline<'s>,
     out: &'o mut Diagnostics,
 }
 
 impl<'s> Walk<'s, '_> {
     fn report(&mut self, node: Node, diagnostic: Diagnostic) {
+        self.broken = true;
         let step = Some(self.graph.steps[node].step.id().to_owned());
         self.out.push(Diagnostic { step, ..diagnostic });
     }
@@ -117,9 +124,11 @@ impl<'s> Walk<'s, '_> {
     fn lookup(&mut self, name: &Text, report: bool) -> Option<Node> {
         let found = self.names.get(name.as_str()).copied();
         if found.is_none() && report {
+            self.broken = true;
             let message = format!("there is no step `{}`", name.value);
             let mut diagnostic = Diagnostic::new(Code::UnknownStep, name.span, message);
-            let near = nearest(name, self.graph.steps.iter().map(|step| step.key.as_str()));
+            let keys = self.graph.steps.iter().map(|step| step.key.as_str());
+            let near = if self.out.is_full() { None } else { nearest(name, keys) };
             diagnostic.hint = near.map(|near| format!("did you mean `{near}`?"));
             self.out.push(diagnostic);
         }
@@ -144,9 +153,7 @@ impl<'s> Walk<'s, '_> {
         match free.as_slice() {
             [only] => Some(*only),
             _ if self.graph.steps.is_empty() => {
-                if !self.out.has_errors() {
-                    self.out.push(crate::spec::no_steps(place));
-                }
+                self.out.push(crate::spec::no_steps(place));
                 None
             }
             _ => {
@@ -213,6 +220,7 @@ impl<'s> Walk<'s, '_> {
                 let Some(target) = self.find(name) else { continue };
                 match join {
                     Some((_, known)) if known != target => {
+                        self.apart.insert(name.span);
                         let message = format!(
                             "another branch of this `parallel` joins elsewhere, not at `{}`",
                             name.value
@@ -294,7 +302,7 @@ impl<'s> Walk<'s, '_> {
                 let message = format!("`join: {}` stands on a step that no `parallel` leads to", join.value);
                 let diagnostic = Diagnostic::new(Code::JoinWithoutFork, join.span, message);
                 self.report(node, diagnostic.hint("use `next` to lead on to one step"));
-            } else if target.is_some() && target != stops.last().copied() {
+            } else if target.is_some() && target != stops.last().copied() && self.apart.insert(join.span) {
                 let message = format!("the `parallel` around this step does not join at `{}`", join.value);
                 self.report(node, Diagnostic::new(Code::InvalidFork, join.span, message));
             }
@@ -323,7 +331,14 @@ impl<'s> Walk<'s, '_> {
             return;
         }
         let Some(join) = self.join_of(node, stops.len()) else { return };
+        let mut taken = HashSet::from([join]);
         for (name, target) in branches {
+            if !taken.insert(target) {
+                let message =
+                    format!("`{}` is the `join` itself, or stands twice among the branches", name.value);
+                self.report(node, Diagnostic::new(Code::InvalidFork, name.span, message));
+                continue;
+            }
             let branch = self.outline.add_block(Flow::Graph, Some(fork), Some(name.as_str()));
             stops.push(join);
             self.collect(target, stops, branch);
@@ -335,7 +350,7 @@ impl<'s> Walk<'s, '_> {
 
     fn report_unreachable(&mut self) {
         // Where the graph itself is broken, what cannot be reached is only a consequence.
-        if self.out.has_errors() {
+        if self.broken {
             return;
         }
         for node in 0..self.graph.steps.len() {

@@ -3,15 +3,17 @@
 use serde_json::{Map, Value};
 
 use super::compile::{Compiler, boxed, names};
+use super::scope::{ROOTS, WORDS};
 use super::{Approve, Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::expr::{Template, ValueTemplate, is_word};
 use crate::limits::RunLimits;
 use crate::source::Span;
+use crate::spec::head::is_definition_name;
 use crate::spec::policy::MissingTool;
 use crate::spec::step::{self, Step};
-use crate::spec::value::{Period, Spanned, Text};
+use crate::spec::value::{Names, Period, Spanned, Text};
 use crate::steps::{self, OnFail, OnTimeout};
 
 impl Compiler<'_, '_> {
@@ -25,7 +27,7 @@ impl Compiler<'_, '_> {
                 on_any_fail: parallel.on_any_fail.unwrap_or(OnFail::Abort),
             }),
             step::Kind::Branch(branch) => Kind::Branch(self.branch(spec, branch, at)),
-            step::Kind::Approve(approve) => Kind::Approve(Box::new(self.approve(approve))),
+            step::Kind::Approve(approve) => Kind::Approve(Box::new(self.approve(spec, approve))),
             step::Kind::Sleep(sleep) => self.sleep(sleep).map_or(Kind::Pass, Kind::Sleep),
             step::Kind::Wait(wait) => self.wait(wait),
             step::Kind::Workflow(workflow) => self.workflow(workflow),
@@ -36,10 +38,10 @@ impl Compiler<'_, '_> {
 
     fn call(&mut self, spec: &Step, tool: &steps::Tool, at: StepIx) -> Call {
         let policy = &spec.policy;
-        self.check_allowed(tool, spec.place);
+        self.check_allowed(tool.server(), tool.name(), spec.place);
         let on_uncertain = self.around(at).find_map(|around| around.on_uncertain);
         let missing_tool = self.around(at).find_map(|around| around.missing_tool);
-        Call {
+        let call = Call {
             server: tool.server().map(Into::into),
             tool: tool.name().into(),
             args: self.map_of_arguments(tool.args.as_ref()),
@@ -47,18 +49,20 @@ impl Compiler<'_, '_> {
             idempotency_arg: boxed(policy.idempotency_arg.as_ref()),
             effects: policy.effects,
             on_uncertain: policy.on_uncertain.or(on_uncertain).or(self.head.on_uncertain),
-            verify: policy.verify.as_ref().and_then(|verify| self.verify(verify, at)),
+            verify: policy.verify.as_ref().and_then(|verify| self.verify(verify)),
             missing_tool: policy
                 .missing_tool
                 .or(missing_tool)
                 .or(self.head.missing_tool)
                 .unwrap_or(MissingTool::Fail),
             persona: boxed(policy.persona.as_ref()),
-        }
+        };
+        policy.persona.iter().chain(&policy.idempotency_arg).for_each(|text| self.check_plain(text));
+        call
     }
 
     /// Arguments and inputs are a map, or a reference that gives one.
-    fn map_of_arguments(&mut self, node: Option<&Node>) -> ValueTemplate {
+    pub(super) fn map_of_arguments(&mut self, node: Option<&Node>) -> ValueTemplate {
         let Some(node) = node else { return no_arguments() };
         let errors = self.out.errors();
         let value = self.value(node);
@@ -75,14 +79,10 @@ impl Compiler<'_, '_> {
         value
     }
 
-    fn check_allowed(&mut self, tool: &steps::Tool, place: Span) {
+    pub(super) fn check_allowed(&mut self, server: Option<&str>, tool: &str, place: Span) {
         let Some(patterns) = &self.head.allowed_tools else { return };
-        let name = tool.name();
-        let full = tool.server().map(|server| format!("{server}__{name}"));
-        let allowed =
-            |pattern: &Text| glob(pattern, name) || full.as_ref().is_some_and(|full| glob(pattern, full));
-        if !name.is_empty() && !patterns.iter().any(allowed) {
-            let name = full.as_deref().unwrap_or(name);
+        let name = server.map_or_else(|| tool.to_owned(), |server| format!("{server}__{tool}"));
+        if !tool.is_empty() && !patterns.iter().any(|pattern| glob(pattern, &name)) {
             let message = format!("`allowed_tools` does not allow the tool `{name}`");
             self.report(
                 Diagnostic::new(Code::ToolNotAllowed, place, message).hint(format!("add `{name}` to it")),
@@ -98,14 +98,16 @@ impl Compiler<'_, '_> {
     fn foreach(&mut self, foreach: &steps::Foreach, at: StepIx) -> Kind {
         let items = foreach.items.as_ref().map_or_else(no_arguments, |items| self.items(items));
         if let Some(name) = &foreach.r#as
-            && (!is_word(name) || super::scope::ROOTS.contains(&name.as_str()) && name.as_str() != "item")
+            && (!is_word(name)
+                || WORDS.contains(&name.as_str())
+                || (ROOTS.contains(&name.as_str()) && name.as_str() != "item"))
         {
             let message = format!("`{}` cannot be the name of an item", name.value);
             let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
             self.report(diagnostic.hint("use letters, digits and `_`, such as `file`"));
         }
         let Some(body) = self.outline.place(at).children.first().copied() else { return Kind::Pass };
-        if self.outline.block(body).steps.is_empty() && !self.out.has_errors() {
+        if self.outline.block(body).steps.is_empty() {
             let place = self.outline.place(at).spec.map(|spec| spec.place).unwrap_or_default();
             self.report(Diagnostic::new(
                 Code::MissingField,
@@ -161,22 +163,55 @@ impl Compiler<'_, '_> {
         Branch { cases, otherwise }
     }
 
-    fn approve(&mut self, approve: &steps::Approve) -> Approve {
-        let list =
-            |names: Option<&crate::spec::value::Names>| self::names(names.iter().flat_map(|names| &names.0));
-        let escalate = approve
-            .escalate
-            .iter()
-            .flatten()
-            .filter_map(|step| Some((step.after.as_ref()?.millis, list(step.notify.as_ref()))));
+    fn approve(&mut self, spec: &Step, approve: &steps::Approve) -> Approve {
+        let escalate = approve.escalate.iter().flatten().filter_map(|step| {
+            Some((step.after.as_ref()?.millis, self.people("notify", step.notify.as_ref())))
+        });
+        let escalate: Vec<_> = escalate.collect();
+        self.check_escalation(spec, approve);
         Approve {
             prompt: approve.prompt.as_ref().map(|prompt| self.template(prompt, prompt.span)),
-            notify: list(approve.notify_user.as_ref()),
-            approvers: list(approve.approvers.as_ref()),
+            notify: self.people("notify_user", approve.notify_user.as_ref()),
+            approvers: self.people("approvers", approve.approvers.as_ref()),
             allow_self: approve.allow_self.as_ref().is_some_and(|allow| allow.value),
             on_deny: self.on_deny(approve.on_deny.as_ref()),
             on_timeout: approve.on_timeout.unwrap_or(OnTimeout::Deny),
-            escalate: escalate.collect(),
+            escalate,
+        }
+    }
+
+    /// Escalating needs a time that is up and someone to tell, before it is up.
+    fn check_escalation(&mut self, spec: &Step, approve: &steps::Approve) {
+        let policy = &spec.policy;
+        let has_timeout =
+            policy.timeout.is_some() || policy.timeout_secs.is_some() || policy.timeout_s.is_some();
+        let steps = approve.escalate.as_deref().unwrap_or_default();
+        if approve.on_timeout == Some(OnTimeout::Escalate) && (!has_timeout || steps.is_empty()) {
+            let message = "`on_timeout: escalate` needs a `timeout` and `escalate: [{after, notify}]`";
+            self.report(Diagnostic::new(Code::InvalidPolicy, spec.place, message));
+        }
+    }
+
+    /// Users and groups: at least one, by their plain names.
+    fn people(&mut self, field: &str, written: Option<&Names>) -> Box<[Box<str>]> {
+        let Some(written) = written else { return Box::default() };
+        if written.0.is_empty() {
+            let place = self.at.and_then(|at| self.outline.place(at).spec).map(|spec| spec.place);
+            let message = format!("`{field}` names nobody");
+            self.report(
+                Diagnostic::new(Code::InvalidValue, place.unwrap_or_default(), message).hint("leave it out"),
+            );
+        }
+        written.0.iter().for_each(|name| self.check_plain(name));
+        names(&written.0)
+    }
+
+    /// Reports references in a text that is taken as it is.
+    fn check_plain(&mut self, text: &Text) {
+        if text.contains("{{") || text.trim().is_empty() {
+            let message = "this is plain text, not a template, and cannot be empty";
+            let diagnostic = Diagnostic::new(Code::InvalidTemplate, text.span, message);
+            self.report(diagnostic.hint("references stand in `args`, `prompt`, `output` and the like"));
         }
     }
 
@@ -215,6 +250,9 @@ impl Compiler<'_, '_> {
 
     fn wait(&mut self, wait: &steps::Wait) -> Kind {
         let Some(event) = &wait.event else { return Kind::Pass };
+        if event.is_empty() {
+            self.report(Diagnostic::new(Code::InvalidValue, event.span, "an event needs a name"));
+        }
         Kind::Wait(Wait {
             event: self.template(event, event.span),
             correlate: wait.correlate.as_ref().map(|value| self.value(value)),
@@ -223,18 +261,14 @@ impl Compiler<'_, '_> {
 
     fn workflow(&mut self, workflow: &steps::Workflow) -> Kind {
         let Some(name) = &workflow.name else { return Kind::Pass };
-        if name.contains("{{") || name.is_empty() {
-            let message = "the name of a workflow is fixed; it cannot be a template";
+        if !is_definition_name(name) {
+            let message = format!("`{}` cannot be the name of a workflow", name.value);
             let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
-            self.report(diagnostic.hint("use a `branch` with one `workflow` step per case"));
+            let hint = "it is fixed, not a template; use a `branch` with one `workflow` step per case";
+            self.report(diagnostic.hint(hint));
         }
         let inputs = self.map_of_arguments(workflow.inputs.as_ref());
         Kind::Workflow(Workflow { name: name.value.as_str().into(), inputs })
-    }
-
-    /// The template of an idempotency key: a malformed one is an invalid policy.
-    pub(super) fn key_template(&mut self, key: &Text, span: Span) -> Template {
-        self.template_as(key, span, Code::InvalidPolicy)
     }
 }
 

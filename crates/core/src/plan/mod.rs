@@ -297,7 +297,7 @@ pub struct Verify {
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,
-    /// Holds if the call took place; `result` in it is the answer of this tool.
+    /// Holds if the call took place; `result` in it is [`crate::expr::Root::Probe`].
     pub when: Condition,
 }
 

@@ -18,7 +18,7 @@ pub(super) fn resolve_dependencies(outline: &mut Outline, out: &mut Diagnostics)
         let names = place.spec.and_then(|spec| spec.common.depends_on.as_ref());
         let mut before = Vec::new();
         for name in names.iter().flat_map(|names| &names.0) {
-            match dependency(outline, step, name) {
+            match dependency(outline, step, name, !out.is_full()) {
                 Ok(dependency) if before.contains(&dependency) => {}
                 Ok(dependency) => before.push(dependency),
                 Err(diagnostic) => out.push(Diagnostic { step: Some(place.id.to_owned()), ..diagnostic }),
@@ -28,19 +28,20 @@ pub(super) fn resolve_dependencies(outline: &mut Outline, out: &mut Diagnostics)
     }
     for block in &outline.blocks {
         if block.flow == Flow::Dag {
-            report_cycle(outline, &block.steps, out);
+            report_cycles(outline, &block.steps, out);
         }
     }
 }
 
-fn dependency(outline: &Outline, step: StepIx, name: &Text) -> Result<StepIx, Diagnostic> {
+fn dependency(outline: &Outline, step: StepIx, name: &Text, hints: bool) -> Result<StepIx, Diagnostic> {
     let block = outline.block(outline.place(step).block);
     let siblings = || block.steps.iter().map(|step| outline.place(*step).id);
     match outline.ids.get(name.as_str()) {
         None => {
             let diagnostic =
                 Diagnostic::new(Code::UnknownStep, name.span, format!("there is no step `{}`", name.value));
-            Err(match nearest(name, siblings()) {
+            let near = if hints { nearest(name, siblings()) } else { None };
+            Err(match near {
                 Some(near) => diagnostic.hint(format!("did you mean `{near}`?")),
                 None => diagnostic,
             })
@@ -55,7 +56,7 @@ fn dependency(outline: &Outline, step: StepIx, name: &Text) -> Result<StepIx, Di
 }
 
 /// Takes away steps whose dependencies are met until none is left; what remains waits for itself.
-fn report_cycle(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
+fn report_cycles(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
     let at = |step: StepIx| outline.place(step).position;
     let mut waits: Vec<usize> = steps.iter().map(|step| outline.place(*step).before.len()).collect();
     let mut dependents: Vec<Vec<StepIx>> = vec![Vec::new(); steps.len()];
@@ -71,8 +72,15 @@ fn report_cycle(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
             }
         }
     }
-    let Some(stuck) = steps.iter().copied().find(|step| waits[at(*step)] > 0) else { return };
-    let cycle = find_cycle(outline, stuck, &waits);
+    let mut seen = HashSet::new();
+    for stuck in steps.iter().copied().filter(|step| waits[at(*step)] > 0) {
+        if let Some(cycle) = find_cycle(outline, stuck, &waits, &mut seen) {
+            report_cycle(outline, &cycle, out);
+        }
+    }
+}
+
+fn report_cycle(outline: &Outline, cycle: &[StepIx], out: &mut Diagnostics) {
     let path: Vec<&str> = cycle.iter().chain(cycle.first()).map(|step| outline.place(*step).id).collect();
     let Some(first) = cycle.first().map(|step| outline.place(*step)) else { return };
     let span = first.spec.map_or_else(Default::default, |spec| {
@@ -84,21 +92,23 @@ fn report_cycle(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
     out.push(Diagnostic { step, ..diagnostic.hint("remove one of the dependencies") });
 }
 
-/// Follows unmet dependencies until a step comes up again.
-fn find_cycle(outline: &Outline, start: StepIx, waits: &[usize]) -> Vec<StepIx> {
+/// Follows unmet dependencies until a step comes up again; none if an earlier search was there.
+fn find_cycle(
+    outline: &Outline,
+    start: StepIx,
+    waits: &[usize],
+    seen: &mut HashSet<StepIx>,
+) -> Option<Vec<StepIx>> {
     let mut path = vec![start];
-    let mut seen = HashSet::from([start]);
-    loop {
-        let here = path[path.len() - 1];
-        let unmet =
-            outline.place(here).before.iter().copied().find(|step| waits[outline.place(*step).position] > 0);
-        let Some(next) = unmet else { return path };
-        if !seen.insert(next) {
-            let from = path.iter().position(|step| *step == next).unwrap_or(0);
-            return path.split_off(from);
-        }
-        path.push(next);
+    let mut here = start;
+    while seen.insert(here) {
+        let unmet = |step: &&StepIx| waits[outline.place(**step).position] > 0;
+        here = *outline.place(here).before.iter().find(unmet)?;
+        path.push(here);
     }
+    let from = path[..path.len() - 1].iter().position(|step| *step == here)?;
+    path.pop();
+    Some(path.split_off(from))
 }
 
 /// Why a reference to a step can have no value.
@@ -115,8 +125,13 @@ pub(super) fn availability(
     outline: &Outline,
     from: Option<StepIx>,
     target: StepIx,
+    reach: &mut Reach,
 ) -> Result<(), Unavailable> {
-    let Some(from) = from else { return leave_blocks(outline, target, None).map(|_| ()) };
+    let Some(from) = from else {
+        let (root, _) = leave_blocks(outline, target, None)?;
+        let only_on_failure = outline.on_failure == Some(root);
+        return if only_on_failure { Err(Unavailable::Never(ON_FAILURE)) } else { Ok(()) };
+    };
     let own = outline.place(from);
     if own.before.contains(&target) {
         return Ok(());
@@ -129,11 +144,7 @@ pub(super) fn availability(
     let Some((_, from_there)) = around.iter().find(|(shared, _)| *shared == block) else {
         // Different roots: `on_failure` runs after everything else.
         let from_failure = around.last().is_some_and(|(root, _)| outline.on_failure == Some(*root));
-        return if from_failure {
-            Ok(())
-        } else {
-            Err(Unavailable::Never("it runs only when the run fails"))
-        };
+        return if from_failure { Ok(()) } else { Err(Unavailable::Never(ON_FAILURE)) };
     };
     let contained = target_there != target || *from_there != from;
     if target == from && outline.block(block).flow != Flow::Graph {
@@ -142,7 +153,7 @@ pub(super) fn availability(
     if target_there == *from_there && contained {
         return Err(Unavailable::Never(beside(outline, target, from, target_there)));
     }
-    if precedes(outline, block, target_there, *from_there) {
+    if reach.precedes(outline, block, target_there, *from_there) {
         return Ok(());
     }
     Err(Unavailable::Never(match outline.block(block).flow {
@@ -179,19 +190,37 @@ fn beside(outline: &Outline, target: StepIx, from: StepIx, shared: StepIx) -> &'
     }
 }
 
-fn precedes(outline: &Outline, block: BlockIx, earlier: StepIx, later: StepIx) -> bool {
-    if outline.block(block).flow == Flow::Sequence {
-        return outline.place(earlier).position < outline.place(later).position;
-    }
-    let mut seen = HashSet::new();
-    let mut queue: VecDeque<StepIx> = outline.place(later).before.iter().copied().collect();
-    while let Some(step) = queue.pop_front() {
-        if step == earlier {
-            return true;
+const ON_FAILURE: &str = "it runs only when the run fails";
+
+/// Searches backwards through a block. It keeps its memory from search to search: a long definition has many
+/// references.
+#[derive(Default)]
+pub(super) struct Reach {
+    /// The number of the search that saw each step last.
+    seen: Vec<u32>,
+    search: u32,
+    open: Vec<StepIx>,
+}
+
+impl Reach {
+    /// Whether a way leads from one step of a block to another.
+    fn precedes(&mut self, outline: &Outline, block: BlockIx, earlier: StepIx, later: StepIx) -> bool {
+        if outline.block(block).flow == Flow::Sequence {
+            return outline.place(earlier).position < outline.place(later).position;
         }
-        if seen.insert(step) {
-            queue.extend(&outline.place(step).before);
+        self.seen.resize(outline.steps.len(), 0);
+        self.search += 1;
+        self.open.clear();
+        self.open.extend(&outline.place(later).before);
+        while let Some(step) = self.open.pop() {
+            if step == earlier {
+                return true;
+            }
+            if self.seen[step.index()] != self.search {
+                self.seen[step.index()] = self.search;
+                self.open.extend(&outline.place(step).before);
+            }
         }
+        false
     }
-    false
 }

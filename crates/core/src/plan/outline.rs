@@ -64,7 +64,7 @@ impl<'s> Outline<'s> {
         let mut outline = Self::default();
         match &spec.body {
             Body::List { steps } => {
-                if steps.0.is_empty() && !out.has_errors() {
+                if steps.0.is_empty() {
                     out.push(crate::spec::no_steps(spec.place));
                 }
                 outline.list(&steps.0, None, None, out);
@@ -176,7 +176,9 @@ impl<'s> Outline<'s> {
                 }
                 let single = parallel.steps.iter().flat_map(|steps| &steps.0);
                 lists.extend(single.map(|step| (Some(step.id()), std::slice::from_ref(step))));
-                check_branch_count(step, lists.len(), out);
+                if parallel.branches.is_some() || parallel.steps.is_some() {
+                    check_branch_count(step, lists.len(), out);
+                }
             }
             Kind::Branch(branch) => {
                 lists.extend(branch.then.iter().map(|steps| (None, &*steps.0)));
@@ -195,7 +197,6 @@ impl<'s> Outline<'s> {
 
 fn check_branch_count(step: &Step, branches: usize, out: &mut Diagnostics) {
     let (code, message) = match branches {
-        0 if out.has_errors() => return,
         0 => (Code::MissingField, "a `parallel` step needs at least one branch".to_owned()),
         1..=limits::BRANCHES => return,
         _ => (

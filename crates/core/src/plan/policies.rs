@@ -6,8 +6,9 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::plan::retry::BackoffKind;
 use crate::source::Span;
 use crate::spec::policy::{self, Policy, Scope};
-use crate::spec::retry::{Backoff, Retry, RetryFields, Shape};
+use crate::spec::retry::Retry;
 use crate::spec::step::Step;
+use crate::spec::value::Period;
 use crate::steps;
 
 impl<'s> Compiler<'s, '_> {
@@ -27,8 +28,8 @@ impl<'s> Compiler<'s, '_> {
             self.report(Diagnostic::new(Code::ConflictingFields, *span, message).hint("keep one of them"));
         }
         let (name, millis, span) = *written.first()?;
-        if millis == 0 {
-            let message = format!("`{name}` must be greater than 0");
+        if millis == 0 || millis > Period::LONGEST.millis {
+            let message = format!("`{name}` must be greater than 0 and less than a thousand years");
             self.report(
                 Diagnostic::new(Code::InvalidPolicy, span, message).hint("leave it out for no deadline"),
             );
@@ -37,10 +38,10 @@ impl<'s> Compiler<'s, '_> {
     }
 
     /// The step's own retry policy, that of a block around it, or that of its form.
-    pub(super) fn retry(&mut self, step: &Step, at: StepIx) -> Option<RetryPolicy> {
+    pub(super) fn retry(&self, step: &Step, at: StepIx) -> Option<RetryPolicy> {
         let inherited = self.around(at).find_map(|policy| policy.retry.as_ref());
         match step.policy.retry.as_ref().or(inherited) {
-            Some(retry) => self.retry_policy(retry),
+            Some(retry) => RetryPolicy::from_spec(retry),
             None => self.in_graph.then(RetryPolicy::graph_default),
         }
     }
@@ -53,72 +54,37 @@ impl<'s> Compiler<'s, '_> {
             .filter_map(move |step| outline.place(step).spec.map(|spec| &spec.policy))
     }
 
-    fn retry_policy(&mut self, retry: &Retry) -> Option<RetryPolicy> {
-        let fields = match retry {
-            Retry::Retries(count) => return Some(RetryPolicy::retries(count.value)),
-            Retry::Policy(fields) => fields,
-        };
-        let attempts = fields.max_attempts.as_ref()?;
+    /// Reports what is wrong with a retry policy, on the step that it is written on.
+    pub(super) fn check_retry(&mut self, retry: &Retry) {
+        let (Retry::Policy(fields), Some(policy)) = (retry, RetryPolicy::from_spec(retry)) else { return };
+        let Some(attempts) = &fields.max_attempts else { return };
         if attempts.value == 0 {
             let message = "`max_attempts` counts the first attempt, so it is at least 1";
             self.report(
                 Diagnostic::new(Code::InvalidPolicy, attempts.span, message).hint("1 means no retry"),
             );
         }
-        let (backoff, initial_delay_ms, max_delay_ms) = self.delays(fields);
-        Some(RetryPolicy {
-            max_attempts: attempts.value,
-            backoff,
-            initial_delay_ms,
-            max_delay_ms,
-            jitter: self.jitter(fields),
-            retry_on: fields.retry_on.as_ref().map(|kinds| kinds.iter().map(|kind| kind.value).collect()),
-        })
-    }
-
-    fn delays(&mut self, fields: &RetryFields) -> (BackoffKind, u64, u64) {
-        let initial = fields.initial_delay_ms.as_ref().map(|delay| delay.value);
-        let max = fields.max_delay_ms.as_ref().map(|delay| delay.value);
-        let shape = match &fields.backoff {
-            Some(Backoff::Delays(delays)) => {
-                let listed: Box<[u64]> = delays.iter().map(|delay| delay.millis).collect();
-                let longest = listed.iter().copied().max().unwrap_or_default();
-                if let (true, Some(written)) =
-                    (listed.is_empty() || initial.is_some(), fields.max_attempts.as_ref())
-                {
-                    let message = "listed delays need at least one entry and no `initial_delay_ms`";
-                    self.report(Diagnostic::new(Code::InvalidPolicy, written.span, message));
-                }
-                return (BackoffKind::Delays(listed), initial.unwrap_or_default(), max.unwrap_or(longest));
+        if let BackoffKind::Delays(listed) = &policy.backoff {
+            if listed.is_empty() || fields.initial_delay_ms.is_some() {
+                let message = "listed delays need at least one entry and no `initial_delay_ms`";
+                self.report(Diagnostic::new(Code::InvalidPolicy, attempts.span, message));
             }
-            Some(Backoff::Shape(Shape::Fixed)) => BackoffKind::Fixed,
-            Some(Backoff::Shape(Shape::Linear)) => BackoffKind::Linear,
-            Some(Backoff::Shape(Shape::Exponential)) | None => BackoffKind::Exponential,
-        };
-        let initial = initial.unwrap_or(RetryPolicy::INITIAL_DELAY_MS);
-        let max = max.unwrap_or(RetryPolicy::MAX_DELAY_MS);
-        if initial > max {
-            let span =
-                [&fields.initial_delay_ms, &fields.max_delay_ms].into_iter().flatten().next().map(|d| d.span);
+        } else if policy.initial_delay_ms > policy.max_delay_ms {
+            let (initial, max) = (policy.initial_delay_ms, policy.max_delay_ms);
+            let written = [&fields.initial_delay_ms, &fields.max_delay_ms].into_iter().flatten().next();
             let message = format!("`initial_delay_ms` ({initial}) is greater than `max_delay_ms` ({max})");
-            let diagnostic = Diagnostic::new(Code::InvalidPolicy, span.unwrap_or_default(), message);
+            let span = written.map_or(attempts.span, |delay| delay.span);
+            let diagnostic = Diagnostic::new(Code::InvalidPolicy, span, message);
             self.report(
                 diagnostic.hint("raise `max_delay_ms` (10000 by default) or lower `initial_delay_ms`"),
             );
         }
-        (shape, initial, max)
-    }
-
-    fn jitter(&mut self, fields: &RetryFields) -> f64 {
-        let Some(jitter) = &fields.jitter else { return 0.0 };
-        let clamped = jitter.value.clamp(0.0, 1.0);
-        if !(0.0..=1.0).contains(&jitter.value) {
-            let message = format!("a jitter of {} is taken as {clamped}", jitter.value);
+        if let Some(jitter) = fields.jitter.as_ref().filter(|jitter| !(0.0..=1.0).contains(&jitter.value)) {
+            let message = format!("a jitter of {} is taken as {}", jitter.value, policy.jitter);
             self.report(
                 Diagnostic::new(Code::JitterClamped, jitter.span, message).hint("use a number from 0 to 1"),
             );
         }
-        clamped
     }
 
     pub(super) fn on_error(&mut self, written: Option<&policy::OnError>) -> OnError {
@@ -151,16 +117,22 @@ impl<'s> Compiler<'s, '_> {
             }
             return None;
         };
+        if key.is_empty() {
+            self.report(Diagnostic::new(Code::InvalidPolicy, key.span, "an idempotency key cannot be empty"));
+        }
         Some(Idempotency {
-            key: self.key_template(key, key.span),
+            // A malformed key is an invalid policy.
+            key: self.template_as(key, key.span, Code::InvalidPolicy),
             scope: policy.idempotency_scope.unwrap_or(Scope::Workflow),
             ttl_secs: policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.value).filter(|ttl| *ttl > 0),
         })
     }
 
-    pub(super) fn verify(&mut self, written: &policy::Verify, at: StepIx) -> Option<Verify> {
-        let args = written.args.as_ref().map_or_else(super::kinds::no_arguments, |args| self.value(args));
-        let when = written.when.as_ref().and_then(|when| self.result_condition(when, at))?;
-        Some(Verify { tool: written.tool.as_ref()?.0.as_str().into(), args, when })
+    pub(super) fn verify(&mut self, written: &policy::Verify) -> Option<Verify> {
+        let tool = written.tool.as_ref()?;
+        self.check_allowed(None, &tool.0, tool.span);
+        let args = self.map_of_arguments(written.args.as_ref());
+        let when = written.when.as_ref().and_then(|when| self.probe_condition(when))?;
+        Some(Verify { tool: tool.0.as_str().into(), args, when })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::spec::retry::FailureKind;
+use crate::spec::retry::{Backoff, FailureKind, Retry, Shape};
 
 /// A checked retry policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +61,37 @@ impl RetryPolicy {
             jitter: 0.0,
             retry_on: None,
         }
+    }
+
+    /// A policy as it is written, with its defaults filled in; none if the number of attempts is missing.
+    pub(super) fn from_spec(retry: &Retry) -> Option<Self> {
+        let fields = match retry {
+            Retry::Retries(count) => return Some(Self::retries(count.value)),
+            Retry::Policy(fields) => fields,
+        };
+        let backoff = match &fields.backoff {
+            Some(Backoff::Delays(delays)) => {
+                BackoffKind::Delays(delays.iter().map(|delay| delay.millis).collect())
+            }
+            Some(Backoff::Shape(Shape::Fixed)) => BackoffKind::Fixed,
+            Some(Backoff::Shape(Shape::Linear)) => BackoffKind::Linear,
+            Some(Backoff::Shape(Shape::Exponential)) | None => BackoffKind::Exponential,
+        };
+        let longest = match &backoff {
+            BackoffKind::Delays(delays) => delays.iter().copied().max().unwrap_or_default(),
+            _ => Self::MAX_DELAY_MS,
+        };
+        Some(Self {
+            max_attempts: fields.max_attempts.as_ref()?.value,
+            backoff,
+            initial_delay_ms: fields
+                .initial_delay_ms
+                .as_ref()
+                .map_or(Self::INITIAL_DELAY_MS, |delay| delay.value),
+            max_delay_ms: fields.max_delay_ms.as_ref().map_or(longest, |delay| delay.value),
+            jitter: fields.jitter.as_ref().map_or(0.0, |jitter| jitter.value.clamp(0.0, 1.0)),
+            retry_on: fields.retry_on.as_ref().map(|kinds| kinds.iter().map(|kind| kind.value).collect()),
+        })
     }
 
     /// The delay before attempt `attempt` (the first attempt is 1 and has none), without jitter.

@@ -1,16 +1,21 @@
 //! What names mean at one place of a definition.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
 
 use super::StepIx;
-use super::order::{Unavailable, availability};
+use super::order::{Reach, Unavailable, availability};
 use super::outline::Outline;
 use crate::diagnostic::{Code, nearest};
-use crate::expr::{Ambient, IfMissing, Problem, Ref, RefPath, Resolve, Root};
+use crate::expr::{Ambient, IfMissing, Problem, Ref, RefPath, Resolve, Root, compile_regex};
+use crate::limits;
 use crate::spec::step::Kind;
 
 /// The first names that always mean the same.
-pub(super) const ROOTS: &[&str] = &["inputs", "input", "steps", "item", "env"];
+pub(super) const ROOTS: &[&str] = &["inputs", "input", "steps", "item", "env", "result", "error"];
+/// Words of the expression language, which no variable can be called.
+pub(super) const WORDS: &[&str] = &["true", "false", "null", "nil", "and", "or", "not", "in"];
 /// What can be read of a step.
 const STEP_PARTS: &[&str] = &["output", "file_refs", "status", "error"];
 
@@ -32,8 +37,14 @@ pub(super) struct Scope<'s, 'o> {
     pub undeclared: Undeclared,
     /// The step that the reference stands on; none for what is evaluated at the end.
     pub from: Option<StepIx>,
-    /// The step whose output `result` means here.
-    pub result: Option<StepIx>,
+    /// What `result` means here.
+    pub result: Option<Root>,
+    /// Whether the step itself is done: in the conditions of where it leads.
+    pub done: bool,
+    /// Whether hints are worth finding.
+    pub hints: bool,
+    pub reach: &'o mut Reach,
+    pub regexes: &'o mut BTreeMap<String, Regex>,
     /// Whether `error` can be read: in `on_failure`.
     pub failed: bool,
     /// Inputs that are used but not declared.
@@ -56,13 +67,25 @@ impl Resolve for Scope<'_, '_> {
                 Some((_, owner)) => Ok(path.below(Root::Item(owner), 1)),
                 None => Err(unknown(&path, "`item` exists only inside a `foreach`")),
             },
-            "result" if self.result.is_some() => {
-                let step = self.result.unwrap_or(StepIx(0));
-                Ok(path.below(Root::Output(step), 1))
-            }
             "error" if self.failed => Ok(path.below(Root::Failure, 1)),
+            "result" => match self.result.clone() {
+                Some(root) => Ok(path.below(root, 1)),
+                None => self.bare(&first, path),
+            },
             _ => self.bare(&first, path),
         }
+    }
+
+    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
+        if let Some(known) = self.regexes.get(pattern) {
+            return Ok(known.clone());
+        }
+        if self.regexes.len() >= limits::REGEXES {
+            return Err(format!("a definition has at most {} different ones", limits::REGEXES));
+        }
+        let regex = compile_regex(pattern)?;
+        self.regexes.insert(pattern.to_owned(), regex.clone());
+        Ok(regex)
     }
 }
 
@@ -112,6 +135,9 @@ impl Scope<'_, '_> {
 
     fn suggest_name(&self, first: &str, path: &RefPath) -> Problem {
         let problem = unknown(path, &format!("`{first}` is no input, step or loop variable"));
+        if !self.hints {
+            return problem;
+        }
         if self.outline.outputs.contains_key(first) {
             return problem.hint(format!("write `${first}` for a declared output"));
         }
@@ -189,10 +215,17 @@ impl Scope<'_, '_> {
         if self.declared.contains(first) {
             return self.input(path, 0);
         }
+        let variable = self.loops().find(|(name, _)| *name == first).map(|(_, owner)| owner);
+        if let Some(owner) = variable {
+            return Ok(path.below(Root::Item(owner), 1));
+        }
         let problem = unknown(
             &path,
             &format!("`${first}` is no declared output, no input and nothing that a run knows"),
         );
+        if !self.hints {
+            return Err(problem);
+        }
         let names = self.declared.iter().copied().chain(Ambient::NAMES.iter().copied());
         let mut outputs: Vec<&str> = self
             .outline
@@ -211,9 +244,12 @@ impl Scope<'_, '_> {
     }
 
     /// The reference, if the step can have run before.
-    fn available(&self, path: RefPath, step: StepIx, root: Root, used: usize) -> Result<Ref, Problem> {
+    fn available(&mut self, path: RefPath, step: StepIx, root: Root, used: usize) -> Result<Ref, Problem> {
         let id = self.outline.place(step).id;
-        let problem = match availability(self.outline, self.from, step) {
+        if self.done && self.from == Some(step) {
+            return Ok(path.below(root, used));
+        }
+        let problem = match availability(self.outline, self.from, step, self.reach) {
             Ok(()) => return Ok(path.below(root, used)),
             Err(Unavailable::Never(reason)) => {
                 let message = format!("the step `{id}` can never have run before: {reason}");

@@ -86,6 +86,20 @@ impl Fields {
         self.entries.iter().any(|entry| &*entry.key == key && !matches!(entry.value.data, Data::Null))
     }
 
+    /// The text of a field, if it is text.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find(|entry| &*entry.key == key).and_then(|entry| entry.value.as_text())
+    }
+
+    pub(crate) fn is_text(&self, key: &str) -> bool {
+        self.text(key).is_some()
+    }
+
+    /// Drops what is known elsewhere.
+    pub(crate) fn drop_known(&mut self, known: &[&[&str]]) {
+        self.entries.retain(|entry| !known.iter().any(|keys| keys.contains(&&*entry.key)));
+    }
+
     /// The keys that have not been read yet, with their places.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Span)> {
         self.entries.iter().map(|entry| (&*entry.key, entry.key_span))
@@ -103,6 +117,17 @@ impl Fields {
         self.entries.retain(|entry| &*entry.key != key || !is_empty(&entry.value.data));
     }
 
+    /// Takes a field out if it is a list.
+    pub(crate) fn take_list(&mut self, key: &str) -> Option<Entry> {
+        let is_list = |entry: &Entry| &*entry.key == key && matches!(entry.value.data, Data::List(_));
+        let at = self.entries.iter().position(is_list)?;
+        Some(self.entries.swap_remove(at))
+    }
+
+    pub(crate) fn put_back(&mut self, entry: Option<Entry>) {
+        self.entries.extend(entry);
+    }
+
     /// Takes a field out and reads it. Null means absent.
     pub(crate) fn take<T: FromNode>(&mut self, key: &str, reader: &mut Reader) -> Option<T> {
         let entry = self.take_node(key)?;
@@ -114,6 +139,27 @@ impl Fields {
         if !self.is_set(key) {
             let message = format!("{} needs `{key}`", self.what);
             reader.report(Diagnostic::new(Code::MissingField, self.place, message));
+        }
+    }
+
+    /// Reports a list that must not be empty and is.
+    pub(crate) fn require_items(&self, key: &str, reader: &mut Reader) {
+        let entry = self.entries.iter().find(|entry| &*entry.key == key);
+        if let Some(entry) =
+            entry.filter(|entry| matches!(&entry.value.data, Data::List(items) if items.is_empty()))
+        {
+            let message = format!("`{key}` of {} is empty", self.what);
+            reader.report(Diagnostic::new(Code::MissingField, entry.value.span, message));
+        }
+    }
+
+    /// Reports two fields that say the same thing.
+    pub(crate) fn conflict(&self, [one, other]: [&str; 2], reader: &mut Reader) {
+        if self.is_set(one) && self.is_set(other) {
+            let message = format!("`{one}` and `{other}` say the same thing");
+            reader.report(
+                Diagnostic::new(Code::ConflictingFields, self.place, message).hint("keep one of them"),
+            );
         }
     }
 

@@ -4,10 +4,11 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use super::fields::{Fields, FromNode, Reader, Record, record};
-use super::step::{Common, KindName, Step, check_step_id};
+use super::step::{Common, KindName, Step, check_step_id, misspelt_kind};
 use super::value::{Names, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Entry, Node};
+use crate::source::Span;
 
 /// Steps by name, with the one to start at.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -72,6 +73,9 @@ impl FromNode for GraphCase {
         if !fields.is_set("else") {
             fields.require("if", reader);
             fields.require("then", reader);
+        } else if fields.is_set("if") || fields.is_set("then") {
+            let message = "`else` stands in an entry of its own, after those with `if` and `then`";
+            reader.report(Diagnostic::new(Code::ConflictingFields, fields.place, message));
         }
         let case = Self::read(&mut fields, reader);
         fields.finish([Self::KEYS], reader);
@@ -100,11 +104,18 @@ impl Graph {
         for entry in entries {
             let key = Text { value: entry.key.into(), span: entry.key_span };
             if key.value == "start" {
+                if let Some(start) = &graph.start {
+                    let message = "`start` beside the steps and among them both say where a run starts";
+                    reader.report(
+                        Diagnostic::new(Code::ConflictingFields, start.span, message)
+                            .hint("keep one of them"),
+                    );
+                }
                 if let Data::Text(name) = entry.value.data {
                     graph.start = Some(Text { value: name.into(), span: entry.value.span });
                     continue;
                 }
-                graph.start.get_or_insert_with(|| key.clone());
+                graph.start = Some(key.clone());
             }
             graph.steps.extend(GraphStep::read(key, entry.value, reader));
         }
@@ -123,11 +134,23 @@ impl GraphStep {
 
     fn read_named(key: Text, node: Node, reader: &mut Reader) -> Option<Self> {
         let mut fields = Fields::open(node, "a step", reader)?;
+        // A list under `else` belongs to a `branch` step, a name to the transition.
+        let else_steps = fields.take_list("else");
         let transition = Transition::read(&mut fields, reader);
-        let kind_is_written = fields.has("kind");
+        fields.put_back(else_steps);
+        let misspelt = misspelt_kind(&fields);
+        let kind_is_written = fields.is_set("kind");
         let mut common = Common::read(&mut fields, reader);
-        if common.kind.as_ref().is_none_or(|kind| kind.value != KindName::Workflow) {
-            common.id = common.id.or(fields.take("name", reader));
+        if common.kind.as_ref().is_none_or(|kind| kind.value != KindName::Workflow)
+            && let Some(name) = fields.take::<Text>("name", reader)
+        {
+            if common.id.is_some() {
+                let message = "`id` and `name` both say what the step is called";
+                reader.report(
+                    Diagnostic::new(Code::ConflictingFields, name.span, message).hint("keep one of them"),
+                );
+            }
+            common.id.get_or_insert(name);
         }
         let id = common.id.get_or_insert_with(|| key.clone());
         check_step_id(Some(&id.value), id.span, reader);
@@ -140,7 +163,8 @@ impl GraphStep {
             );
         }
         transition.check(fields.place, reader);
-        let fallback = if kind_is_written { KindName::Pass } else { transition.fallback_kind(&mut fields) };
+        let implied = transition.fallback_kind(&mut fields);
+        let fallback = if kind_is_written { misspelt.unwrap_or(KindName::Pass) } else { implied };
         let mut known = Transition::KEYS.to_vec();
         known.push("name");
         let step = Step::read_rest(common, Some(fallback), &known, fields, reader)?;
@@ -163,7 +187,25 @@ impl Transition {
         if only_leads_on && !says_no_tool { KindName::Pass } else { KindName::Approve }
     }
 
-    fn check(&self, place: crate::source::Span, reader: &mut Reader) {
+    /// The `else` entries of a branch other than the last entry, and beside an `else` on the step.
+    fn check_else(&self, place: Span, reader: &mut Reader) {
+        let cases = self.branch.as_deref().unwrap_or_default();
+        let last = cases.len().saturating_sub(1);
+        let mut misplaced = cases.iter().enumerate().filter(|(at, _)| *at < last || self.r#else.is_some());
+        if let Some(name) = misplaced.find_map(|(_, case)| case.r#else.as_ref()) {
+            let message = "a branch has one `else`, as its last entry or on the step";
+            reader.report(Diagnostic::new(Code::ConflictingFields, name.span, message));
+        }
+        if self.branch.is_some() && cases.is_empty() {
+            reader.report(Diagnostic::new(Code::MissingField, place, "`branch` needs at least one case"));
+        }
+        if self.parallel.as_ref().is_some_and(|names| names.0.is_empty()) {
+            reader.report(Diagnostic::new(Code::MissingField, place, "`parallel` needs at least one step"));
+        }
+    }
+
+    fn check(&self, place: Span, reader: &mut Reader) {
+        self.check_else(place, reader);
         let done = self.done.as_ref().is_some_and(|done| done.value);
         let ways = [
             ("next", self.next.is_some()),

@@ -3,6 +3,7 @@
 pub(crate) mod fields;
 pub mod graph;
 pub mod head;
+pub mod input;
 pub mod policy;
 pub mod reference;
 pub mod retry;
@@ -30,6 +31,9 @@ pub struct Spec {
     /// Its steps.
     #[serde(flatten)]
     pub body: Body,
+    /// Whether it says nothing about its name.
+    #[serde(skip)]
+    pub unnamed: bool,
     /// The place to blame for what concerns the whole definition.
     #[serde(skip)]
     pub place: Span,
@@ -63,6 +67,7 @@ impl Spec {
 pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
     let root = document::read(source, out)?;
     let place = Span::new(root.span.start as usize, root.span.start as usize + 1);
+    let unnamed = root.get("name").is_none();
     let mut reader = Reader { out, step: None, steps: 0, depth: 0 };
     let (head, body) = match root.data {
         Data::List(_) => (Head::default(), Steps::from_node(root, &mut reader).map(list)),
@@ -78,7 +83,7 @@ pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
         }
     };
     head.check(&mut reader);
-    Some(Spec { head, body: body?, place })
+    Some(Spec { head, body: body?, unnamed, place })
 }
 
 fn list(steps: Steps) -> Body {
@@ -92,13 +97,22 @@ fn read_map(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     }
     let mut fields = Fields::open(root, "a definition", reader)?;
     let head = Head::read(&mut fields, reader);
+    // Editors find the JSON Schema by it.
+    fields.take_node("$schema");
+    fields.conflict(["steps", "flow"], reader);
     let body = if let Some(flow) = fields.take_node(if steps_is_map { "steps" } else { "flow" }) {
         let start = fields.take("start", reader);
         read_graph(flow.value, start, reader)
     } else {
         fields.require("steps", reader);
+        if let Some(start) = fields.take_node("start") {
+            let message = "`start` belongs to the graph form; a list starts with its first step";
+            reader
+                .report(Diagnostic::new(Code::ConflictingFields, start.key_span, message).hint("remove it"));
+        }
         fields.take("steps", reader).map(list)
     };
+    ["steps", "flow"].into_iter().for_each(|key| drop(fields.take_node(key)));
     fields.finish([Head::KEYS, &["steps", "flow", "start"]], reader);
     Some((head, body))
 }
@@ -116,11 +130,15 @@ fn is_bare_graph(root: &Node) -> bool {
 
 fn read_bare_graph(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     let Data::Map(entries) = root.data else { return None };
-    let is_head =
-        |entry: &Entry| Head::KEYS.contains(&&*entry.key) && !graph::looks_like_a_step(&entry.value);
-    let (head, steps): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_head);
+    let is_step = |entry: &Entry| {
+        &*entry.key == "start"
+            || (matches!(entry.value.data, Data::Map(_)) && !Head::KEYS.contains(&&*entry.key))
+    };
+    let (steps, head): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_step);
     let mut fields = Fields::open(Node { span: root.span, data: Data::Map(head) }, "a definition", reader)?;
     let head = Head::read(&mut fields, reader);
+    fields.take_node("$schema");
+    fields.finish([Head::KEYS, &["start"]], reader);
     Some((head, Some(Body::Graph(Graph::read(steps, None, reader)))))
 }
 

@@ -19,8 +19,10 @@ record! {
         /// `approve` or `wait`, of the waiting.
         timeout: Spanned<Period>,
         /// The same as `timeout`, in seconds.
+        #[schemars(range(min = 1))]
         timeout_secs: Spanned<u64>,
         /// The same as `timeout`, in seconds.
+        #[schemars(range(min = 1))]
         timeout_s: Spanned<u64>,
         /// When and how often a failed attempt is repeated. On a `foreach`, `parallel` or `branch` it is
         /// the default of the steps inside.
@@ -140,7 +142,7 @@ record! {
     /// A read-only call that tells whether a call with an unknown outcome took place.
     pub struct Verify("`verify`") {
         /// The tool to call.
-        @required tool: ToolName,
+        @required tool: Spanned<ToolName>,
         /// Its arguments.
         args: Node,
         /// A condition on its `result`: true means that the call took place.

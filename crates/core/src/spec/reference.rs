@@ -35,14 +35,14 @@ pub fn markdown() -> String {
     page.heading(2, "A definition");
     page.fields(&schema["anyOf"][0], Head::KEYS);
     page.line(
-        "`steps` is a list (tree or DAG) or a map of name to step (graph; also called `flow`, with `start`).",
+        "\n`steps` is a list (tree or DAG) or a map of name to step (graph; also called `flow`, with `start`).",
     );
     page.steps();
     page.policies();
     page.heading(2, "Where a step of the graph form leads");
     page.fields(&page.parts["GraphStep"]["anyOf"][0], Transition::KEYS);
     page.line(
-        "The key of a step is its id; `name` or `id` inside it gives it another, and both spellings work.",
+        "\nThe key of a step is its id; `name` or `id` inside it gives it another, and both spellings work.",
     );
     page.heading(2, "Parts");
     PARTS.iter().for_each(|name| page.part(name));
@@ -254,7 +254,7 @@ Names with a hyphen are written as they are (`steps.my-step.output`), so a subtr
 
 `if`, `cases` and everything between `{{` and `}}` are expressions: `== != < <= > >= in`, `and or not` (also
 `&& || !`), `+ - * / %`, `a ? b : c`, `[1, 2]`, text in single or double quotes, `true false null nil`, and
-functions as `f(x)`, `x.f()` or `x | f`. False are `false`, `null`, 0, \"\" and empty lists and maps.
+functions as `f(x)`, `x.f()` or `x | f`, which bind tighter than operators. False are `false`, `null`, 0, \"\" and empty lists and maps.
 
 A condition of the graph form may also be one of six: `result == true`, `result == false`, `result == nil`,
 `result != nil`, `result == words`, `result != words`. `true` and `false` match their text as well, `nil` matches

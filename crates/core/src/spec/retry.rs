@@ -22,6 +22,7 @@ record! {
     /// When and how often a failed attempt is repeated.
     pub struct RetryFields("a retry policy") {
         /// Attempts in all, the first one included; 1 means no retry.
+        #[schemars(range(min = 1))]
         @required max_attempts: Spanned<u32>,
         /// How the delay grows; `exponential` by default.
         backoff: Backoff,

@@ -17,11 +17,17 @@ pub fn definition_schema() -> Value {
     let head = properties::<Head>(&mut generator);
     let list = generator.subschema_for::<Steps>().to_value();
     let graph_step = generator.subschema_for::<GraphStepSchema>();
-    let graph =
-        json!({ "type": "object", "additionalProperties": graph_step, "description": "Steps by name." });
     let start = json!({ "type": "string", "description": "The step to start at." });
+    let first = json!({ "anyOf": [start, graph_step], "description": "The step to start at, or its name." });
+    let graph = json!({
+        "type": "object",
+        "description": "Steps by name.",
+        "properties": { "start": first },
+        "additionalProperties": graph_step,
+    });
     let with = |extra: &[(&str, &Value)]| {
         let mut all = head.clone();
+        all.insert("$schema".into(), json!({ "type": "string" }));
         all.extend(extra.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())));
         all
     };
@@ -38,7 +44,7 @@ pub fn definition_schema() -> Value {
         {
             "type": "object",
             "description": "Graph without a wrapper: the steps stand at the top.",
-            "properties": with(&[("start", &json!({ "anyOf": [start, graph_step] })), ("steps", &json!(false)), ("flow", &json!(false))]),
+            "properties": with(&[("start", &first), ("steps", &json!(false)), ("flow", &json!(false))]),
             "additionalProperties": graph_step,
         },
         { "description": "A list of steps and nothing else.", "$ref": "#/$defs/Steps" },
@@ -76,8 +82,11 @@ fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
     }
 }
 
+/// What an id looks like.
+const ID: &str = "^[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*$";
+
 /// All kinds, in the order in which the reference lists them.
-pub(super) const KINDS: &[KindName] = &[
+pub(crate) const KINDS: &[KindName] = &[
     KindName::Tool,
     KindName::ToolRemote,
     KindName::Foreach,
@@ -90,6 +99,21 @@ pub(super) const KINDS: &[KindName] = &[
     KindName::Pass,
 ];
 
+/// The fields of which a kind needs one set.
+fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
+    match kind {
+        KindName::Tool => Some(&[&["tool"], &["agent", "action"]]),
+        KindName::ToolRemote => Some(&[&["dcc", "tool"]]),
+        KindName::Parallel => Some(&[&["branches"], &["steps"]]),
+        KindName::Branch => Some(&[&["on", "then"], &["if", "then"], &["cases"]]),
+        KindName::Sleep => Some(&[&["for"], &["until"]]),
+        _ => None,
+    }
+}
+
+/// Where a step of the graph form leads: one of these.
+const LEADS: &[&str] = &["next", "branch", "parallel", "join", "done"];
+
 /// A step of one kind. `extra` are the fields of the graph form, which also allows a step to be a gate
 /// without saying so.
 fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut SchemaGenerator) -> Value {
@@ -101,11 +125,17 @@ fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut S
     if let Some(Value::Object(fields)) = own.get("properties") {
         all.extend(fields.clone());
     }
-    all.insert("kind".into(), json!({ "const": kind.word() }));
+    all.insert("kind".into(), json!({ "enum": [kind.word(), null] }));
+    all.insert("id".into(), json!({ "type": "string", "pattern": ID, "description": "The step's name, unique in the definition." }));
     let mut required: Vec<Value> = own.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut schema = json!({ "title": kind.word(), "description": own.get("description"), "type": "object" });
     if let Some(extra) = extra {
         all.extend(extra.clone());
+        let leads: Vec<Value> = LEADS.iter().map(|key| json!({ "required": [key] })).collect();
+        schema["allOf"] = json!([{ "anyOf": leads }]);
+        if kind == KindName::Branch {
+            all.insert("else".into(), json!({ "description": "Steps, or the step that follows." }));
+        }
         all.remove("depends_on");
         if matches!(kind, KindName::Approve | KindName::Pass) {
             all.insert("tool".into(), json!({ "type": "null" }));
@@ -115,7 +145,10 @@ fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut S
         required.push("id".into());
         let telltales = TELLTALES.iter().filter(|(_, told)| *told == kind).map(|(key, _)| *key);
         let told: Vec<Value> = telltales.chain(["kind"]).map(|key| json!({ "required": [key] })).collect();
-        schema["anyOf"] = told.into();
+        schema["allOf"] = json!([{ "anyOf": told }]);
+    }
+    if let Some(needs) = one_of(kind) {
+        schema["anyOf"] = needs.iter().map(|keys| json!({ "required": keys })).collect();
     }
     schema["properties"] = all.into();
     schema["required"] = required.into();

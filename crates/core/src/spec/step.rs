@@ -5,8 +5,9 @@ use serde::Serialize;
 
 use super::fields::{Fields, FromNode, Reader, Record, choice, record};
 use super::policy::Policy;
+use super::schema;
 use super::value::{Names, Spanned, Text};
-use crate::diagnostic::{Code, Diagnostic, suggest};
+use crate::diagnostic::{Code, Diagnostic, nearest};
 use crate::document::{Data, Node};
 use crate::limits;
 use crate::source::Span;
@@ -174,11 +175,14 @@ impl FromNode for Step {
     fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
         let mut fields = Fields::open(node, "a step", reader)?;
         let outer = std::mem::take(&mut reader.step);
-        let fallback = fields.has("kind").then_some(KindName::Pass);
+        let fallback = misspelt_kind(&fields);
+        let id_is_unreadable = fields.is_set("id") && !fields.is_text("id");
         let common = Common::read(&mut fields, reader);
         reader.step = common.id.as_ref().map(|id| id.value.clone());
         let (id, span) = common.id.as_ref().map_or((None, fields.place), |id| (Some(id.as_str()), id.span));
-        check_step_id(id, span, reader);
+        if !id_is_unreadable {
+            check_step_id(id, span, reader);
+        }
         let step = Self::read_rest(common, fallback, &[], fields, reader);
         reader.step = outer;
         step
@@ -207,10 +211,11 @@ impl Step {
         let place = common.id.as_ref().map_or(fields.place, |id| id.span);
         let written = common.kind.as_ref().map(|kind| kind.value);
         let Some(kind) = written.or_else(|| told_kind(&fields)).or(fallback) else {
-            report_unknown_kind(&fields, reader);
+            report_unknown_kind(fields, reader);
             return Some(Self::placeholder(common, place));
         };
         fields.call_it(what(kind));
+        report_other_kinds(kind, &mut fields, reader);
         let policy = Policy::read_for(kind, &mut fields, reader);
         let details = Kind::read(kind, &mut fields, reader);
         let own = [Common::KEYS, Kind::keys(kind), extra];
@@ -237,8 +242,7 @@ impl Step {
 
 /// Reports an id that is missing, empty or could not stand in a path or reference.
 pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    let hint = "an id has letters, digits, `_` and `-`, such as `fetch_orders`";
+    let hint = "an id has letters, digits and `_`, with `-` between them, such as `fetch-orders`";
     let (code, message) = match id {
         None => (Code::EmptyStepId, "a step needs an `id`".to_owned()),
         Some("") => (Code::EmptyStepId, "the step's id is empty".to_owned()),
@@ -246,31 +250,54 @@ pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
             Code::InvalidStepId,
             format!("the id has {} characters; the limit is {}", id.len(), limits::NAME_CHARS),
         ),
-        Some(id) if !id.bytes().all(allowed) => (Code::InvalidStepId, format!("`{id}` cannot be a step id")),
+        Some(id) if !id.is_ascii() || !crate::expr::is_name(id) => {
+            (Code::InvalidStepId, format!("`{id}` cannot be a step id"))
+        }
         Some(_) => return,
     };
     reader.report(Diagnostic::new(code, span, message).hint(hint));
 }
 
+/// The kind that a misspelt `kind` most likely means, so that its fields are not reported as well.
+pub(crate) fn misspelt_kind(fields: &Fields) -> Option<KindName> {
+    let word = fields.text("kind").filter(|word| KindName::from_word(word).is_none())?;
+    nearest(word, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
+}
+
 /// The step has no kind and no field that tells one: most likely such a field is misspelt.
-fn report_unknown_kind(fields: &Fields, reader: &mut Reader) {
-    let telltales: Vec<&str> = TELLTALES.iter().map(|(key, _)| *key).chain(["kind"]).collect();
-    let misspelt = fields.keys().find_map(|(key, span)| {
-        crate::diagnostic::nearest(key, telltales.iter().copied()).map(|near| (key.to_owned(), span, near))
-    });
-    let diagnostic = match misspelt {
-        Some((key, span, near)) => {
-            Diagnostic::new(Code::UnknownKey, span, format!("unknown key `{key}` in a step"))
-                .hint(format!("did you mean `{near}`?"))
+fn report_unknown_kind(mut fields: Fields, reader: &mut Reader) {
+    let telltales: Vec<&str> = TELLTALES.iter().map(|(key, _)| *key).collect();
+    let empty = telltales.iter().find_map(|key| fields.take_node(key));
+    let misspelt = fields.keys().any(|(key, _)| nearest(key, telltales.iter().copied()).is_some());
+    if let Some(empty) = empty {
+        let message = format!("`{}` needs a value", empty.key);
+        reader.report(Diagnostic::new(Code::MissingField, empty.key_span, message));
+    } else if !misspelt {
+        let kinds = crate::diagnostic::quoted(KindName::WORDS);
+        let diagnostic =
+            Diagnostic::new(Code::MissingField, fields.place, "nothing tells what this step does");
+        reader.report(diagnostic.hint(format!("give it a `tool`, or a `kind`: {kinds}")));
+    }
+    let all = schema::KINDS.iter().map(|kind| Kind::keys(*kind)).chain([Common::KEYS, Policy::KEYS]);
+    let all: Vec<&[&'static str]> = all.collect();
+    fields.drop_known(&all);
+    // Those that tell a kind first, so that the hint names the one that is missing.
+    fields.finish([&telltales[..]].into_iter().chain(all), reader);
+}
+
+/// Reports fields that would make the step one of another kind.
+fn report_other_kinds(kind: KindName, fields: &mut Fields, reader: &mut Reader) {
+    for (key, other) in TELLTALES {
+        if *other == kind || Kind::keys(kind).contains(key) {
+            continue;
         }
-        None => Diagnostic::new(Code::MissingField, fields.place, "nothing tells what this step does").hint(
-            format!(
-                "give it a `tool`, or a `kind`: {}",
-                suggest("", KindName::WORDS).unwrap_or_default().trim_start_matches("possible here: ")
-            ),
-        ),
-    };
-    reader.report(diagnostic);
+        if let Some(entry) = fields.take_node(key) {
+            let message =
+                format!("`{key}` makes a `{}` step, but this is a `{}` step", other.word(), kind.word());
+            let diagnostic = Diagnostic::new(Code::ConflictingFields, entry.key_span, message);
+            reader.report(diagnostic.hint("a step is of one kind; put it into a step of its own"));
+        }
+    }
 }
 
 /// The steps of a block.
@@ -291,7 +318,16 @@ impl FromNode for Steps {
             return None;
         };
         reader.depth += 1;
-        let steps = items.into_iter().filter_map(|item| Step::from_node(item, reader)).collect();
+        let mut steps = Vec::with_capacity(items.len());
+        for item in items {
+            let is_map = matches!(item.data, Data::Map(_));
+            let place = item.span;
+            match Step::from_node(item, reader) {
+                Some(step) => steps.push(step),
+                None if !is_map => steps.push(Step::placeholder(Common::default(), place)),
+                None => {}
+            }
+        }
         reader.depth -= 1;
         Some(Self(steps))
     }

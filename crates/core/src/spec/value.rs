@@ -195,17 +195,19 @@ impl Period {
 }
 
 impl Period {
+    /// A thousand years: beyond it, no deadline can be kept and dates overflow.
+    pub(crate) const LONGEST: Self = Self { millis: 31_556_952_000_000 };
     pub(crate) const HINT: &str =
         "write seconds (`90`), or text such as \"500ms\", \"5m\", \"1h 30m\", \"2 days\"";
 
     /// Reads a number of seconds or a text.
     pub(crate) fn from_data(data: &Data) -> Result<Self, String> {
-        /// A thousand years: beyond it, no deadline can be kept and dates overflow.
-        const LONGEST_SECONDS: f64 = 31_556_952_000.0;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let longest = Self::LONGEST.millis as f64 / 1000.0;
         match data {
             Data::Text(text) => Self::parse(text),
             Data::Number(number) => match number.as_f64() {
-                Some(seconds) if (0.0..=LONGEST_SECONDS).contains(&seconds) =>
+                Some(seconds) if (0.0..=longest).contains(&seconds) =>
                 {
                     #[expect(
                         clippy::cast_possible_truncation,

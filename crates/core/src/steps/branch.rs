@@ -45,7 +45,7 @@ impl Branch {
                 let message = "`then` belongs to `on` or `if`; each of the `cases` has its own";
                 reader.report(Diagnostic::new(Code::ConflictingFields, fields.place, message));
             }
-            ["cases"] => {}
+            ["cases"] => fields.require_items("cases", reader),
             [_] => fields.require("then", reader),
             [one, other, ..] => {
                 let message = format!("`{one}` and `{other}` are both conditions of this branch");

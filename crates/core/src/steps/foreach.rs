@@ -16,6 +16,7 @@ record! {
         /// The steps that run for each item.
         @required steps: Steps,
         /// How many items run at the same time; 1 by default.
+        #[schemars(range(min = 1))]
         concurrency: Spanned<u32>,
         /// What a failed item does to the others. With `continue`, each result is
         /// `{status, output}` or `{status, error}`.

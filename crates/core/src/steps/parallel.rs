@@ -22,6 +22,7 @@ record! {
         /// Steps that are a branch each.
         steps: Steps,
         /// How many branches run at the same time; all by default.
+        #[schemars(range(min = 1))]
         concurrency: Spanned<u32>,
         /// What a failed branch does to the others. With `continue`, each result is
         /// `{status, output}` or `{status, error}`.

@@ -1,6 +1,5 @@
 //! `tool` and `tool_remote`: one call of an MCP tool.
 
-use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Node;
 use crate::spec::fields::{Fields, Reader, Record, record};
 use crate::spec::step::KindName;
@@ -33,14 +32,7 @@ impl Tool {
         }
         fields.require(tool_key, reader);
         let ways = [["server", "dcc"], ["server", "agent"], ["dcc", "agent"], ["tool", "action"]];
-        for [one, other] in ways {
-            if fields.is_set(one) && fields.is_set(other) {
-                let message = format!("`{one}` and `{other}` say the same thing");
-                reader.report(
-                    Diagnostic::new(Code::ConflictingFields, fields.place, message).hint("keep one of them"),
-                );
-            }
-        }
+        ways.into_iter().for_each(|pair| fields.conflict(pair, reader));
         Self::read(fields, reader)
     }
 

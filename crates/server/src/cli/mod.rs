@@ -36,7 +36,7 @@ impl Cli {
         result.unwrap_or_else(|error| {
             // A reader that has seen enough (`| head`) closes the pipe; that is no failure to report.
             if error.kind() == std::io::ErrorKind::BrokenPipe {
-                return ExitCode::SUCCESS;
+                return ExitCode::from(exit::BROKEN_PIPE);
             }
             let _ = writeln!(anstream::stderr(), "error: cannot write the output: {error}");
             ExitCode::from(exit::CANNOT_READ)
@@ -50,4 +50,6 @@ mod exit {
     pub(super) const ERRORS: u8 = 1;
     /// A file cannot be read, or the command line is wrong.
     pub(super) const CANNOT_READ: u8 = 2;
+    /// The reader of the output went away: what a shell reports for it.
+    pub(super) const BROKEN_PIPE: u8 = 141;
 }

@@ -1,0 +1,231 @@
+//! Declared inputs: a JSON Schema each.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+use super::fields::{FromNode, Reader};
+use crate::diagnostic::{Code, Diagnostic, nearest, quoted, suggest};
+use crate::document::{Data, Entry, Node};
+
+/// One declared input.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Its JSON Schema, with `default` and without `optional`.
+    pub schema: Node,
+    /// Whether a run may be started without it.
+    pub optional: bool,
+}
+
+/// The keywords of JSON Schema whose value is a number.
+const NUMBERS: &[&str] = &[
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minItems",
+    "maxItems",
+    "minContains",
+    "maxContains",
+    "minProperties",
+    "maxProperties",
+];
+/// The other keywords of JSON Schema.
+const KEYWORDS: &[&str] = &[
+    "type",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "enum",
+    "const",
+    "format",
+    "pattern",
+    "items",
+    "prefixItems",
+    "contains",
+    "uniqueItems",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "propertyNames",
+    "required",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$ref",
+    "$defs",
+    "$comment",
+    "$id",
+    "$schema",
+    "$anchor",
+    "optional",
+];
+const TYPES: &[&str] = &["string", "number", "integer", "boolean", "array", "object", "null"];
+
+impl Input {
+    /// The value if none is given.
+    pub fn default(&self) -> Option<&Node> {
+        self.schema.get("default")
+    }
+
+    /// Reports keywords that mean nothing and values that a keyword cannot take.
+    fn check(&self, reader: &mut Reader) {
+        let Data::Map(entries) = &self.schema.data else { return };
+        for entry in entries {
+            let key = &*entry.key;
+            if key == "required" && matches!(entry.value.data, Data::Bool(_)) {
+                let message = "`required: true` or `false` is no JSON Schema; inputs are required";
+                let diagnostic = Diagnostic::new(Code::WrongType, entry.key_span, message);
+                reader.report(diagnostic.hint("write `optional: true`, or give it a `default`"));
+            } else if NUMBERS.contains(&key) && !matches!(entry.value.data, Data::Number(_)) {
+                reader.wrong_type(&entry.value, "a number");
+            } else if !KEYWORDS.contains(&key) && !NUMBERS.contains(&key) && !key.starts_with("x-") {
+                let message = format!("unknown key `{key}` in the JSON Schema of an input");
+                let mut diagnostic = Diagnostic::new(Code::UnknownKey, entry.key_span, message);
+                let near = nearest(key, KEYWORDS.iter().chain(NUMBERS).copied());
+                diagnostic.hint = near.map(|near| format!("did you mean `{near}`?"));
+                reader.report(diagnostic);
+            }
+        }
+        self.check_pattern(reader);
+        self.check_types(reader);
+        self.check_choices(reader);
+    }
+
+    fn check_pattern(&self, reader: &mut Reader) {
+        let Some(pattern) = self.schema.get("pattern") else { return };
+        match pattern.as_text().map(crate::expr::compile_regex) {
+            None => reader.wrong_type(pattern, "text"),
+            Some(Ok(_)) => {}
+            Some(Err(reason)) => {
+                let message = format!("not a regular expression: {reason}");
+                reader.report(Diagnostic::new(Code::InvalidValue, pattern.span, message));
+            }
+        }
+    }
+
+    fn check_choices(&self, reader: &mut Reader) {
+        let Some(choices) = self.schema.get("enum") else { return };
+        let Data::List(items) = &choices.data else { return reader.wrong_type(choices, "a list") };
+        let is_choice = |default: &&Node| items.iter().any(|item| item.to_value() == default.to_value());
+        if let Some(default) = self.default().filter(|default| !is_choice(default)) {
+            let message = "the default is not one of the values in `enum`";
+            reader.report(Diagnostic::new(Code::InvalidValue, default.span, message));
+        }
+    }
+
+    fn check_types(&self, reader: &mut Reader) {
+        let Some(kind) = self.schema.get("type") else { return };
+        let named: Vec<&Node> = match &kind.data {
+            Data::Text(_) => vec![kind],
+            Data::List(kinds) => kinds.iter().collect(),
+            _ => return reader.wrong_type(kind, &format!("one of {}", quoted(TYPES))),
+        };
+        for node in &named {
+            let word = node.as_text().unwrap_or_default();
+            if !TYPES.contains(&word) {
+                let mut diagnostic =
+                    Diagnostic::new(Code::InvalidValue, node.span, format!("`{word}` is no JSON type"));
+                diagnostic.hint = suggest(word, TYPES);
+                return reader.report(diagnostic);
+            }
+        }
+        let fits =
+            |default: &Node| named.iter().any(|node| has_type(default, node.as_text().unwrap_or_default()));
+        if let Some(default) = self.default().filter(|default| !fits(default)) {
+            let message =
+                format!("the default is {}, which the input's type does not allow", default.type_name());
+            reader.report(Diagnostic::new(Code::InvalidValue, default.span, message));
+        }
+    }
+}
+
+fn has_type(node: &Node, word: &str) -> bool {
+    match &node.data {
+        Data::Null => word == "null",
+        Data::Bool(_) => word == "boolean",
+        Data::Number(number) => {
+            word == "number" || (word == "integer" && number.as_f64().is_some_and(|n| n.fract() == 0.0))
+        }
+        Data::Text(_) => word == "string",
+        Data::List(_) => word == "array",
+        Data::Map(_) => word == "object",
+    }
+}
+
+impl FromNode for Input {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let span = node.span;
+        let mut entries = match node.data {
+            Data::Map(entries) => entries,
+            // `date: string` is short for `date: { type: string }`.
+            Data::Text(_) => vec![Entry { key: "type".into(), key_span: span, value: node }],
+            _ => {
+                reader.wrong_type(&node, "a JSON Schema (a map), or the name of a type");
+                return None;
+            }
+        };
+        let mut optional = false;
+        if let Some(at) = entries.iter().position(|entry| &*entry.key == "optional") {
+            optional = bool::from_node(entries.swap_remove(at).value, reader)?;
+        }
+        let input = Self { schema: Node { span, data: Data::Map(entries) }, optional };
+        input.check(reader);
+        Some(input)
+    }
+}
+
+impl Serialize for Input {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Data::Map(entries) = &self.schema.data else { return self.schema.serialize(serializer) };
+        let mut entries = entries.clone();
+        if self.optional {
+            let value = Node { data: Data::Bool(true), ..Node::default() };
+            entries.push(Entry { key: "optional".into(), key_span: value.span, value });
+        }
+        Node { data: Data::Map(entries), span: self.schema.span }.serialize(serializer)
+    }
+}
+
+impl JsonSchema for Input {
+    fn schema_name() -> Cow<'static, str> {
+        "Input".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A JSON Schema, or the name of a type.",
+            "anyOf": [
+                { "enum": TYPES },
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": { "anyOf": [{ "enum": TYPES }, { "type": "array", "items": { "enum": TYPES } }] },
+                        "description": { "type": "string" },
+                        "default": { "description": "The value if none is given." },
+                        "optional": { "type": "boolean", "description": "Whether a run may be started without it." },
+                    },
+                },
+            ],
+        })
+    }
+}
