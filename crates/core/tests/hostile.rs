@@ -213,6 +213,79 @@ fn more_problems_than_anyone_reads() {
 }
 
 #[test]
+fn references_from_far_away() {
+    let mut text = String::from("name: far\nsteps:\n - {id: s0, tool: t}\n");
+    for at in 1..10_000 {
+        let _ =
+            writeln!(text, " - {{id: s{at}, tool: t, depends_on: s{}, args: {{x: '{{{{s0.x}}}}'}}}}", at - 1);
+    }
+    assert!(load_small("far.yaml", text).plan.is_some());
+}
+
+#[test]
+fn thousands_of_names_that_mean_nothing() {
+    let mut text = String::from("name: lost\nsteps:\n");
+    for at in 0..5_000 {
+        let _ = writeln!(
+            text,
+            " - {{id: step_{at}, tool: t, depends_on: stop_{at}, args: {{x: '{{{{stop_{at}.x}}}}'}}}}"
+        );
+    }
+    assert_eq!(load_small("lost.yaml", text).diagnostics.len(), limits::DIAGNOSTICS + 1);
+    let dollars = format!("name: d\nsteps: [{{id: a, tool: t, args: {{x: '{}'}}}}]\n", "$a".repeat(30_000));
+    assert_eq!(load_small("d.yaml", dollars).diagnostics.len(), limits::DIAGNOSTICS);
+}
+
+#[test]
+fn a_key_of_a_megabyte() {
+    let loaded =
+        load_small("key.yaml", format!("name: k\nsteps: [{{id: a, tool: t, {}: 1}}]\n", "k".repeat(1_000)));
+    assert_eq!(codes(&loaded), [Code::UnknownKey]);
+    let text = format!(
+        "{{\"name\": \"k\", \"{}\": 1, \"steps\": [{{\"id\": \"a\", \"tool\": \"t\"}}]}}",
+        "k".repeat(1_000_000)
+    );
+    let loaded = load_small("key.json", text);
+    assert_eq!(codes(&loaded), [Code::UnknownKey]);
+    assert!(loaded.diagnostics[0].message.len() <= limits::MESSAGE_BYTES + 3);
+}
+
+#[test]
+fn regular_expressions_without_end() {
+    let mut text = String::from("name: r\ninputs: {x: string}\nsteps:\n");
+    for at in 0..200 {
+        let _ = writeln!(text, " - {{id: s{at}, if: \"matches(x, 'a{{{at}}}')\", then: [], else: []}}");
+    }
+    let loaded = load_small("r.yaml", text);
+    assert_eq!(loaded.diagnostics.len(), 200 - limits::REGEXES);
+    assert!(loaded.diagnostics.iter().all(|diagnostic| diagnostic.code == Code::InvalidExpression));
+}
+
+#[test]
+fn errors_are_shown_before_warnings() {
+    let mut text = String::from("name: w\nstart: s0\nsteps:\n");
+    for at in 0..150 {
+        let _ = writeln!(text, " s{at}: {{tool: t, args: {{x: '{{{{input.i{at}}}}}'}}, next: s{}}}", at + 1);
+    }
+    text.push_str(" s150: {tool: t, done: true, bogus: 1}\n");
+    let loaded = load_small("w.yaml", text);
+    assert_eq!(loaded.diagnostics.len(), limits::DIAGNOSTICS + 1);
+    assert!(codes(&loaded).contains(&Code::UnknownKey));
+    assert_eq!(codes(&loaded).last(), Some(&Code::TooManyWarnings));
+}
+
+#[test]
+fn a_drawing_of_a_dense_graph() {
+    let mut text = String::from("name: dense\nsteps:\n");
+    for at in 0..300 {
+        let before: Vec<String> = (0..at).map(|other| format!("s{other}")).collect();
+        let _ = writeln!(text, " - {{id: s{at}, tool: t, depends_on: [{}]}}", before.join(", "));
+    }
+    let plan = load_small("dense.yaml", text).plan.unwrap();
+    assert!(steprail_core::draw::svg(&steprail_core::draw::Picture::of(&plan)).len() < 10_000_000);
+}
+
+#[test]
 fn terminal_escapes_do_not_reach_the_terminal() {
     let text = r#"{"name": "a\u001b[31m\u202Eb", "steps": [{"id": "a", "tool": "t", "x\u001b[2J": 1}]}"#;
     let yaml = "name: \"\u{1b}[31m\u{202e}\"\nsteps: []\n";
