@@ -41,6 +41,7 @@ record! {
         /// The step that follows.
         next: Text,
         /// The steps that may follow: the first whose condition holds does.
+        #[schemars(length(min = 1))]
         branch: Vec<GraphCase>,
         /// The step that follows if no condition of `branch` holds.
         r#else: Text,
@@ -104,7 +105,7 @@ impl Graph {
         for entry in entries {
             let key = Text { value: entry.key.into(), span: entry.key_span };
             if key.value == "start" {
-                if let Some(start) = &graph.start {
+                if let Some(start) = graph.start.as_ref().filter(|start| start.value != "start") {
                     let message = "`start` beside the steps and among them both say where a run starts";
                     reader.report(
                         Diagnostic::new(Code::ConflictingFields, start.span, message)

@@ -15,7 +15,8 @@ use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workfl
 pub fn definition_schema() -> Value {
     let mut generator = SchemaGenerator::default();
     let head = properties::<Head>(&mut generator);
-    let list = generator.subschema_for::<Steps>().to_value();
+    let mut list = generator.subschema_for::<Steps>().to_value();
+    list["minItems"] = 1.into();
     let graph_step = generator.subschema_for::<GraphStepSchema>();
     let start = json!({ "type": "string", "description": "The step to start at." });
     let first = json!({ "anyOf": [start, graph_step], "description": "The step to start at, or its name." });

@@ -15,6 +15,7 @@ record! {
         /// The steps that run if the condition holds.
         then: Steps,
         /// Several conditions, tried in order.
+        #[schemars(length(min = 1))]
         cases: Vec<Case>,
         /// The steps that run if no condition holds. Without it, the run fails with `no_branch_matched`.
         r#else: Steps,
