@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::graph::Leads;
 use super::order::{Reach, resolve_dependencies};
 use super::outline::{Flow, Outline, index};
-use super::scope::{ROOTS, Undeclared};
+use super::scope::Undeclared;
 use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::Node;
@@ -17,7 +17,7 @@ use crate::limits::RunLimits;
 use crate::source::{Source, Span};
 use crate::spec::head::{Head, OnRestart};
 use crate::spec::value::{Spanned, Text};
-use crate::spec::{Body, Spec, step};
+use crate::spec::{Body, Spec};
 use crate::steps::OnFail;
 
 /// Compiles a definition. `None` if it has errors, which are in `out`.
@@ -45,7 +45,7 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
 fn undeclared(spec: &Spec) -> Undeclared {
     match &spec.body {
         Body::Graph(_) => Undeclared::Empty,
-        Body::List { .. } if spec.head.name.is_none() && spec.head.inputs.is_none() => Undeclared::Infer,
+        Body::List { .. } if spec.unnamed && spec.head.inputs.is_none() => Undeclared::Infer,
         Body::List { .. } => Undeclared::Refuse,
     }
 }
@@ -70,7 +70,7 @@ pub(super) struct Compiler<'s, 'o> {
 
 impl<'s> Compiler<'s, '_> {
     fn plan(mut self, spec: &'s Spec) -> Plan {
-        self.check_names(spec);
+        self.check_names(spec.unnamed, spec.place);
         let steps = (0..self.outline.steps.len()).map(|at| self.step(StepIx(index(at)))).collect();
         let blocks = self.outline.blocks.iter().map(|block| self.block(block)).collect();
         self.at = None;
@@ -94,52 +94,6 @@ impl<'s> Compiler<'s, '_> {
     pub(super) fn report(&mut self, diagnostic: Diagnostic) {
         let step = diagnostic.step.clone().or_else(|| self.at.map(|at| self.outline.place(at).id.to_owned()));
         self.out.push(Diagnostic { step, ..diagnostic });
-    }
-
-    fn check_names(&mut self, spec: &Spec) {
-        if spec.unnamed {
-            let message =
-                format!("the definition has no `name`; it is called `{}` after its file", self.source.stem());
-            self.report(Diagnostic::new(Code::UnnamedDefinition, spec.place, message).hint("add `name: …`"));
-        }
-        let outline = self.outline;
-        for spec in outline.steps.iter().filter_map(|place| place.spec) {
-            if let Some(id) = &spec.common.id {
-                let other = match id.as_str() {
-                    name if self.declared.contains(name) => "an input",
-                    name if ROOTS.contains(&name) => "a well-known root",
-                    _ => continue,
-                };
-                let message =
-                    format!("`{}` is a step and {other}; the bare name does not mean the step", id.value);
-                self.warn_shadowed(
-                    spec,
-                    id,
-                    message,
-                    format!("read the step as `steps.{}.output`", id.value),
-                );
-            }
-        }
-        for spec in outline.steps.iter().filter_map(|place| place.spec) {
-            let step::Kind::Foreach(foreach) = &spec.kind else { continue };
-            let Some(variable) = &foreach.r#as else { continue };
-            let (other, spelling) = match variable.as_str() {
-                name if self.declared.contains(name) => ("an input", "inputs.x"),
-                name if outline.ids.contains_key(name) => ("a step", "steps.x.output"),
-                _ => continue,
-            };
-            let message = format!(
-                "`{}` is an item and {other}; inside the loop the bare name means the item",
-                variable.value
-            );
-            let hint = format!("rename the item, or write `{}`", spelling.replace('x', variable));
-            self.warn_shadowed(spec, variable, message, hint);
-        }
-    }
-
-    fn warn_shadowed(&mut self, spec: &step::Step, name: &Text, message: String, hint: String) {
-        let diagnostic = Diagnostic::new(Code::ShadowedName, name.span, message).hint(hint);
-        self.report(Diagnostic { step: Some(spec.id().to_owned()), ..diagnostic });
     }
 
     fn inputs(&self) -> Vec<Input> {

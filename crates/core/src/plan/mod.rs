@@ -8,6 +8,7 @@ mod compile;
 mod expressions;
 mod graph;
 mod kinds;
+mod names;
 mod order;
 mod outline;
 mod policies;

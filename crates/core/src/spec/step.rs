@@ -176,6 +176,7 @@ impl FromNode for Step {
         let mut fields = Fields::open(node, "a step", reader)?;
         let outer = std::mem::take(&mut reader.step);
         let fallback = misspelt_kind(&fields);
+        let kind_is_written = fields.is_set("kind");
         let id_is_unreadable = fields.is_set("id") && !fields.is_text("id");
         let common = Common::read(&mut fields, reader);
         reader.step = common.id.as_ref().map(|id| id.value.clone());
@@ -183,7 +184,13 @@ impl FromNode for Step {
         if !id_is_unreadable {
             check_step_id(id, span, reader);
         }
-        let step = Self::read_rest(common, fallback, &[], fields, reader);
+        // A kind that is no kind was reported already; nothing more is known about such a step.
+        let is_unknown = kind_is_written && common.kind.is_none() && fallback.is_none();
+        let step = if is_unknown && told_kind(&fields).is_none() {
+            Some(Self::placeholder(common, fields.place))
+        } else {
+            Self::read_rest(common, fallback, &[], fields, reader)
+        };
         reader.step = outer;
         step
     }
