@@ -103,12 +103,61 @@ fn number(steps: &mut Value, next: &mut usize) {
     }
 }
 
-fn definition() -> impl Strategy<Value = Value> {
+fn tree() -> impl Strategy<Value = Value> {
     steps(2).prop_map(|steps| {
         let mut steps = Value::from(steps);
         number(&mut steps, &mut 0);
         json!({ "name": "random", "inputs": { "x": { "type": "integer", "default": 1 } }, "steps": steps })
     })
+}
+
+/// Steps that wait for some of those before them and read what they gave.
+fn dag() -> impl Strategy<Value = Value> {
+    prop::collection::vec(prop::collection::btree_set(0..12usize, 0..4), 2..12).prop_map(|picks| {
+        let steps = picks.iter().enumerate().map(|(at, picked)| {
+            let before: Vec<String> =
+                picked.iter().filter(|other| **other < at).map(|other| format!("s{other}")).collect();
+            let args: serde_json::Map<_, _> =
+                before.iter().map(|id| (id.clone(), json!(format!("${}_out {{{{{id}.x}}}}", id)))).collect();
+            json!({
+                "id": format!("s{at}"), "agent": "demo", "action": "echo", "args": args, "depends_on": before,
+                "outputs": [format!("s{at}_out")], "retry": at, "timeout": 5,
+            })
+        });
+        json!({ "name": "random", "steps": steps.collect::<Vec<_>>() })
+    })
+}
+
+/// A chain with jumps, gates and forks.
+fn graph() -> impl Strategy<Value = Value> {
+    prop::collection::vec((0..4u8, 0..12usize), 2..12).prop_map(|picks| {
+        let last = picks.len();
+        let mut steps = serde_json::Map::new();
+        for (at, (pick, other)) in picks.iter().enumerate() {
+            let (id, next) = (format!("s{at}"), format!("s{}", at + 1));
+            let step = match pick {
+                0 => json!({ "tool": "demo__echo", "args": { "x": "{{input.x}}" }, "next": next }),
+                1 => json!({ "tool": null, "notify_user": "ann", "timeout_s": 60, "next": next }),
+                2 => json!({
+                    "tool": "demo__echo",
+                    "branch": [{ "if": "result == again", "then": format!("s{}", other % (at + 1)) }, { "else": next }],
+                }),
+                _ => {
+                    for branch in ["left", "right"] {
+                        steps.insert(format!("{id}_{branch}"), json!({ "tool": "demo__echo", "join": next }));
+                    }
+                    json!({ "tool": "demo__echo", "parallel": [format!("{id}_left"), format!("{id}_right")] })
+                }
+            };
+            steps.insert(id, step);
+        }
+        steps.insert(format!("s{last}"), json!({ "tool": "demo__echo", "done": true }));
+        json!({ "name": "random", "start": "s0", "steps": steps })
+    })
+}
+
+fn definition() -> impl Strategy<Value = Value> {
+    prop_oneof![3 => tree().boxed(), 1 => dag().boxed(), 1 => graph().boxed()]
 }
 
 /// YAML in block style, written independently of any library.

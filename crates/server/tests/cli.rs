@@ -104,6 +104,28 @@ fn graph_shows_why_it_cannot_draw() {
     insta::assert_snapshot!(folder.run(&["graph", "typo.yaml"]));
 }
 
+/// The blocks of the README in a language.
+fn readme_blocks(language: &str) -> Vec<String> {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let opening = format!("```{language}\n");
+    readme.split(&opening).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_readme_tells_the_truth() {
+    let typo = include_str!("../../../examples/typo.yaml");
+    let folder = Folder::with(&[]);
+    std::fs::create_dir(folder.0.path().join("examples")).unwrap();
+    std::fs::write(folder.0.path().join("examples/typo.yaml"), typo).unwrap();
+    let shown = folder.run(&["check", "examples/typo.yaml"]);
+    let promised = readme_blocks("text").remove(0);
+    assert!(shown.contains(promised.trim_end().trim_end_matches('…').trim_end()), "{shown}");
+    for definition in readme_blocks("yaml") {
+        let checked = folder.run_with(&["check", "-"], &definition);
+        assert!(checked.contains("1 file checked: no problems"), "{checked}");
+    }
+}
+
 #[test]
 fn schema_is_json() {
     let folder = Folder::with(&[]);
