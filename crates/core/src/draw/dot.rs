@@ -1,28 +1,29 @@
 //! Text for Graphviz.
 
+use super::lines::Lines;
 use super::picture::{Lane, Look, Picture, Shape};
 
 /// The picture as a Graphviz graph.
 pub fn dot(picture: &Picture) -> String {
-    let mut writer = Writer { out: String::new(), count: 0 };
-    writer.line(0, &format!("digraph \"{}\" {{", escape(&picture.title)));
-    writer.line(1, "compound=true; rankdir=TB; fontname=\"sans-serif\"; nodesep=0.4;");
-    writer.line(
+    let mut writer = Writer::default();
+    writer.lines.line(0, &format!("digraph \"{}\" {{", escape(&picture.title)));
+    writer.lines.line(1, "compound=true; rankdir=TB; fontname=\"sans-serif\"; nodesep=0.4;");
+    writer.lines.line(
         1,
         "node [fontname=\"sans-serif\", shape=box, style=\"rounded,filled\", fillcolor=\"#ffffff\"];",
     );
-    writer.line(1, "edge [fontname=\"sans-serif\", fontsize=10];");
+    writer.lines.line(1, "edge [fontname=\"sans-serif\", fontsize=10];");
     writer.lane(&picture.root, 1);
     if let Some(lane) = &picture.on_failure {
         writer.cluster("on failure", 1, |writer| writer.lane(lane, 2));
     }
-    writer.line(0, "}");
-    writer.out
+    writer.lines.line(0, "}");
+    writer.lines.out
 }
 
+#[derive(Default)]
 struct Writer {
-    out: String,
-    count: usize,
+    lines: Lines,
 }
 
 /// Where arrows to and from a shape are tied: the nodes above and below what it contains, and the cluster
@@ -34,31 +35,20 @@ struct Tie {
 }
 
 impl Writer {
-    fn line(&mut self, depth: usize, text: &str) {
-        self.out.push_str(&"  ".repeat(depth));
-        self.out.push_str(text);
-        self.out.push('\n');
-    }
-
-    fn name(&mut self) -> String {
-        self.count += 1;
-        format!("n{}", self.count)
-    }
-
     /// A node that is not seen; it keeps what is inside a cluster above or below what is outside.
     fn anchor(&mut self, depth: usize) -> String {
-        let name = self.name();
-        self.line(depth, &format!("{name} [shape=point, style=invis];"));
+        let name = self.lines.name("n");
+        self.lines.line(depth, &format!("{name} [shape=point, style=invis];"));
         name
     }
 
     fn cluster<T>(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self) -> T) -> (String, T) {
-        self.count += 1;
-        let name = format!("cluster_{}", self.count);
-        self.line(depth, &format!("subgraph {name} {{"));
-        self.line(depth + 1, &format!("label=\"{}\"; style=\"rounded\"; color=\"#8c959f\";", escape(label)));
+        let name = self.lines.name("cluster_");
+        self.lines.line(depth, &format!("subgraph {name} {{"));
+        self.lines
+            .line(depth + 1, &format!("label=\"{}\"; style=\"rounded\"; color=\"#8c959f\";", escape(label)));
         let result = inside(self);
-        self.line(depth, "}");
+        self.lines.line(depth, "}");
         (name, result)
     }
 
@@ -70,7 +60,7 @@ impl Writer {
             attributes.extend(arrow.label.as_ref().map(|label| format!("label=\"{}\"", escape(label))));
             attributes.extend(from.cluster.as_ref().map(|cluster| format!("ltail={cluster}")));
             attributes.extend(to.cluster.as_ref().map(|cluster| format!("lhead={cluster}")));
-            self.line(depth, &format!("{} -> {} [{}];", from.bottom, to.top, attributes.join(", ")));
+            self.lines.line(depth, &format!("{} -> {} [{}];", from.bottom, to.top, attributes.join(", ")));
         }
         ties
     }
@@ -79,7 +69,7 @@ impl Writer {
         if !shape.lanes.is_empty() {
             return self.container(shape, depth);
         }
-        let node = self.name();
+        let node = self.lines.name("n");
         let lines = [&shape.title, &shape.detail].into_iter().chain(&shape.notes);
         let lines: Vec<String> = lines.filter(|line| !line.is_empty()).map(|line| escape(line)).collect();
         let look = match shape.look {
@@ -88,7 +78,7 @@ impl Writer {
             Look::Time => ", shape=ellipse, fillcolor=\"#eef2f6\"",
             _ => "",
         };
-        self.line(depth, &format!("{node} [label=\"{}\"{look}];", lines.join("\\n")));
+        self.lines.line(depth, &format!("{node} [label=\"{}\"{look}];", lines.join("\\n")));
         Tie { top: node.clone(), bottom: node, cluster: None }
     }
 
@@ -106,7 +96,7 @@ impl Writer {
                 };
                 for tie in ties {
                     let line = format!("{top} -> {} -> {bottom} [style=invis];", invisible(&tie));
-                    writer.line(depth + 1, &line);
+                    writer.lines.line(depth + 1, &line);
                 }
             }
             (top, bottom)
@@ -119,8 +109,8 @@ impl Writer {
         if !lane.shapes.is_empty() {
             return self.lane(lane, depth);
         }
-        let node = self.name();
-        self.line(depth, &format!("{node} [label=\"nothing\", shape=plaintext];"));
+        let node = self.lines.name("n");
+        self.lines.line(depth, &format!("{node} [label=\"nothing\", shape=plaintext];"));
         vec![Tie { top: node.clone(), bottom: node, cluster: None }]
     }
 }

@@ -1,42 +1,33 @@
 //! Mermaid text, which Markdown viewers draw.
 
+use super::lines::Lines;
 use super::picture::{Lane, Look, Picture, Shape};
 
 /// The picture as a Mermaid flowchart.
 pub fn mermaid(picture: &Picture) -> String {
-    let mut writer = Writer { out: "flowchart TD\n".into(), count: 0 };
+    let mut writer = Writer::default();
+    writer.lines.line(0, "flowchart TD");
     writer.lane(&picture.root, 1);
     if let Some(lane) = &picture.on_failure {
         writer.group("on failure", 1, |writer| writer.lane(lane, 2));
     }
-    writer.out.push_str("  classDef approve fill:#fff3d6,stroke:#b7791f,color:#1f2328\n");
-    writer.out
+    writer.lines.line(1, "classDef approve fill:#fff3d6,stroke:#b7791f,color:#1f2328");
+    writer.lines.out
 }
 
+#[derive(Default)]
 struct Writer {
-    out: String,
-    count: usize,
+    lines: Lines,
 }
 
 impl Writer {
-    fn line(&mut self, depth: usize, text: &str) {
-        self.out.push_str(&"  ".repeat(depth));
-        self.out.push_str(text);
-        self.out.push('\n');
-    }
-
-    fn name(&mut self) -> String {
-        self.count += 1;
-        format!("n{}", self.count)
-    }
-
     fn group(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self)) -> String {
-        let name = self.name();
-        self.line(depth, &format!("subgraph {name}[\"{}\"]", escape(label)));
+        let name = self.lines.name("n");
+        self.lines.line(depth, &format!("subgraph {name}[\"{}\"]", escape(label)));
         // Without it a group that no arrow enters is drawn across.
-        self.line(depth + 1, "direction TB");
+        self.lines.line(depth + 1, "direction TB");
         inside(self);
-        self.line(depth, "end");
+        self.lines.line(depth, "end");
         name
     }
 
@@ -45,7 +36,7 @@ impl Writer {
         for arrow in &lane.arrows {
             let label =
                 arrow.label.as_ref().map(|label| format!("|\"{}\"|", escape(label))).unwrap_or_default();
-            self.line(depth, &format!("{} -->{label} {}", names[arrow.from], names[arrow.to]));
+            self.lines.line(depth, &format!("{} -->{label} {}", names[arrow.from], names[arrow.to]));
         }
     }
 
@@ -53,7 +44,7 @@ impl Writer {
         if !shape.lanes.is_empty() {
             return self.container(shape, depth);
         }
-        let name = self.name();
+        let name = self.lines.name("n");
         let mut lines = vec![format!("<b>{}</b>", escape(&shape.title))];
         lines.extend((!shape.detail.is_empty()).then(|| escape(&shape.detail)));
         lines.extend(shape.notes.iter().map(|note| format!("<i>{}</i>", escape(note))));
@@ -65,7 +56,7 @@ impl Writer {
             Look::Workflow => format!("{name}[[\"{text}\"]]"),
             _ => format!("{name}[\"{text}\"]"),
         };
-        self.line(depth, &drawn);
+        self.lines.line(depth, &drawn);
         name
     }
 
@@ -90,8 +81,8 @@ impl Writer {
     }
 
     fn empty(&mut self, depth: usize) {
-        let name = self.name();
-        self.line(depth, &format!("{name}[\"nothing\"]"));
+        let name = self.lines.name("n");
+        self.lines.line(depth, &format!("{name}[\"nothing\"]"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod dot;
 mod layout;
+mod lines;
 mod mermaid;
 mod picture;
 mod svg;
