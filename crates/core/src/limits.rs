@@ -14,6 +14,8 @@ pub const STEPS: usize = 20_000;
 pub const BLOCK_DEPTH: usize = 16;
 /// Branches of one `parallel`, and names of one graph-form fork.
 pub const BRANCHES: usize = 1_000;
+/// Steps looked at in all to find where the forks of a graph join.
+pub const FORK_SEARCH: usize = 500_000;
 /// Problems reported for one definition; the rest is counted.
 pub const DIAGNOSTICS: usize = 100;
 /// Bytes of one message.

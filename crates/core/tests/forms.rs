@@ -294,7 +294,7 @@ fn what_people_write_is_understood() {
         ("`start` names the first step among the steps", "{ name: g, flow: { start: b, b: { tool: t, done: true } } }"),
         ("a result may be compared with any text", "
             { name: g, start: a, steps: { a: { tool: t, branch: [
-                { if: result == v1.2, then: b }, { if: result != a/b, then: b }, { if: 'result == https://x.y', then: b },
+                { if: result == v1.2, then: b }, { if: result != p/q, then: b }, { if: 'result == https://x.y', then: b },
                 { if: result == 50%, then: b }, { if: result == not found, then: b }, { else: b } ] },
                 b: { tool: t, done: true } } }"),
         ("names may have letters of any language", "
@@ -306,6 +306,23 @@ fn what_people_write_is_understood() {
         ("a schema may be named for editors", "{ $schema: ./definition.schema.json, name: t, steps: [{ id: a, tool: t }] }"),
         ("null is like nothing", "{ name: t, inputs: null, steps: [{ id: a, kind: null, tool: t, args: null, retry: null }] }"),
         ("windows line ends and tabs", "name: t\r\nsteps:\r\n  - id: a\r\n    tool: t\r\n    args: {\tx: 1 }\r\n"),
+        (
+            "steps of a bare graph may be called like what a definition says about itself",
+            "{ name: g, start: { tool: x, next: publish }, publish: { tool: y, next: output }, output: { tool: z, done: true } }",
+        ),
+        (
+            "the branches of a fork need not say that they join",
+            "{ name: g, start: f, steps: { f: { tool: x, parallel: [b, c], join: d }, b: { tool: y }, c: { tool: y, on_error: { goto: d } }, d: { tool: y, done: true } } }",
+        ),
+        (
+            "the six result forms stand in a list, too",
+            "{ name: t, steps: [{ id: a, tool: t }, { id: b, if: result == active, then: [], else: [] }] }",
+        ),
+        (
+            "a path with a star needs no dollar sign",
+            "{ name: t, inputs: { list: array }, steps: [{ id: l, tool: t }, { id: b, tool: t, args: { x: '{{steps.l.output[*].name}}', y: '{{ size(inputs.list[?@.ok == true]) }}' } }] }",
+        ),
+        ("not may stand twice", "{ name: t, inputs: { a: boolean }, steps: [{ id: s, if: 'not not a', then: [], else: [] }] }"),
         ("a byte order mark", "\u{feff}name: t\nsteps: [{ id: a, tool: t }]\n"),
     ];
     for (why, text) in definitions {

@@ -213,6 +213,23 @@ fn more_problems_than_anyone_reads() {
 }
 
 #[test]
+fn forks_that_nobody_can_match() {
+    let mut text = String::from("name: forks\nstart: f0\nsteps:\n");
+    for at in 0..3_000 {
+        let _ = writeln!(
+            text,
+            " f{at}: {{parallel: [a{at}, b{at}]}}\n a{at}: {{tool: x, next: w0}}\n b{at}: {{tool: x, next: w0}}"
+        );
+        let _ = writeln!(
+            text,
+            " w{at}: {{tool: x, branch: [{{if: result == true, then: w{}}}], else: f{at}}}",
+            (at + 1) % 3_000
+        );
+    }
+    refused("forks.yaml", text, Code::LimitExceeded);
+}
+
+#[test]
 fn references_from_far_away() {
     let mut text = String::from("name: far\nsteps:\n - {id: s0, tool: t}\n");
     for at in 1..10_000 {
@@ -233,7 +250,7 @@ fn thousands_of_names_that_mean_nothing() {
     }
     assert_eq!(load_small("lost.yaml", text).diagnostics.len(), limits::DIAGNOSTICS + 1);
     let dollars = format!("name: d\nsteps: [{{id: a, tool: t, args: {{x: '{}'}}}}]\n", "$a".repeat(30_000));
-    assert_eq!(load_small("d.yaml", dollars).diagnostics.len(), limits::DIAGNOSTICS);
+    assert_eq!(load_small("d.yaml", dollars).diagnostics.len(), limits::DIAGNOSTICS + 1);
 }
 
 #[test]

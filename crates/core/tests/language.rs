@@ -185,6 +185,9 @@ fn jsonpath_gives_one_value_or_a_list() {
         $['list']['files'][1].uri
         $.list.my-key.1a
         $.list.files[*].uri
+        list.files[*].uri
+        list.files[?@.size > 15].uri | size
+        list..uri
         $.list.one[*].uri
         $.list.empty[*].uri
         $.list.files[?@.ok].uri

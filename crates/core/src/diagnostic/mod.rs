@@ -164,7 +164,7 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .take(CANDIDATES)
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= 4 * limit)
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, _)| *distance <= limit)
+        .filter(|(distance, _)| *distance <= limit && *distance < word.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
 }

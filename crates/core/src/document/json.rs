@@ -44,6 +44,8 @@ impl<'t> Reader<'t> {
             Some(b'"') => Data::Text(self.parse(raw)?),
             Some(b't' | b'f') => Data::Bool(self.parse(raw)?),
             Some(b'n') => Data::Null,
+            // YAML has no negative zero among its whole numbers.
+            _ if raw == "-0" => Data::Number(0.into()),
             _ => Data::Number(self.parse(raw)?),
         };
         Ok(Node { span, data })

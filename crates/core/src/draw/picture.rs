@@ -127,11 +127,11 @@ fn lane(plan: &Plan, block: BlockIx, label: Option<String>) -> Lane {
                 }
             }
         }
-        if let OnError::Goto(to) = &step.on_error {
+        if let OnError::Goto(Target::Step(to)) = &step.on_error {
             arrow(to, Some("on error".into()));
         }
         if let Kind::Approve(approve) = &step.kind
-            && let OnDeny::Goto(to) = &approve.on_deny
+            && let OnDeny::Goto(Target::Step(to)) = &approve.on_deny
         {
             arrow(to, Some("denied".into()));
         }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::eval::{Context, EvalError, truthy};
+use super::lexer::{Token, name_length};
 use super::reference::{IfMissing, Ref, RefPath, Resolve, Segment};
 use super::{Expr, Problem, jsonpath, parser};
 use crate::diagnostic::Code;
@@ -40,14 +41,19 @@ impl Condition {
     /// Parses an expression, with or without `{{…}}` around it, or a JSONPath.
     pub fn parse(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         let trimmed = text.trim();
-        let inner = trimmed.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or(trimmed);
-        let offset = inner.as_ptr().addr() - text.as_ptr().addr();
-        let expr = parser::parse(inner, names).map_err(|problem| {
-            let hint = "a condition is one expression: write names without `{{` and `}}`";
-            let problem = if inner.contains("{{") { problem.hint(hint) } else { problem };
-            problem.shifted(offset)
-        })?;
-        Ok(Self::Expr(absent_is_false(expr)))
+        let wrapped = trimmed.starts_with("{{") && trimmed.ends_with("}}");
+        let start = text.len() - text.trim_start().len() + if wrapped { 2 } else { 0 };
+        let (expr, rest) = parser::parse_prefix(text, start, names)?;
+        let (close, after) = if wrapped { (Token::Symbol("}}"), rest.end) } else { (Token::End, text.len()) };
+        if rest.token == close && text[after..].trim().is_empty() {
+            return Ok(Self::Expr(absent_is_false(expr)));
+        }
+        let message = "expected an operator or the end here";
+        let problem = Problem::new(Code::InvalidExpression, rest.start..rest.end, message);
+        Err(match text.matches("{{").count() {
+            0 | 1 if wrapped || !text.contains("{{") => problem,
+            _ => problem.hint("a condition is one expression: write names without `{{` and `}}`"),
+        })
     }
 
     /// Parses `on`: a JSONPath and nothing else.
@@ -56,7 +62,7 @@ impl Condition {
             let problem = Problem::new(Code::InvalidJsonPath, 0..text.len(), "`on` takes a JSONPath");
             return Err(problem.hint("write `on: $.step.field`, or use `if` for an expression"));
         }
-        let compiled = jsonpath::compile(text, names);
+        let compiled = jsonpath::compile(text, 0..text.len(), names);
         compiled.map(absent_is_false).map(Self::Expr).map_err(|problem| match problem.hint {
             None => problem.hint("for comparisons, use `if` with an expression"),
             Some(_) => problem,
@@ -65,13 +71,10 @@ impl Condition {
 
     /// Parses a condition of the graph form: the six `result` forms mean exactly what they always did.
     pub fn parse_result(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
-        let Some((is, not)) = result_form(text) else {
-            return Self::parse(text, names).or_else(|problem| match result_text(text) {
-                Some((is, not)) => Self::compare_result(is, not, text, names),
-                None => Err(problem),
-            });
-        };
-        Self::compare_result(is, not, text, names)
+        match result_form(text).or_else(|| result_text(text, names)) {
+            Some((is, not)) => Self::compare_result(is, not, text, names),
+            None => Self::parse(text, names),
+        }
     }
 
     fn compare_result(is: ResultIs, not: bool, text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
@@ -144,14 +147,12 @@ fn result_sides(text: &str) -> Option<(&str, bool)> {
     }
 }
 
-/// `result == V` where V is no expression but one piece of text, such as `v1.2` or `a/b`. What starts with
-/// a well-known name is a reference that went wrong.
-fn result_text(text: &str) -> Option<(ResultIs, bool)> {
+/// `result == V` where V is one piece of text that starts with no known name, such as `v1.2` or `a/b`.
+fn result_text(text: &str, names: &mut dyn Resolve) -> Option<(ResultIs, bool)> {
     let (rest, not) = result_sides(text)?;
-    let first = rest.split(['.', '[']).next().unwrap_or_default();
-    let is_reference = matches!(first, "inputs" | "input" | "steps" | "item" | "env" | "result" | "error");
     let has_syntax = rest.contains(|c: char| c.is_whitespace() || "\"'()[]{}<>=!&|,$".contains(c));
-    (!rest.is_empty() && !is_reference && !has_syntax).then(|| (ResultIs::Text(rest.into()), not))
+    let first = &rest[..name_length(rest)];
+    (!rest.is_empty() && !has_syntax && !names.knows(first)).then(|| (ResultIs::Text(rest.into()), not))
 }
 
 /// `result == V` or `result != V`, where V is a constant, text in quotes, or bare words.

@@ -3,6 +3,8 @@
 //! The first name is resolved like any reference, so a query never needs a copy of the whole run. A path
 //! of names and indexes is a plain reference; anything else gives a list, however many values it finds.
 
+use std::ops::Range;
+
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
@@ -34,21 +36,31 @@ impl Query {
 }
 
 /// Compiles a query that starts with `$`.
-pub(super) fn compile(text: &str, names: &mut dyn Resolve) -> Result<Expr, Problem> {
+/// All its problems are at `at`, where it stands in a larger text.
+pub(super) fn compile(text: &str, at: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
+    let place = at.clone();
+    compile_here(text, at, names).map_err(|problem| Problem { at: place, ..problem })
+}
+
+fn compile_here(text: &str, place: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
     check(text)?;
-    let (segments, mut at) = leading_segments(text);
+    let (segments, at) = leading_segments(text);
     if !matches!(segments.first(), Some(Segment::Key(_))) {
         return Err(problem(text, "a JSONPath starts with the name of a step or input")
             .hint("write `$.step.field`; for text that starts with a dollar sign, write `$$`"));
     }
-    let path = RefPath { dollar: false, segments, written: text.into(), at: 0..text.len() };
-    let base = names.resolve(path).map_err(|problem| match &problem.hint {
-        Some(hint) if hint.starts_with("did you mean") => problem,
-        _ => problem.hint("for text that starts with a dollar sign, write `$$`"),
-    })?;
-    if at == text.len() {
-        return Ok(Expr::Ref(base));
-    }
+    // The whole query first: where it is none, what its first name means is no matter.
+    let query = if at < text.len() { Some(parse_query(text, at)?) } else { None };
+    let path = RefPath { dollar: false, segments, written: text.into(), at: place };
+    let base = names.resolve(path)?;
+    Ok(match query {
+        Some(path) => Expr::Query(Query { base, path }),
+        None => Expr::Ref(base),
+    })
+}
+
+/// Parses what follows the leading names and indexes.
+fn parse_query(text: &str, mut at: usize) -> Result<JsonPath, Problem> {
     let mut query = String::from("$");
     while at < text.len() {
         if let Some((Segment::Key(key), end)) = constant_segment(text, at) {
@@ -61,9 +73,10 @@ pub(super) fn compile(text: &str, names: &mut dyn Resolve) -> Result<Expr, Probl
             at = end;
         }
     }
-    let path = JsonPath::parse(&query)
-        .map_err(|error| problem(text, &format!("not a JSONPath: {}", error.message())))?;
-    Ok(Expr::Query(Query { base, path }))
+    JsonPath::parse(&query).map_err(|error| {
+        problem(text, &format!("not a JSONPath: {}", error.message()))
+            .hint("for text that starts with a dollar sign, write `$$`")
+    })
 }
 
 /// The names and indexes at the front, and where they end.

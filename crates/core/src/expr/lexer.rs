@@ -218,6 +218,12 @@ fn jsonpath_length(text: &str) -> usize {
     }
 }
 
+/// The bytes of a path that starts with a name instead of `$.`.
+pub(super) fn path_length(text: &str) -> usize {
+    let first = name_length(text);
+    first + jsonpath_length(&text[first..])
+}
+
 /// The bytes of a bracketed part, brackets included.
 fn bracket_length(text: &str) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0usize, None, false);

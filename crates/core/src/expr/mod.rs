@@ -52,13 +52,6 @@ impl Problem {
         self.hint = Some(hint.into());
         self
     }
-
-    /// The same problem in a text that has `offset` more bytes in front.
-    #[must_use]
-    fn shifted(mut self, offset: usize) -> Self {
-        self.at = self.at.start + offset..self.at.end + offset;
-        self
-    }
 }
 
 /// A parsed and resolved expression.

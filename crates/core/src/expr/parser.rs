@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::function::Function;
 use super::jsonpath;
-use super::lexer::{Lexer, Token, constant_segment};
+use super::lexer::{Lexer, Token, constant_segment, path_length};
 use super::reference::{RefPath, Resolve, Segment};
 use super::{Expr, Operator, Problem};
 use crate::diagnostic::{Code, suggest};
@@ -159,7 +159,7 @@ impl Parser<'_, '_> {
     fn binary(&mut self, least: u8) -> Result<Deep, Problem> {
         let mut left = if least <= NOT && self.is_name("not") {
             self.advance()?;
-            let inner = self.nested(|parser| parser.binary(COMPARISON))?;
+            let inner = self.nested(|parser| parser.binary(NOT))?;
             self.above(inner.depth, Expr::Not(Box::new(inner.expr)))?
         } else {
             self.prefix()?
@@ -254,7 +254,7 @@ impl Parser<'_, '_> {
             }
             Token::JsonPath(path) => {
                 self.advance()?;
-                let expr = jsonpath::compile(&path, self.names).map_err(|problem| problem.shifted(start))?;
+                let expr = jsonpath::compile(&path, start..start + path.len(), self.names)?;
                 Ok(Deep { expr, depth: 1 })
             }
             Token::Dollar(name) => self.reference(true, name),
@@ -304,11 +304,25 @@ impl Parser<'_, '_> {
             segments.push(segment);
             self.lexer.at = end;
         }
+        let rest = &self.lexer.text[self.lexer.at..];
+        if !dollar && ["[*]", "[?", ".."].iter().any(|query| rest.starts_with(query)) {
+            return self.query(start);
+        }
         let end = self.lexer.at;
         self.advance()?;
         let written = self.lexer.text[start..end].into();
         let path = RefPath { dollar, segments, written, at: start..end };
         Ok(Deep { expr: Expr::Ref(self.names.resolve(path)?), depth: 1 })
+    }
+
+    /// `a.b[*].c` is `$.a.b[*].c`.
+    fn query(&mut self, start: usize) -> Result<Deep, Problem> {
+        let end = start + path_length(&self.lexer.text[start..]);
+        let path = format!("$.{}", &self.lexer.text[start..end]);
+        self.lexer.at = end;
+        self.advance()?;
+        let expr = jsonpath::compile(&path, start..end, self.names)?;
+        Ok(Deep { expr, depth: 1 })
     }
 
     fn list(&mut self, close: &str) -> Result<Vec<Deep>, Problem> {

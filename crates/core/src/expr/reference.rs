@@ -136,6 +136,12 @@ pub trait Resolve {
     /// Finds what the path starts at.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem>;
 
+    /// Whether a bare name means something.
+    fn knows(&mut self, name: &str) -> bool {
+        let segments = vec![Segment::Key(name.into())];
+        self.resolve(RefPath { dollar: false, segments, written: name.into(), at: 0..0 }).is_ok()
+    }
+
     /// Compiles a regular expression; the error says why it is none.
     fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
         compile_regex(pattern)

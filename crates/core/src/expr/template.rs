@@ -43,7 +43,7 @@ impl Template {
             return Self::Literal(Value::Null);
         }
         if text.starts_with("$.") || text.starts_with("$[") {
-            return match jsonpath::compile(text, names) {
+            return match jsonpath::compile(text, 0..text.len(), names) {
                 Ok(expr) => Self::Whole(expr),
                 Err(problem) => {
                     problems.push(problem);

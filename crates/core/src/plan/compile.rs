@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::graph::Leads;
 use super::order::{Reach, resolve_dependencies};
-use super::outline::{Flow, Outline, index};
+use super::outline::{BlockPlace, Flow, Outline, index};
 use super::scope::Undeclared;
 use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
@@ -151,7 +151,7 @@ impl<'s> Compiler<'s, '_> {
         written.value
     }
 
-    fn block(&self, place: &super::outline::BlockPlace<'s>) -> Block {
+    fn block(&self, place: &BlockPlace<'s>) -> Block {
         let no_needs = |step: &&StepIx| self.outline.place(**step).before.is_empty();
         let entry = match place.flow {
             Flow::Sequence => place.steps.first().copied().into_iter().collect(),
@@ -244,8 +244,14 @@ impl<'s> Compiler<'s, '_> {
         );
     }
 
-    /// A jump to a step of the same block.
-    pub(super) fn goto(&mut self, name: &Text) -> Option<StepIx> {
+    /// Whether a block is a branch of a fork that joins at a step.
+    fn joins_at(&self, block: &BlockPlace<'s>, step: StepIx) -> bool {
+        let leads = block.owner.and_then(|fork| self.outline.transitions.get(&fork));
+        block.flow == Flow::Graph && matches!(leads, Some(Leads::To(Target::Step(join))) if *join == step)
+    }
+
+    /// A jump to a step of the same block, or from a branch to the join.
+    pub(super) fn goto(&mut self, name: &Text) -> Option<Target> {
         let at = self.at?;
         let place = self.outline.place(at);
         let block = self.outline.block(place.block);
@@ -255,6 +261,7 @@ impl<'s> Compiler<'s, '_> {
                 format!("there is no step `{}`", name.value),
                 "name a step of the same list",
             ),
+            Some(to) if self.joins_at(block, to) => return Some(Target::End),
             Some(to) if self.outline.place(to).block != place.block => {
                 let message = format!("`{}` is not in the same list of steps", name.value);
                 (Code::InvalidGoto, message, "a jump stays in its own list")
@@ -267,7 +274,7 @@ impl<'s> Compiler<'s, '_> {
                 let message = format!("`{}` does not come later", name.value);
                 (Code::InvalidGoto, message, "a sequence jumps forwards only; the graph form has loops")
             }
-            Some(to) => return Some(to),
+            Some(to) => return Some(Target::Step(to)),
         };
         // Among the steps of a graph, names that mean no step are reported where the graph is read.
         if !(block.flow == Flow::Graph && code == Code::UnknownStep) {

@@ -76,11 +76,13 @@ impl Compiler<'_, '_> {
             hints: !self.out.is_full(),
             reach: &mut self.reach,
             regexes: &mut self.regexes,
+            problems: Vec::new(),
             inferred: Vec::new(),
         };
         let mut problems = Vec::new();
         let parsed = parse(&mut scope, &mut problems);
         let inferred = scope.inferred;
+        problems.extend(scope.problems);
         if !inferred.is_empty() || !problems.is_empty() {
             let written = Written::new(text, span, self.source);
             self.report_inferred(inferred, &written);
@@ -182,7 +184,7 @@ impl Compiler<'_, '_> {
 
     pub(super) fn condition(&mut self, text: &Text) -> Option<Condition> {
         let meaning = self.before();
-        self.parse_condition(text, meaning, Condition::parse)
+        self.parse_condition(text, meaning, Condition::parse_result)
     }
 
     pub(super) fn jsonpath_condition(&mut self, text: &Text) -> Option<Condition> {

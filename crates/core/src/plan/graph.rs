@@ -33,6 +33,7 @@ pub(super) fn outline<'s>(graph: &'s Graph, place: Span, outline: &mut Outline<'
         steps: vec![None; graph.steps.len()],
         forks: HashMap::new(),
         refused: HashSet::new(),
+        searched: 0,
         apart: BTreeSet::new(),
         broken: false,
         graph,
@@ -60,6 +61,8 @@ struct Walk<'s, 'o> {
     forks: HashMap<Node, StepIx>,
     /// Nodes that were reported as misplaced.
     refused: HashSet<Node>,
+    /// Steps looked at to find joins, against [`limits::FORK_SEARCH`].
+    searched: usize,
     /// Joins that were reported as not the one of their fork.
     apart: BTreeSet<Span>,
     /// Whether what cannot be reached is only a consequence of something else.
@@ -83,9 +86,9 @@ impl<'s> Walk<'s, '_> {
             // A `name` wins over another step's key only if that key has no step of its own.
             self.names.entry(step.step.id()).or_insert(node);
         }
-        for step in &self.graph.steps {
+        for (node, step) in self.graph.steps.iter().enumerate() {
             for name in Self::named_targets(step) {
-                self.lookup(name, true);
+                self.lookup(name, Some(node));
             }
         }
     }
@@ -121,28 +124,31 @@ impl<'s> Walk<'s, '_> {
         on_error.into_iter().chain(on_deny)
     }
 
-    fn lookup(&mut self, name: &Text, report: bool) -> Option<Node> {
-        let found = self.names.get(name.as_str()).copied();
-        if found.is_none() && report {
-            self.broken = true;
-            let message = format!("there is no step `{}`", name.value);
-            let mut diagnostic = Diagnostic::new(Code::UnknownStep, name.span, message);
-            let keys = self.graph.steps.iter().map(|step| step.key.as_str());
-            let near = if self.out.is_full() { None } else { nearest(name, keys) };
-            diagnostic.hint = near.map(|near| format!("did you mean `{near}`?"));
-            self.out.push(diagnostic);
-        }
-        found
+    fn find(&self, name: &Text) -> Option<Node> {
+        self.names.get(name.as_str()).copied()
     }
 
-    fn find(&mut self, name: &Text) -> Option<Node> {
-        self.lookup(name, false)
+    /// Finds a step by a name that stands on a step, or on none; a name that means no step is reported.
+    fn lookup(&mut self, name: &Text, on: Option<Node>) -> Option<Node> {
+        let found = self.find(name);
+        if found.is_none() {
+            self.broken = true;
+            let message = format!("there is no step `{}`", name.value);
+            let keys = self.graph.steps.iter().map(|step| step.key.as_str());
+            let near = if self.out.is_full() { None } else { nearest(name, keys) };
+            self.out.push(Diagnostic {
+                hint: near.map(|near| format!("did you mean `{near}`?")),
+                step: on.map(|node| self.graph.steps[node].step.id().to_owned()),
+                ..Diagnostic::new(Code::UnknownStep, name.span, message)
+            });
+        }
+        found
     }
 
     /// The step to start at: the one named, or else the one that no other leads to.
     fn start(&mut self, place: Span) -> Option<Node> {
         if let Some(name) = &self.graph.start {
-            return self.lookup(name, true);
+            return self.lookup(name, None);
         }
         let mut led_to: HashSet<Node> = HashSet::new();
         for (node, step) in self.graph.steps.iter().enumerate() {
@@ -209,6 +215,11 @@ impl<'s> Walk<'s, '_> {
         let mut seen: HashSet<Node> = queue.iter().copied().collect();
         let mut join: Option<(&'s Text, Node)> = None;
         while let Some(node) = queue.pop_front() {
+            self.searched += 1;
+            if self.searched > limits::FORK_SEARCH {
+                self.report_search(fork);
+                return None;
+            }
             let transition = &self.graph.steps[node].transition;
             let next = if transition.parallel.is_some() {
                 if depth >= limits::BLOCK_DEPTH {
@@ -243,6 +254,14 @@ impl<'s> Walk<'s, '_> {
             self.report(fork, diagnostic.hint("add `join: <step>` here, or on the last step of each branch"));
         }
         join.map(|(_, node)| node)
+    }
+
+    fn report_search(&mut self, fork: Node) {
+        if self.searched == limits::FORK_SEARCH + 1 {
+            let message = "it takes too long to find where the branches of all `parallel` steps meet";
+            let diagnostic = Diagnostic::new(Code::LimitExceeded, self.graph.steps[fork].step.place, message);
+            self.report(fork, diagnostic.hint("write `join: <step>` on the steps with `parallel`"));
+        }
     }
 
     /// Adds everything that can be reached from a step, up to the join of the branch that it is in.
@@ -296,6 +315,15 @@ impl<'s> Walk<'s, '_> {
     /// Checks that a branch ends at its join, and that joins stand in branches only.
     fn check_end(&mut self, node: Node, stops: &[Node]) {
         let transition = &self.graph.steps[node].transition;
+        if stops.is_empty() && !transition.leads_on() {
+            let place = self.graph.steps[node].step.place;
+            let diagnostic = Diagnostic::new(Code::MissingField, place, "nothing says where this step leads");
+            let hint = "give it `next`, `branch`, `parallel`, `join` or `done: true`";
+            self.out.push(Diagnostic {
+                step: Some(self.graph.steps[node].step.id().to_owned()),
+                ..diagnostic.hint(hint)
+            });
+        }
         if let (Some(join), None) = (&transition.join, &transition.parallel) {
             let target = self.find(join);
             if stops.is_empty() {

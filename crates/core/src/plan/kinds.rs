@@ -182,13 +182,21 @@ impl Compiler<'_, '_> {
 
     /// Escalating needs a time that is up and someone to tell, before it is up.
     fn check_escalation(&mut self, spec: &Step, approve: &steps::Approve) {
-        let policy = &spec.policy;
-        let has_timeout =
-            policy.timeout.is_some() || policy.timeout_secs.is_some() || policy.timeout_s.is_some();
+        let timeout = spec.policy.deadline();
         let steps = approve.escalate.as_deref().unwrap_or_default();
-        if approve.on_timeout == Some(OnTimeout::Escalate) && (!has_timeout || steps.is_empty()) {
-            let message = "`on_timeout: escalate` needs a `timeout` and `escalate: [{after, notify}]`";
-            self.report(Diagnostic::new(Code::InvalidPolicy, spec.place, message));
+        let report = |compiler: &mut Self, span, message: &str| {
+            compiler.report(Diagnostic::new(Code::InvalidPolicy, span, message));
+        };
+        if approve.on_timeout.is_some() && timeout.is_none() {
+            report(self, spec.place, "`on_timeout` needs a `timeout`");
+        }
+        if approve.on_timeout == Some(OnTimeout::Escalate) && steps.is_empty() {
+            report(self, spec.place, "`on_timeout: escalate` needs `escalate: [{after, notify}]`");
+        }
+        for after in steps.iter().filter_map(|step| step.after.as_ref()) {
+            if timeout.is_some_and(|timeout| after.millis >= timeout) {
+                report(self, after.span, "the gate's time is up before this escalation");
+            }
         }
     }
 

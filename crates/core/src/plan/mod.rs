@@ -215,8 +215,8 @@ pub enum OnError {
     Fail,
     /// The run goes on.
     Continue,
-    /// The run goes on at another step of the same block.
-    Goto(StepIx),
+    /// The run goes on at another step of the same block, or after it.
+    Goto(Target),
 }
 
 /// What a denied gate does.
@@ -228,8 +228,8 @@ pub enum OnDeny {
     Fail,
     /// The run goes on.
     Continue,
-    /// The run goes on at another step of the same block.
-    Goto(StepIx),
+    /// The run goes on at another step of the same block, or after it.
+    Goto(Target),
 }
 
 /// What a step does.

@@ -203,6 +203,13 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// Whether a step of a DAG could be made to wait for another without a cycle.
+    pub(super) fn can_wait(&mut self, outline: &Outline, step: StepIx, other: StepIx) -> bool {
+        let block = outline.place(step).block;
+        let in_dag = outline.block(block).flow == Flow::Dag && outline.place(other).block == block;
+        in_dag && step != other && !self.precedes(outline, block, step, other)
+    }
+
     /// Whether a way leads from one step of a block to another.
     fn precedes(&mut self, outline: &Outline, block: BlockIx, earlier: StepIx, later: StepIx) -> bool {
         if outline.block(block).flow == Flow::Sequence {

@@ -135,8 +135,8 @@ impl<'s> Outline<'s> {
             let diagnostic = Diagnostic::new(Code::InvalidValue, output.span, message);
             let diagnostic = diagnostic.hint("use letters, digits and `_`, a letter first");
             out.push(Diagnostic { step: step_id, ..diagnostic });
-        } else if *self.outputs.entry(&output.value).or_insert(step) != step {
-            let message = format!("two steps declare the output `{}`", output.value);
+        } else if self.outputs.insert(&output.value, step).is_some() {
+            let message = format!("the output `{}` is declared twice", output.value);
             let diagnostic = Diagnostic::new(Code::DuplicateOutput, output.span, message);
             out.push(Diagnostic { step: step_id, ..diagnostic.hint("`$name` must mean one value") });
         }

@@ -14,25 +14,23 @@ use crate::steps;
 impl<'s> Compiler<'s, '_> {
     /// The deadline, in milliseconds, under whichever of its names it is written.
     pub(super) fn timeout(&mut self, policy: &Policy) -> Option<u64> {
-        let seconds = |value: u64| value.saturating_mul(1000);
-        let written: Vec<(&str, u64, Span)> = [
-            policy.timeout.as_ref().map(|period| ("timeout", period.millis, period.span)),
-            policy.timeout_secs.as_ref().map(|secs| ("timeout_secs", seconds(secs.value), secs.span)),
-            policy.timeout_s.as_ref().map(|secs| ("timeout_s", seconds(secs.value), secs.span)),
+        let written: Vec<(&str, Span)> = [
+            policy.timeout.as_ref().map(|period| ("timeout", period.span)),
+            policy.timeout_secs.as_ref().map(|secs| ("timeout_secs", secs.span)),
+            policy.timeout_s.as_ref().map(|secs| ("timeout_s", secs.span)),
         ]
         .into_iter()
         .flatten()
         .collect();
-        if let [(one, ..), (other, _, span), ..] = written.as_slice() {
+        if let [(one, _), (other, span), ..] = written.as_slice() {
             let message = format!("`{one}` and `{other}` say the same thing");
             self.report(Diagnostic::new(Code::ConflictingFields, *span, message).hint("keep one of them"));
         }
-        let (name, millis, span) = *written.first()?;
+        let ((name, span), millis) = written.first().copied().zip(policy.deadline())?;
         if millis == 0 || millis > Period::LONGEST.millis {
             let message = format!("`{name}` must be greater than 0 and less than a thousand years");
-            self.report(
-                Diagnostic::new(Code::InvalidPolicy, span, message).hint("leave it out for no deadline"),
-            );
+            let diagnostic = Diagnostic::new(Code::InvalidPolicy, span, message);
+            self.report(diagnostic.hint("leave it out for no deadline"));
         }
         Some(millis)
     }

@@ -47,12 +47,55 @@ pub(super) struct Scope<'s, 'o> {
     pub regexes: &'o mut BTreeMap<String, Regex>,
     /// Whether `error` can be read: in `on_failure`.
     pub failed: bool,
+    /// Names that mean nothing here.
+    pub problems: Vec<Problem>,
     /// Inputs that are used but not declared.
     pub inferred: Vec<(String, std::ops::Range<usize>)>,
 }
 
 impl Resolve for Scope<'_, '_> {
+    /// A name that means nothing is noted, and something put in its place: the rest of the expression may
+    /// have other problems.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
+        let is_jsonpath = !path.dollar && path.written.starts_with('$');
+        let placeholder = Ref {
+            root: Root::Env,
+            path: Box::default(),
+            if_missing: IfMissing::Null,
+            written: path.written.clone(),
+        };
+        self.hints &= self.problems.len() < limits::DIAGNOSTICS;
+        Ok(self.find(path).unwrap_or_else(|problem| {
+            let has_suggestion = problem.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"));
+            let unknown = problem.code == Code::UnknownTemplateVar && is_jsonpath && !has_suggestion;
+            let hint = "for text that starts with a dollar sign, write `$$`";
+            self.problems.push(if unknown { problem.hint(hint) } else { problem });
+            placeholder
+        }))
+    }
+
+    fn knows(&mut self, name: &str) -> bool {
+        ROOTS.contains(&name)
+            || self.declared.contains(name)
+            || self.outline.ids.contains_key(name)
+            || self.loops().any(|(variable, _)| variable == name)
+    }
+
+    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
+        if let Some(known) = self.regexes.get(pattern) {
+            return Ok(known.clone());
+        }
+        if self.regexes.len() >= limits::REGEXES {
+            return Err(format!("a definition has at most {} different ones", limits::REGEXES));
+        }
+        let regex = compile_regex(pattern)?;
+        self.regexes.insert(pattern.to_owned(), regex.clone());
+        Ok(regex)
+    }
+}
+
+impl Scope<'_, '_> {
+    fn find(&mut self, path: RefPath) -> Result<Ref, Problem> {
         let Some(first) = path.name(0).map(str::to_owned) else {
             return Err(Problem::new(Code::InvalidTemplate, path.at, "a reference starts with a name"));
         };
@@ -76,20 +119,6 @@ impl Resolve for Scope<'_, '_> {
         }
     }
 
-    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
-        if let Some(known) = self.regexes.get(pattern) {
-            return Ok(known.clone());
-        }
-        if self.regexes.len() >= limits::REGEXES {
-            return Err(format!("a definition has at most {} different ones", limits::REGEXES));
-        }
-        let regex = compile_regex(pattern)?;
-        self.regexes.insert(pattern.to_owned(), regex.clone());
-        Ok(regex)
-    }
-}
-
-impl Scope<'_, '_> {
     /// The loops around the place, innermost first: what the item is called, and the step.
     fn loops(&self) -> impl Iterator<Item = (&str, StepIx)> {
         let mut step = self.from;
@@ -125,7 +154,7 @@ impl Scope<'_, '_> {
     fn unknown_name(&self, first: &str, path: &RefPath) -> Problem {
         let message = match first {
             "result" => {
-                "`result` is the output of the step itself (in a `branch` of the graph form) or of the step before"
+                "`result` means nothing here: it is the output of the step before in a list, or in a `branch` of the graph form of the step itself if that has a tool"
             }
             "error" => "`error` can be read in `on_failure` only; a step has `steps.<id>.error`",
             _ => return self.suggest_name(first, path),
@@ -262,12 +291,8 @@ impl Scope<'_, '_> {
                     .hint(format!("read the list of results: `steps.{owner}.output`"))
             }
         };
-        let in_dag = self.from.is_some_and(|from| {
-            let block = self.outline.place(from).block;
-            self.outline.block(block).flow == super::outline::Flow::Dag
-                && self.outline.place(step).block == block
-        });
-        Err(if in_dag { problem.hint(format!("add `depends_on: [{id}]`")) } else { problem })
+        let can_wait = self.from.is_some_and(|from| self.reach.can_wait(self.outline, from, step));
+        Err(if can_wait { problem.hint(format!("add `depends_on: [{id}]`")) } else { problem })
     }
 }
 

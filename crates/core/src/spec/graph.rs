@@ -4,7 +4,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use super::fields::{Fields, FromNode, Reader, Record, record};
-use super::step::{Common, KindName, Step, check_step_id, misspelt_kind};
+use super::policy::Policy;
+use super::step::{Common, Kind, KindName, Step, check_step_id, misspelt_kind};
 use super::value::{Names, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Entry, Node};
@@ -93,6 +94,12 @@ fn by_key<S: Serializer>(steps: &[GraphStep], serializer: S) -> Result<S::Ok, S:
 /// The keys that only a step of the graph form has, or that mark one.
 const STEP_MARKS: &[&str] = &["tool", "next", "branch", "parallel", "join", "done", "kind"];
 
+/// Whether a value can hardly be anything but a step: it says what it does and where it leads.
+pub(super) fn is_a_step(node: &Node) -> bool {
+    let has = |keys: &[&str]| keys.iter().any(|key| node.get(key).is_some());
+    has(&["tool", "kind"]) && has(&["next", "branch", "parallel", "join", "done"])
+}
+
 /// Whether a value looks like a step of the graph form.
 pub(super) fn looks_like_a_step(node: &Node) -> bool {
     STEP_MARKS.iter().any(|key| node.get(key).is_some())
@@ -165,27 +172,38 @@ impl GraphStep {
         }
         transition.check(fields.place, reader);
         let implied = transition.fallback_kind(&mut fields);
-        let fallback = if kind_is_written { misspelt.unwrap_or(KindName::Pass) } else { implied };
+        let fallback = if kind_is_written { misspelt.or(Some(KindName::Pass)) } else { implied };
         let mut known = Transition::KEYS.to_vec();
         known.push("name");
-        let step = Step::read_rest(common, Some(fallback), &known, fields, reader)?;
+        let step = Step::read_rest(common, fallback, &known, fields, reader)?;
         Some(Self { key, transition, step })
     }
 }
 
 impl Transition {
     /// What a step without a tool is: a gate, or a mere fork or fan if it leads to several steps.
-    fn fallback_kind(&self, fields: &mut Fields) -> KindName {
+    fn fallback_kind(&self, fields: &mut Fields) -> Option<KindName> {
         let says_no_tool = fields.has("tool") && !fields.is_set("tool");
         if says_no_tool {
             fields.take_node("tool");
         }
         if super::step::told_kind(fields).is_some() {
-            return KindName::Pass;
+            return None;
         }
         fields.take_empty_map("args");
         let only_leads_on = self.branch.is_some() || self.parallel.is_some();
-        if only_leads_on && !says_no_tool { KindName::Pass } else { KindName::Approve }
+        let kind = if only_leads_on && !says_no_tool { KindName::Pass } else { KindName::Approve };
+        // Another field most likely is a misspelt `tool`.
+        let fits = |key: &str| {
+            Kind::keys(kind).contains(&key) || Policy::KEYS.contains(&key) || Common::KEYS.contains(&key)
+        };
+        (says_no_tool || fields.keys().all(|(key, _)| fits(key))).then_some(kind)
+    }
+
+    /// Whether anything says where the step leads.
+    pub(crate) fn leads_on(&self) -> bool {
+        let done = self.done.as_ref().is_some_and(|done| done.value);
+        done || self.next.is_some() || self.branch.is_some() || self.parallel.is_some() || self.join.is_some()
     }
 
     /// The `else` entries of a branch other than the last entry, and beside an `else` on the step.
@@ -217,8 +235,8 @@ impl Transition {
         ];
         let given: Vec<&str> = ways.iter().filter(|(_, is_given)| *is_given).map(|(key, _)| *key).collect();
         let diagnostic = match given.as_slice() {
-            [] => Diagnostic::new(Code::MissingField, place, "nothing says where this step leads")
-                .hint("give it `next`, `branch`, `parallel`, `join` or `done: true`"),
+            // The last step of a branch need not say that it leads to the `join`.
+            [] => return,
             [_] if self.r#else.is_some() && self.branch.is_none() => {
                 Diagnostic::new(Code::ConflictingFields, place, "`else` belongs to a `branch`")
             }

@@ -179,14 +179,15 @@ impl FromNode for Input {
             Data::Map(entries) => entries,
             // `date: string` is short for `date: { type: string }`.
             Data::Text(_) => vec![Entry { key: "type".into(), key_span: span, value: node }],
+            // The input is there, whatever it is: what refers to it is no further mistake.
             _ => {
                 reader.wrong_type(&node, "a JSON Schema (a map), or the name of a type");
-                return None;
+                Vec::new()
             }
         };
         let mut optional = false;
         if let Some(at) = entries.iter().position(|entry| &*entry.key == "optional") {
-            optional = bool::from_node(entries.swap_remove(at).value, reader)?;
+            optional = bool::from_node(entries.swap_remove(at).value, reader).unwrap_or_default();
         }
         let input = Self { schema: Node { span, data: Data::Map(entries) }, optional };
         input.check(reader);

@@ -125,20 +125,24 @@ fn read_graph(flow: Node, start: Option<Text>, reader: &mut Reader) -> Option<Bo
 /// A graph without a wrapper: the steps stand at the top, beside what the definition says about itself.
 fn is_bare_graph(root: &Node) -> bool {
     let Data::Map(entries) = &root.data else { return false };
-    entries.iter().any(|entry| &*entry.key == "start" || graph::looks_like_a_step(&entry.value))
+    let is_head = |entry: &Entry| Head::KEYS.contains(&&*entry.key);
+    entries
+        .iter()
+        .any(|entry| &*entry.key == "start" || (!is_head(entry) && graph::looks_like_a_step(&entry.value)))
 }
 
 fn read_bare_graph(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     let Data::Map(entries) = root.data else { return None };
-    let is_step = |entry: &Entry| {
-        &*entry.key == "start"
-            || (matches!(entry.value.data, Data::Map(_)) && !Head::KEYS.contains(&&*entry.key))
+    let is_step = |entry: &Entry| match &*entry.key {
+        "start" => true,
+        key if Head::KEYS.contains(&key) => graph::is_a_step(&entry.value),
+        _ => matches!(entry.value.data, Data::Map(_)),
     };
     let (steps, head): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_step);
     let mut fields = Fields::open(Node { span: root.span, data: Data::Map(head) }, "a definition", reader)?;
     let head = Head::read(&mut fields, reader);
     fields.take_node("$schema");
-    fields.finish([Head::KEYS, &["start"]], reader);
+    fields.finish([Head::KEYS, &["start", "steps", "flow"]], reader);
     Some((head, Some(Body::Graph(Graph::read(steps, None, reader)))))
 }
 

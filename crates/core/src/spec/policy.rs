@@ -72,6 +72,13 @@ impl Policy {
         }
     }
 
+    /// The deadline in milliseconds, under whichever of its names it is written.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let seconds = self.timeout_secs.as_ref().or(self.timeout_s.as_ref());
+        let seconds = seconds.map(|seconds| seconds.value.saturating_mul(1000));
+        self.timeout.as_ref().map(|period| period.millis).or(seconds)
+    }
+
     /// Takes the policies out of a step's map; those that mean nothing on its kind stay there and are
     /// reported as unknown.
     pub(crate) fn read_for(kind: KindName, fields: &mut Fields, reader: &mut Reader) -> Self {

@@ -177,9 +177,9 @@ impl FromNode for Step {
         let outer = std::mem::take(&mut reader.step);
         let fallback = misspelt_kind(&fields);
         let kind_is_written = fields.is_set("kind");
+        reader.step = fields.text("id").map(str::to_owned);
         let id_is_unreadable = fields.is_set("id") && !fields.is_text("id");
         let common = Common::read(&mut fields, reader);
-        reader.step = common.id.as_ref().map(|id| id.value.clone());
         let (id, span) = common.id.as_ref().map_or((None, fields.place), |id| (Some(id.as_str()), id.span));
         if !id_is_unreadable {
             check_step_id(id, span, reader);
