@@ -48,8 +48,8 @@ record! {
         r#else: Text,
         /// The steps that follow at the same time.
         parallel: Names,
-        /// The step at which parallel branches meet; on the step with `parallel` or on the last step of
-        /// each branch.
+        /// The step at which parallel branches meet; on the step with `parallel`, or on the last step of
+        /// each branch. Where the fork says it, its branches need not.
         join: Text,
         /// The run is complete after this step.
         done: Spanned<bool>,

@@ -241,7 +241,7 @@ Strings in `args`, `output`, `prompt` and the like may hold references:
 | `{{env.REGION}}` | an environment variable that the server allows |
 | `$results` | a declared output of an earlier step |
 | `$user_name`, `$user_email`, `$user_id`, `$run_id` | about the run |
-| `$.list.files[?@.size > 0].uri` | a JSONPath (RFC 9535), as the whole string |
+| `$.list.files[?@.size > 0].uri` | a JSONPath (RFC 9535), as the whole string; `{{list.files[*].uri}}` is one, too |
 
 A string that is one reference and nothing else keeps the value's type; within text the value becomes text.
 `{{{{` stands for two braces, `$$` for a dollar sign.
@@ -256,7 +256,7 @@ Names with a hyphen are written as they are (`steps.my-step.output`), so a subtr
 `&& || !`), `+ - * / %`, `a ? b : c`, `[1, 2]`, text in single or double quotes, `true false null nil`, and
 functions as `f(x)`, `x.f()` or `x | f`, which bind tighter than operators. False are `false`, `null`, 0, \"\" and empty lists and maps.
 
-A condition of the graph form may also be one of six: `result == true`, `result == false`, `result == nil`,
-`result != nil`, `result == words`, `result != words`. `true` and `false` match their text as well, `nil` matches
-null, \"\" and \"nil\", and the words need no quotes.
+A condition may also be one of six: `result == true`, `result == false`, `result == nil`, `result != nil`,
+`result == words`, `result != words`. `true` and `false` match their text as well, `nil` matches null, \"\" and \"nil\",
+and the words need no quotes. The result of a gate is `approved` or `denied` to such a condition.
 ";
