@@ -118,6 +118,12 @@ fn read_map(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
 }
 
 fn read_graph(flow: Node, start: Option<Text>, reader: &mut Reader) -> Option<Body> {
+    if flow.get("id").or(flow.get("tool")).is_some_and(|value| value.as_text().is_some()) {
+        let message = "expected a list of steps, or a map of name to step; this is one step";
+        let span = Span { end: flow.span.start + 1, ..flow.span };
+        reader.report(Diagnostic::new(Code::WrongType, span, message).hint("put `- ` before the step"));
+        return None;
+    }
     let fields = Fields::open(flow, "a graph of steps", reader)?;
     Some(Body::Graph(Graph::read(fields.rest(), start, reader)))
 }
