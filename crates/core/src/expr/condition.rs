@@ -50,9 +50,11 @@ impl Condition {
         }
         let message = "expected an operator or the end here";
         let problem = Problem::new(Code::InvalidExpression, rest.start..rest.end, message);
-        Err(match text.matches("{{").count() {
-            0 | 1 if wrapped || !text.contains("{{") => problem,
-            _ => problem.hint("a condition is one expression: write names without `{{` and `}}`"),
+        let braces_allowed = usize::from(wrapped);
+        Err(if text.matches("{{").count() > braces_allowed {
+            problem.hint("a condition is one expression: write names without `{{` and `}}`")
+        } else {
+            problem
         })
     }
 
@@ -69,7 +71,7 @@ impl Condition {
         })
     }
 
-    /// Parses a condition of the graph form: the six `result` forms mean exactly what they always did.
+    /// Parses any condition; the six `result` forms mean exactly what they always did.
     pub fn parse_result(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         match result_form(text).or_else(|| result_text(text, names)) {
             Some((is, not)) => Self::compare_result(is, not, text, names),
