@@ -74,7 +74,12 @@ struct Walk<'s, 'o> {
 impl<'s> Walk<'s, '_> {
     fn report(&mut self, node: Node, diagnostic: Diagnostic) {
         self.broken = true;
-        let step = Some(self.graph.steps[node].step.id().to_owned());
+        self.push(Some(node), diagnostic);
+    }
+
+    /// Files a problem under a step, or under none.
+    fn push(&mut self, node: Option<Node>, diagnostic: Diagnostic) {
+        let step = node.map(|node| self.graph.steps[node].step.id().to_owned());
         self.out.push(Diagnostic { step, ..diagnostic });
     }
 
@@ -136,11 +141,8 @@ impl<'s> Walk<'s, '_> {
             let message = format!("there is no step `{}`", name.value);
             let keys = self.graph.steps.iter().map(|step| step.key.as_str());
             let near = if self.out.is_full() { None } else { nearest(name, keys) };
-            self.out.push(Diagnostic {
-                hint: near.map(|near| format!("did you mean `{near}`?")),
-                step: on.map(|node| self.graph.steps[node].step.id().to_owned()),
-                ..Diagnostic::new(Code::UnknownStep, name.span, message)
-            });
+            let hint = near.map(|near| format!("did you mean `{near}`?"));
+            self.push(on, Diagnostic { hint, ..Diagnostic::new(Code::UnknownStep, name.span, message) });
         }
         found
     }
@@ -319,10 +321,7 @@ impl<'s> Walk<'s, '_> {
             let place = self.graph.steps[node].step.place;
             let diagnostic = Diagnostic::new(Code::MissingField, place, "nothing says where this step leads");
             let hint = "give it `next`, `branch`, `parallel`, `join` or `done: true`";
-            self.out.push(Diagnostic {
-                step: Some(self.graph.steps[node].step.id().to_owned()),
-                ..diagnostic.hint(hint)
-            });
+            self.push(Some(node), diagnostic.hint(hint));
         }
         if let (Some(join), None) = (&transition.join, &transition.parallel) {
             let target = self.find(join);

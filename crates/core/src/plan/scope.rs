@@ -58,19 +58,18 @@ impl Resolve for Scope<'_, '_> {
     /// have other problems.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
         let is_jsonpath = !path.dollar && path.written.starts_with('$');
-        let placeholder = Ref {
-            root: Root::Env,
-            path: Box::default(),
-            if_missing: IfMissing::Null,
-            written: path.written.clone(),
-        };
         self.hints &= self.problems.len() < limits::DIAGNOSTICS;
         Ok(self.find(path).unwrap_or_else(|problem| {
             let has_suggestion = problem.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"));
             let unknown = problem.code == Code::UnknownTemplateVar && is_jsonpath && !has_suggestion;
             let hint = "for text that starts with a dollar sign, write `$$`";
             self.problems.push(if unknown { problem.hint(hint) } else { problem });
-            placeholder
+            Ref {
+                root: Root::Env,
+                path: Box::default(),
+                if_missing: IfMissing::Null,
+                written: Box::default(),
+            }
         }))
     }
 
@@ -78,7 +77,7 @@ impl Resolve for Scope<'_, '_> {
         ROOTS.contains(&name)
             || self.declared.contains(name)
             || self.outline.ids.contains_key(name)
-            || self.loops().any(|(variable, _)| variable == name)
+            || self.item(name).is_some()
     }
 
     fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
@@ -133,10 +132,14 @@ impl Scope<'_, '_> {
         })
     }
 
+    /// The loop around the place whose item has this name.
+    fn item(&self, name: &str) -> Option<StepIx> {
+        self.loops().find(|(variable, _)| *variable == name).map(|(_, owner)| owner)
+    }
+
     /// A name without a root: a loop variable, an input or a step.
     fn bare(&mut self, first: &str, path: RefPath) -> Result<Ref, Problem> {
-        let variable = self.loops().find(|(name, _)| *name == first).map(|(_, owner)| owner);
-        if let Some(owner) = variable {
+        if let Some(owner) = self.item(first) {
             return Ok(path.below(Root::Item(owner), 1));
         }
         if self.declared.contains(first) {
@@ -244,8 +247,7 @@ impl Scope<'_, '_> {
         if self.declared.contains(first) {
             return self.input(path, 0);
         }
-        let variable = self.loops().find(|(name, _)| *name == first).map(|(_, owner)| owner);
-        if let Some(owner) = variable {
+        if let Some(owner) = self.item(first) {
             return Ok(path.below(Root::Item(owner), 1));
         }
         let problem = unknown(

@@ -77,22 +77,22 @@ impl Fields {
         self.what = what;
     }
 
+    fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| &*entry.key == key)
+    }
+
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| &*entry.key == key)
+        self.entry(key).is_some()
     }
 
     /// Whether the key is there with a value other than null.
     pub(crate) fn is_set(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| &*entry.key == key && !matches!(entry.value.data, Data::Null))
+        self.entry(key).is_some_and(|entry| !matches!(entry.value.data, Data::Null))
     }
 
     /// The text of a field, if it is text.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        self.entries.iter().find(|entry| &*entry.key == key).and_then(|entry| entry.value.as_text())
-    }
-
-    pub(crate) fn is_text(&self, key: &str) -> bool {
-        self.text(key).is_some()
+        self.entry(key).and_then(|entry| entry.value.as_text())
     }
 
     /// Drops what is known elsewhere.
@@ -113,15 +113,16 @@ impl Fields {
 
     /// Drops a field that says nothing: `{}`.
     pub(crate) fn take_empty_map(&mut self, key: &str) {
-        let is_empty = |data: &Data| matches!(data, Data::Map(entries) if entries.is_empty());
-        self.entries.retain(|entry| &*entry.key != key || !is_empty(&entry.value.data));
+        let is_empty = |entry: &Entry| matches!(&entry.value.data, Data::Map(entries) if entries.is_empty());
+        if self.entry(key).is_some_and(is_empty) {
+            self.take_node(key);
+        }
     }
 
     /// Takes a field out if it is a list.
     pub(crate) fn take_list(&mut self, key: &str) -> Option<Entry> {
-        let is_list = |entry: &Entry| &*entry.key == key && matches!(entry.value.data, Data::List(_));
-        let at = self.entries.iter().position(is_list)?;
-        Some(self.entries.swap_remove(at))
+        let is_list = self.entry(key).is_some_and(|entry| matches!(entry.value.data, Data::List(_)));
+        if is_list { self.take_node(key) } else { None }
     }
 
     pub(crate) fn put_back(&mut self, entry: Option<Entry>) {
@@ -144,10 +145,8 @@ impl Fields {
 
     /// Reports a list that must not be empty and is.
     pub(crate) fn require_items(&self, key: &str, reader: &mut Reader) {
-        let entry = self.entries.iter().find(|entry| &*entry.key == key);
-        if let Some(entry) =
-            entry.filter(|entry| matches!(&entry.value.data, Data::List(items) if items.is_empty()))
-        {
+        let is_empty = |entry: &&Entry| matches!(&entry.value.data, Data::List(items) if items.is_empty());
+        if let Some(entry) = self.entry(key).filter(is_empty) {
             let message = format!("`{key}` of {} is empty", self.what);
             reader.report(Diagnostic::new(Code::MissingField, entry.value.span, message));
         }

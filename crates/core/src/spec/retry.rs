@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::fields::{FromNode, Reader, choice, record};
 use super::value::{Period, Spanned};
 use crate::document::{Data, Node};
 
 /// A retry policy as it is written: a number of retries, or a map.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
 pub enum Retry {
     /// `retry: 2` means two retries, so three attempts.
     Retries(Spanned<u32>),
@@ -50,15 +51,6 @@ impl FromNode for Retry {
     }
 }
 
-impl Serialize for Retry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Retries(retries) => retries.serialize(serializer),
-            Self::Policy(policy) => policy.serialize(serializer),
-        }
-    }
-}
-
 impl JsonSchema for Retry {
     fn schema_name() -> Cow<'static, str> {
         "Retry".into()
@@ -79,7 +71,8 @@ impl JsonSchema for Retry {
 }
 
 /// How the delay between attempts grows, as it is written.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
 pub enum Backoff {
     /// A formula.
     Shape(Shape),
@@ -104,15 +97,6 @@ impl FromNode for Backoff {
         match node.data {
             Data::List(_) => Vec::from_node(node, reader).map(Self::Delays),
             _ => Shape::from_node(node, reader).map(Self::Shape),
-        }
-    }
-}
-
-impl Serialize for Backoff {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Shape(shape) => shape.serialize(serializer),
-            Self::Delays(delays) => delays.serialize(serializer),
         }
     }
 }

@@ -178,7 +178,7 @@ impl FromNode for Step {
         let fallback = misspelt_kind(&fields);
         let kind_is_written = fields.is_set("kind");
         reader.step = fields.text("id").map(str::to_owned);
-        let id_is_unreadable = fields.is_set("id") && !fields.is_text("id");
+        let id_is_unreadable = fields.is_set("id") && fields.text("id").is_none();
         let common = Common::read(&mut fields, reader);
         let (id, span) = common.id.as_ref().map_or((None, fields.place), |id| (Some(id.as_str()), id.span));
         if !id_is_unreadable {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::OnFail;
 use crate::diagnostic::{Code, Diagnostic};
@@ -47,7 +47,8 @@ impl Parallel {
 }
 
 /// Branches as they are written.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
 pub enum Branches {
     /// Lists of steps; a branch is called by its place, from 0.
     Listed(Vec<Steps>),
@@ -64,15 +65,6 @@ impl FromNode for Branches {
                 reader.wrong_type(&node, "a map of name to steps, or a list of lists of steps");
                 None
             }
-        }
-    }
-}
-
-impl Serialize for Branches {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Listed(branches) => branches.serialize(serializer),
-            Self::Named(branches) => branches.serialize(serializer),
         }
     }
 }
