@@ -21,6 +21,7 @@ pub mod draw;
 pub mod expr;
 pub mod limits;
 pub mod plan;
+pub mod run;
 pub mod source;
 pub mod spec;
 pub mod steps;

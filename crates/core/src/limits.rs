@@ -45,6 +45,21 @@ pub const NAME_CHARS: usize = 128;
 /// Labels of a definition.
 pub const LABELS: usize = 64;
 
+/// Bytes of a failure's message; the rest is cut.
+pub const FAILURE_BYTES: usize = 4 * 1024;
+/// Bytes of one output, one set of arguments or inputs, as JSON.
+pub const PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of what a signal carries, and of arguments and values that a human sets.
+pub const NOTE_BYTES: usize = 256 * 1024;
+/// Signals that a run keeps until a step waits for them.
+pub const SIGNALS: usize = 1_000;
+/// Workflows that wait for one another.
+pub const RUN_DEPTH: u32 = 16;
+/// Attempts after an unknown outcome, where no retry policy sets a number.
+pub const LOST_ATTEMPTS: u32 = 5;
+/// Milliseconds that a call is given to stop after it was told to.
+pub const CANCEL_GRACE_MS: i64 = 5_000;
+
 /// What a run may use. A definition's `limits` may lower these, never raise them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {

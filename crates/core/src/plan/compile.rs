@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::graph::Leads;
 use super::order::{Reach, resolve_dependencies};
@@ -71,7 +70,7 @@ pub(super) struct Compiler<'s, 'o> {
 impl<'s> Compiler<'s, '_> {
     fn plan(mut self, spec: &'s Spec) -> Plan {
         self.check_names(spec.unnamed, spec.place);
-        let steps = (0..self.outline.steps.len()).map(|at| self.step(StepIx(index(at)))).collect();
+        let steps: Vec<Step> = (0..self.outline.steps.len()).map(|at| self.step(StepIx(index(at)))).collect();
         let blocks = self.outline.blocks.iter().map(|block| self.block(block)).collect();
         self.at = None;
         let output = spec.head.output.as_ref().map(|output| self.value(output));
@@ -79,14 +78,16 @@ impl<'s> Compiler<'s, '_> {
         let mut plan = Plan {
             name: spec.head.name.as_ref().map_or(self.source.stem(), |name| name.as_str()).into(),
             description: boxed(spec.head.description.as_ref()),
-            hash: Hash(Sha256::digest(canonical.as_bytes()).into()),
+            hash: Hash::of(canonical.as_bytes()),
             inputs: self.inputs(),
             output,
             steps,
             blocks,
             on_failure: self.outline.on_failure,
             settings: self.settings(),
+            ids: BTreeMap::new(),
         };
+        plan.ids = (0..).zip(&plan.steps).map(|(at, step)| (step.id.clone(), StepIx(at))).collect();
         link_dependents(&mut plan);
         plan
     }

@@ -20,10 +20,13 @@ pub use retry::{BackoffKind, RetryPolicy};
 
 pub(crate) use compile::compile;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
@@ -52,6 +55,8 @@ pub struct Plan {
     pub on_failure: Option<BlockIx>,
     /// What else the definition says.
     pub settings: Settings,
+    /// The steps by their ids.
+    ids: BTreeMap<Box<str>, StepIx>,
 }
 
 impl Plan {
@@ -70,8 +75,7 @@ impl Plan {
 
     /// A step by its id.
     pub fn find(&self, id: &str) -> Option<StepIx> {
-        let at = self.steps.iter().position(|step| &*step.id == id)?;
-        u32::try_from(at).ok().map(StepIx)
+        self.ids.get(id).copied()
     }
 }
 
@@ -94,9 +98,46 @@ pub struct Settings {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash(pub [u8; 32]);
 
+impl Hash {
+    /// SHA-256 of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// A hash as it is printed.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 64];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        out.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        Self::from_hex(&text).ok_or_else(|| de::Error::custom("a hash has 64 hexadecimal digits"))
     }
 }
 
@@ -253,6 +294,23 @@ pub enum Kind {
     Workflow(Workflow),
     /// Only leads on.
     Pass,
+}
+
+impl Kind {
+    /// The word that stands for it in a definition.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Call(_) => "tool",
+            Self::Foreach(_) => "foreach",
+            Self::Parallel(_) => "parallel",
+            Self::Branch(_) => "branch",
+            Self::Approve(_) => "approve",
+            Self::Sleep(_) => "sleep",
+            Self::Wait(_) => "wait",
+            Self::Workflow(_) => "workflow",
+            Self::Pass => "pass",
+        }
+    }
 }
 
 /// One call of a tool.

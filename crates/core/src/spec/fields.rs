@@ -245,7 +245,9 @@ macro_rules! choice {
         pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+        )]
         pub enum $name { $($(#[$variant_meta])* #[serde(rename = $word)] $variant,)+ }
 
         impl $name {

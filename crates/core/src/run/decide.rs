@@ -1,0 +1,371 @@
+//! An input to facts.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::event::{Event, Next, PauseReason, Place, ScopeKey, Started, StepRef};
+use super::state::{Live, Phase, Run, RunStatus};
+use super::world::{Record, World, WorldError};
+use super::{AlarmKind, Failure, Input, Millis, Payload};
+use crate::expr::StepIx;
+use crate::plan::{Kind, Plan, Step};
+
+/// What follows from an input. The run is moved on by the events; if an error comes back, or the events
+/// cannot be committed, the run must be folded from the log again.
+pub fn decide(
+    plan: &Plan,
+    run: &mut Run,
+    input: Input,
+    world: &mut dyn World,
+) -> Result<Vec<Record>, WorldError> {
+    let mut decision = Decision {
+        plan,
+        run,
+        world,
+        records: Vec::new(),
+        tasks: VecDeque::new(),
+        outputs: HashMap::new(),
+        inputs: HashMap::new(),
+        full: false,
+    };
+    decision.take(input)?;
+    decision.work()?;
+    decision.settle_status();
+    Ok(decision.records)
+}
+
+/// A decision in the making.
+pub(super) struct Decision<'d> {
+    pub plan: &'d Plan,
+    pub run: &'d mut Run,
+    pub world: &'d mut dyn World,
+    pub records: Vec<Record>,
+    /// Steps that ended in this decision and whose consequences are still to be drawn.
+    tasks: VecDeque<Task>,
+    /// What executions gave and were given in this decision: the store does not have it yet.
+    pub outputs: HashMap<u32, Payload>,
+    pub inputs: HashMap<u32, Payload>,
+    /// Whether there was no place left for any call.
+    pub full: bool,
+}
+
+/// A consequence still to be drawn. A queue and not recursion: a list of steps that end at once may be long.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// A step ended well enough for its block to go on.
+    Advance { scope: ScopeKey, step: StepIx, ended: StepRef },
+    /// A step failed, and its block with it.
+    Fail { scope: ScopeKey, error: Failure },
+    /// A block may have nothing left to run.
+    Settle { scope: ScopeKey },
+}
+
+impl Task {
+    fn scope(&self) -> ScopeKey {
+        match self {
+            Self::Advance { scope, .. } | Self::Fail { scope, .. } | Self::Settle { scope } => *scope,
+        }
+    }
+}
+
+/// The result of a part of a decision.
+pub(super) type Decided = Result<(), WorldError>;
+
+impl<'d> Decision<'d> {
+    fn take(&mut self, input: Input) -> Decided {
+        let status = self.run.status;
+        match input {
+            Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
+            Input::AnsweredLate { n, attempt, output } => self.answered_late(n, attempt, output),
+            _ if status.is_terminal() => Ok(()),
+            Input::Resume { by, force } => self.resume(by, &force),
+            Input::Cancel { by, reason } => {
+                self.cancel_run(by, reason);
+                Ok(())
+            }
+            _ if status == RunStatus::Interrupted => Ok(()),
+            Input::Begin => self.enter_block(ScopeKey::ROOT),
+            Input::Admitted => self.begin_ready(),
+            Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
+            Input::Decided { n, approved, by, reason, digest } => {
+                self.decided(n, approved, by, reason, digest)
+            }
+            Input::Signalled { event, payload, keep } => self.signalled(event, payload, keep),
+            Input::ChildEnded { n, attempt, outcome } => self.child_ended(n, attempt, outcome),
+            Input::KeyFreed { n } => self.key_freed(n),
+            Input::Pause { by } => {
+                self.pause(by);
+                Ok(())
+            }
+            Input::Interrupt => {
+                self.emit(Event::RunInterrupted {});
+                Ok(())
+            }
+            Input::Resolve { n, resolution, by } => self.resolve(n, resolution, by),
+            Input::Intervene { intervention, by } => self.intervene(intervention, by),
+        }
+    }
+
+    fn work(&mut self) -> Decided {
+        while let Some(task) = self.tasks.pop_front() {
+            if self.run.status.is_terminal() {
+                self.tasks.clear();
+                break;
+            }
+            match task {
+                Task::Advance { scope, step, ended } => self.advance(scope, step, &ended)?,
+                Task::Fail { scope, error } => self.fail_block(scope, error)?,
+                Task::Settle { scope } => self.settle_block(scope)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a consequence at the end of the queue.
+    pub(super) fn later(&mut self, task: Task) {
+        self.tasks.push_back(task);
+    }
+
+    /// Whether consequences for a block are still to be drawn.
+    pub(super) fn is_pending(&self, scope: ScopeKey) -> bool {
+        self.tasks.iter().any(|task| task.scope() == scope)
+    }
+
+    /// Forgets the consequences of a block that ends.
+    pub(super) fn forget(&mut self, scope: ScopeKey) {
+        self.tasks.retain(|task| task.scope() != scope);
+    }
+
+    /// Records an event and moves the run on by it.
+    pub(super) fn emit(&mut self, event: Event) {
+        self.record(event, None);
+    }
+
+    /// Records an event with the payload that it speaks of.
+    pub(super) fn record(&mut self, event: Event, payload: Option<Payload>) {
+        let live = event.step().and_then(|step| self.run.live.get(&step.n));
+        let phase = live.map(|live| &live.phase);
+        let record = Record {
+            had_alarm: live.is_some_and(|live| live.alarm),
+            had_claim: live.is_some_and(|live| live.claim),
+            had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
+            had_gate: matches!(phase, Some(Phase::Gate { .. })),
+            had_child: match phase {
+                Some(Phase::Child { run }) => Some(run.clone()),
+                _ => None,
+            },
+            event,
+            payload,
+        };
+        self.run.apply(self.plan, &record.event);
+        if let Some(payload) = &record.payload {
+            match &record.event {
+                Event::StepCompleted { step, .. } => self.outputs.insert(step.n, payload.clone()),
+                event => event.step().and_then(|step| self.inputs.insert(step.n, payload.clone())),
+            };
+        }
+        self.records.push(record);
+    }
+
+    pub(super) fn now(&self) -> Millis {
+        self.world.now()
+    }
+
+    pub(super) fn step(&self, step: StepIx) -> &'d Step {
+        self.plan.step(step)
+    }
+
+    /// An execution that has not ended, with its step.
+    pub(super) fn live(&self, n: u32) -> Option<(&Live, &'d Step)> {
+        let live = self.run.live.get(&n)?;
+        Some((live, self.plan.step(live.step)))
+    }
+
+    /// What names an execution in events.
+    pub(super) fn place(&self, scope: ScopeKey, step: StepIx) -> Place {
+        let step = self.step(step);
+        Place { id: step.id.clone(), kind: step.kind.word().into(), scope }
+    }
+
+    /// The event that a step began.
+    pub(super) fn started(&mut self, at: &Entry, what: Started, payload: Option<Payload>) {
+        let timeout = self.step(at.step).timeout_ms.and_then(|timeout| i64::try_from(timeout).ok());
+        let until = timeout.map(|timeout| self.now().saturating_add(timeout));
+        let place = self.place(at.scope, at.step);
+        self.record(Event::StepStarted { step: at.step_ref.clone(), place, what, until }, payload);
+    }
+
+    /// A step gave its output.
+    pub(super) fn complete(&mut self, n: u32, output: Payload, from: Option<&str>) -> Decided {
+        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
+            return Ok(());
+        };
+        if output.json().len() > crate::limits::PAYLOAD_BYTES {
+            return self.fail(n, Failure::limit(too_large(output.json().len())));
+        }
+        let event =
+            Event::StepCompleted { step: step.clone(), output: output.hash(), from: from.map(Into::into) };
+        self.record(event, Some(output));
+        self.later(Task::Advance { scope, step: at, ended: step });
+        Ok(())
+    }
+
+    /// A step failed for good: what happens now is up to its `on_error`.
+    pub(super) fn fail(&mut self, n: u32, error: Failure) -> Decided {
+        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
+            return Ok(());
+        };
+        self.cancel_blocks(n);
+        let cause = error.clone().from_step(&step.path);
+        self.emit(Event::StepFailed { step: step.clone(), error });
+        self.after_failure(scope, at, step, cause)
+    }
+
+    /// A step is left out, and its block goes on.
+    pub(super) fn skip(&mut self, n: u32, reason: &str) {
+        let Some(step) = self.run.step_ref(n) else { return };
+        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else { return };
+        self.cancel_blocks(n);
+        self.emit(Event::StepSkipped { step: step.clone(), reason: reason.into() });
+        self.later(Task::Advance { scope, step: at, ended: step });
+    }
+
+    fn alarm_fired(&mut self, n: u32, alarm: AlarmKind) -> Decided {
+        let Some((live, step)) = self.live(n) else { return Ok(()) };
+        let now = self.now();
+        match (&live.phase, alarm) {
+            (Phase::Backoff { due }, AlarmKind::Retry) if *due <= now => self.begin(n),
+            (Phase::Sleeping { due }, AlarmKind::Sleep) if *due <= now => {
+                self.complete(n, Payload::default(), None)
+            }
+            (Phase::Stopping, AlarmKind::Grace) => self.abandon(n),
+            (Phase::Calling, AlarmKind::Timeout) => {
+                self.time_out_call(n);
+                Ok(())
+            }
+            (Phase::Gate { .. }, AlarmKind::Timeout) => self.gate_timed_out(n),
+            (Phase::Gate { .. }, AlarmKind::Escalate) => {
+                self.escalate(n);
+                Ok(())
+            }
+            (Phase::Child { .. }, AlarmKind::Timeout) => {
+                self.fail_attempt(n, Failure::timeout("the workflow did not end in time"))
+            }
+            (Phase::Waiting { .. }, AlarmKind::Timeout) => {
+                self.fail(n, Failure::timeout("the event did not arrive in time"))
+            }
+            (Phase::Blocks(_), AlarmKind::Timeout) => {
+                let message = format!("the steps of `{}` did not end in time", step.id);
+                self.fail(n, Failure::timeout(&message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Says so when a run comes to wait for humans only, or stops waiting for them.
+    fn settle_status(&mut self) {
+        let run = &self.run;
+        if run.status.is_terminal() || run.status == RunStatus::Interrupted || run.is_held() {
+            return;
+        }
+        let waits = run.attention > 0 && run.moving == 0;
+        match (waits, run.status) {
+            (true, RunStatus::Running) => {
+                self.emit(Event::RunPaused { reason: PauseReason::Attention, by: None });
+            }
+            (false, RunStatus::Paused) => self.emit(Event::RunResumed { by: None }),
+            _ => {}
+        }
+    }
+
+    /// Where a decision led, for those who watch.
+    pub(super) fn taken(&mut self, step: &StepRef, to: Next) {
+        self.emit(Event::BranchTaken { step: step.clone(), to });
+    }
+}
+
+/// An execution that is about to begin, for the first time or again.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub step_ref: StepRef,
+    pub scope: ScopeKey,
+    pub step: StepIx,
+}
+
+impl Entry {
+    pub(super) fn n(&self) -> u32 {
+        self.step_ref.n
+    }
+}
+
+impl Decision<'_> {
+    /// Begins an execution that exists: it was held back, or is attempted again.
+    pub(super) fn begin(&mut self, n: u32) -> Decided {
+        let Some(live) = self.run.live.get(&n) else { return Ok(()) };
+        let step_ref = StepRef { n, path: live.path.clone(), attempt: live.attempt };
+        self.begin_entry(&Entry { step_ref, scope: live.scope, step: live.step })
+    }
+
+    /// Begins everything that was held back, as far as there is room.
+    pub(super) fn begin_ready(&mut self) -> Decided {
+        let ready: Vec<u32> = self.run.ready.iter().copied().collect();
+        self.full = false;
+        for n in ready {
+            if self.full || self.run.is_held() || self.run.status.is_terminal() {
+                break;
+            }
+            if self.run.ready.contains(&n) {
+                self.begin(n)?;
+                self.work()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_entry(&mut self, at: &Entry) -> Decided {
+        let approved = self.run.live.get(&at.n()).is_some_and(|live| live.approved);
+        let step = self.step(at.step);
+        if self.run.is_held() {
+            self.hold(at);
+            return Ok(());
+        }
+        if step.needs_human && !approved {
+            return self.gate_before(at);
+        }
+        match &step.kind {
+            Kind::Call(call) => self.begin_call(at, call),
+            Kind::Foreach(foreach) => self.begin_foreach(at, foreach),
+            Kind::Parallel(parallel) => self.begin_parallel(at, parallel),
+            Kind::Branch(branch) => self.begin_branch(at, branch),
+            Kind::Approve(_) if approved => self.pass_gate(at.n()),
+            Kind::Approve(approve) => self.begin_approve(at, approve),
+            Kind::Sleep(sleep) => self.begin_sleep(at, sleep),
+            Kind::Wait(wait) => self.begin_wait(at, wait),
+            Kind::Workflow(workflow) => self.begin_workflow(at, workflow),
+            Kind::Pass => {
+                self.started(at, Started::Pass {}, None);
+                self.complete(at.n(), Payload::default(), None)
+            }
+        }
+    }
+
+    /// Keeps an execution until there is room for it, or the run is resumed.
+    pub(super) fn hold(&mut self, at: &Entry) {
+        let held = self.run.live.get(&at.n()).is_some_and(|live| live.phase == Phase::Ready);
+        if !held {
+            let place = self.place(at.scope, at.step);
+            self.emit(Event::StepReady { step: at.step_ref.clone(), place });
+        }
+    }
+
+    /// A step that fails before it could do anything.
+    pub(super) fn fail_entry(&mut self, at: &Entry, error: Failure) -> Decided {
+        self.started(at, Started::Pass {}, None);
+        self.fail(at.n(), error)
+    }
+}
+
+pub(super) fn too_large(bytes: usize) -> String {
+    format!("{bytes} bytes of JSON are more than the limit of {}", crate::limits::PAYLOAD_BYTES)
+}

@@ -1,0 +1,547 @@
+//! Facts about a run, in the past tense: the log that everything else follows from.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Failure, Millis};
+use crate::plan::Hash;
+
+/// Something that happened in a run. Payloads are stored beside the log; events carry their hashes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// The first event of every run.
+    RunStarted {
+        /// The definition's name.
+        definition: Box<str>,
+        /// Its version.
+        version: u32,
+        /// Its hash: what the run does is pinned by it.
+        hash: Hash,
+        /// The user whom the run acts as.
+        by: Box<str>,
+        /// The hash of the inputs.
+        inputs: Hash,
+        /// The step of another run that waits for this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<Parent>,
+        /// The run that this one repeats.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rerun_of: Option<Box<str>>,
+    },
+    /// Nothing goes on by itself until somebody acts.
+    RunPaused {
+        /// Why.
+        reason: PauseReason,
+        /// Who paused it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<str>>,
+    },
+    /// The run goes on.
+    RunResumed {
+        /// Who resumed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<str>>,
+    },
+    /// The engine restarted, and the definition asks not to go on by itself.
+    RunInterrupted {},
+    /// The run failed, and the steps of `on_failure` begin.
+    RunFailing {
+        /// Why.
+        error: Failure,
+    },
+    /// The end: everything was done.
+    RunCompleted {
+        /// The hash of the output.
+        output: Hash,
+    },
+    /// The end: something failed for good.
+    RunFailed {
+        /// Why.
+        error: Failure,
+    },
+    /// The end: somebody stopped it.
+    RunCancelled {
+        /// Why.
+        reason: Box<str>,
+        /// Who stopped it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<str>>,
+    },
+    /// A step may run, and waits for a place, a human or the end of a pause. May be its first event.
+    StepReady {
+        /// The step.
+        step: StepRef,
+        /// Where it stands.
+        place: Place,
+    },
+    /// A step began: a call is on its way, or a block was entered. May be its first event.
+    StepStarted {
+        /// The step.
+        step: StepRef,
+        /// Where it stands.
+        place: Place,
+        /// What it does.
+        what: Started,
+        /// When its time is up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+    },
+    /// A step gave its output.
+    StepCompleted {
+        /// The step.
+        step: StepRef,
+        /// The hash of the output.
+        output: Hash,
+        /// Where the output came from, if not from the step itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<Box<str>>,
+    },
+    /// A step failed for good.
+    StepFailed {
+        /// The step.
+        step: StepRef,
+        /// Why.
+        error: Failure,
+    },
+    /// An attempt failed, and another one follows.
+    RetryScheduled {
+        /// The attempt that failed.
+        step: StepRef,
+        /// Why.
+        error: Failure,
+        /// When the next attempt begins.
+        due: Millis,
+    },
+    /// A step was left out.
+    StepSkipped {
+        /// The step.
+        step: StepRef,
+        /// Why.
+        reason: Box<str>,
+    },
+    /// A step was stopped, because something around it ended.
+    StepCancelled {
+        /// The step.
+        step: StepRef,
+        /// Whether a call was in flight: then its outcome is unknown.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_flight: bool,
+    },
+    /// The outcome of a call is unknown, and a human has to say what happened.
+    StepUncertain {
+        /// The step.
+        step: StepRef,
+        /// Why it is unknown.
+        error: Failure,
+    },
+    /// A human said what happened.
+    UncertaintyResolved {
+        /// The step.
+        step: StepRef,
+        /// What.
+        how: Resolved,
+        /// Who.
+        by: Box<str>,
+    },
+    /// The time of a call was up; it was told to stop.
+    CallTimedOut {
+        /// The step.
+        step: StepRef,
+        /// Until when its end is waited for.
+        until: Millis,
+    },
+    /// A call did not stop when it was told to: what follows may run beside it.
+    CallAbandoned {
+        /// The step.
+        step: StepRef,
+    },
+    /// A tool is asked whether a call with an unknown outcome took place.
+    VerifyStarted {
+        /// The step.
+        step: StepRef,
+        /// The tool.
+        tool: Box<str>,
+        /// The hash of its arguments.
+        args: Hash,
+    },
+    /// A call answered after its step had ended.
+    LateResult {
+        /// The step.
+        step: StepRef,
+    },
+    /// A step waits until another one with the same idempotency key has ended.
+    KeyAwaited {
+        /// The step.
+        step: StepRef,
+        /// Where it stands.
+        place: Place,
+        /// What it waits for.
+        key: Box<str>,
+    },
+    /// A transition or a `branch` was decided.
+    BranchTaken {
+        /// The step.
+        step: StepRef,
+        /// Where it leads: a step's id, or the number of the case.
+        to: Next,
+    },
+    /// One item of a `foreach`, one branch of a `parallel` or the chosen block of a `branch` ended.
+    BlockCompleted {
+        /// The step that the block belongs to.
+        step: StepRef,
+        /// The number of the item or branch.
+        index: u32,
+        /// The number of the step execution that gave its result.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        result: Option<u32>,
+        /// Why it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Failure>,
+    },
+    /// A human is asked.
+    ApprovalRequested {
+        /// The step.
+        step: StepRef,
+        /// What the decision is bound to.
+        digest: Hash,
+        /// The question.
+        prompt: Box<str>,
+        /// The tool that runs after it, for a step with `needs_human`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<Box<str>>,
+        /// When the time to answer is up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+        /// When the next further notice is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        escalate: Option<Millis>,
+        /// Whom to tell.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        notify: Vec<Box<str>>,
+    },
+    /// A human said yes.
+    ApprovalGranted {
+        /// The step.
+        step: StepRef,
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Box<str>>,
+    },
+    /// A human said no, or the time was up.
+    ApprovalDenied {
+        /// The step.
+        step: StepRef,
+        /// Who; nobody if the time was up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<str>>,
+        /// Why.
+        reason: Box<str>,
+    },
+    /// Nobody has answered yet, and others are told.
+    ApprovalEscalated {
+        /// The step.
+        step: StepRef,
+        /// How many notices there were before.
+        level: u32,
+        /// Whom to tell.
+        notify: Vec<Box<str>>,
+        /// When the next one is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        escalate: Option<Millis>,
+    },
+    /// An event from outside arrived and is kept until a step waits for it.
+    SignalReceived {
+        /// The event's name.
+        event: Box<str>,
+        /// What it carries.
+        payload: Value,
+    },
+    /// A human changed the arguments of a step that has not run yet.
+    ArgumentsEdited {
+        /// The step's path.
+        path: Box<str>,
+        /// The arguments.
+        args: Value,
+        /// Who.
+        by: Box<str>,
+    },
+    /// A human changed a value of the run.
+    ValueSet {
+        /// The step whose output is replaced; the inputs without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<Box<str>>,
+        /// The value.
+        value: Value,
+        /// Who.
+        by: Box<str>,
+    },
+}
+
+/// One attempt of one execution of a step: its identity everywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepRef {
+    /// The number of the execution in its run, from 1.
+    pub n: u32,
+    /// Its path, such as `per_file[3].export` or `check#2`.
+    pub path: std::sync::Arc<str>,
+    /// The attempt, from 1.
+    pub attempt: u32,
+}
+
+/// Where a step execution stands. Read only when the execution is new.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The step's id in the definition.
+    pub id: Box<str>,
+    /// Its kind.
+    pub kind: Box<str>,
+    /// The block that it stands in.
+    #[serde(default, rename = "in", skip_serializing_if = "ScopeKey::is_root")]
+    pub scope: ScopeKey,
+}
+
+/// One time that a block is run: the execution that it belongs to, and the number of the item or branch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ScopeKey {
+    /// The number of the execution; 0 for the blocks of the run itself.
+    pub n: u32,
+    /// The item, branch or case.
+    pub index: u32,
+}
+
+impl ScopeKey {
+    /// The steps of the definition.
+    pub const ROOT: Self = Self { n: 0, index: 0 };
+    /// The steps of `on_failure`.
+    pub const FAILURE: Self = Self { n: 0, index: 1 };
+
+    fn is_root(&self) -> bool {
+        *self == Self::ROOT
+    }
+}
+
+/// What a started step does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Started {
+    /// Calls a tool.
+    Call {
+        /// The tool's full name.
+        tool: Box<str>,
+        /// The hash of the arguments.
+        args: Hash,
+        /// The key that the call carries.
+        key: Box<str>,
+        /// Whether the key is claimed in the store.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        claimed: bool,
+    },
+    /// Runs a block for each item.
+    Foreach {
+        /// How many items.
+        items: u32,
+        /// The hash of the items.
+        input: Hash,
+    },
+    /// Runs blocks at the same time.
+    Parallel {
+        /// How many.
+        branches: u32,
+    },
+    /// Runs the block of the first condition that holds.
+    Branch {},
+    /// Asks a human.
+    Approve {},
+    /// Waits for a time.
+    Sleep {
+        /// Until when.
+        due: Millis,
+    },
+    /// Waits for an event.
+    Wait {
+        /// Its name.
+        event: Box<str>,
+        /// What it must carry.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        correlate: Option<Value>,
+        /// The number of the event in the log that had arrived before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<u64>,
+    },
+    /// Waits for another run.
+    Workflow {
+        /// Its definition's name.
+        definition: Box<str>,
+        /// Its id.
+        run: Box<str>,
+        /// The hash of its inputs.
+        input: Hash,
+    },
+    /// Does nothing, or failed before it could do anything.
+    Pass {},
+}
+
+/// Where a decision leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Next {
+    /// To the block of a case; the last one is `else`.
+    Case(u32),
+    /// To a step.
+    Step(Box<str>),
+    /// To the end of the block.
+    End,
+}
+
+/// Why a run is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseReason {
+    /// Somebody asked for it.
+    Requested,
+    /// Only humans can move it on: gates, or calls with unknown outcomes.
+    Attention,
+}
+
+/// What a human said about a call with an unknown outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolved {
+    /// It took place.
+    Happened,
+    /// Call again.
+    Retry,
+    /// Go on without it.
+    Skip,
+    /// It failed.
+    Fail,
+}
+
+/// The step of another run that waits for this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// The run.
+    pub run: Box<str>,
+    /// The number of the step execution.
+    pub n: u32,
+    /// Its attempt.
+    pub attempt: u32,
+    /// How many runs stand above.
+    pub depth: u32,
+}
+
+/// Which alarm of a step execution fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlarmKind {
+    /// The time for a call, a wait, a gate or a block is up.
+    Timeout,
+    /// The next attempt may begin.
+    Retry,
+    /// A sleep is over.
+    Sleep,
+    /// A call that was told to stop has had time to.
+    Grace,
+    /// The next notice of a gate is due.
+    Escalate,
+}
+
+impl AlarmKind {
+    /// The word that stands for it in the store.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Retry => "retry",
+            Self::Sleep => "sleep",
+            Self::Grace => "grace",
+            Self::Escalate => "escalate",
+        }
+    }
+
+    /// The kind that a word stands for.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Timeout, Self::Retry, Self::Sleep, Self::Grace, Self::Escalate]
+            .into_iter()
+            .find(|kind| kind.word() == word)
+    }
+}
+
+impl Event {
+    /// The word that names the event.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "run_started",
+            Self::RunPaused { .. } => "run_paused",
+            Self::RunResumed { .. } => "run_resumed",
+            Self::RunInterrupted {} => "run_interrupted",
+            Self::RunFailing { .. } => "run_failing",
+            Self::RunCompleted { .. } => "run_completed",
+            Self::RunFailed { .. } => "run_failed",
+            Self::RunCancelled { .. } => "run_cancelled",
+            Self::StepReady { .. } => "step_ready",
+            Self::StepStarted { .. } => "step_started",
+            Self::StepCompleted { .. } => "step_completed",
+            Self::StepFailed { .. } => "step_failed",
+            Self::RetryScheduled { .. } => "retry_scheduled",
+            Self::StepSkipped { .. } => "step_skipped",
+            Self::StepCancelled { .. } => "step_cancelled",
+            Self::StepUncertain { .. } => "step_uncertain",
+            Self::UncertaintyResolved { .. } => "uncertainty_resolved",
+            Self::CallTimedOut { .. } => "call_timed_out",
+            Self::CallAbandoned { .. } => "call_abandoned",
+            Self::VerifyStarted { .. } => "verify_started",
+            Self::LateResult { .. } => "late_result",
+            Self::KeyAwaited { .. } => "key_awaited",
+            Self::BranchTaken { .. } => "branch_taken",
+            Self::BlockCompleted { .. } => "block_completed",
+            Self::ApprovalRequested { .. } => "approval_requested",
+            Self::ApprovalGranted { .. } => "approval_granted",
+            Self::ApprovalDenied { .. } => "approval_denied",
+            Self::ApprovalEscalated { .. } => "approval_escalated",
+            Self::SignalReceived { .. } => "signal_received",
+            Self::ArgumentsEdited { .. } => "arguments_edited",
+            Self::ValueSet { .. } => "value_set",
+        }
+    }
+
+    /// The step that it is about.
+    pub fn step(&self) -> Option<&StepRef> {
+        match self {
+            Self::StepReady { step, .. }
+            | Self::StepStarted { step, .. }
+            | Self::StepCompleted { step, .. }
+            | Self::StepFailed { step, .. }
+            | Self::RetryScheduled { step, .. }
+            | Self::StepSkipped { step, .. }
+            | Self::StepCancelled { step, .. }
+            | Self::StepUncertain { step, .. }
+            | Self::UncertaintyResolved { step, .. }
+            | Self::CallTimedOut { step, .. }
+            | Self::CallAbandoned { step, .. }
+            | Self::VerifyStarted { step, .. }
+            | Self::LateResult { step, .. }
+            | Self::KeyAwaited { step, .. }
+            | Self::BranchTaken { step, .. }
+            | Self::BlockCompleted { step, .. }
+            | Self::ApprovalRequested { step, .. }
+            | Self::ApprovalGranted { step, .. }
+            | Self::ApprovalDenied { step, .. }
+            | Self::ApprovalEscalated { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+
+    /// Whether it ends a step execution.
+    pub fn ends_step(&self) -> bool {
+        matches!(
+            self,
+            Self::StepCompleted { .. }
+                | Self::StepFailed { .. }
+                | Self::StepSkipped { .. }
+                | Self::StepCancelled { .. }
+        )
+    }
+}

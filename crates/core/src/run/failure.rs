@@ -1,0 +1,81 @@
+//! Why a step or a run failed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::EvalError;
+use crate::limits;
+pub use crate::spec::retry::FailureKind;
+
+/// Why a step or a run failed. Retry policies match the kind, never the message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind, for retry policies.
+    pub kind: FailureKind,
+    /// Which rule was broken, where there is a name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Box<str>>,
+    /// What happened, for people.
+    pub message: Box<str>,
+    /// Whether the caller marked it as passing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
+    /// The step that failed first, where this one only failed with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Box<str>>,
+}
+
+impl Failure {
+    /// A failure of some kind. A very long message is cut.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > limits::FAILURE_BYTES {
+            let end = (0..=limits::FAILURE_BYTES).rev().find(|at| message.is_char_boundary(*at));
+            message.truncate(end.unwrap_or_default());
+            message.push('…');
+        }
+        Self { kind, code: None, message: message.into(), transient: false, step: None }
+    }
+
+    /// With the name of the rule that was broken.
+    #[must_use]
+    pub fn code(mut self, code: &str) -> Self {
+        self.code = Some(code.into());
+        self
+    }
+
+    /// Marked as passing: worth another attempt.
+    #[must_use]
+    pub fn transient(mut self) -> Self {
+        self.transient = true;
+        self
+    }
+
+    /// As the failure of something around the step that failed first.
+    pub(super) fn from_step(mut self, path: &str) -> Self {
+        self.step.get_or_insert_with(|| path.into());
+        self
+    }
+
+    pub(super) fn timeout(message: &str) -> Self {
+        Self::new(FailureKind::Timeout, message)
+    }
+
+    pub(super) fn limit(message: String) -> Self {
+        Self::new(FailureKind::Limit, message)
+    }
+}
+
+impl From<EvalError> for Failure {
+    fn from(error: EvalError) -> Self {
+        Self::new(FailureKind::Validation, error.message)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.step {
+            Some(step) => write!(out, "{step}: {}", self.message),
+            None => out.write_str(&self.message),
+        }
+    }
+}

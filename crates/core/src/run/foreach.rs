@@ -1,0 +1,41 @@
+//! `foreach`: a block once per item.
+
+use serde_json::Value;
+
+use super::decide::{Decided, Decision, Entry};
+use super::event::Started;
+use super::{Failure, FailureKind, Payload};
+use crate::plan::Foreach;
+
+impl Decision<'_> {
+    pub(super) fn begin_foreach(&mut self, at: &Entry, foreach: &Foreach) -> Decided {
+        let items = match self.eval(at.scope, &foreach.items)? {
+            Ok(Value::Array(items)) => items,
+            Ok(other) => {
+                let message = format!("`items` gave {}, not a list", type_name(&other));
+                return self.fail_entry(at, Failure::new(FailureKind::Validation, message));
+            }
+            Err(error) => return self.fail_entry(at, error),
+        };
+        let limit = self.plan.settings.limits.foreach_items;
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        if count > limit {
+            let message = format!("{count} items are more than the limit of {limit}");
+            return self.fail_entry(at, Failure::limit(message));
+        }
+        let items = Payload::new(Value::Array(items));
+        self.started(at, Started::Foreach { items: count, input: items.hash() }, Some(items));
+        self.blocks_moved(at.n())
+    }
+}
+
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}

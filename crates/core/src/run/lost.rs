@@ -1,0 +1,161 @@
+//! A call whose outcome is unknown: never repeated silently where it could hurt.
+
+use super::decide::{Decided, Decision};
+use super::event::{Event, Resolved};
+use super::input::Resolution;
+use super::state::Phase;
+use super::values::Fetched;
+use super::{Failure, FailureKind, Payload};
+use crate::limits;
+use crate::plan::{BackoffKind, Call, RetryPolicy, Verify};
+use crate::spec::policy::{Effects, OnUncertain};
+
+impl Decision<'_> {
+    /// The outcome of a call is unknown: it timed out, the connection was lost, or the engine died.
+    pub(super) fn lost(&mut self, n: u32, error: Failure) -> Decided {
+        let Some((live, step)) = self.live(n) else { return Ok(()) };
+        let crate::plan::Kind::Call(call) = &step.kind else { return self.fail_attempt(n, error) };
+        let attempt = live.attempt;
+        let left = |attempts: u32| attempt < attempts;
+        if let Some(verify) = &call.verify {
+            return self.ask_verify(n, verify, error);
+        }
+        match call.on_uncertain {
+            Some(OnUncertain::Fail) => return self.fail(n, error),
+            Some(OnUncertain::Skip) => {
+                self.skip(n, "the outcome of the call is unknown");
+                return Ok(());
+            }
+            Some(OnUncertain::Ask) => return self.uncertain(n, error),
+            Some(OnUncertain::Retry) if left(limits::LOST_ATTEMPTS) => {
+                return self.schedule_retry(n, error, &lost_retry(step.retry.as_ref()));
+            }
+            Some(OnUncertain::Retry) | None => {}
+        }
+        let harmless = self.is_harmless(call);
+        match &step.retry {
+            Some(retry) if self.consents(retry, call, &error) || harmless => {
+                if left(retry.max_attempts) {
+                    self.schedule_retry(n, error, retry)
+                } else {
+                    self.fail(n, error)
+                }
+            }
+            _ if !harmless => self.uncertain(n, error),
+            // Nothing was hurt by a call that is known to be harmless; a lost one is worth another try.
+            _ if error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
+                self.schedule_retry(n, error, &lost_retry(None))
+            }
+            _ => self.fail(n, error),
+        }
+    }
+
+    /// Whether calling again changes nothing more: by the step's word, by its key, or by the tool's traits.
+    fn is_harmless(&self, call: &Call) -> bool {
+        let traits = self.world.traits(&call.full_name());
+        match call.effects {
+            Some(Effects::Read | Effects::Idempotent) => true,
+            Some(Effects::Once) => call.idempotency.is_some() || call.idempotency_arg.is_some(),
+            None => {
+                call.idempotency.is_some()
+                    || call.idempotency_arg.is_some()
+                    || traits.read_only
+                    || traits.idempotent
+            }
+        }
+    }
+
+    /// Whether the retry policy covers an unknown outcome. One that lists no kinds does, except for a tool
+    /// that may destroy something.
+    fn consents(&self, retry: &RetryPolicy, call: &Call, error: &Failure) -> bool {
+        if let Some(kinds) = &retry.retry_on { kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost) } else {
+            let traits = self.world.traits(&call.full_name());
+            !traits.destructive || traits.idempotent
+        }
+    }
+
+    fn uncertain(&mut self, n: u32, error: Failure) -> Decided {
+        if let Some(step) = self.run.step_ref(n) {
+            self.emit(Event::StepUncertain { step, error });
+        }
+        Ok(())
+    }
+
+    fn ask_verify(&mut self, n: u32, verify: &Verify, error: Failure) -> Decided {
+        let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
+        // A probe cannot be asked for ever: a call that is never seen to have happened goes to a human.
+        let asked_often = self.run.live.get(&n).is_some_and(|live| live.attempt >= limits::LOST_ATTEMPTS);
+        let args = match self.eval(scope, &verify.args)? {
+            Ok(args) if !asked_often => Payload::new(args),
+            _ => return self.uncertain(n, error),
+        };
+        // The probe takes the place of the call that was cut off.
+        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+        let event = Event::VerifyStarted { step, tool: verify.tool.clone(), args: args.hash() };
+        self.records_probe(event, args);
+        Ok(())
+    }
+
+    /// A probe's arguments go with its call only: the step's own arguments stay what they are.
+    fn records_probe(&mut self, event: Event, args: Payload) {
+        self.emit(event);
+        if let Some(record) = self.records.last_mut() {
+            record.payload = Some(args);
+        }
+    }
+
+    /// The probe answered: the call took place, it did not, or nobody knows.
+    pub(super) fn verified(&mut self, n: u32, answer: Result<Payload, Failure>) -> Decided {
+        let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
+        let Some(verify) = self.call_of(n).and_then(|call| call.verify.as_ref()) else { return Ok(()) };
+        let when = verify.when.clone();
+        let happened = match &answer {
+            Ok(answer) => self.holds_with(scope, &when, Fetched::probe(answer.clone()))?,
+            Err(error) => Err(error.clone()),
+        };
+        let lost = || Failure::new(FailureKind::Lost, "the call was cut off, and a probe says it never ran");
+        match (happened, answer) {
+            (Ok(true), Ok(answer)) => self.complete(n, answer, Some("verify")),
+            (Ok(false), _) => self.schedule_retry(n, lost(), &lost_retry(None)),
+            (Err(error), _) | (Ok(true), Err(error)) => self.uncertain(n, error),
+        }
+    }
+
+    /// A human says what happened.
+    pub(super) fn resolve(&mut self, n: u32, resolution: Resolution, by: Box<str>) -> Decided {
+        let uncertain = self.run.live.get(&n).is_some_and(|live| live.phase == Phase::Uncertain);
+        let Some(step) = self.run.step_ref(n).filter(|_| uncertain) else { return Ok(()) };
+        let how = match &resolution {
+            Resolution::Happened(_) => Resolved::Happened,
+            Resolution::Retry => Resolved::Retry,
+            Resolution::Skip => Resolved::Skip,
+            Resolution::Fail => Resolved::Fail,
+        };
+        self.emit(Event::UncertaintyResolved { step, how, by });
+        let lost = Failure::new(FailureKind::Lost, "the outcome of the call was unknown");
+        match resolution {
+            Resolution::Happened(output) => self.complete(n, output, Some("resolution")),
+            Resolution::Retry => self.schedule_retry(n, lost, &RetryPolicy::at_once()),
+            Resolution::Skip => {
+                self.skip(n, "somebody decided so after an unknown outcome");
+                Ok(())
+            }
+            Resolution::Fail => self.fail(n, lost),
+        }
+    }
+}
+
+/// When a lost call is repeated: by the step's policy, else at once and then with growing delays.
+fn lost_retry(policy: Option<&RetryPolicy>) -> RetryPolicy {
+    policy.cloned().unwrap_or_else(|| RetryPolicy {
+        backoff: BackoffKind::Delays([0, 1_000, 5_000, 30_000].into()),
+        max_delay_ms: 30_000,
+        ..RetryPolicy::retries(limits::LOST_ATTEMPTS)
+    })
+}
+
+impl RetryPolicy {
+    pub(super) fn at_once() -> Self {
+        Self { backoff: BackoffKind::Fixed, initial_delay_ms: 0, ..Self::retries(1) }
+    }
+}

@@ -1,0 +1,42 @@
+//! A run as a pure state machine: what happened outside comes in, facts come out.
+//!
+//! ```text
+//! Input + Plan + Run + World ──decide──▶ [Record]     (an Event, with the payload that it speaks of)
+//! [Event] ──Run::apply──▶ Run                         (the same fold in deciding and in recovery)
+//! ```
+//!
+//! [`decide`] gives no event for an input that is stale or repeated; that is no error. Values are asked for
+//! through [`World`], so a run holds where it stands and nothing of what its steps gave.
+
+mod apply;
+mod approve;
+mod block;
+mod call;
+mod control;
+mod decide;
+mod event;
+mod failure;
+mod flow;
+mod foreach;
+mod input;
+mod intervene;
+mod lost;
+mod path;
+mod payload;
+mod sleep;
+mod state;
+mod values;
+mod wait;
+mod workflow;
+mod world;
+
+pub use decide::decide;
+pub use event::{AlarmKind, Event, Next, Parent, PauseReason, Place, Resolved, ScopeKey, Started, StepRef};
+pub use failure::{Failure, FailureKind};
+pub use input::{Edit, Input, Intervention, Resolution};
+pub use payload::Payload;
+pub use state::{Live, Phase, Run, RunStatus, StepStatus};
+pub use world::{Admission, Child, Claim, Claimed, Record, Traits, World, WorldError};
+
+/// Milliseconds since 1970.
+pub type Millis = i64;

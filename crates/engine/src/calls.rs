@@ -1,0 +1,130 @@
+//! Calls in flight: each in its own task, with its own token; a panic is a failure of the step.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde_json::Value;
+use steprail_core::limits::CANCEL_GRACE_MS;
+use steprail_core::run::{Failure, FailureKind, Payload};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::driver::Message;
+use crate::kernel::{Action, CallId, CallOrder, Request};
+use crate::ports::{ArtefactStore, Authorizer, BoxFuture, Outcome, ToolCall, ToolCaller};
+
+/// What calls need.
+pub(crate) struct Ports {
+    pub tools: Arc<dyn ToolCaller>,
+    pub authorizer: Arc<dyn Authorizer>,
+    pub artefacts: Option<Arc<dyn ArtefactStore>>,
+}
+
+/// Makes calls and remembers how to stop them.
+pub(crate) struct Calls {
+    ports: Arc<Ports>,
+    runtime: Handle,
+    ended: Sender<Message>,
+    tokens: HashMap<CallId, CancellationToken>,
+}
+
+impl Calls {
+    pub(crate) fn new(ports: Ports, runtime: Handle, ended: Sender<Message>) -> Self {
+        Self { ports: Arc::new(ports), runtime, ended, tokens: HashMap::new() }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Makes a call. Its end comes back as a message, exactly once.
+    pub(crate) fn order(&mut self, order: CallOrder) {
+        let token = CancellationToken::new();
+        self.tokens.insert(order.id, token.clone());
+        let (ports, ended) = (self.ports.clone(), self.ended.clone());
+        self.runtime.spawn(async move {
+            let id = order.id;
+            let outcome = CatchPanic(Box::pin(make(&ports, order, token))).await;
+            let request = Request { action: Action::CallEnded { id, outcome }, reply: None };
+            // The engine may be gone; then the call counts as lost, which is true.
+            let _ = ended.send(Message::Request(request));
+        });
+    }
+
+    /// Tells a call to stop.
+    pub(crate) fn cancel(&self, id: CallId) {
+        if let Some(token) = self.tokens.get(&id) {
+            token.cancel();
+        }
+    }
+
+    /// A call ended.
+    pub(crate) fn forget(&mut self, id: CallId) {
+        self.tokens.remove(&id);
+    }
+}
+
+async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Result<Payload, Failure> {
+    if let Err(reason) = ports.authorizer.may_call(&order.principal, &order.tool).await {
+        return Err(Failure::new(FailureKind::Permission, reason));
+    }
+    let (run, path) = (order.run, order.path.clone());
+    let call = ToolCall {
+        tool: order.tool,
+        args: order.args,
+        principal: order.principal,
+        run: order.run,
+        path: order.path,
+        attempt: order.attempt,
+        idempotency_key: order.key,
+        deadline: order.deadline,
+        persona: order.persona,
+        cancelled: token.clone(),
+    };
+    let mut value = until_stopped(ports.tools.call(call), &token).await?;
+    if let (Some(store), Some(Value::Array(files))) = (&ports.artefacts, value.get_mut("file_refs")) {
+        for file in files {
+            *file = store.put(run, &path, file.take()).await?;
+        }
+    }
+    Ok(Payload::new(value))
+}
+
+/// A call that is told to stop has some time to do so; then it is dropped, a little before the engine would
+/// give it up.
+async fn until_stopped(call: BoxFuture<'_, Outcome>, token: &CancellationToken) -> Outcome {
+    let grace = Duration::from_millis(CANCEL_GRACE_MS.unsigned_abs() / 10 * 9);
+    let stopped = async {
+        token.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    tokio::select! {
+        biased;
+        outcome = call => outcome,
+        () = stopped => Err(Failure::new(FailureKind::Cancelled, "the call was stopped")),
+    }
+}
+
+/// A future whose panic becomes a failure.
+struct CatchPanic<F>(Pin<Box<F>>);
+
+impl<F: Future<Output = Result<Payload, Failure>>> Future for CatchPanic<F> {
+    type Output = Result<Payload, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let inner = self.0.as_mut();
+        catch_unwind(AssertUnwindSafe(|| inner.poll(context))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Poll::Ready(Err(
+                Failure::new(FailureKind::ToolError, format!("the tool panicked: {text}")).code("panic")
+            ))
+        })
+    }
+}

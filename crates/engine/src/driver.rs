@@ -1,0 +1,211 @@
+//! The thread that decides and commits: it waits, hands over to the kernel, and carries out the effects.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use steprail_core::run::Millis;
+use steprail_store::{RunKey, StoreError};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::calls::Calls;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::kernel::{Action, Answer, Effect, Handled, Interrupt, Kernel, Reply, Request};
+use crate::limits::{BATCH, FAULT_DELAY_MS, SHUTDOWN_MS};
+use crate::ports::Notifier;
+
+/// What reaches the thread.
+pub(crate) enum Message {
+    /// Something to do.
+    Request(Request),
+    /// Time was set by hand.
+    Wake,
+    /// The engine is shut down.
+    Stop(Reply),
+}
+
+/// The longest that the thread sleeps without looking at the clock.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
+pub(crate) struct Driver {
+    pub kernel: Kernel,
+    pub messages: Receiver<Message>,
+    pub calls: Calls,
+    pub clock: Arc<dyn Clock>,
+    pub notifier: Option<Arc<dyn Notifier>>,
+    pub runtime: Handle,
+    pub last_event: watch::Sender<i64>,
+    pub fault: watch::Sender<Option<StoreError>>,
+    pub interrupt: Interrupt,
+    pub backlog: Backlog,
+}
+
+/// What the store could not take and is tried again.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    requests: Vec<Request>,
+    again_at: Option<Instant>,
+    delay_ms: u64,
+}
+
+impl Driver {
+    pub(crate) fn run(mut self) {
+        self.recover();
+        let mut stopping: Option<(Reply, Instant)> = None;
+        loop {
+            self.fire_alarms(stopping.is_some());
+            let wait = self.wait_time(stopping.as_ref().map(|(_, until)| *until));
+            let mut batch = Vec::new();
+            match self.messages.recv_timeout(wait) {
+                Ok(message) => self.take(message, &mut batch, &mut stopping),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while batch.len() < BATCH {
+                let Ok(message) = self.messages.try_recv() else { break };
+                self.take(message, &mut batch, &mut stopping);
+            }
+            self.retry_backlog(&mut batch);
+            if !batch.is_empty() {
+                self.handle(batch);
+            }
+            if let Some((reply, until)) = &stopping
+                && (self.calls.in_flight() == 0 || Instant::now() >= *until)
+            {
+                reply.send(Ok(Answer::Count(self.calls.in_flight())));
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, batch: &mut Vec<Request>, stopping: &mut Option<(Reply, Instant)>) {
+        match message {
+            Message::Request(request) => {
+                if let Action::CallEnded { id, .. } = request.action {
+                    self.calls.forget(id);
+                }
+                // A new call would be lost when the engine stops; what ended is still written.
+                match (&request.reply, stopping.is_some()) {
+                    (Some(reply), true) => reply.send(Err(Error::Stopped)),
+                    _ => batch.push(request),
+                }
+            }
+            Message::Wake => {}
+            Message::Stop(reply) => {
+                self.kernel.stop_admitting();
+                *stopping = Some((reply, Instant::now() + Duration::from_millis(SHUTDOWN_MS)));
+            }
+        }
+    }
+
+    fn wait_time(&mut self, stop_at: Option<Instant>) -> Duration {
+        let now = self.clock.now();
+        let alarm = match self.kernel.next_alarm() {
+            Ok(Some(due)) if self.backlog.again_at.is_none() => {
+                Duration::from_millis(u64::try_from(due.saturating_sub(now)).unwrap_or_default())
+            }
+            _ => LONGEST_WAIT,
+        };
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+        let others = [self.backlog.again_at.map(until), stop_at.map(until)];
+        others.into_iter().flatten().fold(alarm.min(LONGEST_WAIT), Duration::min)
+    }
+
+    fn fire_alarms(&mut self, stopping: bool) {
+        if stopping || self.backlog.again_at.is_some() {
+            return;
+        }
+        while self.alarm_is_due() {
+            self.handle(vec![Request { action: Action::FireAlarms, reply: None }]);
+            if self.backlog.again_at.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn alarm_is_due(&mut self) -> bool {
+        let now: Millis = self.clock.now();
+        matches!(self.kernel.next_alarm(), Ok(Some(due)) if due <= now)
+    }
+
+    fn handle(&mut self, batch: Vec<Request>) {
+        let handled = self.kernel.handle(batch, self.clock.now());
+        self.settle(handled);
+    }
+
+    /// Carries out what was committed, and keeps what was not.
+    fn settle(&mut self, handled: Handled) {
+        if let Some(id) = handled.last_event {
+            self.last_event.send_replace(id);
+        }
+        for effect in handled.effects {
+            match effect {
+                Effect::Call(order) => self.calls.order(*order),
+                Effect::Cancel(id) => self.calls.cancel(id),
+                Effect::Answer(reply, answer) => reply.send(answer),
+                Effect::Notify(notice) => {
+                    if let Some(notifier) = self.notifier.clone() {
+                        self.runtime.spawn(async move { notifier.notify(notice).await });
+                    }
+                }
+            }
+        }
+        match handled.fault {
+            Some(fault) => self.fault_found(fault, handled.retry),
+            None if self.backlog.again_at.is_none() && self.fault.borrow().is_some() => {
+                tracing::info!("the store works again");
+                self.fault.send_replace(None);
+            }
+            None => {}
+        }
+    }
+
+    fn fault_found(&mut self, fault: StoreError, retry: Vec<Request>) {
+        tracing::error!(code = fault.code(), "{fault}");
+        self.fault.send_replace(Some(fault));
+        // Alarms are still in the store; only what came from outside has to be kept.
+        let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
+        self.backlog.requests.extend(kept);
+        let (first, longest) = FAULT_DELAY_MS;
+        self.backlog.delay_ms = (self.backlog.delay_ms * 2).clamp(first, longest);
+        self.backlog.again_at = Some(Instant::now() + Duration::from_millis(self.backlog.delay_ms));
+    }
+
+    /// Tries again what the store did not take.
+    fn retry_backlog(&mut self, batch: &mut Vec<Request>) {
+        if self.backlog.again_at.is_some_and(|at| at <= Instant::now()) {
+            self.backlog.again_at = None;
+            let kept = std::mem::take(&mut self.backlog.requests);
+            if kept.is_empty() && batch.is_empty() {
+                // Nothing to write: an alarm, if there is one, shows whether the store works again.
+                self.fault.send_replace(None);
+            }
+            batch.splice(0..0, kept);
+        }
+        if self.backlog.again_at.is_none() && self.fault.borrow().is_none() {
+            self.backlog.delay_ms = 0;
+        }
+    }
+
+    /// Picks up every run that was under way.
+    fn recover(&mut self) {
+        for interrupt in [Some(self.interrupt), None] {
+            let mut after = Some(RunKey(0));
+            while let Some(from) = after {
+                let (reply, mut answer) = Reply::channel();
+                let action = Action::Recover { after: from, interrupt };
+                self.handle(vec![Request { action, reply: Some(reply) }]);
+                after = match answer.try_recv() {
+                    Ok(Ok(Answer::More(more))) => more,
+                    Ok(Err(error)) => {
+                        tracing::error!("runs after number {} could not be picked up: {error}", from.0);
+                        None
+                    }
+                    _ => None,
+                };
+            }
+        }
+    }
+}

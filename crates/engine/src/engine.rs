@@ -1,0 +1,413 @@
+//! The handle to an engine: what can be done with it, in the words of every surface.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use serde::Serialize;
+use serde_json::Value;
+use steprail_core::diagnostic::{Diagnostic, Severity};
+use steprail_core::load;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
+use steprail_core::source::Source;
+use steprail_store::{Approval, ListRuns, Principal, Reads, RunId, RunRow, StepRow, StoreError, StoredEvent};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::builder::Builder;
+use crate::clock::Clock;
+use crate::driver::Message;
+use crate::error::Error;
+use crate::feed::Subscription;
+use crate::kernel::{Action, Answer, Defined, Reply, Request, StartOf, StartRun, no_run};
+use crate::ports::Authorizer;
+
+/// An engine. A clone is another handle to the same one.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    messages: Sender<Message>,
+    readers: Arc<dyn Reads>,
+    last_event: watch::Receiver<i64>,
+    fault: watch::Receiver<Option<StoreError>>,
+    clock: Arc<dyn Clock>,
+    authorizer: Arc<dyn Authorizer>,
+    room: Semaphore,
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct Start {
+    workflow: Workflow,
+    inputs: Value,
+    principal: Principal,
+    request_key: Option<String>,
+}
+
+/// What a run runs.
+#[derive(Debug, Clone)]
+pub enum Workflow {
+    /// A stored definition: its newest version, or a given one.
+    Named(String, Option<u32>),
+    /// A definition that comes with the start, as YAML or JSON.
+    Inline(String),
+}
+
+impl Start {
+    /// The newest version of a stored definition.
+    pub fn named(name: impl Into<String>, principal: Principal) -> Self {
+        Self::of(Workflow::Named(name.into(), None), principal)
+    }
+
+    /// A definition as text.
+    pub fn inline(text: impl Into<String>, principal: Principal) -> Self {
+        Self::of(Workflow::Inline(text.into()), principal)
+    }
+
+    /// Whatever there is to run.
+    pub fn of(workflow: Workflow, principal: Principal) -> Self {
+        Self { workflow, inputs: Value::Object(serde_json::Map::new()), principal, request_key: None }
+    }
+
+    /// With inputs: a map.
+    #[must_use]
+    pub fn inputs(mut self, inputs: Value) -> Self {
+        self.inputs = inputs;
+        self
+    }
+
+    /// With a key: a second start with the same key is the first run.
+    #[must_use]
+    pub fn request_key(mut self, key: impl Into<String>) -> Self {
+        self.request_key = Some(key.into());
+        self
+    }
+}
+
+/// How to resume a run.
+#[derive(Debug, Clone, Default)]
+pub struct Resume {
+    /// Calls with unknown outcomes that are made again without asking, by path.
+    pub force_steps: Vec<String>,
+    /// Refuse if the run's definition has another hash.
+    pub expected_hash: Option<Hash>,
+    /// Refuse if the outcome of a call is unknown and it is not forced.
+    pub strict: bool,
+}
+
+/// A run with everything about it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunView {
+    /// The run.
+    #[serde(flatten)]
+    pub run: RunRow,
+    /// Every attempt of every step.
+    pub steps: Vec<StepRow>,
+    /// Open questions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
+}
+
+impl Engine {
+    /// Puts an engine together.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn new(
+        messages: Sender<Message>,
+        readers: Arc<dyn Reads>,
+        last_event: watch::Receiver<i64>,
+        fault: watch::Receiver<Option<StoreError>>,
+        clock: Arc<dyn Clock>,
+        authorizer: Arc<dyn Authorizer>,
+        room: usize,
+    ) -> Self {
+        let room = Semaphore::new(room.clamp(1, Semaphore::MAX_PERMITS));
+        Self(Arc::new(Inner { messages, readers, last_event, fault, clock, authorizer, room }))
+    }
+
+    async fn request(&self, action: Action) -> Result<Answer, Error> {
+        let waits_long = matches!(action, Action::Wait(_));
+        let room = self.0.room.acquire().await.map_err(|_| Error::Stopped)?;
+        let (reply, answer) = Reply::channel();
+        let request = Request { action, reply: Some(reply) };
+        self.0.messages.send(Message::Request(request)).map_err(|_| Error::Stopped)?;
+        // Somebody who waits for a run to end takes no room from those who want something done.
+        let _room = (!waits_long).then_some(room);
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Error> {
+        let readers = self.0.readers.clone();
+        let answer = tokio::task::spawn_blocking(move || ask(&*readers)).await;
+        Ok(answer.map_err(|_| Error::Stopped)??)
+    }
+
+    /// Stores a definition, given as YAML or JSON. Gives its version, and warnings.
+    pub async fn define(&self, text: &str, by: &Principal) -> Result<(Defined, Vec<Diagnostic>), Error> {
+        let (spec, warnings) = check(text)?;
+        match self.request(Action::Define { spec, by: by.id.clone() }).await? {
+            Answer::Defined(defined) => Ok((defined, warnings)),
+            _ => Err(Error::Stopped),
+        }
+    }
+
+    /// Hides a definition from new runs. Runs that are under way go on.
+    pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
+        self.request(Action::DeleteDefinition { name: name.to_owned() }).await.map(drop)
+    }
+
+    /// Starts a run. It is durable when this returns.
+    pub async fn start(&self, start: Start) -> Result<RunHandle, Error> {
+        let workflow = match start.workflow {
+            Workflow::Named(name, version) => StartOf::Named { name, version },
+            Workflow::Inline(text) => StartOf::Inline(check(&text)?.0),
+        };
+        self.start_run(workflow, start.inputs, start.principal, start.request_key).await
+    }
+
+    /// Runs once more what an ended run ran, with the same inputs. With `reuse_except`, what its calls gave is
+    /// taken over where path and arguments are the same, except for the paths that are named.
+    pub async fn rerun(
+        &self,
+        run: RunId,
+        reuse_except: Option<Vec<String>>,
+        principal: Principal,
+    ) -> Result<RunHandle, Error> {
+        self.start_run(StartOf::Rerun { of: run, reuse_except }, Value::Null, principal, None).await
+    }
+
+    async fn start_run(
+        &self,
+        workflow: StartOf,
+        inputs: Value,
+        principal: Principal,
+        request_key: Option<String>,
+    ) -> Result<RunHandle, Error> {
+        let id = RunId(uuid::Uuid::now_v7());
+        let start = Box::new(StartRun { workflow, inputs, principal, request_key, id });
+        match self.request(Action::Start(start)).await? {
+            Answer::Started(id) => Ok(self.handle(id)),
+            _ => Err(Error::Stopped),
+        }
+    }
+
+    /// A handle to a run.
+    pub fn handle(&self, run: RunId) -> RunHandle {
+        RunHandle { id: run, engine: self.clone() }
+    }
+
+    /// A run with its steps and open questions.
+    pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
+        let view = self.read(move |readers| {
+            let Some(row) = readers.run(run)? else { return Ok(None) };
+            let approvals = readers.open_approvals(Some(run), usize::MAX >> 1)?;
+            Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals }))
+        });
+        view.await?.ok_or_else(|| no_run(run))
+    }
+
+    /// Runs, newest first.
+    pub async fn list(&self, list: ListRuns) -> Result<Vec<RunRow>, Error> {
+        self.read(move |readers| readers.runs(&list)).await
+    }
+
+    /// Events of a run after a number.
+    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
+        self.read(move |readers| readers.events(run, after, limit)).await
+    }
+
+    /// Events as they are committed, of one run or of all, after a cursor.
+    pub fn subscribe(&self, run: Option<RunId>, cursor: i64) -> Subscription {
+        Subscription::new(self.0.readers.clone(), self.0.last_event.clone(), run, cursor)
+    }
+
+    /// Open questions, oldest first.
+    pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
+        self.read(move |readers| readers.open_approvals(None, limit)).await
+    }
+
+    /// Says yes at a gate. `digest` binds the answer to what was shown.
+    pub async fn approve(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.decide(run, path, true, by, reason, digest).await
+    }
+
+    /// Says no at a gate.
+    pub async fn deny(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.decide(run, path, false, by, reason, digest).await
+    }
+
+    async fn decide(
+        &self,
+        run: RunId,
+        path: &str,
+        approved: bool,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
+        let (path, by) = (path.to_owned(), by.clone());
+        self.request(Action::Decide { run, path, approved, by, reason, digest }).await.map(drop)
+    }
+
+    /// Stops a run and everything in it.
+    pub async fn cancel(&self, run: RunId, by: &Principal, reason: &str) -> Result<(), Error> {
+        let (by, reason) = (by.id.clone(), reason.to_owned());
+        self.request(Action::Cancel { run, by, reason }).await.map(drop)
+    }
+
+    /// Holds back every step of a run that would begin.
+    pub async fn pause(&self, run: RunId, by: &Principal) -> Result<(), Error> {
+        self.request(Action::Pause { run, by: by.id.clone() }).await.map(drop)
+    }
+
+    /// Lets a run go on that was paused or interrupted.
+    pub async fn resume(&self, run: RunId, by: &Principal, resume: Resume) -> Result<(), Error> {
+        let Resume { force_steps: force, expected_hash, strict } = resume;
+        let by = by.id.clone();
+        self.request(Action::Resume { run, by, force, expected_hash, strict }).await.map(drop)
+    }
+
+    /// Lets every interrupted run go on; says how many.
+    pub async fn resume_interrupted(&self, by: &Principal) -> Result<usize, Error> {
+        let mut resumed = 0;
+        let mut before = None;
+        loop {
+            let status = Some(RunStatus::Interrupted);
+            let page = self.list(ListRuns { status, before, limit: 100, ..ListRuns::default() }).await?;
+            let Some(last) = page.last() else { return Ok(resumed) };
+            before = Some(last.key);
+            for row in page {
+                self.resume(row.run_id, by, Resume::default()).await?;
+                resumed += 1;
+            }
+        }
+    }
+
+    /// Says what became of a call whose outcome is unknown.
+    pub async fn resolve(
+        &self,
+        run: RunId,
+        path: &str,
+        resolution: Resolution,
+        by: &Principal,
+    ) -> Result<(), Error> {
+        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
+        let (path, by) = (path.to_owned(), by.clone());
+        self.request(Action::Resolve { run, path, resolution, by }).await.map(drop)
+    }
+
+    /// Changes a run that is under way.
+    pub async fn intervene(
+        &self,
+        run: RunId,
+        intervention: Intervention,
+        by: &Principal,
+    ) -> Result<(), Error> {
+        self.request(Action::Intervene { run, intervention, by: by.clone() }).await.map(drop)
+    }
+
+    /// Brings an event to a run, which keeps it until a step waits for it; or, without a run, to those that
+    /// wait for it now. Says how many it reached.
+    pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
+        match self.request(Action::Signal { event: event.to_owned(), payload, run }).await? {
+            Answer::Count(count) => Ok(count),
+            _ => Ok(1),
+        }
+    }
+
+    /// Deletes runs that ended longer ago, in small batches; says how many.
+    pub async fn purge(&self, keep: std::time::Duration) -> Result<usize, Error> {
+        let keep = Millis::try_from(keep.as_millis()).unwrap_or(Millis::MAX);
+        let before = self.0.clock.now().saturating_sub(keep);
+        let mut purged = 0;
+        loop {
+            match self.request(Action::Purge { before }).await? {
+                Answer::Count(count @ 1..) => purged += count,
+                _ => return Ok(purged),
+            }
+        }
+    }
+
+    /// What is wrong with the store at the moment, if anything is.
+    pub fn fault(&self) -> Option<StoreError> {
+        self.0.fault.borrow().clone()
+    }
+
+    /// Told when something is wrong with the store, and when it is right again.
+    pub fn faults(&self) -> watch::Receiver<Option<StoreError>> {
+        self.0.fault.clone()
+    }
+
+    /// Stops starting calls, waits for those in flight up to a limit, and ends. Says how many were left.
+    pub async fn shutdown(&self) -> Result<usize, Error> {
+        let (reply, answer) = Reply::channel();
+        self.0.messages.send(Message::Stop(reply)).map_err(|_| Error::Stopped)?;
+        match answer.await.map_err(|_| Error::Stopped)?? {
+            Answer::Count(left) => Ok(left),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// A run that was started. Dropping it changes nothing: the run goes on.
+#[derive(Clone)]
+pub struct RunHandle {
+    id: RunId,
+    engine: Engine,
+}
+
+impl RunHandle {
+    /// Its id.
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Waits until the run has ended, and gives everything about it.
+    pub async fn wait(&self) -> Result<RunView, Error> {
+        self.engine.request(Action::Wait(self.id)).await?;
+        self.engine.status(self.id).await
+    }
+
+    /// A token that cancels the run.
+    pub fn cancel_token(&self, by: &Principal) -> CancellationToken {
+        let token = CancellationToken::new();
+        let (watched, run, by) = (token.clone(), self.clone(), by.clone());
+        tokio::spawn(async move {
+            watched.cancelled().await;
+            // A run that has ended cannot be cancelled, and need not be.
+            let _ = run.engine.cancel(run.id, &by, "cancelled by its token").await;
+        });
+        token
+    }
+}
+
+/// Checks a definition; gives its canonical JSON and warnings.
+fn check(text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
+    let loaded = load(&Source::new("definition", text));
+    let is_error = |diagnostic: &Diagnostic| diagnostic.code.severity() == Severity::Error;
+    match (loaded.spec, loaded.plan) {
+        (Some(spec), Some(_)) => Ok((spec.to_canonical_json().into(), loaded.diagnostics)),
+        _ => Err(Error::Invalid(loaded.diagnostics.into_iter().filter(is_error).collect())),
+    }
+}

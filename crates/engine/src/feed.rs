@@ -1,0 +1,70 @@
+//! Events as they are committed, for readers that each have their own place in the log.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use steprail_store::{Reads, RunId, StoredEvent};
+use tokio::sync::watch;
+
+use crate::error::Error;
+use crate::limits::FEED_PAGE;
+
+/// Events after a cursor, in order, without gaps or repetitions. A slow reader slows nobody: it reads from
+/// the log at its own pace.
+pub struct Subscription {
+    readers: Arc<dyn Reads>,
+    last_event: watch::Receiver<i64>,
+    run: Option<RunId>,
+    cursor: i64,
+    page: VecDeque<StoredEvent>,
+}
+
+impl Subscription {
+    pub(crate) fn new(
+        readers: Arc<dyn Reads>,
+        last_event: watch::Receiver<i64>,
+        run: Option<RunId>,
+        cursor: i64,
+    ) -> Self {
+        Self { readers, last_event, run, cursor, page: VecDeque::new() }
+    }
+
+    /// The place after the last event that was read. A new subscription with it goes on from there: it counts
+    /// the events of the run, or of all runs.
+    pub fn cursor(&self) -> i64 {
+        self.page.front().map_or(self.cursor, |next| self.place(next) - 1)
+    }
+
+    fn place(&self, event: &StoredEvent) -> i64 {
+        match self.run {
+            Some(_) => i64::try_from(event.seq).unwrap_or(i64::MAX),
+            None => event.id,
+        }
+    }
+
+    /// The next event. It waits until there is one, and gives none when the engine is gone.
+    pub async fn next(&mut self) -> Result<Option<StoredEvent>, Error> {
+        loop {
+            if let Some(event) = self.page.pop_front() {
+                return Ok(Some(event));
+            }
+            self.last_event.borrow_and_update();
+            self.page = self.read().await?.into();
+            if let Some(last) = self.page.back() {
+                self.cursor = self.place(last);
+            } else if self.last_event.changed().await.is_err() {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Vec<StoredEvent>, Error> {
+        let (readers, run, cursor) = (self.readers.clone(), self.run, self.cursor);
+        let read = move || match run {
+            Some(run) => readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE),
+            None => readers.feed(cursor, FEED_PAGE),
+        };
+        let events = tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?;
+        Ok(events?)
+    }
+}

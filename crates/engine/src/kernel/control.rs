@@ -1,0 +1,265 @@
+//! What people do with runs: decide, cancel, pause, resume, resolve, intervene, signal.
+
+use steprail_core::limits::NOTE_BYTES;
+use steprail_core::plan::{Hash, Kind};
+use steprail_core::run::{Input, Intervention, Millis, Phase, RunStatus};
+use steprail_store::{Principal, RunId, RunKey, StoreError};
+
+use super::{Action, Answer, Done, Kernel, no_run};
+use crate::error::Error;
+
+/// An answer within a transaction.
+type Answered = Result<Result<Answer, Error>, StoreError>;
+
+impl Kernel {
+    pub(super) fn control(&mut self, action: &Action, now: Millis, done: &mut Done) -> Answered {
+        match action {
+            Action::Decide { run, path, approved, by, reason, digest } => {
+                let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                self.decide_gate(
+                    key,
+                    &Decision { path, approved: *approved, by, reason: reason.as_deref(), digest: *digest },
+                    now,
+                    done,
+                )
+            }
+            Action::Cancel { run, by, reason } => {
+                let input = Input::Cancel { by: Some(by.as_str().into()), reason: reason.as_str().into() };
+                self.act(*run, input, "cancelled", now, done)
+            }
+            Action::Pause { run, by } => {
+                self.act(*run, Input::Pause { by: by.as_str().into() }, "paused", now, done)
+            }
+            Action::Resume { run, by, force, expected_hash, strict } => {
+                let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                if let Some(error) = self.cannot_resume(key, force, *expected_hash, *strict) {
+                    return Ok(Err(error));
+                }
+                let force = force.iter().map(|path| path.as_str().into()).collect();
+                self.act(*run, Input::Resume { by: by.as_str().into(), force }, "resumed", now, done)
+            }
+            Action::Resolve { run, path, resolution, by } => {
+                let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                let step = self.runs.get(&key).and_then(|entry| entry.run.find(path));
+                let Some((n, _)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
+                    return Ok(Err(Error::Conflict(format!("the outcome of `{path}` is not unknown"))));
+                };
+                if by.agent {
+                    return Ok(Err(Error::Denied("an agent cannot say what became of a call".to_owned())));
+                }
+                let input = Input::Resolve { n, resolution: resolution.clone(), by: by.id.as_str().into() };
+                self.act(*run, input, "resolved", now, done)
+            }
+            Action::Intervene { run, intervention, by } => self.intervene(*run, intervention, by, now, done),
+            Action::Signal { event, payload, run } => {
+                if payload.to_string().len() > NOTE_BYTES {
+                    return Ok(Err(Error::BadInput(format!("an event carries at most {NOTE_BYTES} bytes"))));
+                }
+                self.signal(event, payload, *run, now, done)
+            }
+            _ => Ok(Ok(Answer::Done)),
+        }
+    }
+
+    /// Finds a run and brings it into memory.
+    fn find(&mut self, run: RunId) -> Result<Option<RunKey>, StoreError> {
+        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
+        self.load(key)?;
+        self.touched.insert(key);
+        Ok(Some(key))
+    }
+
+    /// Gives a run an input that somebody asked for. If nothing comes of it, the answer says how things stand.
+    fn act(&mut self, run: RunId, input: Input, what: &str, now: Millis, done: &mut Done) -> Answered {
+        let Some(key) = self.find(run)? else { return Ok(Err(no_run(run))) };
+        if self.input(key, input, now, done)? {
+            return Ok(Ok(Answer::Done));
+        }
+        let status = self.runs.get(&key).map_or(RunStatus::Pending, |entry| entry.run.status());
+        Ok(Err(Error::Conflict(format!("run {run} is {} and cannot be {what}", status.word()))))
+    }
+
+    fn cannot_resume(
+        &self,
+        key: RunKey,
+        force: &[String],
+        expected: Option<Hash>,
+        strict: bool,
+    ) -> Option<Error> {
+        let entry = self.runs.get(&key)?;
+        let hash = entry.compiled.plan.hash;
+        if expected.is_some_and(|expected| expected != hash) {
+            return Some(Error::Conflict(format!(
+                "the run is pinned to the definition {hash}, not to that one"
+            )));
+        }
+        let unknown = entry.run.calls().map(|(_, live)| &*live.path);
+        let unknown: Vec<&str> = unknown.filter(|path| !force.iter().any(|forced| forced == path)).collect();
+        if strict && entry.run.status() == RunStatus::Interrupted && !unknown.is_empty() {
+            let message = format!(
+                "the outcome of {} is unknown; name them in `force_steps` to call again, or resume without `strict`",
+                unknown.join(", ")
+            );
+            return Some(Error::Conflict(message));
+        }
+        None
+    }
+
+    fn decide_gate(
+        &mut self,
+        key: RunKey,
+        decision: &Decision<'_>,
+        now: Millis,
+        done: &mut Done,
+    ) -> Answered {
+        let Some(entry) = self.runs.get(&key) else { return Ok(Ok(Answer::Done)) };
+        let run = entry.head.id;
+        let open = entry.run.find(decision.path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
+        let Some((n, live)) = open else { return self.already_decided(key, run, decision) };
+        if let Err(error) =
+            may_decide(&entry.compiled.plan.step(live.step).kind, &entry.head.principal, decision.by)
+        {
+            return Ok(Err(error));
+        }
+        let input = Input::Decided {
+            n,
+            approved: decision.approved,
+            by: decision.by.id.as_str().into(),
+            reason: decision.reason.map(Into::into),
+            digest: decision.digest,
+        };
+        if self.input(key, input, now, done)? {
+            return Ok(Ok(Answer::Done));
+        }
+        let message = "what you saw has changed since, or the time to answer is up; look again";
+        Ok(Err(Error::Conflict(message.to_owned())))
+    }
+
+    /// The gate is closed: the same decision again is no error, another one is told who decided.
+    fn already_decided(&mut self, key: RunKey, run: RunId, decision: &Decision<'_>) -> Answered {
+        let path = decision.path;
+        let Some(approval) = self.store.approval(key, path)? else {
+            return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
+        };
+        let same = approval.decided_by.as_deref() == Some(&decision.by.id)
+            && approval.status == if decision.approved { "approved" } else { "denied" };
+        if same {
+            return Ok(Ok(Answer::Done));
+        }
+        let by = approval.decided_by.map(|by| format!(" by {by}")).unwrap_or_default();
+        Ok(Err(Error::Conflict(format!("`{path}` was already {}{by}", approval.status))))
+    }
+
+    fn intervene(
+        &mut self,
+        run: RunId,
+        intervention: &Intervention,
+        by: &Principal,
+        now: Millis,
+        done: &mut Done,
+    ) -> Answered {
+        let Some(key) = self.find(run)? else { return Ok(Err(no_run(run))) };
+        if by.agent {
+            return Ok(Err(Error::Denied("an agent cannot intervene in a run".to_owned())));
+        }
+        if let Some(error) = self.cannot_intervene(key, intervention) {
+            return Ok(Err(error));
+        }
+        let input = Input::Intervene { intervention: intervention.clone(), by: by.id.as_str().into() };
+        self.act(run, input, "changed", now, done)
+    }
+
+    fn cannot_intervene(&self, key: RunKey, intervention: &Intervention) -> Option<Error> {
+        let entry = self.runs.get(&key)?;
+        let bad = |message: String| Some(Error::BadInput(message));
+        match intervention {
+            Intervention::SetArguments { args, .. } if !args.is_object() => {
+                bad("arguments are a map".to_owned())
+            }
+            Intervention::SetArguments { args: value, .. } if value.to_string().len() > NOTE_BYTES => {
+                bad(format!("arguments have at most {NOTE_BYTES} bytes here"))
+            }
+            Intervention::SetArguments { path, .. } => {
+                let id = path.rsplit('.').next().unwrap_or(path).split(['#', '[']).next().unwrap_or(path);
+                let known = entry.compiled.plan.find(id);
+                let is_call =
+                    known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
+                let calling = entry.run.find(path).is_some_and(|(_, live)| live.phase == Phase::Calling);
+                match (is_call, calling) {
+                    (false, _) => bad(format!("`{path}` is no step with arguments")),
+                    (_, true) => Some(Error::Conflict(format!("`{path}` is running already"))),
+                    _ => None,
+                }
+            }
+            Intervention::SetValue(edit) => match &edit.id {
+                _ if edit.value.to_string().len() > NOTE_BYTES => {
+                    bad(format!("a value has at most {NOTE_BYTES} bytes"))
+                }
+                None if !edit.value.is_object() => bad("inputs are a map".to_owned()),
+                Some(id) if entry.compiled.plan.find(id).is_none() => bad(format!("there is no step `{id}`")),
+                _ => None,
+            },
+            Intervention::Skip { path } | Intervention::SupplyResult { path, .. } => {
+                match entry.run.find(path) {
+                    Some(_) => None,
+                    None => Some(Error::Conflict(format!("`{path}` is not under way"))),
+                }
+            }
+        }
+    }
+
+    fn signal(
+        &mut self,
+        event: &str,
+        payload: &serde_json::Value,
+        run: Option<RunId>,
+        now: Millis,
+        done: &mut Done,
+    ) -> Answered {
+        let input = |keep| Input::Signalled { event: event.into(), payload: payload.clone(), keep };
+        if let Some(run) = run {
+            return self.act(run, input(true), "signalled", now, done);
+        }
+        let mut reached = 0;
+        let mut runs: Vec<RunKey> = self.store.waiting(event)?.into_iter().map(|(run, _)| run).collect();
+        runs.dedup();
+        for run in runs {
+            reached += usize::from(self.input(run, input(false), now, done)?);
+            self.follow_up(now, done)?;
+        }
+        Ok(Ok(Answer::Count(reached)))
+    }
+}
+
+/// A decision at a gate.
+struct Decision<'d> {
+    path: &'d str,
+    approved: bool,
+    by: &'d Principal,
+    reason: Option<&'d str>,
+    digest: Option<Hash>,
+}
+
+/// Who may decide: never an agent, not the one who started the run unless the gate allows it, and only those
+/// whom the gate names.
+fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Error> {
+    let (allow_self, approvers): (bool, &[Box<str>]) = match kind {
+        Kind::Approve(approve) => (approve.allow_self, &approve.approvers),
+        _ => (false, &[]),
+    };
+    if by.agent {
+        return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
+    }
+    if !approvers.is_empty() && !approvers.iter().any(|approver| **approver == *by.id) {
+        return Err(Error::Denied(format!(
+            "{} is not among those who may decide: {}",
+            by.id,
+            approvers.join(", ")
+        )));
+    }
+    // With a single local user, what their agent started they may decide themselves.
+    if by.id == starter.id && !allow_self && !starter.agent {
+        return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
+    }
+    Ok(())
+}

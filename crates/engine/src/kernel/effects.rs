@@ -1,0 +1,219 @@
+//! What follows from events that were committed: calls, answers, notices, the ends of other runs.
+
+use std::sync::Arc;
+
+use steprail_core::plan::Kind;
+use steprail_core::run::{
+    Event, Failure, FailureKind, Input, Millis, Payload, Phase, Record, Run, RunStatus, Started,
+};
+use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
+
+use super::flights::{Flight, server_of};
+use super::{Answer, Done, Kernel, Reply, end_of};
+use crate::error::Error;
+use crate::ports::Notice;
+
+/// The number of a call, unique in the life of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// Something to do after a commit.
+#[derive(Debug)]
+pub enum Effect {
+    /// Makes a call.
+    Call(Box<CallOrder>),
+    /// Tells a call to stop.
+    Cancel(CallId),
+    /// Answers a request.
+    Answer(Reply, Result<Answer, Error>),
+    /// Tells humans.
+    Notify(Notice),
+}
+
+/// A call to make.
+#[derive(Debug, Clone)]
+pub struct CallOrder {
+    /// Its number.
+    pub id: CallId,
+    /// The tool.
+    pub tool: Box<str>,
+    /// The arguments.
+    pub args: Payload,
+    /// Whom it is made for.
+    pub principal: Arc<Principal>,
+    /// The run.
+    pub run: RunId,
+    /// The step's path.
+    pub path: Arc<str>,
+    /// The attempt.
+    pub attempt: u32,
+    /// The idempotency key.
+    pub key: Box<str>,
+    /// When its time is up.
+    pub deadline: Option<Millis>,
+    /// A role for the tool to take.
+    pub persona: Option<Box<str>>,
+}
+
+impl Kernel {
+    /// What follows from the events of one run.
+    pub(super) fn consequences(
+        &mut self,
+        key: RunKey,
+        records: &[Record],
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        for record in records {
+            self.stop_call(key, record, done);
+            if let Some(child) = &record.had_child
+                && let Ok(child) = child.parse::<RunId>()
+                && let Some(child) = self.store.find_run(child)?
+            {
+                let reason = "the step that waited for it ended".into();
+                self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
+            }
+            self.order_call(key, record, done);
+            done.effects.extend(self.notice(key, record).map(Effect::Notify));
+            if let Some(status) = end_of(record) {
+                self.run_ended(key, record, status)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a call to stop that its step no longer waits for.
+    fn stop_call(&mut self, key: RunKey, record: &Record, done: &mut Done) {
+        let Some(step) = record.event.step() else { return };
+        let Some(id) = self.flights.call_of(key, step.n) else { return };
+        let Some(attempt) = self.flights.get(id).map(|flight| flight.attempt) else { return };
+        let live = self.runs.get(&key).and_then(|entry| entry.run.live().get(&step.n));
+        match live.filter(|live| live.attempt == attempt).map(|live| &live.phase) {
+            Some(Phase::Calling | Phase::Verifying) => {}
+            Some(Phase::Stopping) => done.effects.push(Effect::Cancel(id)),
+            _ => {
+                done.effects.push(Effect::Cancel(id));
+                self.flights.let_go(key, step.n);
+            }
+        }
+    }
+
+    fn order_call(&mut self, key: RunKey, record: &Record, done: &mut Done) {
+        let Some(entry) = self.runs.get(&key) else { return };
+        let (step, tool, idempotency, deadline, is_probe) = match &record.event {
+            Event::StepStarted { step, what: Started::Call { tool, key, .. }, until, .. } => {
+                (step, tool, key.clone(), *until, false)
+            }
+            Event::VerifyStarted { step, tool, args } => (step, tool, args.to_string().into(), None, true),
+            _ => return,
+        };
+        let Some(live) = entry.run.live().get(&step.n) else { return };
+        let wanted = if is_probe { Phase::Verifying } else { Phase::Calling };
+        if live.attempt != step.attempt || live.phase != wanted {
+            return;
+        }
+        let persona = match &entry.compiled.plan.step(live.step).kind {
+            Kind::Call(call) => call.persona.clone(),
+            _ => None,
+        };
+        let id = self.flights.depart(Flight {
+            run: key,
+            n: step.n,
+            attempt: step.attempt,
+            server: server_of(tool).into(),
+            definition: entry.head.definition,
+        });
+        done.effects.push(Effect::Call(Box::new(CallOrder {
+            id,
+            tool: tool.clone(),
+            args: record.payload.clone().unwrap_or_default(),
+            principal: entry.principal.clone(),
+            run: entry.head.id,
+            path: step.path.clone(),
+            attempt: step.attempt,
+            key: idempotency,
+            deadline,
+            persona,
+        })));
+    }
+
+    /// A call ended: its step goes on, unless it has gone on without it.
+    pub(super) fn call_ended(
+        &mut self,
+        id: CallId,
+        outcome: &Result<Payload, Failure>,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        let Some(Flight { run, n, attempt, .. }) = self.flights.get(id).cloned() else { return Ok(()) };
+        let current = self.flights.call_of(run, n) == Some(id);
+        self.flights.arrive(id);
+        let input = match (current, outcome) {
+            (true, outcome) => {
+                self.flights.let_go(run, n);
+                Input::CallEnded { n, attempt, outcome: outcome.clone() }
+            }
+            (false, Ok(output)) => Input::AnsweredLate { n, attempt, output: output.clone() },
+            (false, Err(_)) => return Ok(()),
+        };
+        self.input(run, input, now, done).map(drop)
+    }
+
+    fn notice(&self, key: RunKey, record: &Record) -> Option<Notice> {
+        let head = &self.runs.get(&key)?.head;
+        let run = head.id;
+        match &record.event {
+            Event::ApprovalRequested { step, prompt, notify, .. } => Some(Notice::ApprovalRequested {
+                run,
+                path: step.path.clone(),
+                prompt: prompt.clone(),
+                notify: notify.clone(),
+            }),
+            Event::ApprovalEscalated { step, notify, .. } => {
+                Some(Notice::ApprovalEscalated { run, path: step.path.clone(), notify: notify.clone() })
+            }
+            Event::StepUncertain { step, .. } => Some(Notice::StepUncertain { run, path: step.path.clone() }),
+            _ => {
+                let created_by = head.principal.id.clone();
+                end_of(record).map(|status| Notice::RunEnded { run, created_by, status })
+            }
+        }
+    }
+
+    /// A run ended: the step that waits for it is told, and runs that it waited for are stopped.
+    fn run_ended(&mut self, key: RunKey, record: &Record, status: RunStatus) -> Result<(), StoreError> {
+        let Some(entry) = self.runs.get(&key) else { return Ok(()) };
+        if status != RunStatus::Completed {
+            for child in self.store.children(key)? {
+                let reason = "the run that waited for it ended".into();
+                self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
+            }
+        }
+        if let Some((parent, n, attempt)) = entry.head.parent {
+            let outcome = match &record.event {
+                Event::RunFailed { error } => Err(error.clone()),
+                Event::RunCancelled { reason, .. } => {
+                    Err(Failure::new(FailureKind::Cancelled, format!("the workflow was cancelled: {reason}")))
+                }
+                _ => Ok(record.payload.clone().unwrap_or_default()),
+            };
+            self.follow_ups.push_back((parent, Input::ChildEnded { n, attempt, outcome }));
+        }
+        Ok(())
+    }
+
+    /// What a run gave, for those who waited for it.
+    pub fn result(&mut self, run: RunId) -> Result<Option<Payload>, StoreError> {
+        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
+        match self.store.head(key)?.status {
+            RunStatus::Completed => self.store.payload(key, Wanted::Result).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Where a run stands, folded from its log: for tests and checks.
+    pub fn inspect(&mut self, run: RunId) -> Result<Option<Run>, StoreError> {
+        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
+        self.load(key)?;
+        Ok(self.runs.get(&key).map(|entry| entry.run.clone()))
+    }
+}

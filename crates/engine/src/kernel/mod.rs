@@ -1,0 +1,394 @@
+//! The part of an engine that decides and commits: no thread, no runtime, no clock of its own.
+//!
+//! [`Kernel::handle`] takes requests and a time, and gives effects: calls to make and to stop, answers,
+//! notices. Everything in memory is a copy of what the store has and can be dropped at any moment.
+
+mod cache;
+mod control;
+mod definitions;
+mod effects;
+mod flights;
+mod recovery;
+mod request;
+mod start;
+mod world;
+
+pub use definitions::Compiled;
+pub use effects::{CallId, CallOrder, Effect};
+pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::Value;
+use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
+use steprail_store::{Head, RunId, RunKey, Store, StoreError, StoredEvent};
+
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::ports::ToolCaller;
+use cache::Values;
+use definitions::Plans;
+use flights::Flights;
+use world::{KernelWorld, Reusable};
+
+/// What a kernel is made of.
+pub struct Setup {
+    /// Where everything is kept.
+    pub store: Box<dyn Store>,
+    /// Asked for what is known about tools.
+    pub tools: Arc<dyn ToolCaller>,
+    /// How much is done at the same time.
+    pub limits: Limits,
+    /// The environment variables that definitions may see.
+    pub env: Arc<Value>,
+    /// What decides about jitter and ids.
+    pub random: fastrand::Rng,
+}
+
+/// Decides and commits.
+pub struct Kernel {
+    store: Box<dyn Store>,
+    tools: Arc<dyn ToolCaller>,
+    env: Arc<Value>,
+    secret: [u8; 32],
+    random: fastrand::Rng,
+    runs: HashMap<RunKey, Entry>,
+    /// Runs in memory that wait for something, the ones that wait longest first.
+    parked: VecDeque<RunKey>,
+    plans: Plans,
+    values: Values,
+    flights: Flights,
+    waiters: HashMap<RunKey, Vec<Reply>>,
+    /// Runs that were changed since the last commit.
+    touched: HashSet<RunKey>,
+    /// What follows in the same transaction.
+    follow_ups: VecDeque<(RunKey, Input)>,
+}
+
+/// A run in memory.
+struct Entry {
+    head: Head,
+    run: Run,
+    compiled: Arc<Compiled>,
+    principal: Arc<steprail_store::Principal>,
+    reusable: Option<Reusable>,
+    parked: bool,
+}
+
+/// What came of a batch of requests.
+#[derive(Default)]
+pub struct Handled {
+    /// To be carried out in this order.
+    pub effects: Vec<Effect>,
+    /// Requests that the store could not take now and that must not be lost.
+    pub retry: Vec<Request>,
+    /// What is wrong with the store.
+    pub fault: Option<StoreError>,
+    /// The number of the last event that was committed.
+    pub last_event: Option<i64>,
+}
+
+impl Kernel {
+    /// A kernel over a store. Nothing happens before [`Kernel::recover`] or a request.
+    pub fn new(mut setup: Setup) -> Result<Self, StoreError> {
+        let secret = setup.store.secret()?;
+        Ok(Self {
+            store: setup.store,
+            tools: setup.tools,
+            env: setup.env,
+            secret,
+            random: setup.random,
+            runs: HashMap::new(),
+            parked: VecDeque::new(),
+            plans: Plans::default(),
+            values: Values::default(),
+            flights: Flights::new(setup.limits),
+            waiters: HashMap::new(),
+            touched: HashSet::new(),
+            follow_ups: VecDeque::new(),
+        })
+    }
+
+    /// The store, when the engine is no more.
+    pub fn into_store(self) -> Box<dyn Store> {
+        self.store
+    }
+
+    /// The store, for those who look.
+    pub fn store(&mut self) -> &mut dyn Store {
+        &mut *self.store
+    }
+
+    /// When the next alarm is due.
+    pub fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
+        self.store.next_alarm()
+    }
+
+    /// No further calls are begun: the engine is about to stop.
+    pub fn stop_admitting(&mut self) {
+        self.flights.close();
+    }
+
+    /// Carries requests out in one transaction. If the store refuses, each is tried alone, so that one that
+    /// cannot be stored does not take the others with it.
+    pub fn handle(&mut self, requests: Vec<Request>, now: Millis) -> Handled {
+        let mut handled = Handled::default();
+        if let Err(error) = self.transact(&requests, now, &mut handled) {
+            self.forget();
+            match <[Request; 1]>::try_from(requests) {
+                Ok([request]) => self.refuse(request, error, &mut handled),
+                Err(requests) => {
+                    for request in requests {
+                        let single = self.handle(vec![request], now);
+                        handled.effects.extend(single.effects);
+                        handled.retry.extend(single.retry);
+                        handled.fault = single.fault.or(handled.fault);
+                        handled.last_event = single.last_event.or(handled.last_event);
+                    }
+                }
+            }
+        }
+        handled
+    }
+
+    fn transact(
+        &mut self,
+        requests: &[Request],
+        now: Millis,
+        handled: &mut Handled,
+    ) -> Result<(), StoreError> {
+        self.store.begin()?;
+        let mut done = Done::default();
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.carry_out(&request.action, now, &mut done)?);
+            self.follow_up(now, &mut done)?;
+        }
+        self.admit_waiting(now, &mut done)?;
+        self.store.commit()?;
+        self.committed(&mut done);
+        for (request, answer) in requests.iter().zip(answers) {
+            if let Action::Wait(run) = &request.action {
+                self.wait(*run, request, answer, &mut done);
+            } else if let Some(reply) = &request.reply {
+                done.effects.push(Effect::Answer(reply.clone(), answer));
+            }
+        }
+        handled.last_event = done.events.last().map(|event| event.id);
+        handled.effects.append(&mut done.effects);
+        Ok(())
+    }
+
+    /// Does what a request asks, within the open transaction. An error of the inner kind is the answer; one
+    /// of the outer kind undoes the transaction.
+    fn carry_out(
+        &mut self,
+        action: &Action,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<Result<Answer, Error>, StoreError> {
+        match action {
+            Action::Define { spec, by } => {
+                self.define(spec, by, false, now).map(|defined| defined.map(Answer::Defined))
+            }
+            Action::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? { Ok(Answer::Done) } else { Err(Error::NotFound(format!("there is no definition `{name}`"))) }),
+            Action::Start(start) => self.start(start, now, done),
+            Action::CallEnded { id, outcome } => {
+                self.call_ended(*id, outcome, now, done).map(|()| Ok(Answer::Done))
+            }
+            Action::FireAlarms => self.fire_alarms(now, done).map(|()| Ok(Answer::Done)),
+            Action::Recover { after, interrupt } => {
+                self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
+            }
+            Action::Wait(run) => Ok(match self.store.find_run(*run)? {
+                Some(_) => Ok(Answer::Done),
+                None => Err(no_run(*run)),
+            }),
+            Action::Purge { before } => {
+                let limit = crate::limits::PURGE_BATCH;
+                let runs = self.store.purge_runs(*before, limit)?;
+                self.store.purge_expired(now)?;
+                Ok(Ok(Answer::Count(runs)))
+            }
+            action => self.control(action, now, done),
+        }
+    }
+
+    /// Gives a run an input, and writes what follows from it.
+    fn input(&mut self, key: RunKey, input: Input, now: Millis, done: &mut Done) -> Result<bool, StoreError> {
+        self.load(key)?;
+        self.touched.insert(key);
+        let Some(entry) = self.runs.get_mut(&key) else { return Ok(false) };
+        let compiled = entry.compiled.clone();
+        // Those who wait for a place go first; each of them begins one call at a time.
+        let quota = match &input {
+            Input::Admitted => 1,
+            _ if self.flights.has_queue() => 0,
+            _ => u32::MAX,
+        };
+        self.flights.begin_decision();
+        let mut world = KernelWorld {
+            head: &entry.head,
+            store: &mut *self.store,
+            tools: &*self.tools,
+            env: &self.env,
+            secret: &self.secret,
+            random: &mut self.random,
+            values: &mut self.values,
+            flights: &mut self.flights,
+            plans: &mut self.plans,
+            reusable: &mut entry.reusable,
+            now,
+            quota,
+            spawned: Vec::new(),
+            fault: None,
+        };
+        let decided = decide(&compiled.plan, &mut entry.run, input, &mut world);
+        let (spawned, fault) = (world.spawned, world.fault);
+        let records = match (decided, fault) {
+            (Ok(records), _) => records,
+            (Err(_), Some(fault)) => return Err(fault),
+            (Err(error), None) => return Err(StoreError::Other(error.0)),
+        };
+        if records.is_empty() {
+            return Ok(false);
+        }
+        let appended = self.store.append(&mut entry.head, &entry.run, &records, now)?;
+        self.values.keep(key, &records);
+        for name in &appended.freed {
+            for (run, n) in self.store.waiting(name)? {
+                self.follow_ups.push_back((run, Input::KeyFreed { n }));
+            }
+        }
+        done.events.extend(appended.events);
+        self.consequences(key, &records, done)?;
+        for child in spawned {
+            self.begin_child(key, child, now, done)?;
+        }
+        Ok(true)
+    }
+
+    /// Inputs that follow from what was just written, in the same transaction.
+    fn follow_up(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        while let Some((run, input)) = self.follow_ups.pop_front() {
+            self.input(run, input, now, done)?;
+        }
+        Ok(())
+    }
+
+    /// Gives places that are free to runs that wait for one, in turn.
+    fn admit_waiting(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        while let Some(run) = self.flights.next_waiting() {
+            self.input(run, Input::Admitted, now, done)?;
+            self.follow_up(now, done)?;
+        }
+        Ok(())
+    }
+
+    /// Brings a run into memory.
+    fn load(&mut self, key: RunKey) -> Result<(), StoreError> {
+        if let Some(entry) = self.runs.get_mut(&key) {
+            entry.parked = false;
+            return Ok(());
+        }
+        let head = self.store.head(key)?;
+        let compiled = self.compiled(head.definition)?;
+        let mut run = Run::default();
+        for event in self.store.events(key, 0)? {
+            run.apply(&compiled.plan, &event.event);
+        }
+        if run.seq() != head.seq {
+            return Err(StoreError::Corrupt(format!("the log of run {} has gaps", head.id)));
+        }
+        let principal = Arc::new(head.principal.clone());
+        self.runs.insert(key, Entry { head, run, compiled, principal, reusable: None, parked: false });
+        Ok(())
+    }
+
+    /// What is in memory is what was committed: runs that ended go, runs that wait may go.
+    fn committed(&mut self, done: &mut Done) {
+        self.flights.commit();
+        for key in std::mem::take(&mut self.touched) {
+            let Some(entry) = self.runs.get_mut(&key) else { continue };
+            let status = entry.run.status();
+            if status.is_terminal() {
+                let id = entry.head.id;
+                self.runs.remove(&key);
+                for reply in self.waiters.remove(&key).unwrap_or_default() {
+                    done.effects.push(Effect::Answer(reply, Ok(Answer::Ended(id, status))));
+                }
+            } else if !entry.run.is_active() && !entry.parked {
+                entry.parked = true;
+                self.parked.push_back(key);
+            }
+        }
+        while self.parked.len() > crate::limits::PARKED_RUNS {
+            let Some(key) = self.parked.pop_front() else { break };
+            if self.runs.get(&key).is_some_and(|entry| entry.parked) {
+                self.runs.remove(&key);
+            }
+        }
+    }
+
+    /// Drops what was decided but not stored.
+    fn forget(&mut self) {
+        self.store.rollback();
+        self.follow_ups.clear();
+        for key in self.touched.drain() {
+            self.runs.remove(&key);
+        }
+        self.values.clear();
+        self.flights.undo();
+    }
+
+    /// A request that the store did not take: an answer to a caller, or something that must not be lost.
+    fn refuse(&mut self, request: Request, error: StoreError, handled: &mut Handled) {
+        if let Some(reply) = &request.reply {
+            handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
+        } else {
+            handled.retry.push(request);
+        }
+        handled.fault = Some(error);
+    }
+
+    fn wait(&mut self, run: RunId, request: &Request, answer: Result<Answer, Error>, done: &mut Done) {
+        let Some(reply) = &request.reply else { return };
+        let status = self.store.find_run(run).and_then(|key| match key {
+            Some(key) => self.store.head(key).map(|head| Some((key, head.status))),
+            None => Ok(None),
+        });
+        let answer = match (answer, status) {
+            (Ok(_), Ok(Some((_, status)))) if status.is_terminal() => Ok(Answer::Ended(run, status)),
+            (Ok(_), Ok(Some((key, _)))) => {
+                self.waiters.entry(key).or_default().push(reply.clone());
+                return;
+            }
+            (Ok(_), Ok(None)) => Err(no_run(run)),
+            (Ok(_), Err(error)) => Err(Error::Storage(error)),
+            (Err(error), _) => Err(error),
+        };
+        done.effects.push(Effect::Answer(reply.clone(), answer));
+    }
+}
+
+/// What was done in a transaction.
+#[derive(Default)]
+struct Done {
+    events: Vec<StoredEvent>,
+    effects: Vec<Effect>,
+}
+
+pub(crate) fn no_run(run: RunId) -> Error {
+    Error::NotFound(format!("there is no run {run}"))
+}
+
+/// Whether an event ended a run, and how.
+fn end_of(record: &Record) -> Option<RunStatus> {
+    match record.event {
+        Event::RunCompleted { .. } => Some(RunStatus::Completed),
+        Event::RunFailed { .. } => Some(RunStatus::Failed),
+        Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
+        _ => None,
+    }
+}

@@ -1,0 +1,55 @@
+//! After a restart: every run goes on where its log ends. Alarms fire here too: waking up is waking up.
+
+use steprail_core::run::{Failure, FailureKind, Input, Millis};
+use steprail_store::{RunKey, StoreError};
+
+use super::request::Interrupt;
+use super::{Done, Kernel};
+use crate::limits::{BATCH, RECOVERY_BATCH};
+
+impl Kernel {
+    /// Picks up some of the runs that were under way. Answers where to go on, until there are no more.
+    pub(super) fn recover_some(
+        &mut self,
+        after: RunKey,
+        interrupt: Option<Interrupt>,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<Option<RunKey>, StoreError> {
+        let runs = match interrupt {
+            None => self.store.active_runs(after, RECOVERY_BATCH)?,
+            Some(which) => self.store.unfinished_runs(which == Interrupt::All, after, RECOVERY_BATCH)?,
+        };
+        for run in &runs {
+            match interrupt {
+                Some(_) => drop(self.input(*run, Input::Interrupt, now, done)?),
+                None => self.pick_up(*run, now, done)?,
+            }
+            self.follow_up(now, done)?;
+        }
+        Ok(runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH))
+    }
+
+    /// The calls that a run had in flight are lost; its steps that waited for a place get one.
+    fn pick_up(&mut self, key: RunKey, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        self.load(key)?;
+        let Some(entry) = self.runs.get(&key) else { return Ok(()) };
+        let calls: Vec<(u32, u32)> = entry.run.calls().map(|(n, live)| (n, live.attempt)).collect();
+        let lost = calls.into_iter().filter(|(n, _)| self.flights.call_of(key, *n).is_none());
+        for (n, attempt) in lost.collect::<Vec<_>>() {
+            let error = Failure::new(FailureKind::Lost, "the engine stopped while the call was in flight");
+            self.input(key, Input::CallEnded { n, attempt, outcome: Err(error) }, now, done)?;
+        }
+        self.input(key, Input::Admitted, now, done).map(drop)
+    }
+
+    /// Fires alarms whose time has come, oldest first. What they set off is written with them.
+    pub(super) fn fire_alarms(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        for alarm in self.store.due_alarms(now, BATCH)? {
+            self.store.drop_alarm(&alarm)?;
+            self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
+            self.follow_up(now, done)?;
+        }
+        Ok(())
+    }
+}

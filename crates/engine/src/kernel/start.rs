@@ -1,0 +1,173 @@
+//! How a run begins.
+
+use steprail_core::run::{Event, Input, Millis, Parent, Payload, Record, Run};
+use steprail_core::spec::head::OnRestart;
+use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, Wanted};
+
+use std::sync::Arc;
+
+use super::request::StartOf;
+use super::world::Spawned;
+use super::{Answer, Compiled, Done, Entry, Kernel, StartRun, no_run};
+use crate::error::Error;
+
+/// A run that is about to be created.
+struct Birth<'b> {
+    id: RunId,
+    compiled: Arc<Compiled>,
+    principal: &'b Principal,
+    inputs: &'b Payload,
+    parent: Option<(RunKey, Parent)>,
+    rerun: Option<Rerun>,
+    rerun_of: Option<RunId>,
+    request_key: Option<&'b str>,
+}
+
+impl Kernel {
+    pub(super) fn start(
+        &mut self,
+        start: &StartRun,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<Result<Answer, Error>, StoreError> {
+        if let Some(key) = &start.request_key
+            && let Some(before) = self.store.find_request(&start.principal.id, key)?
+        {
+            return Ok(Ok(Answer::Started(before)));
+        }
+        let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let inputs = match compiled.check_inputs(inputs.as_ref().unwrap_or(&start.inputs)) {
+            Ok(inputs) => Payload::new(inputs),
+            Err(problem) => return Ok(Err(Error::BadInput(problem))),
+        };
+        if inputs.json().len() > steprail_core::limits::PAYLOAD_BYTES {
+            return Ok(Err(Error::BadInput("the inputs are too large".to_owned())));
+        }
+        let birth = Birth {
+            id: start.id,
+            compiled,
+            principal: &start.principal,
+            inputs: &inputs,
+            parent: None,
+            rerun,
+            rerun_of,
+            request_key: start.request_key.as_deref(),
+        };
+        self.begin(&birth, now, done)?;
+        Ok(Ok(Answer::Started(start.id)))
+    }
+
+    #[expect(clippy::type_complexity, reason = "named where it is used")]
+    fn find_workflow(
+        &mut self,
+        start: &StartRun,
+        now: Millis,
+    ) -> Result<
+        Result<(Arc<Compiled>, Option<Rerun>, Option<RunId>, Option<serde_json::Value>), Error>,
+        StoreError,
+    > {
+        match &start.workflow {
+            StartOf::Named { name, version } => {
+                let Some(definition) = self.store.find_definition(name, *version)? else {
+                    let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
+                    return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
+                };
+                Ok(Ok((self.compiled(definition.id)?, None, None, None)))
+            }
+            StartOf::Inline(spec) => match self.define(spec, &start.principal.id, true, now)? {
+                Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
+                Err(error) => Ok(Err(error)),
+            },
+            StartOf::Rerun { of, reuse_except } => {
+                let Some(key) = self.store.find_run(*of)? else { return Ok(Err(no_run(*of))) };
+                let head = self.store.head(key)?;
+                if !head.status.is_terminal() {
+                    let message =
+                        format!("run {of} is {}; only a run that ended is repeated", head.status.word());
+                    return Ok(Err(Error::Conflict(message)));
+                }
+                let inputs = self.store.payload(key, Wanted::Inputs)?.value().clone();
+                let rerun = reuse_except.as_ref().map(|except| Rerun { of: key.0, except: except.clone() });
+                Ok(Ok((self.compiled(head.definition)?, rerun, Some(*of), Some(inputs))))
+            }
+        }
+    }
+
+    pub(super) fn begin_child(
+        &mut self,
+        parent: RunKey,
+        child: Spawned,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        let Some(entry) = self.runs.get(&parent) else { return Ok(()) };
+        let principal = entry.principal.clone();
+        let of = Parent {
+            run: entry.head.id.to_string().into(),
+            n: child.step.n,
+            attempt: child.step.attempt,
+            depth: entry.head.depth + 1,
+        };
+        let birth = Birth {
+            id: child.id,
+            compiled: child.compiled,
+            principal: &principal,
+            inputs: &child.inputs,
+            parent: Some((parent, of)),
+            rerun: None,
+            rerun_of: None,
+            request_key: None,
+        };
+        self.begin(&birth, now, done)
+    }
+
+    /// Creates a run, writes its first event and lets its first steps begin.
+    fn begin(&mut self, birth: &Birth<'_>, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        let plan = &birth.compiled.plan;
+        let key = self.store.create_run(&NewRun {
+            id: birth.id,
+            definition: birth.compiled.id,
+            principal: birth.principal,
+            inputs: birth.inputs,
+            parent: birth.parent.clone(),
+            rerun: birth.rerun.as_ref(),
+            interruptible: plan.settings.on_restart == OnRestart::Interrupt,
+            request_key: birth.request_key,
+            now,
+        })?;
+        let mut head: Head = self.store.head(key)?;
+        let started = Event::RunStarted {
+            definition: plan.name.clone(),
+            version: birth.compiled.version,
+            hash: plan.hash,
+            by: birth.principal.id.as_str().into(),
+            inputs: birth.inputs.hash(),
+            parent: birth.parent.as_ref().map(|(_, parent)| parent.clone()),
+            rerun_of: birth.rerun_of.map(|of| of.to_string().into()),
+        };
+        let mut run = Run::default();
+        run.apply(plan, &started);
+        let appended = self.store.append(&mut head, &run, &[Record::plain(started)], now)?;
+        done.events.extend(appended.events);
+        self.values.put(key, Wanted::Inputs, birth.inputs.clone());
+        self.touched.insert(key);
+        let entry = Entry {
+            head,
+            run,
+            compiled: birth.compiled.clone(),
+            principal: Arc::new(birth.principal.clone()),
+            reusable: None,
+            parked: false,
+        };
+        self.runs.insert(key, entry);
+        self.follow_ups.push_back((key, Input::Begin));
+        Ok(())
+    }
+
+    pub(super) fn compiled(&mut self, definition: i64) -> Result<Arc<Compiled>, StoreError> {
+        self.plans.get(&mut *self.store, definition)
+    }
+}

@@ -1,0 +1,227 @@
+//! What a decision may ask for, answered from memory and from the store.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use steprail_core::expr::Ambient;
+use steprail_core::limits;
+use steprail_core::plan::Hash;
+use steprail_core::run::{
+    Admission, Child, Claim, Claimed, Failure, FailureKind, Millis, Payload, StepRef, Traits, World,
+    WorldError,
+};
+use steprail_core::spec::policy::Scope;
+use steprail_store::{ClaimKey, Head, KeyState, RunId, RunKey, Store, StoreError, Wanted};
+
+use super::cache::Values;
+use super::definitions::{Compiled, Plans};
+use super::flights::{Flights, server_of};
+use crate::ports::ToolCaller;
+
+/// The world as one decision of one run sees it.
+pub(super) struct KernelWorld<'w> {
+    pub head: &'w Head,
+    pub store: &'w mut dyn Store,
+    pub tools: &'w dyn ToolCaller,
+    pub env: &'w Arc<Value>,
+    pub secret: &'w [u8; 32],
+    pub random: &'w mut fastrand::Rng,
+    pub values: &'w mut Values,
+    pub flights: &'w mut Flights,
+    pub plans: &'w mut Plans,
+    /// What earlier runs gave that this one may take over, once it was looked up.
+    pub reusable: &'w mut Option<Reusable>,
+    pub now: Millis,
+    /// Calls that this decision may begin.
+    pub quota: u32,
+    pub spawned: Vec<Spawned>,
+    /// What was wrong with the store, if it did not answer.
+    pub fault: Option<StoreError>,
+}
+
+/// What calls of an earlier run gave: by path, the hash of the arguments and the execution.
+pub(super) type Reusable = std::collections::HashMap<String, (Hash, u32)>;
+
+/// A run that a step asked for.
+pub(super) struct Spawned {
+    pub id: RunId,
+    pub compiled: Arc<Compiled>,
+    pub inputs: Payload,
+    pub step: StepRef,
+}
+
+impl KernelWorld<'_> {
+    fn answer<T>(&mut self, answer: Result<T, StoreError>) -> Result<T, WorldError> {
+        answer.map_err(|error| {
+            let text = error.to_string();
+            self.fault = Some(error);
+            WorldError(text)
+        })
+    }
+
+    fn payload(&mut self, wanted: Wanted) -> Result<Payload, WorldError> {
+        if let Some(known) = self.values.get(self.head.key, wanted) {
+            return Ok(known);
+        }
+        let found = self.store.payload(self.head.key, wanted);
+        let found = self.answer(found)?;
+        self.values.put(self.head.key, wanted, found.clone());
+        Ok(found)
+    }
+
+    fn find_child(
+        &mut self,
+        child: &Child<'_>,
+    ) -> Result<Result<(Arc<Compiled>, Payload), Failure>, StoreError> {
+        let not_found = |message: String| Ok(Err(Failure::new(FailureKind::NotFound, message)));
+        if self.head.depth + 1 >= limits::RUN_DEPTH {
+            let message = format!("more than {} workflows wait for one another", limits::RUN_DEPTH);
+            return Ok(Err(Failure::new(FailureKind::Limit, message)));
+        }
+        let Some(definition) = self.store.find_definition(child.definition, None)? else {
+            return not_found(format!("there is no workflow `{}`; define it first", child.definition));
+        };
+        let compiled = self.plans.get(self.store, definition.id)?;
+        match compiled.check_inputs(child.inputs.value()) {
+            Ok(inputs) => Ok(Ok((compiled, Payload::new(inputs)))),
+            Err(problem) => Ok(Err(Failure::new(FailureKind::Validation, problem))),
+        }
+    }
+
+    fn look_up(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, StoreError> {
+        let Some(rerun) = &self.head.rerun else { return Ok(None) };
+        let source = RunKey(rerun.of);
+        if rerun.except.iter().any(|except| except == path) {
+            return Ok(None);
+        }
+        if self.reusable.is_none() {
+            let results = self.store.results(source)?;
+            *self.reusable = Some(results.into_iter().map(|(path, hash, n)| (path, (hash, n))).collect());
+        }
+        match self.reusable.as_ref().and_then(|known| known.get(path)) {
+            Some((hash, n)) if *hash == args => self.store.payload(source, Wanted::Output(*n)).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl World for KernelWorld<'_> {
+    fn now(&self) -> Millis {
+        self.now
+    }
+
+    fn random(&mut self) -> f64 {
+        self.random.f64()
+    }
+
+    fn inputs(&mut self) -> Result<Payload, WorldError> {
+        self.payload(Wanted::Inputs)
+    }
+
+    fn output(&mut self, n: u32) -> Result<Payload, WorldError> {
+        self.payload(Wanted::Output(n))
+    }
+
+    fn input(&mut self, n: u32) -> Result<Payload, WorldError> {
+        self.payload(Wanted::Input(n))
+    }
+
+    fn error(&mut self, n: u32) -> Result<Payload, WorldError> {
+        self.payload(Wanted::Error(n))
+    }
+
+    fn noted(&mut self, seq: u64) -> Result<Payload, WorldError> {
+        self.payload(Wanted::Noted(seq))
+    }
+
+    fn env(&self) -> Arc<Value> {
+        self.env.clone()
+    }
+
+    fn ambient(&self, what: Ambient) -> Value {
+        let principal = &self.head.principal;
+        Value::String(match what {
+            Ambient::UserName => principal.name.clone(),
+            Ambient::UserEmail => principal.email.clone(),
+            Ambient::UserId => principal.id.clone(),
+            Ambient::RunId => self.head.id.to_string(),
+        })
+    }
+
+    fn traits(&self, tool: &str) -> Traits {
+        self.tools.traits(tool)
+    }
+
+    fn admit(&mut self, tool: &str) -> Admission {
+        self.flights.admit(self.head.key, server_of(tool), self.head.definition, self.quota)
+    }
+
+    fn release(&mut self, tool: &str) {
+        self.flights.release(server_of(tool));
+    }
+
+    fn key(&self, path: &str) -> Box<str> {
+        let mut hasher = Sha256::new();
+        hasher.update(self.secret);
+        hasher.update(self.head.id.0.as_bytes());
+        hasher.update(path.as_bytes());
+        // Half of a hash is enough to be unique.
+        let hash = Hash(hasher.finalize().into()).to_string();
+        hash[..32].into()
+    }
+
+    fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {
+        // What one user's call gave is never shown to another.
+        let scope = match claim.scope {
+            Scope::Workflow => format!("run:{}", self.head.key.0),
+            Scope::Global => format!("user:{}", self.head.principal.id),
+        };
+        let key = ClaimKey {
+            scope: &scope,
+            tool: claim.tool,
+            key: claim.key,
+            args: claim.args,
+            run: self.head.key,
+            n: claim.step.n,
+            ttl_secs: claim.ttl_secs,
+        };
+        let state = self.store.key(&key, self.now);
+        match self.answer(state)? {
+            KeyState::Free => {
+                let taken = self.store.take_key(&key);
+                self.answer(taken).map(|()| Claimed::Taken)
+            }
+            KeyState::Held { args } | KeyState::Done { args, .. } if args != claim.args => {
+                Ok(Claimed::Conflict)
+            }
+            KeyState::Held { .. } => Ok(Claimed::Busy(key.wait_name().into())),
+            KeyState::Done { output, .. } => Ok(Claimed::Hit(output)),
+        }
+    }
+
+    fn reuse(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, WorldError> {
+        let found = self.look_up(path, args);
+        self.answer(found)
+    }
+
+    fn spawn(&mut self, child: &Child<'_>) -> Result<Result<Box<str>, Failure>, WorldError> {
+        let found = self.find_child(child);
+        Ok(match self.answer(found)? {
+            Err(failure) => Err(failure),
+            Ok((compiled, inputs)) => {
+                let id = new_run_id(self.now, self.random);
+                self.spawned.push(Spawned { id, compiled, inputs, step: child.step.clone() });
+                Ok(id.to_string().into())
+            }
+        })
+    }
+}
+
+/// An id that sorts by time. Time and chance come from the kernel, so that a simulation can repeat them.
+pub(super) fn new_run_id(now: Millis, random: &mut fastrand::Rng) -> RunId {
+    let mut bytes = [0; 10];
+    random.fill(&mut bytes);
+    let builder = uuid::Builder::from_unix_timestamp_millis(now.unsigned_abs(), &bytes);
+    RunId(builder.into_uuid())
+}

@@ -1,0 +1,39 @@
+//! Durable workflows of tool calls, as a library.
+//!
+//! ```text
+//! Engine (a handle) ──Request──▶ one thread: Kernel ──decide, append──▶ Store ──commit──▶ effects
+//!        ▲                              ▲                                                  │
+//!        └────────── answers ───────────┼────────── the end of a call ◀── ToolCaller ◀─────┘
+//! ```
+//!
+//! One thread decides and commits; whatever arrives while it commits goes into the next commit together.
+//! Nothing leaves before it is durable: no call, no answer, no notice.
+
+// No panic is reachable from input.
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod builder;
+mod calls;
+mod clock;
+mod driver;
+mod engine;
+mod error;
+mod feed;
+pub mod kernel;
+mod limits;
+mod ports;
+
+pub use builder::Builder;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use engine::{Engine, Resume, RunHandle, RunView, Start, Workflow};
+pub use error::Error;
+pub use feed::Subscription;
+pub use limits::Limits;
+pub use ports::{
+    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, Outcome, ToolCall, ToolCaller, Tools, Traits,
+};
+pub use steprail_core::run::{
+    Edit, Event, Failure, FailureKind, Intervention, Payload, Resolution, RunStatus,
+};
+pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
+pub use steprail_store::{Approval, ListRuns, Principal, RunId, RunRow, StepRow, StoredEvent};

@@ -1,0 +1,184 @@
+//! What an engine needs from the program around it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+pub use steprail_core::run::Traits;
+use steprail_core::run::{Failure, FailureKind, Millis, Payload};
+use steprail_store::{Principal, RunId};
+use tokio_util::sync::CancellationToken;
+
+/// A future in a box: what an async method of a port gives back.
+pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
+
+/// How a call ended.
+pub type Outcome = Result<Value, Failure>;
+
+/// One call of a tool.
+#[derive(Debug, Clone)]
+pub struct ToolCall {
+    /// The tool's name, `server__tool`.
+    pub tool: Box<str>,
+    /// The arguments: a map.
+    pub args: Payload,
+    /// Whom the call is made for.
+    pub principal: Arc<Principal>,
+    /// The run.
+    pub run: RunId,
+    /// The step's path in its run.
+    pub path: Arc<str>,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The same for every attempt of the same step: send it along, so that the tool can tell a repetition.
+    pub idempotency_key: Box<str>,
+    /// When the step's time is up; the token is cancelled then.
+    pub deadline: Option<Millis>,
+    /// A role for the tool to take.
+    pub persona: Option<Box<str>>,
+    /// Cancelled when the call should stop: its time is up, or its run ended.
+    pub cancelled: CancellationToken,
+}
+
+/// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
+/// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
+/// answered with an error.
+pub trait ToolCaller: Send + Sync {
+    /// Makes a call. When `call.cancelled` is cancelled it should end soon; a panic is a failure of the step.
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome>;
+
+    /// What is known about a tool.
+    fn traits(&self, tool: &str) -> Traits {
+        let _ = tool;
+        Traits::default()
+    }
+}
+
+/// Says who may do what. Asked before every call.
+pub trait Authorizer: Send + Sync {
+    /// Whether a user may call a tool now; the error says why not.
+    fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>>;
+
+    /// Whether a user may decide at gates; the error says why not.
+    fn may_decide(&self, principal: &Principal) -> Result<(), String> {
+        let _ = principal;
+        Ok(())
+    }
+}
+
+/// Everybody may do everything: for programs with a single user.
+pub(crate) struct AllowAll;
+
+impl Authorizer for AllowAll {
+    fn may_call<'a>(&'a self, _: &'a Principal, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Something that humans should hear of.
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// A gate waits for an answer.
+    ApprovalRequested {
+        /// The run.
+        run: RunId,
+        /// The step's path.
+        path: Arc<str>,
+        /// The question.
+        prompt: Box<str>,
+        /// Whom to tell.
+        notify: Vec<Box<str>>,
+    },
+    /// Nobody has answered yet.
+    ApprovalEscalated {
+        /// The run.
+        run: RunId,
+        /// The step's path.
+        path: Arc<str>,
+        /// Whom to tell.
+        notify: Vec<Box<str>>,
+    },
+    /// The outcome of a call is unknown.
+    StepUncertain {
+        /// The run.
+        run: RunId,
+        /// The step's path.
+        path: Arc<str>,
+    },
+    /// A run ended.
+    RunEnded {
+        /// The run.
+        run: RunId,
+        /// The user who started it.
+        created_by: String,
+        /// How.
+        status: steprail_core::run::RunStatus,
+    },
+}
+
+/// Tells humans. Called after what it speaks of is durable.
+pub trait Notifier: Send + Sync {
+    /// Passes a notice on.
+    fn notify(&self, notice: Notice) -> BoxFuture<'_, ()>;
+}
+
+/// Keeps the files that tools give.
+pub trait ArtefactStore: Send + Sync {
+    /// Takes an entry of a result's `file_refs` and gives the entry that later steps read.
+    fn put(&self, run: RunId, path: &str, file_ref: Value) -> BoxFuture<'_, Result<Value, Failure>>;
+}
+
+type ToolFn = dyn Fn(ToolCall) -> BoxFuture<'static, Outcome> + Send + Sync;
+
+/// Tools in the same process: a name, a function, and what is known about it.
+#[derive(Default, Clone)]
+pub struct Tools {
+    tools: HashMap<Box<str>, (Arc<ToolFn>, Traits)>,
+}
+
+impl Tools {
+    /// No tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With one more tool.
+    #[must_use]
+    pub fn tool<F>(self, name: &str, run: impl Fn(ToolCall) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        self.tool_with(name, Traits::default(), run)
+    }
+
+    /// With one more tool of which something is known.
+    #[must_use]
+    pub fn tool_with<F>(
+        mut self,
+        name: &str,
+        traits: Traits,
+        run: impl Fn(ToolCall) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let run: Arc<ToolFn> = Arc::new(move |call| Box::pin(run(call)));
+        self.tools.insert(name.into(), (run, traits));
+        self
+    }
+}
+
+impl ToolCaller for Tools {
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
+        if let Some((run, _)) = self.tools.get(&*call.tool) { run(call) } else {
+            let message = format!("there is no tool `{}`", call.tool);
+            Box::pin(async { Err(Failure::new(FailureKind::NotFound, message)) })
+        }
+    }
+
+    fn traits(&self, tool: &str) -> Traits {
+        self.tools.get(tool).map(|(_, traits)| *traits).unwrap_or_default()
+    }
+}

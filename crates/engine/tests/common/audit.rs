@@ -1,0 +1,250 @@
+//! What must hold of a store at every moment: chain, sequence, and rows that follow from the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::Connection;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, Started};
+use steprail_store::{Link, RunId, link};
+
+/// Every promise that is broken, as text.
+pub(crate) fn audit(connection: &Connection) -> Vec<String> {
+    let mut broken = Vec::new();
+    let runs: Vec<(i64, String, String, u64, Vec<u8>, bool)> = query(
+        connection,
+        "SELECT id, run_id, status, seq, head_hash, active FROM workflow_runs ORDER BY id",
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?)),
+    );
+    for (key, id, status, seq, head, active) in runs {
+        let id: RunId = id.parse().expect("a run id");
+        let events: Vec<(u64, i64, String, Vec<u8>)> = query(
+            connection,
+            &format!("SELECT seq, at, body, hash FROM workflow_events WHERE run_id = {key} ORDER BY seq"),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        );
+        let mut hash = Hash([0; 32]);
+        let mut fold = Fold::default();
+        for (expected, (number, at, body, stored)) in (1..).zip(&events) {
+            hash = link(&hash, Link { run: id, seq: *number, at: *at, body });
+            if *number != expected || hash.0[..] != stored[..] {
+                broken.push(format!("run {id}: the chain breaks at event {number}"));
+            }
+            fold.apply(&serde_json::from_str(body).expect("an event"));
+        }
+        if seq != events.len() as u64 || hash.0[..] != head[..] {
+            broken.push(format!("run {id}: the row does not point at the end of the log"));
+        }
+        if fold.status != status {
+            broken.push(format!("run {id}: status {status}, but the log says {}", fold.status));
+        }
+        let terminal = matches!(status.as_str(), "completed" | "failed" | "cancelled");
+        if !terminal && fold.live.is_empty() {
+            broken.push(format!("run {id}: {status}, and nothing could ever move it on"));
+        }
+        if active && (terminal || status == "interrupted") {
+            broken.push(format!("run {id}: active and {status}"));
+        }
+        fold.compare(connection, key, id, &mut broken);
+    }
+    broken
+}
+
+/// The rows as the log has it: written apart from the store's own projection.
+#[derive(Default)]
+struct Fold {
+    status: String,
+    steps: BTreeMap<(u32, u32), &'static str>,
+    live: BTreeSet<u32>,
+    /// Alarms that a step may have; more than one kind only at a gate.
+    alarms: BTreeMap<u32, BTreeSet<&'static str>>,
+    waits: BTreeMap<u32, String>,
+    gates: BTreeSet<u32>,
+    claims: BTreeSet<u32>,
+}
+
+impl Fold {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { .. } | Event::RunResumed { .. } => self.status = "running".to_owned(),
+            Event::RunPaused { .. } => self.status = "paused".to_owned(),
+            Event::RunInterrupted {} => self.status = "interrupted".to_owned(),
+            Event::RunCompleted { .. } => self.status = "completed".to_owned(),
+            Event::RunFailed { .. } => self.status = "failed".to_owned(),
+            Event::RunCancelled { .. } => self.status = "cancelled".to_owned(),
+            _ => {}
+        }
+        let Some(step) = event.step() else { return };
+        let (n, attempt) = (step.n, step.attempt);
+        let mut set = |status| {
+            self.steps.insert((n, attempt), status);
+        };
+        let mut ended = false;
+        match event {
+            Event::StepReady { .. } => {
+                set("ready");
+                self.moves_on(n);
+                self.live.insert(n);
+            }
+            Event::KeyAwaited { key, .. } => {
+                set("waiting");
+                self.moves_on(n);
+                self.live.insert(n);
+                self.waits.insert(n, key.to_string());
+            }
+            Event::StepStarted { what, until, .. } => {
+                set(match what {
+                    Started::Approve {}
+                    | Started::Sleep { .. }
+                    | Started::Wait { .. }
+                    | Started::Workflow { .. } => "waiting",
+                    _ => "running",
+                });
+                self.moves_on(n);
+                self.live.insert(n);
+                if until.is_some() {
+                    self.alarms.entry(n).or_default().insert("timeout");
+                }
+                match what {
+                    Started::Sleep { .. } => drop(self.alarms.entry(n).or_default().insert("sleep")),
+                    Started::Wait { event, signal: None, .. } => {
+                        drop(self.waits.insert(n, event.to_string()));
+                    }
+                    Started::Call { claimed: true, .. } => drop(self.claims.insert(n)),
+                    _ => {}
+                }
+            }
+            Event::StepCompleted { .. } => {
+                set("done");
+                ended = true;
+            }
+            Event::StepFailed { .. } => {
+                set("failed");
+                ended = true;
+            }
+            Event::StepSkipped { .. } => {
+                set("skipped");
+                ended = true;
+            }
+            Event::StepCancelled { .. } => {
+                set("cancelled");
+                ended = true;
+            }
+            Event::RetryScheduled { .. } => {
+                set("failed");
+                self.steps.insert((n, attempt + 1), "pending");
+                self.moves_on(n);
+                self.alarms.entry(n).or_default().insert("retry");
+            }
+            Event::StepUncertain { .. } => {
+                set("uncertain");
+                self.moves_on(n);
+            }
+            Event::CallTimedOut { .. } => {
+                self.moves_on(n);
+                self.alarms.entry(n).or_default().insert("grace");
+            }
+            Event::VerifyStarted { .. } | Event::ApprovalDenied { .. } => self.moves_on(n),
+            Event::ApprovalRequested { until, escalate, .. } => {
+                set("waiting");
+                self.gates.insert(n);
+                self.alarms.remove(&n);
+                for (kind, due) in [("timeout", until), ("escalate", escalate)] {
+                    if due.is_some() {
+                        self.alarms.entry(n).or_default().insert(kind);
+                    }
+                }
+            }
+            Event::ApprovalGranted { .. } => {
+                set("ready");
+                self.moves_on(n);
+            }
+            Event::ApprovalEscalated { escalate: Some(_), .. } => {
+                self.alarms.entry(n).or_default().insert("escalate");
+            }
+            _ => {}
+        }
+        if ended {
+            self.moves_on(n);
+            self.live.remove(&n);
+            self.claims.remove(&n);
+        }
+    }
+
+    fn moves_on(&mut self, n: u32) {
+        self.alarms.remove(&n);
+        self.waits.remove(&n);
+        self.gates.remove(&n);
+    }
+
+    fn compare(&self, connection: &Connection, key: i64, id: RunId, broken: &mut Vec<String>) {
+        let steps: BTreeMap<(u32, u32), String> = query(
+            connection,
+            &format!("SELECT n, attempt, status FROM workflow_step_runs WHERE run_id = {key}"),
+            |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)),
+        )
+        .into_iter()
+        .collect();
+        let expected: BTreeMap<(u32, u32), String> =
+            self.steps.iter().map(|(step, status)| (*step, (*status).to_owned())).collect();
+        if steps != expected {
+            broken.push(format!("run {id}: steps {steps:?}, but the log says {expected:?}"));
+        }
+        let alarms: Vec<(u32, String)> =
+            query(connection, &format!("SELECT n, kind FROM alarms WHERE run_id = {key}"), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            });
+        // An alarm that fired is gone before the log says what came of it, so rows may be fewer.
+        for (n, kind) in &alarms {
+            if !self.alarms.get(n).is_some_and(|kinds| kinds.contains(kind.as_str())) {
+                broken.push(format!("run {id}: an alarm `{kind}` of step {n} that nothing set"));
+            }
+        }
+        for (n, kinds) in &self.alarms {
+            let needed = kinds.iter().filter(|kind| matches!(**kind, "retry" | "sleep" | "grace"));
+            for kind in needed {
+                if !alarms.iter().any(|(step, stored)| step == n && stored == kind) {
+                    broken.push(format!("run {id}: the alarm `{kind}` of step {n} is lost"));
+                }
+            }
+        }
+        let waits: BTreeMap<u32, String> =
+            query(connection, &format!("SELECT n, event FROM workflow_waits WHERE run_id = {key}"), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .into_iter()
+            .collect();
+        if waits != self.waits {
+            broken.push(format!("run {id}: waits {waits:?}, but the log says {:?}", self.waits));
+        }
+        let gates: BTreeSet<u32> = query(
+            connection,
+            &format!("SELECT n FROM approvals WHERE run_id = {key} AND status = 'open'"),
+            |row| row.get(0),
+        )
+        .into_iter()
+        .collect();
+        if gates != self.gates {
+            broken.push(format!("run {id}: open gates {gates:?}, but the log says {:?}", self.gates));
+        }
+        let claims: BTreeSet<u32> = query(
+            connection,
+            &format!("SELECT n FROM idempotency_keys WHERE run_id = {key} AND status = 'claimed'"),
+            |row| row.get(0),
+        )
+        .into_iter()
+        .collect();
+        if claims != self.claims {
+            broken.push(format!("run {id}: keys held by {claims:?}, but the log says {:?}", self.claims));
+        }
+    }
+}
+
+fn query<T>(
+    connection: &Connection,
+    sql: &str,
+    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Vec<T> {
+    let mut statement = connection.prepare_cached(sql).expect("a statement");
+    let found = statement.query_map([], read).expect("rows");
+    found.collect::<Result<_, _>>().expect("a row")
+}

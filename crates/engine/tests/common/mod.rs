@@ -1,0 +1,191 @@
+//! A kernel in virtual time, driven by hand: what the tests of this crate share.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+pub(crate) mod audit;
+pub(crate) mod script;
+pub(crate) mod shared;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use steprail_core::run::{Failure, Millis, Payload};
+use steprail_engine::kernel::{
+    Action, Answer, CallId, CallOrder, Effect, Handled, Interrupt, Kernel, Reply, Request, Setup, StartOf,
+    StartRun,
+};
+use steprail_engine::{BoxFuture, Error, Limits, Outcome, Principal, RunId, ToolCall, ToolCaller, Traits};
+use steprail_store::{RunKey, Store};
+
+/// Tools that nobody calls: the test answers in their place.
+pub(crate) struct NoTools(pub BTreeMap<String, Traits>);
+
+impl ToolCaller for NoTools {
+    fn call(&self, _: ToolCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(async { Ok(Value::Null) })
+    }
+
+    fn traits(&self, tool: &str) -> Traits {
+        self.0.get(tool).copied().unwrap_or_default()
+    }
+}
+
+/// A kernel, its clock, and the calls that it has ordered.
+pub(crate) struct Bench {
+    pub kernel: Option<Kernel>,
+    pub now: Millis,
+    pub tools: Arc<NoTools>,
+    pub limits: Limits,
+    pub seed: u64,
+    /// Calls that have not ended, in the order of their numbers.
+    pub calls: BTreeMap<CallId, CallOrder>,
+    /// Calls that were told to stop.
+    pub stopped: Vec<CallId>,
+    ids: u128,
+}
+
+pub(crate) const EPOCH: Millis = 1_800_000_000_000;
+
+impl Bench {
+    pub(crate) fn new(store: Box<dyn Store>, tools: NoTools, limits: Limits, seed: u64) -> Self {
+        let mut bench = Self {
+            kernel: None,
+            now: EPOCH,
+            tools: Arc::new(tools),
+            limits,
+            seed,
+            calls: BTreeMap::new(),
+            stopped: Vec::new(),
+            ids: 0,
+        };
+        bench.boot(store);
+        bench
+    }
+
+    /// A kernel over a store that may have a past. Nothing is recovered yet.
+    pub(crate) fn boot(&mut self, store: Box<dyn Store>) {
+        self.seed += 1;
+        let setup = Setup {
+            store,
+            tools: self.tools.clone(),
+            limits: self.limits.clone(),
+            env: Arc::new(serde_json::json!({ "HOME": "/home/ann" })),
+            random: fastrand::Rng::with_seed(self.seed),
+        };
+        self.kernel = Some(Kernel::new(setup).expect("a kernel"));
+    }
+
+    /// The process dies: what was not committed is gone, and every call with it.
+    pub(crate) fn die(&mut self) -> Box<dyn Store> {
+        let mut store = self.kernel.take().expect("a kernel").into_store();
+        store.rollback();
+        self.calls.clear();
+        self.stopped.clear();
+        store
+    }
+
+    /// The process starts again: interrupts what asks for it, and picks up the rest.
+    pub(crate) fn recover(&mut self, interrupt: Interrupt) -> Vec<Handled> {
+        let mut all = Vec::new();
+        for interrupt in [Some(interrupt), None] {
+            let mut after = Some(RunKey(0));
+            while let Some(from) = after {
+                let (answer, handled) = self.ask(Action::Recover { after: from, interrupt });
+                all.push(handled);
+                after = match answer {
+                    Some(Ok(Answer::More(more))) => more,
+                    _ => None,
+                };
+            }
+        }
+        all
+    }
+
+    pub(crate) fn kernel(&mut self) -> &mut Kernel {
+        self.kernel.as_mut().expect("a kernel")
+    }
+
+    /// Hands requests over and notes the calls that come of them.
+    pub(crate) fn handle(&mut self, requests: Vec<Request>) -> Handled {
+        let now = self.now;
+        let handled = self.kernel().handle(requests, now);
+        for effect in &handled.effects {
+            match effect {
+                Effect::Call(order) => drop(self.calls.insert(order.id, (**order).clone())),
+                Effect::Cancel(id) => self.stopped.push(*id),
+                Effect::Answer(reply, answer) => reply.send(answer.clone()),
+                Effect::Notify(_) => {}
+            }
+        }
+        handled
+    }
+
+    pub(crate) fn ask(&mut self, action: Action) -> (Option<Result<Answer, Error>>, Handled) {
+        let (reply, mut answer) = Reply::channel();
+        let handled = self.handle(vec![Request { action, reply: Some(reply) }]);
+        (answer.try_recv().ok(), handled)
+    }
+
+    pub(crate) fn tell(&mut self, action: Action) -> Handled {
+        self.handle(vec![Request { action, reply: None }])
+    }
+
+    pub(crate) fn define(&mut self, text: &str) {
+        let loaded = steprail_core::load(&steprail_core::source::Source::new("definition", text));
+        assert!(loaded.plan.is_some(), "{:?}\n{text}", loaded.diagnostics);
+        let spec = loaded.spec.expect("a spec").to_canonical_json();
+        let (answer, _) = self.ask(Action::Define { spec: spec.into(), by: "ann".to_owned() });
+        assert!(matches!(answer, Some(Ok(Answer::Defined(_)))), "{answer:?}");
+    }
+
+    pub(crate) fn new_id(&mut self) -> RunId {
+        self.ids += 1;
+        RunId(uuid::Uuid::from_u128(self.ids))
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        name: &str,
+        inputs: Value,
+    ) -> (RunId, Option<Result<Answer, Error>>, Handled) {
+        let id = self.new_id();
+        let workflow = StartOf::Named { name: name.to_owned(), version: None };
+        let principal = Principal {
+            name: "Ann".to_owned(),
+            email: "ann@example.org".to_owned(),
+            ..Principal::user("ann")
+        };
+        let start = StartRun { workflow, inputs, principal, request_key: None, id };
+        let (answer, handled) = self.ask(Action::Start(Box::new(start)));
+        (id, answer, handled)
+    }
+
+    /// The newest call of a step that has not ended.
+    pub(crate) fn call_at(&self, path: &str) -> Option<CallId> {
+        self.calls.iter().rev().find(|(_, order)| &*order.path == path).map(|(id, _)| *id)
+    }
+
+    pub(crate) fn end_call(&mut self, id: CallId, outcome: Result<Value, Failure>) -> Handled {
+        self.calls.remove(&id);
+        self.stopped.retain(|stopped| *stopped != id);
+        self.tell(Action::CallEnded { id, outcome: outcome.map(Payload::new) })
+    }
+
+    /// Lets time pass: alarms fire on their way, each at its time.
+    pub(crate) fn advance(&mut self, millis: Millis) -> Vec<Handled> {
+        let end = self.now + millis;
+        let mut all = Vec::new();
+        while let Ok(Some(due)) = self.kernel().next_alarm()
+            && due <= end
+        {
+            self.now = self.now.max(due);
+            all.push(self.tell(Action::FireAlarms));
+            if all.last().is_some_and(|handled| handled.fault.is_some()) {
+                break;
+            }
+        }
+        self.now = end;
+        all
+    }
+}

@@ -1,0 +1,322 @@
+//! Scenarios as text: definitions, then what happens, a line each; out comes what the engine did.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use steprail_core::run::{
+    Edit, Event, Failure, FailureKind, Intervention, Next, Payload, Resolution, Started,
+};
+use steprail_core::spec::value::Period;
+use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, StartOf, StartRun};
+use steprail_engine::{Error, Limits, Principal, RunId, Traits};
+use steprail_store::sqlite::SqliteStore;
+
+use super::audit::audit;
+use super::{Bench, NoTools};
+
+/// A scenario under way.
+pub(crate) struct Scenario {
+    bench: Bench,
+    store: Arc<Mutex<SqliteStore>>,
+    names: Vec<String>,
+    run: Option<RunId>,
+    seen: i64,
+    out: String,
+}
+
+/// Plays every scenario of a file, each from the beginning.
+///
+/// A file has definitions in YAML, separated by `---`, then scenarios that begin with `== title`. Lines that
+/// begin with `>` say what happens.
+pub(crate) fn play(text: &str) -> String {
+    let (definitions, scenarios) = text.split_once("\n==").expect("a scenario");
+    let mut out = String::new();
+    for scenario in scenarios.split("\n==") {
+        let mut lines = scenario.lines();
+        writeln!(out, "== {}", lines.next().unwrap_or_default().trim()).expect("text");
+        let mut play = Scenario::new(definitions);
+        for line in lines.map(str::trim).filter(|line| !line.is_empty()) {
+            play.line(line.strip_prefix("> ").expect("a line that begins with `> `"));
+        }
+        play.finish();
+        out.push_str(&play.out);
+        out.push('\n');
+    }
+    out
+}
+
+impl Scenario {
+    fn new(definitions: &str) -> Self {
+        let store = SqliteStore::in_memory().expect("a database");
+        let store = Arc::new(Mutex::new(store));
+        let tools = NoTools(
+            [
+                ("demo__read".to_owned(), Traits { read_only: true, ..Traits::default() }),
+                ("demo__destroy".to_owned(), Traits { destructive: true, ..Traits::default() }),
+            ]
+            .into(),
+        );
+        let bench = Bench::new(Box::new(super::shared::Shared(store.clone())), tools, Limits::default(), 1);
+        let mut scenario = Self { bench, store, names: Vec::new(), run: None, seen: 0, out: String::new() };
+        for definition in definitions.split("\n---\n") {
+            scenario.bench.define(definition);
+            let name = definition.lines().find_map(|line| line.strip_prefix("name: ")).expect("a name");
+            scenario.names.push(name.to_owned());
+        }
+        scenario
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.out, "> {line}").expect("text");
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
+        let handled = match word {
+            "start" => {
+                let inputs = if rest.is_empty() { Value::Object(serde_json::Map::new()) } else { json(rest) };
+                let name = self.names[0].clone();
+                let (id, answer, handled) = self.bench.start(&name, inputs);
+                self.run = Some(id);
+                self.told(answer.as_ref());
+                vec![handled]
+            }
+            "done" | "fail" => match self.bench.call_at(first) {
+                Some(id) if word == "done" => vec![self.bench.end_call(id, Ok(json(second)))],
+                Some(id) => vec![self.bench.end_call(id, Err(failure(second)))],
+                None => {
+                    writeln!(self.out, "  NO CALL").expect("text");
+                    Vec::new()
+                }
+            },
+            "advance" => {
+                let period = Period::parse(rest).expect("a length of time");
+                self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
+            }
+            "crash" => {
+                let interrupt = if rest == "interrupting" { Interrupt::All } else { Interrupt::Asked };
+                let store = self.bench.die();
+                self.bench.boot(store);
+                self.bench.recover(interrupt)
+            }
+            "rerun" => self.rerun(rest),
+            _ => {
+                let action = self.action(word, first, second);
+                let (answer, handled) = self.bench.ask(action);
+                self.told(answer.as_ref());
+                vec![handled]
+            }
+        };
+        self.show(&handled);
+    }
+
+    fn rerun(&mut self, rest: &str) -> Vec<Handled> {
+        let id = self.bench.new_id();
+        let except =
+            rest.strip_prefix("reuse").map(|rest| rest.split_whitespace().map(str::to_owned).collect());
+        let start = StartRun {
+            workflow: StartOf::Rerun { of: self.run.expect("a run"), reuse_except: except },
+            inputs: Value::Null,
+            principal: Principal::user("ann"),
+            request_key: None,
+            id,
+        };
+        let (answer, handled) = self.bench.ask(Action::Start(Box::new(start)));
+        self.told(answer.as_ref());
+        self.run = Some(id);
+        vec![handled]
+    }
+
+    fn action(&self, word: &str, first: &str, second: &str) -> Action {
+        let run = self.run.expect("a run");
+        let path = first.to_owned();
+        let by = Principal::user("ann");
+        let intervene = |intervention| Action::Intervene { run, intervention, by: Principal::user("ann") };
+        match word {
+            "approve" | "deny" => Action::Decide {
+                run,
+                path,
+                approved: word == "approve",
+                by: match second.strip_prefix("agent ") {
+                    Some(id) => Principal::user(id).through_agent(),
+                    None => Principal::user(second),
+                },
+                reason: None,
+                digest: None,
+            },
+            "cancel" => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
+            "pause" => Action::Pause { run, by: by.id },
+            "resume" => Action::Resume {
+                run,
+                by: by.id,
+                force: first.split_whitespace().filter(|word| *word != "strict").map(str::to_owned).collect(),
+                expected_hash: None,
+                strict: first == "strict" || second == "strict",
+            },
+            "resolve" => {
+                let (how, output) = second.split_once(' ').unwrap_or((second, "null"));
+                let resolution = match how {
+                    "happened" => Resolution::Happened(Payload::new(json(output))),
+                    "retry" => Resolution::Retry,
+                    "skip" => Resolution::Skip,
+                    _ => Resolution::Fail,
+                };
+                Action::Resolve { run, path, resolution, by }
+            }
+            "signal" => Action::Signal { event: path, payload: json(second), run: Some(run) },
+            "broadcast" => Action::Signal { event: path, payload: json(second), run: None },
+            "skip" => intervene(Intervention::Skip { path: first.into() }),
+            "supply" => intervene(Intervention::SupplyResult {
+                path: first.into(),
+                output: Payload::new(json(second)),
+            }),
+            "args" => intervene(Intervention::SetArguments { path: first.into(), args: json(second) }),
+            "set" => {
+                let id = (first != "inputs").then(|| first.into());
+                intervene(Intervention::SetValue(Edit { id, value: json(second) }))
+            }
+            other => panic!("unknown line `{other}`"),
+        }
+    }
+
+    fn told(&mut self, answer: Option<&Result<Answer, Error>>) {
+        if let Some(Err(error)) = answer {
+            writeln!(self.out, "  refused ({}): {error}", error.code()).expect("text");
+        }
+    }
+
+    /// Shows what was written and what was set off.
+    fn show(&mut self, handled: &[Handled]) {
+        let events = self.new_events();
+        for (run, event) in events {
+            let prefix = if Some(run) == self.run { "" } else { "child: " };
+            let described = describe(&event);
+            writeln!(self.out, "  {prefix}{described}").expect("text");
+        }
+        for effect in handled.iter().flat_map(|handled| &handled.effects) {
+            match effect {
+                Effect::Call(order) => {
+                    let again =
+                        if order.attempt > 1 { format!(" ({})", order.attempt) } else { String::new() };
+                    writeln!(
+                        self.out,
+                        "    call {}{again}: {} {}",
+                        order.path,
+                        order.tool,
+                        order.args.json()
+                    )
+                    .expect("text");
+                }
+                Effect::Cancel(id) => {
+                    let path = self.bench.calls.get(id).map_or("?", |order| &order.path);
+                    writeln!(self.out, "    stop {path}").expect("text");
+                }
+                Effect::Answer(..) | Effect::Notify(_) => {}
+            }
+        }
+        for fault in handled.iter().filter_map(|handled| handled.fault.as_ref()) {
+            writeln!(self.out, "  FAULT {fault}").expect("text");
+        }
+        let store = self.store.lock().expect("the store");
+        for broken in audit(store.connection()) {
+            writeln!(self.out, "  BROKEN {broken}").expect("text");
+        }
+    }
+
+    fn new_events(&mut self) -> Vec<(RunId, Event)> {
+        let store = self.store.lock().expect("the store");
+        let mut statement = store
+            .connection()
+            .prepare_cached(
+                "SELECT e.id, r.run_id, e.body FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
+                 WHERE e.id > ?1 ORDER BY e.id",
+            )
+            .expect("a statement");
+        let rows = statement
+            .query_map([self.seen], |row| {
+                Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
+            })
+            .expect("rows");
+        let mut events = Vec::new();
+        for row in rows {
+            let (id, run, body) = row.expect("a row");
+            self.seen = id;
+            events.push((run.parse().expect("a run id"), serde_json::from_str(&body).expect("an event")));
+        }
+        events
+    }
+
+    fn finish(&mut self) {
+        let run = self.run.expect("a run");
+        let store = self.store.lock().expect("the store");
+        let (status, output): (String, Option<String>) = store
+            .connection()
+            .query_row(
+                "SELECT status, output_json FROM workflow_runs WHERE run_id = ?1",
+                [run.to_string()],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .expect("the run");
+        let output = output.map(|output| format!(" {output}")).unwrap_or_default();
+        writeln!(self.out, "{status}{output}").expect("text");
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// `tool_error boom`, `transient transport gone`
+fn failure(text: &str) -> Failure {
+    let (word, message) = text.split_once(' ').unwrap_or((text, "it failed"));
+    if word == "transient" {
+        return failure(message).transient();
+    }
+    let kind = FailureKind::from_word(word).unwrap_or_else(|| panic!("no kind `{word}`"));
+    Failure::new(kind, message)
+}
+
+fn describe(event: &Event) -> String {
+    let mut out = event.word().to_owned();
+    if let Some(step) = event.step() {
+        write!(out, " {}", step.path).expect("text");
+        if step.attempt > 1 {
+            write!(out, " ({})", step.attempt).expect("text");
+        }
+    }
+    let extra = match event {
+        Event::StepFailed { error, .. }
+        | Event::StepUncertain { error, .. }
+        | Event::RunFailed { error }
+        | Event::RunFailing { error } => format!("{}: {error}", error.kind.word()),
+        Event::RetryScheduled { error, due, .. } => {
+            format!("{}: {error}; again at +{}ms", error.kind.word(), due - super::EPOCH)
+        }
+        Event::StepStarted { what: Started::Sleep { due }, .. } => format!("until +{}ms", due - super::EPOCH),
+        Event::StepStarted { what: Started::Foreach { items, .. }, .. } => format!("of {items}"),
+        Event::StepStarted { what: Started::Wait { event, .. }, .. } => format!("for {event}"),
+        Event::StepStarted { what: Started::Workflow { definition, .. }, .. } => format!("of {definition}"),
+        Event::StepCompleted { from: Some(from), .. } => format!("from {from}"),
+        Event::StepSkipped { reason, .. } => reason.to_string(),
+        Event::StepCancelled { in_flight: true, .. } => "in flight".to_owned(),
+        Event::BranchTaken { to, .. } => match to {
+            Next::Case(case) => format!("case {case}"),
+            Next::Step(id) => format!("to {id}"),
+            Next::End => "to the end".to_owned(),
+        },
+        Event::BlockCompleted { index, error, .. } => match error {
+            Some(error) => format!("[{index}] failed: {error}"),
+            None => format!("[{index}]"),
+        },
+        Event::ApprovalRequested { prompt, .. } => prompt.to_string(),
+        Event::ApprovalGranted { by, .. } => format!("by {by}"),
+        Event::ApprovalDenied { by, reason, .. } => format!("by {by:?}: {reason}"),
+        Event::ApprovalEscalated { notify, .. } => format!("to {}", notify.join(", ")),
+        Event::UncertaintyResolved { how, by, .. } => format!("{how:?} by {by}"),
+        Event::RunCancelled { reason, .. } => reason.to_string(),
+        Event::RunPaused { reason, .. } => format!("{reason:?}"),
+        Event::SignalReceived { event, .. } => event.to_string(),
+        _ => return out,
+    };
+    write!(out, " {extra}").expect("text");
+    out
+}

@@ -1,0 +1,62 @@
+//! A store that a test can look into while a kernel writes to it, and that fails when it is told to.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use steprail_core::plan::Hash;
+use steprail_core::run::{Millis, Payload, Record, Run};
+use steprail_store::sqlite::SqliteStore;
+use steprail_store::{
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, RunId, RunKey,
+    Store, StoreError, StoredEvent, Wanted,
+};
+
+/// A handle to a store.
+pub(crate) struct Shared(pub Arc<Mutex<SqliteStore>>);
+
+impl Shared {
+    fn store(&self) -> MutexGuard<'_, SqliteStore> {
+        self.0.lock().expect("the store")
+    }
+}
+
+macro_rules! pass_on {
+    ($(fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) -> $result:ty;)+) => {
+        $(fn $name(&mut self $(, $arg: $type)*) -> $result { self.store().$name($($arg),*) })+
+    };
+}
+
+impl Store for Shared {
+    fn rollback(&mut self) {
+        self.store().rollback();
+    }
+
+    pass_on! {
+        fn begin(&mut self) -> Result<(), StoreError>;
+        fn commit(&mut self) -> Result<(), StoreError>;
+        fn secret(&mut self) -> Result<[u8; 32], StoreError>;
+        fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
+        fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
+        fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
+        fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
+        fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError>;
+        fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError>;
+        fn find_request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
+        fn head(&mut self, run: RunKey) -> Result<Head, StoreError>;
+        fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
+        fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
+        fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
+        fn append(&mut self, head: &mut Head, run: &Run, records: &[Record], now: Millis) -> Result<Appended, StoreError>;
+        fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
+        fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
+        fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
+        fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
+        fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
+        fn drop_alarm(&mut self, alarm: &Alarm) -> Result<(), StoreError>;
+        fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
+        fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
+        fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
+        fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
+        fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError>;
+        fn purge_expired(&mut self, now: Millis) -> Result<usize, StoreError>;
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong with a store, by what the caller can do about it.
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The disk is full.
+    #[error("the disk is full: {0}; free some space, the work goes on by itself")]
+    Full(String),
+    /// Another process keeps the database locked.
+    #[error("the database is locked: {0}")]
+    Busy(String),
+    /// The database cannot be written.
+    #[error("the database is read-only: {0}; check its permissions and the file system")]
+    ReadOnly(String),
+    /// Reading or writing failed.
+    #[error("input or output failed: {0}; check the disk, then restart")]
+    Io(String),
+    /// The file is damaged, or what is in it does not fit together.
+    #[error("the database is damaged: {0}; stop, keep a copy, and restore a backup")]
+    Corrupt(String),
+    /// Another process has the database.
+    #[error("the database {path} is in use by process {holder}; stop that one first, or use another file")]
+    InUse {
+        /// The database.
+        path: String,
+        /// What the other process says about itself: its pid, and its address if it has one.
+        holder: String,
+    },
+    /// The database was written by a newer version.
+    #[error(
+        "the database has format {found}, and this version of steprail knows formats up to {known}; \
+         use the newer version"
+    )]
+    Newer {
+        /// Its format.
+        found: i64,
+        /// The newest that is known here.
+        known: i64,
+    },
+    /// Something else, which should not happen.
+    #[error("the store failed: {0}")]
+    Other(String),
+}
+
+impl StoreError {
+    /// A word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Full(_) => "storage_full",
+            Self::Busy(_) => "storage_busy",
+            Self::ReadOnly(_) => "storage_readonly",
+            Self::Io(_) => "storage_io",
+            Self::Corrupt(_) => "storage_corrupt",
+            Self::InUse { .. } => "storage_in_use",
+            Self::Newer { .. } => "storage_newer",
+            Self::Other(_) => "storage",
+        }
+    }
+
+    /// Whether trying again later may help.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Busy(_) | Self::ReadOnly(_))
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode::*;
+        let text = error.to_string();
+        match error.sqlite_error_code() {
+            Some(DiskFull) => Self::Full(text),
+            Some(DatabaseBusy | DatabaseLocked) => Self::Busy(text),
+            Some(ReadOnly | PermissionDenied | CannotOpen) => Self::ReadOnly(text),
+            Some(SystemIoFailure) => Self::Io(text),
+            Some(DatabaseCorrupt | NotADatabase) => Self::Corrupt(text),
+            _ => Self::Other(text),
+        }
+    }
+}
+
+impl From<serde_json::Error> for StoreError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Corrupt(error.to_string())
+    }
+}

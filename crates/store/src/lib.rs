@@ -1,0 +1,126 @@
+//! The only door to the database: the log of every run, and the rows that follow from it.
+//!
+//! A [`Store`] is written by one thread. What is written between `begin` and `commit` is written together
+//! or not at all. [`sqlite::Readers`] answer questions beside it and never wait for it.
+
+// No panic is reachable from what is stored.
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod chain;
+mod error;
+mod rows;
+pub mod sqlite;
+
+pub use chain::{Link, link};
+pub use error::StoreError;
+pub use rows::{
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun,
+    Principal, Rerun, RunId, RunKey, RunRow, StepRow, StoredEvent, Wanted,
+};
+
+use steprail_core::plan::Hash;
+use steprail_core::run::{Millis, Payload, Record, Run};
+
+/// What an engine writes and needs to go on.
+pub trait Store: Send {
+    /// Opens a transaction.
+    fn begin(&mut self) -> Result<(), StoreError>;
+    /// Ends it; what was written is durable when this returns.
+    fn commit(&mut self) -> Result<(), StoreError>;
+    /// Ends it and forgets what was written.
+    fn rollback(&mut self);
+
+    /// A secret that this database was created with.
+    fn secret(&mut self) -> Result<[u8; 32], StoreError>;
+
+    /// Stores a version of a definition. One that the newest version equals is that version.
+    fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
+    /// A definition by its number.
+    fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
+    /// A definition by its name: a version, or the newest.
+    fn find_definition(&mut self, name: &str, version: Option<u32>)
+    -> Result<Option<Definition>, StoreError>;
+    /// Hides a definition from new runs.
+    fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
+
+    /// Creates a run that has no events yet.
+    fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError>;
+    /// A run by its id.
+    fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError>;
+    /// The run that was started with a request key.
+    fn find_request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
+    /// What never changes about a run, and the end of its log.
+    fn head(&mut self, run: RunKey) -> Result<Head, StoreError>;
+    /// The runs that a run waits for.
+    fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
+    /// Runs that an engine was at work with, after another one.
+    fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
+
+    /// Runs that have not ended, after another one: all, or those that a restart interrupts.
+    fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
+
+    /// Writes events and the rows that follow from them. `run` is where the run stands after them.
+    fn append(
+        &mut self,
+        head: &mut Head,
+        run: &Run,
+        records: &[Record],
+        now: Millis,
+    ) -> Result<Appended, StoreError>;
+    /// The log of a run after an event.
+    fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
+    /// A payload.
+    fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
+    /// What calls of a run gave, by path: the hash of the arguments, and the execution.
+    fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
+
+    /// Alarms whose time has come, the oldest first.
+    fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
+    /// When the next alarm is due.
+    fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
+    /// Removes an alarm that nothing waits for.
+    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<(), StoreError>;
+    /// The steps that wait for an event.
+    fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
+
+    /// Who has an idempotency key.
+    fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
+    /// Takes an idempotency key.
+    fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
+
+    /// The last question of a step execution.
+    fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
+
+    /// Deletes up to `limit` runs that ended before a moment; says how many.
+    fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError>;
+    /// Deletes idempotency keys whose time is up; says how many.
+    fn purge_expired(&mut self, now: Millis) -> Result<usize, StoreError>;
+}
+
+/// Questions about what is stored, answered beside the writer.
+pub trait Reads: Send + Sync {
+    /// A run.
+    fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError>;
+    /// Every attempt of every step of a run, in the order in which they began.
+    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError>;
+    /// Runs, newest first.
+    fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
+    /// Events of one run after a number.
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Events of all runs after a number.
+    fn feed(&self, after: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    /// The number of the last event of all runs.
+    fn last_event(&self) -> Result<i64, StoreError>;
+    /// Open questions, oldest first; of one run or of all.
+    fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// The newest version of every definition, by name.
+    fn definitions(&self) -> Result<Vec<Definition>, StoreError>;
+}
+
+/// A store to write to, and its readers.
+pub struct Storage {
+    /// What the engine writes to.
+    pub writer: Box<dyn Store>,
+    /// What answers questions.
+    pub readers: std::sync::Arc<dyn Reads>,
+}

@@ -1,0 +1,384 @@
+//! What is stored, as plain values.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use steprail_core::plan::Hash;
+use steprail_core::run::{AlarmKind, Event, Failure, Millis, Parent, Payload, RunStatus};
+use uuid::Uuid;
+
+/// The id of a run, as the world knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunId(pub Uuid);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl Serialize for RunId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The number of a run in its store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunKey(pub i64);
+
+/// Somebody who acts: a user, or an agent for a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// The user's id: `$user_id` in a definition.
+    pub id: String,
+    /// The user's name: `$user_name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The user's mail address: `$user_email`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub email: String,
+    /// Whether an agent acts for the user. An agent never decides at gates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent: bool,
+}
+
+impl Principal {
+    /// A user with an id and nothing else.
+    pub fn user(id: impl Into<String>) -> Self {
+        Self { id: id.into(), ..Self::default() }
+    }
+
+    /// The same user, through an agent.
+    #[must_use]
+    pub fn through_agent(mut self) -> Self {
+        self.agent = true;
+        self
+    }
+}
+
+/// A definition to store.
+#[derive(Debug, Clone, Copy)]
+pub struct NewDefinition<'n> {
+    /// Its name.
+    pub name: &'n str,
+    /// Its hash.
+    pub hash: Hash,
+    /// Its canonical JSON.
+    pub spec_json: &'n str,
+    /// Who defines it.
+    pub by: &'n str,
+    /// The time.
+    pub now: Millis,
+    /// Whether only the run that brought it uses it.
+    pub hidden: bool,
+}
+
+/// A stored version of a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    /// Its number in the store.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// Its hash.
+    pub hash: Hash,
+    /// Its canonical JSON.
+    pub spec_json: String,
+    /// When it was stored.
+    pub created_at: Millis,
+    /// By whom.
+    pub created_by: String,
+    /// Whether new runs can no longer use it.
+    pub deleted: bool,
+}
+
+/// A run to create.
+#[derive(Debug, Clone)]
+pub struct NewRun<'n> {
+    /// Its id.
+    pub id: RunId,
+    /// Its definition's number.
+    pub definition: i64,
+    /// Whom it acts as.
+    pub principal: &'n Principal,
+    /// Its inputs.
+    pub inputs: &'n Payload,
+    /// The run that waits for it, with the number of that run.
+    pub parent: Option<(RunKey, Parent)>,
+    /// The run whose results are taken over.
+    pub rerun: Option<&'n Rerun>,
+    /// Whether it is interrupted when the engine restarts.
+    pub interruptible: bool,
+    /// A key under which a repeated start is recognised.
+    pub request_key: Option<&'n str>,
+    /// The time.
+    pub now: Millis,
+}
+
+/// A run whose results another one takes over where path and arguments are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rerun {
+    /// The number of the run.
+    pub of: i64,
+    /// Paths of steps that run anew all the same.
+    pub except: Vec<String>,
+}
+
+/// What never changes about a run, and the end of its log.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// Its number.
+    pub key: RunKey,
+    /// Its id.
+    pub id: RunId,
+    /// Its definition's number.
+    pub definition: i64,
+    /// Whom it acts as.
+    pub principal: Principal,
+    /// The step that waits for it.
+    pub parent: Option<(RunKey, u32, u32)>,
+    /// How many runs wait above it.
+    pub depth: u32,
+    /// The run whose results are taken over.
+    pub rerun: Option<Rerun>,
+    /// How many events its log has.
+    pub seq: u64,
+    /// The hash of the last one.
+    pub hash: Hash,
+    /// The status in its row.
+    pub status: RunStatus,
+}
+
+/// An event of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredEvent {
+    /// Its number among the events of all runs.
+    pub id: i64,
+    /// The run.
+    pub run: RunId,
+    /// Its number in its run, from 1 and without gaps.
+    pub seq: u64,
+    /// When it happened.
+    pub at: Millis,
+    /// What happened.
+    pub event: Event,
+    /// The hash that links it to the one before.
+    pub hash: Hash,
+}
+
+/// What became of events that were written.
+#[derive(Debug, Clone, Default)]
+pub struct Appended {
+    /// The events as they stand in the log.
+    pub events: Vec<StoredEvent>,
+    /// Idempotency keys that were settled, as steps that wait for them are listed.
+    pub freed: Vec<String>,
+}
+
+/// Which payload of a run is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// The run's inputs.
+    Inputs,
+    /// The run's output.
+    Result,
+    /// What an execution was given.
+    Input(u32),
+    /// What an execution gave.
+    Output(u32),
+    /// Why an execution failed.
+    Error(u32),
+    /// The value that an event carries.
+    Noted(u64),
+}
+
+/// An alarm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alarm {
+    /// The run.
+    pub run: RunKey,
+    /// The execution.
+    pub n: u32,
+    /// Which of its alarms.
+    pub kind: AlarmKind,
+    /// When it is due.
+    pub due: Millis,
+}
+
+/// An idempotency key.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimKey<'k> {
+    /// Where it is unique.
+    pub scope: &'k str,
+    /// The tool.
+    pub tool: &'k str,
+    /// The key.
+    pub key: &'k str,
+    /// The hash of the arguments.
+    pub args: Hash,
+    /// The run that wants it.
+    pub run: RunKey,
+    /// The execution that wants it.
+    pub n: u32,
+    /// How long a result is kept.
+    pub ttl_secs: Option<u64>,
+}
+
+impl ClaimKey<'_> {
+    /// What a step that waits for the key is listed under.
+    pub fn wait_name(&self) -> String {
+        format!("key:{}:{}:{}", self.scope, self.tool, self.key)
+    }
+}
+
+/// Who has an idempotency key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KeyState {
+    /// Nobody.
+    Free,
+    /// A step that has not ended.
+    Held {
+        /// The hash of its arguments.
+        args: Hash,
+    },
+    /// A step that gave this.
+    Done {
+        /// The hash of its arguments.
+        args: Hash,
+        /// Its output.
+        output: Payload,
+    },
+}
+
+/// A run, for those who look.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunRow {
+    /// Its number among all runs: the cursor of a list.
+    #[serde(skip)]
+    pub key: RunKey,
+    /// Its id.
+    pub run_id: RunId,
+    /// Its definition's name.
+    pub name: String,
+    /// Its definition's version.
+    pub version: u32,
+    /// Its status.
+    pub status: RunStatus,
+    /// Whom it acts as.
+    pub created_by: String,
+    /// The step that began last.
+    pub current_step: Option<String>,
+    /// Its inputs.
+    pub input: Box<RawValue>,
+    /// Its output.
+    pub output: Option<Box<RawValue>>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// When it was created.
+    pub started_at: Millis,
+    /// When it last changed.
+    pub updated_at: Millis,
+    /// When it ended.
+    pub completed_at: Option<Millis>,
+    /// How many events its log has.
+    pub seq: u64,
+}
+
+/// One attempt of a step, for those who look.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepRow {
+    /// The number of the execution.
+    pub n: u32,
+    /// Its path.
+    pub path: String,
+    /// The step's id.
+    pub id: String,
+    /// Its kind.
+    pub kind: String,
+    /// The tool that it calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Its status.
+    pub status: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// What it was given.
+    pub input: Option<Box<RawValue>>,
+    /// What it gave.
+    pub output: Option<Box<RawValue>>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// When it may begin, or could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Millis>,
+    /// When it began.
+    pub started_at: Option<Millis>,
+    /// When it ended.
+    pub completed_at: Option<Millis>,
+}
+
+/// A question to a human.
+#[derive(Debug, Clone, Serialize)]
+pub struct Approval {
+    /// The run.
+    pub run_id: RunId,
+    /// The number of the execution.
+    #[serde(skip)]
+    pub n: u32,
+    /// The step's path.
+    pub path: String,
+    /// `open`, or how it ended.
+    pub status: String,
+    /// What the decision is bound to.
+    pub digest: Hash,
+    /// The question.
+    pub prompt: String,
+    /// The tool that runs after a yes.
+    pub tool: Option<String>,
+    /// Its arguments.
+    pub args: Option<Box<RawValue>>,
+    /// When it was asked.
+    pub requested_at: Millis,
+    /// Until when it can be answered.
+    pub expires_at: Option<Millis>,
+    /// When it was answered.
+    pub decided_at: Option<Millis>,
+    /// By whom.
+    pub decided_by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListRuns {
+    /// Only those with this status.
+    pub status: Option<RunStatus>,
+    /// Only those of this user.
+    pub created_by: Option<String>,
+    /// Only those of this definition.
+    pub name: Option<String>,
+    /// Only those before this one, from the end of the last page.
+    pub before: Option<RunKey>,
+    /// At most so many.
+    pub limit: usize,
+}

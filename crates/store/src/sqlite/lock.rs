@@ -1,0 +1,53 @@
+//! One writer per database: a lock on a file beside it that says who has it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::StoreError;
+
+/// The lock. The operating system gives it back when the process ends, however that happens.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "dropping it gives the lock back")] File);
+
+impl Lock {
+    pub(super) fn take(database: &Path, address: Option<&str>) -> Result<Self, StoreError> {
+        let path = beside(database);
+        let cannot = |error: std::io::Error| {
+            StoreError::ReadOnly(format!("cannot open the lock file {}: {error}", path.display()))
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(cannot)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let holder = if holder.trim().is_empty() { "(unknown)" } else { holder.trim() };
+            return Err(StoreError::InUse {
+                path: database.display().to_string(),
+                holder: holder.to_owned(),
+            });
+        }
+        let holder = match address {
+            Some(address) => format!("{} at {address}", std::process::id()),
+            None => std::process::id().to_string(),
+        };
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(holder.as_bytes()))
+            .map_err(cannot)?;
+        Ok(Self(file))
+    }
+}
+
+fn beside(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-lock");
+    PathBuf::from(name)
+}

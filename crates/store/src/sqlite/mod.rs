@@ -1,0 +1,128 @@
+//! SQLite: one file, one writer, any number of readers.
+
+mod lock;
+mod migrate;
+mod project;
+mod readers;
+mod rows;
+mod store;
+
+pub use readers::Readers;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::{Storage, StoreError};
+use lock::Lock;
+
+/// SQLite before this version can lose commits when two connections write and checkpoint.
+const OLDEST_VERSION: i32 = 3_051_003;
+/// How long a statement waits for a lock that another process holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pages of the write-ahead log after which it is copied back.
+const CHECKPOINT_PAGES: u32 = 4_000;
+/// Bytes that the write-ahead log keeps after it was copied back.
+const WAL_BYTES: u32 = 64 * 1024 * 1024;
+/// Prepared statements kept by a connection.
+const STATEMENTS: usize = 64;
+
+/// What a commit has reached when it returns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The disk: it survives a power cut.
+    #[default]
+    Full,
+    /// The operating system: it survives `kill -9`, not a power cut.
+    Process,
+}
+
+/// How to open a database for writing.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What a commit has reached when it returns.
+    pub durability: Durability,
+    /// Where this process can be reached, for one that finds the database in use.
+    pub address: Option<String>,
+}
+
+/// A database, open for writing. There is one per file, in one process.
+#[derive(Debug)]
+pub struct SqliteStore {
+    connection: Connection,
+    path: Option<PathBuf>,
+    /// The number of the next event among those of all runs.
+    next_event: i64,
+    /// What it was after the last commit.
+    committed_event: i64,
+    _lock: Option<Lock>,
+}
+
+impl SqliteStore {
+    /// Opens or creates a database file, brings its format up to date, and keeps other writers out.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let lock = Lock::take(path, options.address.as_deref())?;
+        let connection = Connection::open(path)?;
+        Self::set_up(connection, Some(path.to_owned()), Some(lock), options.durability)
+    }
+
+    /// A database in memory, for tests and trials: it is gone when it is dropped.
+    pub fn in_memory() -> Result<Self, StoreError> {
+        Self::set_up(Connection::open_in_memory()?, None, None, Durability::Process)
+    }
+
+    fn set_up(
+        mut connection: Connection,
+        path: Option<PathBuf>,
+        lock: Option<Lock>,
+        durability: Durability,
+    ) -> Result<Self, StoreError> {
+        if rusqlite::version_number() < OLDEST_VERSION {
+            let message =
+                format!("SQLite {} can lose commits; 3.51.3 or newer is needed", rusqlite::version());
+            return Err(StoreError::Other(message));
+        }
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        let synchronous = match durability {
+            Durability::Full => "FULL",
+            Durability::Process => "NORMAL",
+        };
+        connection.execute_batch(&format!(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY;
+             PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}; PRAGMA journal_size_limit = {WAL_BYTES};
+             PRAGMA cache_size = -32768; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
+        ))?;
+        migrate::migrate(&mut connection)?;
+        let next_event = 1 + connection.query_row(
+            "SELECT max(coalesce((SELECT max(id) FROM workflow_events), 0),
+                        coalesce((SELECT CAST(value AS INTEGER) FROM steprail_meta WHERE key = 'last_event'), 0))",
+            [],
+            |row| row.get::<_, i64>(0),
+        )?;
+        Ok(Self { connection, path, next_event, committed_event: next_event, _lock: lock })
+    }
+
+    /// Readers of the same database. A database in memory has none.
+    pub fn readers(&self) -> Option<Readers> {
+        self.path.as_ref().map(|path| Readers::new(path.clone()))
+    }
+
+    /// The store as an engine takes it.
+    pub fn into_storage(self) -> Result<Storage, StoreError> {
+        let Some(readers) = self.readers() else {
+            return Err(StoreError::Other(
+                "a database in memory cannot be read beside its writer".to_owned(),
+            ));
+        };
+        Ok(Storage { writer: Box::new(self), readers: Arc::new(readers) })
+    }
+
+    /// The connection, for tests that look at the rows or break them.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}

@@ -1,0 +1,139 @@
+//! Questions about what is stored, answered beside the writer.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
+use steprail_core::run::RunStatus;
+
+use super::{BUSY_TIMEOUT, STATEMENTS, rows};
+use crate::Reads;
+use crate::{Approval, Definition, ListRuns, RunId, RunRow, StepRow, StoreError, StoredEvent};
+
+/// Connections that are kept for the next question.
+const IDLE_CONNECTIONS: usize = 8;
+
+/// Read-only connections to a database. A question takes one and gives it back; none is held in between.
+#[derive(Debug, Clone)]
+pub struct Readers {
+    path: Arc<PathBuf>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Readers {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path: Arc::new(path), idle: Arc::default() }
+    }
+
+    fn with<T>(&self, ask: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = if let Some(connection) = idle { connection } else {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(&*self.path, flags)?;
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            connection.set_prepared_statement_cache_capacity(STATEMENTS);
+            connection
+        };
+        let answer = ask(&connection)?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_CONNECTIONS {
+            idle.push(connection);
+        }
+        Ok(answer)
+    }
+
+    fn all<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.with(|connection| {
+            let mut statement = connection.prepare_cached(sql)?;
+            let mut found = statement.query(params)?;
+            let mut list = Vec::new();
+            while let Some(row) = found.next()? {
+                list.push(read(row)?);
+            }
+            Ok(list)
+        })
+    }
+}
+
+impl Reads for Readers {
+    fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
+             WHERE r.run_id = ?1",
+            rows::RUN
+        );
+        Ok(self.all(&sql, [id.to_string()], rows::run)?.pop())
+    }
+
+    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_step_runs WHERE run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
+             ORDER BY n, attempt",
+            rows::STEP
+        );
+        self.all(&sql, [id.to_string()], rows::step)
+    }
+
+    fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
+             WHERE r.status = coalesce(?1, r.status) AND r.created_by = coalesce(?2, r.created_by)
+             AND d.name = coalesce(?3, d.name) AND r.id < coalesce(?4, 9223372036854775807)
+             ORDER BY r.id DESC LIMIT ?5",
+            rows::RUN
+        );
+        let status = list.status.map(RunStatus::word);
+        let params = params![status, list.created_by, list.name, list.before.map(|key| key.0), list.limit];
+        self.all(&sql, params, rows::run)
+    }
+
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_events e WHERE e.run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
+             AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
+            rows::EVENT
+        );
+        self.all(&sql, params![id.to_string(), after, limit], |row| rows::event(id, row))
+    }
+
+    fn feed(&self, after: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        let sql = format!(
+            "SELECT {}, r.run_id FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
+             WHERE e.id > ?1 ORDER BY e.id LIMIT ?2",
+            rows::EVENT
+        );
+        self.all(&sql, params![after, limit], |row| {
+            let run = rows::run_id(row.get_ref(5)?.as_str().map_err(rows::damaged)?)?;
+            rows::event(run, row)
+        })
+    }
+
+    fn last_event(&self) -> Result<i64, StoreError> {
+        let sql = "SELECT coalesce(max(id), 0) FROM workflow_events";
+        Ok(self.all(sql, [], |row| Ok(row.get(0)?))?.pop().unwrap_or_default())
+    }
+
+    fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
+             WHERE a.status = 'open' AND r.run_id = coalesce(?1, r.run_id) ORDER BY a.id LIMIT ?2",
+            rows::APPROVAL
+        );
+        self.all(&sql, params![run.map(|run| run.to_string()), limit], rows::approval)
+    }
+
+    fn definitions(&self) -> Result<Vec<Definition>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_definitions d WHERE deleted_at IS NULL AND version =
+             (SELECT max(version) FROM workflow_definitions WHERE name = d.name AND deleted_at IS NULL)
+             ORDER BY name",
+            rows::DEFINITION
+        );
+        self.all(&sql, params_from_iter::<[i64; 0]>([]), rows::definition)
+    }
+}

@@ -1,0 +1,134 @@
+//! Rows to values.
+
+use rusqlite::Row;
+use serde_json::value::RawValue;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, RunStatus};
+use uuid::Uuid;
+
+use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
+
+pub(super) const DEFINITION: &str =
+    "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL";
+
+pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
+    Ok(Definition {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        version: row.get(2)?,
+        hash: hash_from_text(row.get_ref(3)?.as_str().map_err(damaged)?)?,
+        spec_json: row.get(4)?,
+        created_at: row.get(5)?,
+        created_by: row.get(6)?,
+        deleted: row.get(7)?,
+    })
+}
+
+pub(super) const EVENT: &str = "e.id, e.seq, e.at, e.body, e.hash";
+
+pub(super) fn event(run: RunId, row: &Row<'_>) -> Result<StoredEvent, StoreError> {
+    let body = row.get_ref(3)?.as_str().map_err(damaged)?;
+    let event: Event = serde_json::from_str(body)?;
+    Ok(StoredEvent {
+        id: row.get(0)?,
+        run,
+        seq: row.get(1)?,
+        at: row.get(2)?,
+        event,
+        hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
+    })
+}
+
+pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.created_by, r.current_step,
+    r.input_json, r.output_json, r.error_json, r.created_at, r.updated_at, r.completed_at, r.seq";
+
+pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
+    Ok(RunRow {
+        key: RunKey(row.get(0)?),
+        run_id: run_id(row.get_ref(1)?.as_str().map_err(damaged)?)?,
+        name: row.get(2)?,
+        version: row.get(3)?,
+        status: status(row.get_ref(4)?.as_str().map_err(damaged)?)?,
+        created_by: row.get(5)?,
+        current_step: row.get(6)?,
+        input: raw(row, 7)?.ok_or_else(|| StoreError::Corrupt("a run without inputs".to_owned()))?,
+        output: raw(row, 8)?,
+        error: failure(row, 9)?,
+        started_at: row.get(10)?,
+        updated_at: row.get(11)?,
+        completed_at: row.get(12)?,
+        seq: row.get(13)?,
+    })
+}
+
+pub(super) const STEP: &str = "n, path, step_id, kind, tool, status, attempt, input_json, output_json,
+    error_json, ready_at, started_at, completed_at";
+
+pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
+    Ok(StepRow {
+        n: row.get(0)?,
+        path: row.get(1)?,
+        id: row.get(2)?,
+        kind: row.get(3)?,
+        tool: row.get(4)?,
+        status: row.get(5)?,
+        attempt: row.get(6)?,
+        input: raw(row, 7)?,
+        output: raw(row, 8)?,
+        error: failure(row, 9)?,
+        ready_at: row.get(10)?,
+        started_at: row.get(11)?,
+        completed_at: row.get(12)?,
+    })
+}
+
+pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool, a.args_json,
+    a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason";
+
+pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
+    Ok(Approval {
+        run_id: run_id(row.get_ref(0)?.as_str().map_err(damaged)?)?,
+        n: row.get(1)?,
+        path: row.get(2)?,
+        status: row.get(3)?,
+        digest: hash_from_text(row.get_ref(4)?.as_str().map_err(damaged)?)?,
+        prompt: row.get(5)?,
+        tool: row.get(6)?,
+        args: raw(row, 7)?,
+        requested_at: row.get(8)?,
+        expires_at: row.get(9)?,
+        decided_at: row.get(10)?,
+        decided_by: row.get(11)?,
+        reason: row.get(12)?,
+    })
+}
+
+fn raw(row: &Row<'_>, at: usize) -> Result<Option<Box<RawValue>>, StoreError> {
+    let text: Option<String> = row.get(at)?;
+    Ok(text.map(RawValue::from_string).transpose()?)
+}
+
+fn failure(row: &Row<'_>, at: usize) -> Result<Option<steprail_core::run::Failure>, StoreError> {
+    let text: Option<String> = row.get(at)?;
+    Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
+}
+
+pub(super) fn run_id(text: &str) -> Result<RunId, StoreError> {
+    Uuid::parse_str(text).map(RunId).map_err(|_| StoreError::Corrupt(format!("`{text}` is no run id")))
+}
+
+pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
+    RunStatus::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
+}
+
+pub(super) fn hash_from_text(text: &str) -> Result<Hash, StoreError> {
+    Hash::from_hex(text).ok_or_else(|| StoreError::Corrupt(format!("`{text}` is no hash")))
+}
+
+pub(super) fn hash_from_bytes(bytes: &[u8]) -> Result<Hash, StoreError> {
+    bytes.try_into().map(Hash).map_err(|_| StoreError::Corrupt("a hash has 32 bytes".to_owned()))
+}
+
+pub(super) fn damaged(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(error.to_string())
+}
