@@ -172,7 +172,9 @@ impl Tools {
 
 impl ToolCaller for Tools {
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
-        if let Some((run, _)) = self.tools.get(&*call.tool) { run(call) } else {
+        if let Some((run, _)) = self.tools.get(&*call.tool) {
+            run(call)
+        } else {
             let message = format!("there is no tool `{}`", call.tool);
             Box::pin(async { Err(Failure::new(FailureKind::NotFound, message)) })
         }

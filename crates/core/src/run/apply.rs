@@ -70,9 +70,17 @@ impl Run {
                     self.signals.retain(|(_, seq)| seq != used);
                 }
             }
-            Event::StepCompleted { step, .. } => self.leave(plan, step, StepStatus::Done),
+            Event::StepCompleted { step, from, .. } => {
+                if from.is_some() {
+                    self.cut_off(step);
+                }
+                self.leave(plan, step, StepStatus::Done);
+            }
             Event::StepFailed { step, .. } => self.leave(plan, step, StepStatus::Failed),
-            Event::StepSkipped { step, .. } => self.leave(plan, step, StepStatus::Skipped),
+            Event::StepSkipped { step, .. } => {
+                self.cut_off(step);
+                self.leave(plan, step, StepStatus::Skipped);
+            }
             Event::StepCancelled { step, in_flight } => {
                 if *in_flight {
                     self.cut.insert((step.n, step.attempt), step.path.clone());
@@ -129,6 +137,13 @@ impl Run {
                 self.no_alarm(step.n);
             }
             _ => {}
+        }
+    }
+
+    /// A step ends otherwise than by its call, which may still answer.
+    fn cut_off(&mut self, step: &StepRef) {
+        if self.live.get(&step.n).is_some_and(|live| live.phase.is_call()) {
+            self.cut.insert((step.n, step.attempt), step.path.clone());
         }
     }
 

@@ -78,7 +78,7 @@ impl Decision<'_> {
         n: u32,
         approved: bool,
         by: Box<str>,
-        reason: Option<Box<str>>,
+        reason: Option<&str>,
         seen: Option<Hash>,
     ) -> Decided {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
@@ -90,13 +90,13 @@ impl Decision<'_> {
             return Ok(());
         }
         if approved {
-            self.emit(Event::ApprovalGranted { step, by: by.clone(), reason: reason.clone() });
+            self.emit(Event::ApprovalGranted { step, by: by.clone(), reason: reason.map(Into::into) });
             if matches!(self.live(n).map(|(_, step)| &step.kind), Some(Kind::Approve(_))) {
-                return self.complete(n, answer(true, Some(&by), reason.as_deref()), None);
+                return self.complete(n, answer(true, Some(&by), reason), None);
             }
             return self.begin(n);
         }
-        self.denied(n, step, Some(by), reason.unwrap_or_else(|| "denied".into()))
+        self.denied(n, &step, Some(by), reason.unwrap_or("denied"))
     }
 
     /// An `approve` step with `needs_human` that was let through asks its own question now.
@@ -111,7 +111,7 @@ impl Decision<'_> {
     pub(super) fn gate_timed_out(&mut self, n: u32) -> Decided {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         if self.denies_on_timeout(n) {
-            return self.denied(n, step, None, "timeout".into());
+            return self.denied(n, &step, None, "timeout");
         }
         self.escalate(n);
         Ok(())
@@ -138,14 +138,14 @@ impl Decision<'_> {
         }
     }
 
-    fn denied(&mut self, n: u32, step: StepRef, by: Option<Box<str>>, reason: Box<str>) -> Decided {
+    fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> Decided {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
-        let (scope, at) = (live.scope, live.step);
+        let scope = live.scope;
         let on_deny = match &spec.kind {
             Kind::Approve(approve) => approve.on_deny,
             _ => OnDeny::Cancel,
         };
-        self.emit(Event::ApprovalDenied { step: step.clone(), by: by.clone(), reason: reason.clone() });
+        self.emit(Event::ApprovalDenied { step: step.clone(), by: by.clone(), reason: reason.into() });
         match on_deny {
             OnDeny::Cancel => {
                 self.cancel_run(by, "denied".into());
@@ -158,12 +158,11 @@ impl Decision<'_> {
                 };
                 self.fail(n, Failure::new(kind, message).code("denied"))
             }
-            OnDeny::Continue => self.complete(n, answer(false, by.as_deref(), Some(&reason)), None),
+            OnDeny::Continue => self.complete(n, answer(false, by.as_deref(), Some(reason)), None),
             OnDeny::Goto(to) => {
-                let output = answer(false, by.as_deref(), Some(&reason));
+                let output = answer(false, by.as_deref(), Some(reason));
                 let event = Event::StepCompleted { step: step.clone(), output: output.hash(), from: None };
                 self.record(event, Some(output));
-                let _ = at;
                 self.go_to(scope, to)?;
                 self.later(Task::Settle { scope });
                 Ok(())

@@ -87,7 +87,7 @@ impl<'d> Decision<'d> {
             Input::Admitted => self.begin_ready(),
             Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
             Input::Decided { n, approved, by, reason, digest } => {
-                self.decided(n, approved, by, reason, digest)
+                self.decided(n, approved, by, reason.as_deref(), digest)
             }
             Input::Signalled { event, payload, keep } => self.signalled(event, payload, keep),
             Input::ChildEnded { n, attempt, outcome } => self.child_ended(n, attempt, outcome),
@@ -217,7 +217,7 @@ impl<'d> Decision<'d> {
             return Ok(());
         };
         self.cancel_blocks(n);
-        let cause = error.clone().from_step(&step.path);
+        let cause = error.clone().caused_by(&step.path);
         self.emit(Event::StepFailed { step: step.clone(), error });
         self.after_failure(scope, at, step, cause)
     }

@@ -318,6 +318,7 @@ impl ScopeKey {
     /// The steps of `on_failure`.
     pub const FAILURE: Self = Self { n: 0, index: 1 };
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_root(&self) -> bool {
         *self == Self::ROOT
     }

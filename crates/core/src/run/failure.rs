@@ -51,7 +51,7 @@ impl Failure {
     }
 
     /// As the failure of something around the step that failed first.
-    pub(super) fn from_step(mut self, path: &str) -> Self {
+    pub(super) fn caused_by(mut self, path: &str) -> Self {
         self.step.get_or_insert_with(|| path.into());
         self
     }

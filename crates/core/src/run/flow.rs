@@ -53,7 +53,7 @@ impl Decision<'_> {
             None
         };
         if let Some(message) = too_many {
-            let error = Failure::limit(message).from_step(&path);
+            let error = Failure::limit(message).caused_by(&path);
             self.later(Task::Fail { scope, error });
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl Decision<'_> {
                     self.taken(ended, self.name_of(to));
                     self.go_to(scope, to)?;
                 }
-                Err(error) => self.later(Task::Fail { scope, error: error.from_step(&ended.path) }),
+                Err(error) => self.later(Task::Fail { scope, error: error.caused_by(&ended.path) }),
             },
         }
         self.later(Task::Settle { scope });

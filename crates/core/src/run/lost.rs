@@ -26,7 +26,10 @@ impl Decision<'_> {
                 self.skip(n, "the outcome of the call is unknown");
                 return Ok(());
             }
-            Some(OnUncertain::Ask) => return self.uncertain(n, error),
+            Some(OnUncertain::Ask) => {
+                self.uncertain(n, error);
+                return Ok(());
+            }
             Some(OnUncertain::Retry) if left(limits::LOST_ATTEMPTS) => {
                 return self.schedule_retry(n, error, &lost_retry(step.retry.as_ref()));
             }
@@ -34,19 +37,18 @@ impl Decision<'_> {
         }
         let harmless = self.is_harmless(call);
         match &step.retry {
-            Some(retry) if self.consents(retry, call, &error) || harmless => {
-                if left(retry.max_attempts) {
-                    self.schedule_retry(n, error, retry)
-                } else {
-                    self.fail(n, error)
-                }
+            Some(retry) if left(retry.max_attempts) && (harmless || self.consents(retry, call, &error)) => {
+                self.schedule_retry(n, error, retry)
             }
-            _ if !harmless => self.uncertain(n, error),
             // Nothing was hurt by a call that is known to be harmless; a lost one is worth another try.
-            _ if error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
+            None if harmless && error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
                 self.schedule_retry(n, error, &lost_retry(None))
             }
-            _ => self.fail(n, error),
+            retry if harmless || retry.as_ref().is_some_and(|retry| retry.names(&error)) => self.fail(n, error),
+            _ => {
+                self.uncertain(n, error);
+                Ok(())
+            }
         }
     }
 
@@ -68,17 +70,18 @@ impl Decision<'_> {
     /// Whether the retry policy covers an unknown outcome. One that lists no kinds does, except for a tool
     /// that may destroy something.
     fn consents(&self, retry: &RetryPolicy, call: &Call, error: &Failure) -> bool {
-        if let Some(kinds) = &retry.retry_on { kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost) } else {
+        if let Some(kinds) = &retry.retry_on {
+            kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)
+        } else {
             let traits = self.world.traits(&call.full_name());
             !traits.destructive || traits.idempotent
         }
     }
 
-    fn uncertain(&mut self, n: u32, error: Failure) -> Decided {
+    fn uncertain(&mut self, n: u32, error: Failure) {
         if let Some(step) = self.run.step_ref(n) {
             self.emit(Event::StepUncertain { step, error });
         }
-        Ok(())
     }
 
     fn ask_verify(&mut self, n: u32, verify: &Verify, error: Failure) -> Decided {
@@ -87,7 +90,10 @@ impl Decision<'_> {
         let asked_often = self.run.live.get(&n).is_some_and(|live| live.attempt >= limits::LOST_ATTEMPTS);
         let args = match self.eval(scope, &verify.args)? {
             Ok(args) if !asked_often => Payload::new(args),
-            _ => return self.uncertain(n, error),
+            _ => {
+                self.uncertain(n, error);
+                return Ok(());
+            }
         };
         // The probe takes the place of the call that was cut off.
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
@@ -117,7 +123,10 @@ impl Decision<'_> {
         match (happened, answer) {
             (Ok(true), Ok(answer)) => self.complete(n, answer, Some("verify")),
             (Ok(false), _) => self.schedule_retry(n, lost(), &lost_retry(None)),
-            (Err(error), _) | (Ok(true), Err(error)) => self.uncertain(n, error),
+            (Err(error), _) | (Ok(true), Err(error)) => {
+                self.uncertain(n, error);
+                Ok(())
+            }
         }
     }
 
@@ -155,6 +164,12 @@ fn lost_retry(policy: Option<&RetryPolicy>) -> RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// Whether the policy names an unknown outcome: calling more than once is fine with whoever wrote it.
+    fn names(&self, error: &Failure) -> bool {
+        let kinds = self.retry_on.as_deref().unwrap_or_default();
+        kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)
+    }
+
     pub(super) fn at_once() -> Self {
         Self { backoff: BackoffKind::Fixed, initial_delay_ms: 0, ..Self::retries(1) }
     }

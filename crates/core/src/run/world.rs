@@ -116,6 +116,7 @@ pub struct Child<'c> {
 
 /// An event with what the store needs to know beside it.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each says what the store may find of the step")]
 pub struct Record {
     /// The event.
     pub event: Event,

@@ -17,7 +17,7 @@ pub use definitions::Compiled;
 pub use effects::{CallId, CallOrder, Effect};
 pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub struct Kernel {
     flights: Flights,
     waiters: HashMap<RunKey, Vec<Reply>>,
     /// Runs that were changed since the last commit.
-    touched: HashSet<RunKey>,
+    touched: BTreeSet<RunKey>,
     /// What follows in the same transaction.
     follow_ups: VecDeque<(RunKey, Input)>,
 }
@@ -105,7 +105,7 @@ impl Kernel {
             values: Values::default(),
             flights: Flights::new(setup.limits),
             waiters: HashMap::new(),
-            touched: HashSet::new(),
+            touched: BTreeSet::new(),
             follow_ups: VecDeque::new(),
         })
     }
@@ -137,7 +137,7 @@ impl Kernel {
         if let Err(error) = self.transact(&requests, now, &mut handled) {
             self.forget();
             match <[Request; 1]>::try_from(requests) {
-                Ok([request]) => self.refuse(request, error, &mut handled),
+                Ok([request]) => refuse(request, error, &mut handled),
                 Err(requests) => {
                     for request in requests {
                         let single = self.handle(vec![request], now);
@@ -192,7 +192,11 @@ impl Kernel {
             Action::Define { spec, by } => {
                 self.define(spec, by, false, now).map(|defined| defined.map(Answer::Defined))
             }
-            Action::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? { Ok(Answer::Done) } else { Err(Error::NotFound(format!("there is no definition `{name}`"))) }),
+            Action::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? {
+                Ok(Answer::Done)
+            } else {
+                Err(Error::NotFound(format!("there is no definition `{name}`")))
+            }),
             Action::Start(start) => self.start(start, now, done),
             Action::CallEnded { id, outcome } => {
                 self.call_ended(*id, outcome, now, done).map(|()| Ok(Answer::Done))
@@ -335,21 +339,11 @@ impl Kernel {
     fn forget(&mut self) {
         self.store.rollback();
         self.follow_ups.clear();
-        for key in self.touched.drain() {
+        for key in std::mem::take(&mut self.touched) {
             self.runs.remove(&key);
         }
         self.values.clear();
         self.flights.undo();
-    }
-
-    /// A request that the store did not take: an answer to a caller, or something that must not be lost.
-    fn refuse(&mut self, request: Request, error: StoreError, handled: &mut Handled) {
-        if let Some(reply) = &request.reply {
-            handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
-        } else {
-            handled.retry.push(request);
-        }
-        handled.fault = Some(error);
     }
 
     fn wait(&mut self, run: RunId, request: &Request, answer: Result<Answer, Error>, done: &mut Done) {
@@ -391,4 +385,14 @@ fn end_of(record: &Record) -> Option<RunStatus> {
         Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
         _ => None,
     }
+}
+
+/// A request that the store did not take: an answer to a caller, or something that must not be lost.
+fn refuse(request: Request, error: StoreError, handled: &mut Handled) {
+    if let Some(reply) = &request.reply {
+        handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
+    } else {
+        handled.retry.push(request);
+    }
+    handled.fault = Some(error);
 }

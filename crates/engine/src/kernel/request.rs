@@ -23,7 +23,9 @@ pub struct Request {
 
 /// Where an answer goes.
 #[derive(Clone)]
-pub struct Reply(Arc<Mutex<Option<oneshot::Sender<Result<Answer, Error>>>>>);
+pub struct Reply(Arc<Mutex<Option<Sender>>>);
+
+type Sender = oneshot::Sender<Result<Answer, Error>>;
 
 impl Reply {
     /// A place for an answer, and its other end.

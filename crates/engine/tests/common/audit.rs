@@ -52,7 +52,7 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
 /// The rows as the log has it: written apart from the store's own projection.
 #[derive(Default)]
 struct Fold {
-    status: String,
+    status: &'static str,
     steps: BTreeMap<(u32, u32), &'static str>,
     live: BTreeSet<u32>,
     /// Alarms that a step may have; more than one kind only at a gate.
@@ -65,12 +65,12 @@ struct Fold {
 impl Fold {
     fn apply(&mut self, event: &Event) {
         match event {
-            Event::RunStarted { .. } | Event::RunResumed { .. } => self.status = "running".to_owned(),
-            Event::RunPaused { .. } => self.status = "paused".to_owned(),
-            Event::RunInterrupted {} => self.status = "interrupted".to_owned(),
-            Event::RunCompleted { .. } => self.status = "completed".to_owned(),
-            Event::RunFailed { .. } => self.status = "failed".to_owned(),
-            Event::RunCancelled { .. } => self.status = "cancelled".to_owned(),
+            Event::RunStarted { .. } | Event::RunResumed { .. } => self.status = "running",
+            Event::RunPaused { .. } => self.status = "paused",
+            Event::RunInterrupted {} => self.status = "interrupted",
+            Event::RunCompleted { .. } => self.status = "completed",
+            Event::RunFailed { .. } => self.status = "failed",
+            Event::RunCancelled { .. } => self.status = "cancelled",
             _ => {}
         }
         let Some(step) = event.step() else { return };

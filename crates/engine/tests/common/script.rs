@@ -122,7 +122,9 @@ impl Scenario {
         };
         let (answer, handled) = self.bench.ask(Action::Start(Box::new(start)));
         self.told(answer.as_ref());
-        self.run = Some(id);
+        if matches!(answer, Some(Ok(_))) {
+            self.run = Some(id);
+        }
         vec![handled]
     }
 

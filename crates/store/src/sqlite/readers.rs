@@ -27,7 +27,9 @@ impl Readers {
 
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = if let Some(connection) = idle { connection } else {
+        let connection = if let Some(connection) = idle {
+            connection
+        } else {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(&*self.path, flags)?;
             connection.busy_timeout(BUSY_TIMEOUT)?;
