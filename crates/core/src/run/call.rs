@@ -128,7 +128,11 @@ impl Decision<'_> {
             (Some(Phase::Verifying), outcome) => self.verified(n, outcome)?,
             (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.complete(n, output, None)?,
             (Some(Phase::Stopping), Err(_)) => self.lost(n, call_timed_out())?,
-            (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::Lost => self.lost(n, error)?,
+            (Some(Phase::Calling), Err(error))
+                if matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) =>
+            {
+                self.lost(n, error)?;
+            }
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
             _ => {}
         }

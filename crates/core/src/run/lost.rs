@@ -44,7 +44,9 @@ impl Decision<'_> {
             None if harmless && error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
                 self.schedule_retry(n, error, &lost_retry(None))
             }
-            retry if harmless || retry.as_ref().is_some_and(|retry| retry.names(&error)) => self.fail(n, error),
+            retry if harmless || retry.as_ref().is_some_and(|retry| retry.names(&error)) => {
+                self.fail(n, error)
+            }
             _ => {
                 self.uncertain(n, error);
                 Ok(())

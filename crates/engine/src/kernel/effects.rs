@@ -55,6 +55,13 @@ pub struct CallOrder {
     pub persona: Option<Box<str>>,
 }
 
+/// Takes back a call that has not left yet.
+pub(super) fn take_back(effects: &mut Vec<Effect>, id: CallId) -> bool {
+    let is_it = |effect: &Effect| matches!(effect, Effect::Call(order) if order.id == id);
+    let found = effects.iter().rposition(is_it);
+    found.map(|at| effects.remove(at)).is_some()
+}
+
 impl Kernel {
     /// What follows from the events of one run.
     pub(super) fn consequences(
@@ -91,8 +98,12 @@ impl Kernel {
             Some(Phase::Calling | Phase::Verifying) => {}
             Some(Phase::Stopping) => done.effects.push(Effect::Cancel(id)),
             _ => {
-                done.effects.push(Effect::Cancel(id));
                 self.flights.let_go(key, step.n);
+                if take_back(&mut done.effects, id) {
+                    self.flights.arrive(id);
+                } else {
+                    done.effects.push(Effect::Cancel(id));
+                }
             }
         }
     }

@@ -66,6 +66,7 @@ enum Undo {
     Departed(CallId),
     Arrived(CallId, Flight),
     Call((RunKey, u32), Option<CallId>),
+    Queued(Gate, RunKey),
     Popped(Gate, RunKey),
 }
 
@@ -168,7 +169,8 @@ impl Flights {
             return Admission::Granted;
         };
         if self.queued.insert((gate.clone(), run)) {
-            self.queues.entry(gate).or_default().push_back(run);
+            self.queues.entry(gate.clone()).or_default().push_back(run);
+            self.undo.push(Undo::Queued(gate, run));
         }
         admission
     }
@@ -232,6 +234,7 @@ impl Flights {
                 Undo::Call(key, None) => {
                     self.calls.remove(&key);
                 }
+                Undo::Queued(gate, run) => self.leave_queue(&gate, run),
                 Undo::Popped(gate, run) => {
                     if self.queued.insert((gate.clone(), run)) {
                         self.queues.entry(gate).or_default().push_front(run);
@@ -240,6 +243,18 @@ impl Flights {
             }
         }
         self.reserved.clear();
+    }
+}
+
+impl Flights {
+    fn leave_queue(&mut self, gate: &Gate, run: RunKey) {
+        self.queued.remove(&(gate.clone(), run));
+        if let Some(queue) = self.queues.get_mut(gate) {
+            queue.retain(|queued| *queued != run);
+            if queue.is_empty() {
+                self.queues.remove(gate);
+            }
+        }
     }
 }
 

@@ -138,18 +138,41 @@ impl Kernel {
             self.forget();
             match <[Request; 1]>::try_from(requests) {
                 Ok([request]) => refuse(request, error, &mut handled),
-                Err(requests) => {
-                    for request in requests {
-                        let single = self.handle(vec![request], now);
-                        handled.effects.extend(single.effects);
-                        handled.retry.extend(single.retry);
-                        handled.fault = single.fault.or(handled.fault);
-                        handled.last_event = single.last_event.or(handled.last_event);
-                    }
-                }
+                Err(requests) if requests.is_empty() => handled.fault = Some(error),
+                Err(requests) => self.one_by_one(requests, now, &mut handled),
             }
         }
         handled
+    }
+
+    fn one_by_one(&mut self, requests: Vec<Request>, now: Millis, handled: &mut Handled) {
+        let singles = requests.into_iter().map(|request| vec![request]);
+        // A last transaction without requests gives places away that were freed on the way.
+        for single in singles.chain([Vec::new()]) {
+            let mut done = self.handle(single, now);
+            self.withdraw(&mut handled.effects, &mut done.effects);
+            handled.effects.append(&mut done.effects);
+            handled.retry.append(&mut done.retry);
+            handled.fault = done.fault.or(handled.fault.take());
+            handled.last_event = done.last_event.or(handled.last_event);
+        }
+    }
+
+    /// Calls that were ordered by one transaction and stopped by the next, before they left, are not made.
+    fn withdraw(&mut self, earlier: &mut Vec<Effect>, later: &mut Vec<Effect>) {
+        later.retain(|effect| {
+            let Effect::Cancel(id) = effect else { return true };
+            let given_up = self
+                .flights
+                .get(*id)
+                .is_some_and(|flight| self.flights.call_of(flight.run, flight.n) != Some(*id));
+            if !given_up || !effects::take_back(earlier, *id) {
+                return true;
+            }
+            self.flights.arrive(*id);
+            false
+        });
+        self.flights.commit();
     }
 
     fn transact(

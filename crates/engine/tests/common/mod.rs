@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod audit;
+pub(crate) mod laws;
+pub(crate) mod library;
 pub(crate) mod script;
 pub(crate) mod shared;
 

@@ -57,7 +57,8 @@ impl Scenario {
             ]
             .into(),
         );
-        let bench = Bench::new(Box::new(super::shared::Shared(store.clone())), tools, Limits::default(), 1);
+        let bench =
+            Bench::new(Box::new(super::shared::Shared::new(store.clone())), tools, Limits::default(), 1);
         let mut scenario = Self { bench, store, names: Vec::new(), run: None, seen: 0, out: String::new() };
         for definition in definitions.split("\n---\n") {
             scenario.bench.define(definition);

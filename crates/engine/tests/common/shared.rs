@@ -11,11 +11,57 @@ use steprail_store::{
 };
 
 /// A handle to a store.
-pub(crate) struct Shared(pub Arc<Mutex<SqliteStore>>);
+pub(crate) struct Shared {
+    store: Arc<Mutex<SqliteStore>>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+/// When a store fails.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// After so many further writes and commits.
+    pub after: Option<u32>,
+    /// How often, once it has begun.
+    pub times: u32,
+    /// With what.
+    pub error: Option<StoreError>,
+    /// Whether a commit that fails took place all the same.
+    pub torn: bool,
+    /// Whether it has failed.
+    pub tripped: bool,
+}
 
 impl Shared {
+    pub(crate) fn new(store: Arc<Mutex<SqliteStore>>) -> Self {
+        Self { store, faults: Arc::default() }
+    }
+
+    pub(crate) fn with_faults(store: Arc<Mutex<SqliteStore>>, faults: Arc<Mutex<Faults>>) -> Self {
+        Self { store, faults }
+    }
+
     fn store(&self) -> MutexGuard<'_, SqliteStore> {
-        self.0.lock().expect("the store")
+        self.store.lock().expect("the store")
+    }
+
+    /// Fails if it is time to.
+    fn trip(&self) -> Result<(), StoreError> {
+        let mut faults = self.faults.lock().expect("the faults");
+        match (faults.after, faults.error.clone()) {
+            (Some(0), Some(error)) => {
+                faults.tripped = true;
+                faults.times = faults.times.saturating_sub(1);
+                if faults.times == 0 {
+                    faults.after = None;
+                }
+                Err(error)
+            }
+            (Some(left), _) => {
+                faults.after = Some(left.saturating_sub(1));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -30,9 +76,33 @@ impl Store for Shared {
         self.store().rollback();
     }
 
+    fn begin(&mut self) -> Result<(), StoreError> {
+        self.trip()?;
+        self.store().begin()
+    }
+
+    fn append(
+        &mut self,
+        head: &mut Head,
+        run: &Run,
+        records: &[Record],
+        now: Millis,
+    ) -> Result<Appended, StoreError> {
+        self.trip()?;
+        self.store().append(head, run, records, now)
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        if let Err(error) = self.trip() {
+            if self.faults.lock().expect("the faults").torn {
+                self.store().commit()?;
+            }
+            return Err(error);
+        }
+        self.store().commit()
+    }
+
     pass_on! {
-        fn begin(&mut self) -> Result<(), StoreError>;
-        fn commit(&mut self) -> Result<(), StoreError>;
         fn secret(&mut self) -> Result<[u8; 32], StoreError>;
         fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
         fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
@@ -45,7 +115,6 @@ impl Store for Shared {
         fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
         fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
         fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
-        fn append(&mut self, head: &mut Head, run: &Run, records: &[Record], now: Millis) -> Result<Appended, StoreError>;
         fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
         fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
         fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;

@@ -1,0 +1,206 @@
+//! What the log of a run may and may not say: promises about calls, alarms and gates.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use steprail_core::plan::{Kind, Plan};
+use steprail_core::run::{Event, FailureKind, Millis, Resolved, Started};
+use steprail_core::spec::policy::{Effects, OnUncertain};
+
+use super::NoTools;
+use steprail_engine::ToolCaller;
+
+/// Every law that a log breaks, as text. Events come with the times at which they were written.
+pub(crate) fn broken_laws(plan: &Plan, tools: &NoTools, events: &[(Millis, Event)]) -> Vec<String> {
+    let mut laws =
+        Laws { plan, tools, steps: BTreeMap::new(), ended: false, interrupted: false, broken: Vec::new() };
+    for (at, event) in events {
+        laws.check(*at, event);
+    }
+    laws.broken
+}
+
+struct Laws<'l> {
+    plan: &'l Plan,
+    tools: &'l NoTools,
+    steps: BTreeMap<u32, Step>,
+    ended: bool,
+    interrupted: bool,
+    broken: Vec<String>,
+}
+
+#[derive(Default)]
+struct Step {
+    id: String,
+    key: Option<String>,
+    due: Option<Millis>,
+    until: Option<Millis>,
+    resolved: bool,
+    approved: bool,
+    gated: bool,
+    verified: bool,
+    ended: bool,
+    attempts: BTreeSet<u32>,
+}
+
+impl Laws<'_> {
+    fn check(&mut self, at: Millis, event: &Event) {
+        if self.ended && !matches!(event, Event::LateResult { .. }) {
+            self.broken.push(format!("{} after the end", event.word()));
+        }
+        self.ended |= matches!(
+            event,
+            Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. }
+        );
+        match event {
+            Event::RunInterrupted {} => self.interrupted = true,
+            Event::RunResumed { .. } => {}
+            _ => self.check_step(at, event),
+        }
+    }
+
+    fn check_step(&mut self, at: Millis, event: &Event) {
+        let Some(reference) = event.step() else { return };
+        let path = reference.path.clone();
+        let step = self.steps.entry(reference.n).or_default();
+        if step.ended && !matches!(event, Event::LateResult { .. } | Event::BranchTaken { .. }) {
+            self.broken.push(format!("{path}: {} after its end", event.word()));
+        }
+        step.ended |= event.ends_step();
+        match event {
+            Event::StepReady { place, .. } | Event::KeyAwaited { place, .. } => {
+                step.id = place.id.to_string()
+            }
+            Event::StepStarted { place, what, until, .. } => {
+                step.id = place.id.to_string();
+                step.until = *until;
+                if step.due.take().is_some_and(|due| at < due) {
+                    self.broken.push(format!("{path}: attempt {} began early", reference.attempt));
+                }
+                match what {
+                    Started::Call { key, .. } => self.called(reference.n, reference.attempt, &path, key),
+                    Started::Sleep { due } => step.due = Some(*due),
+                    _ => {}
+                }
+            }
+            Event::StepCompleted { from: None, .. } => {
+                if step.due.take().is_some_and(|due| at < due) {
+                    self.broken.push(format!("{path}: woke early"));
+                }
+            }
+            Event::RetryScheduled { error, due, .. } => {
+                step.due = Some(*due);
+                let excused = step.resolved || step.verified || self.interrupted;
+                step.resolved = false;
+                step.verified = false;
+                let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
+                if lost && !excused && !self.may_repeat(reference.n, error.kind) {
+                    self.broken.push(format!("{path}: a call with an unknown outcome is made again"));
+                }
+            }
+            Event::StepFailed { error, .. } => {
+                let lost = error.kind == FailureKind::Lost;
+                if lost && error.step.is_none() && !step.resolved && !self.may_fail(reference.n) {
+                    self.broken.push(format!("{path}: an unknown outcome is taken for a failure"));
+                }
+            }
+            Event::StepUncertain { error, .. } => {
+                let known = !matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
+                if known && !step.verified {
+                    self.broken.push(format!("{path}: a known failure is taken for an unknown outcome"));
+                }
+            }
+            Event::UncertaintyResolved { how, .. } => step.resolved = *how != Resolved::Happened,
+            Event::VerifyStarted { .. } => step.verified = true,
+            Event::ApprovalRequested { until, .. } => {
+                step.gated = true;
+                step.until = *until;
+                step.approved = false;
+            }
+            Event::ApprovalGranted { .. } => {
+                step.approved = true;
+                if step.until.is_some_and(|until| at >= until) && self.denies_on_timeout(reference.n) {
+                    self.broken.push(format!("{path}: approved after the time was up"));
+                }
+            }
+            Event::ApprovalDenied { by: None, .. } => {
+                if step.until.is_some_and(|until| at < until) {
+                    self.broken.push(format!("{path}: expired early"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn called(&mut self, n: u32, attempt: u32, path: &str, key: &str) {
+        let needs_human = self.plan_step(n).is_some_and(|step| step.needs_human);
+        let Some(step) = self.steps.get_mut(&n) else { return };
+        if !step.attempts.insert(attempt) {
+            self.broken.push(format!("{path}: attempt {attempt} was begun twice"));
+        }
+        if step.key.as_deref().is_some_and(|before| before != key) {
+            self.broken.push(format!("{path}: another attempt, another key"));
+        }
+        step.key = Some(key.to_owned());
+        if needs_human && !(step.gated && step.approved) {
+            self.broken.push(format!("{path}: called without a yes"));
+        }
+        let same: Vec<u32> = self
+            .steps
+            .iter()
+            .filter(|(other, step)| **other != n && step.key.as_deref() == Some(key))
+            .map(|(other, _)| *other)
+            .collect();
+        let own_key = |n: u32| {
+            self.plan_step(n)
+                .is_some_and(|step| matches!(&step.kind, Kind::Call(call) if call.idempotency.is_none()))
+        };
+        if own_key(n) && same.iter().any(|other| own_key(*other)) {
+            self.broken.push(format!("{path}: has the key of another step"));
+        }
+    }
+
+    fn plan_step(&self, n: u32) -> Option<&steprail_core::plan::Step> {
+        let id = &self.steps.get(&n)?.id;
+        self.plan.find(id).map(|step| self.plan.step(step))
+    }
+
+    fn denies_on_timeout(&self, n: u32) -> bool {
+        match self.plan_step(n).map(|step| &step.kind) {
+            Some(Kind::Approve(approve)) => approve.on_timeout == steprail_core::steps::OnTimeout::Deny,
+            _ => true,
+        }
+    }
+
+    fn is_harmless(&self, n: u32) -> bool {
+        let Some(Kind::Call(call)) = self.plan_step(n).map(|step| &step.kind) else { return true };
+        let traits = self.tools.traits(&call.full_name());
+        let keyed = call.idempotency.is_some() || call.idempotency_arg.is_some();
+        match call.effects {
+            Some(Effects::Read | Effects::Idempotent) => true,
+            Some(Effects::Once) => keyed,
+            None => keyed || traits.read_only || traits.idempotent,
+        }
+    }
+
+    fn may_repeat(&self, n: u32, kind: FailureKind) -> bool {
+        let Some(step) = self.plan_step(n) else { return false };
+        let Kind::Call(call) = &step.kind else { return true };
+        let traits = self.tools.traits(&call.full_name());
+        let consent = step.retry.as_ref().is_some_and(|retry| match &retry.retry_on {
+            None => !traits.destructive || traits.idempotent,
+            Some(kinds) => kinds.contains(&kind) || kinds.contains(&FailureKind::Lost),
+        });
+        self.is_harmless(n) || consent || call.on_uncertain == Some(OnUncertain::Retry)
+    }
+
+    fn may_fail(&self, n: u32) -> bool {
+        let Some(step) = self.plan_step(n) else { return true };
+        let Kind::Call(call) = &step.kind else { return true };
+        let named = step
+            .retry
+            .as_ref()
+            .and_then(|retry| retry.retry_on.as_ref())
+            .is_some_and(|kinds| kinds.contains(&FailureKind::Lost));
+        self.is_harmless(n) || named || call.on_uncertain == Some(OnUncertain::Fail)
+    }
+}
