@@ -14,7 +14,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Interrupt, Kernel, Setup};
+use crate::kernel::{Answer, Interrupt, Kernel, Setup};
 use crate::limits::Limits;
 use crate::ports::{AllowAll, ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 
@@ -133,8 +133,13 @@ impl Builder {
             fault,
             interrupt: if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked },
             backlog: Backlog::default(),
+            halted: None,
         };
-        let thread = std::thread::Builder::new().name("steprail".to_owned()).spawn(move || driver.run());
+        let thread = std::thread::Builder::new().name("steprail".to_owned()).spawn(move || {
+            if let Some((reply, left)) = driver.run() {
+                reply.send(Ok(Answer::Count(left)));
+            }
+        });
         thread.map_err(|error| Error::BadInput(format!("the engine's thread cannot start: {error}")))?;
         Ok(Engine::new(messages, storage.readers, watched, faults, clock, authorizer, self.limits.requests))
     }

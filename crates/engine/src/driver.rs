@@ -40,6 +40,8 @@ pub(crate) struct Driver {
     pub fault: watch::Sender<Option<StoreError>>,
     pub interrupt: Interrupt,
     pub backlog: Backlog,
+    /// What ended all work: the store can no longer be trusted.
+    pub halted: Option<StoreError>,
 }
 
 /// What the store could not take and is tried again.
@@ -51,7 +53,9 @@ pub(crate) struct Backlog {
 }
 
 impl Driver {
-    pub(crate) fn run(mut self) {
+    /// Works until the engine is shut down; then says whom to tell, and how many calls were left. The store is
+    /// closed when this returns.
+    pub(crate) fn run(mut self) -> Option<(Reply, usize)> {
         self.recover();
         let mut stopping: Option<(Reply, Instant)> = None;
         loop {
@@ -61,7 +65,7 @@ impl Driver {
             match self.messages.recv_timeout(wait) {
                 Ok(message) => self.take(message, &mut batch, &mut stopping),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return None,
             }
             while batch.len() < BATCH {
                 let Ok(message) = self.messages.try_recv() else { break };
@@ -74,8 +78,7 @@ impl Driver {
             if let Some((reply, until)) = &stopping
                 && (self.calls.in_flight() == 0 || Instant::now() >= *until)
             {
-                reply.send(Ok(Answer::Count(self.calls.in_flight())));
-                return;
+                return Some((reply.clone(), self.calls.in_flight()));
             }
         }
     }
@@ -87,8 +90,10 @@ impl Driver {
                     self.calls.forget(id);
                 }
                 // A new call would be lost when the engine stops; what ended is still written.
-                match (&request.reply, stopping.is_some()) {
-                    (Some(reply), true) => reply.send(Err(Error::Stopped)),
+                match (&request.reply, &self.halted) {
+                    (Some(reply), Some(fault)) => reply.send(Err(Error::Storage(fault.clone()))),
+                    (None, Some(_)) => {}
+                    (Some(reply), None) if stopping.is_some() => reply.send(Err(Error::Stopped)),
                     _ => batch.push(request),
                 }
             }
@@ -103,7 +108,7 @@ impl Driver {
     fn wait_time(&mut self, stop_at: Option<Instant>) -> Duration {
         let now = self.clock.now();
         let alarm = match self.kernel.next_alarm() {
-            Ok(Some(due)) if self.backlog.again_at.is_none() => {
+            Ok(Some(due)) if self.backlog.again_at.is_none() && self.halted.is_none() => {
                 Duration::from_millis(u64::try_from(due.saturating_sub(now)).unwrap_or_default())
             }
             _ => LONGEST_WAIT,
@@ -114,7 +119,7 @@ impl Driver {
     }
 
     fn fire_alarms(&mut self, stopping: bool) {
-        if stopping || self.backlog.again_at.is_some() {
+        if stopping || self.halted.is_some() || self.backlog.again_at.is_some() {
             return;
         }
         while self.alarm_is_due() {
@@ -154,7 +159,10 @@ impl Driver {
         }
         match handled.fault {
             Some(fault) => self.fault_found(fault, handled.retry),
-            None if self.backlog.again_at.is_none() && self.fault.borrow().is_some() => {
+            None if self.halted.is_none()
+                && self.backlog.again_at.is_none()
+                && self.fault.borrow().is_some() =>
+            {
                 tracing::info!("the store works again");
                 self.fault.send_replace(None);
             }
@@ -164,7 +172,13 @@ impl Driver {
 
     fn fault_found(&mut self, fault: StoreError, retry: Vec<Request>) {
         tracing::error!(code = fault.code(), "{fault}");
-        self.fault.send_replace(Some(fault));
+        self.fault.send_replace(Some(fault.clone()));
+        // Nobody knows what a commit that failed so has reached: only a new start can tell from the file.
+        if let StoreError::Io(_) = fault {
+            self.halted = Some(fault);
+            self.backlog = Backlog::default();
+            return;
+        }
         // Alarms are still in the store; only what came from outside has to be kept.
         let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
         self.backlog.requests.extend(kept);

@@ -288,8 +288,14 @@ impl Engine {
         self.request(Action::Resume { run, by, force, expected_hash, strict }).await.map(drop)
     }
 
+    /// Waits until every run that was under way when the last engine ended has been picked up.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.request(Action::Sync).await.map(drop)
+    }
+
     /// Lets every interrupted run go on; says how many.
     pub async fn resume_interrupted(&self, by: &Principal) -> Result<usize, Error> {
+        self.ready().await?;
         let mut resumed = 0;
         let mut before = None;
         loop {

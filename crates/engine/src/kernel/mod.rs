@@ -228,6 +228,7 @@ impl Kernel {
             Action::Recover { after, interrupt } => {
                 self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
             }
+            Action::Sync => Ok(Ok(Answer::Done)),
             Action::Wait(run) => Ok(match self.store.find_run(*run)? {
                 Some(_) => Ok(Answer::Done),
                 None => Err(no_run(*run)),

@@ -82,6 +82,8 @@ pub enum Action {
         /// Which of them to interrupt instead.
         interrupt: Option<Interrupt>,
     },
+    /// Answers when everything before is done.
+    Sync,
     /// Answers when a run has ended.
     Wait(RunId),
     /// Deletes runs that ended before a moment.

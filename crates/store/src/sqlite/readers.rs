@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
-use steprail_core::run::RunStatus;
 
 use super::{BUSY_TIMEOUT, STATEMENTS, rows};
 use crate::Reads;
@@ -82,16 +82,30 @@ impl Reads for Readers {
     }
 
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
-             WHERE r.status = coalesce(?1, r.status) AND r.created_by = coalesce(?2, r.created_by)
-             AND d.name = coalesce(?3, d.name) AND r.id < coalesce(?4, 9223372036854775807)
-             ORDER BY r.id DESC LIMIT ?5",
+        let mut sql = format!(
+            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id WHERE 1",
             rows::RUN
         );
-        let status = list.status.map(RunStatus::word);
-        let params = params![status, list.created_by, list.name, list.before.map(|key| key.0), list.limit];
-        self.all(&sql, params, rows::run)
+        let mut values: Vec<Value> = Vec::new();
+        let mut only = |column: &str, value: Value| {
+            values.push(value);
+            sql.push_str(&format!(" AND {column} ?{}", values.len()));
+        };
+        if let Some(status) = list.status {
+            only("r.status =", status.word().to_owned().into());
+        }
+        if let Some(user) = &list.created_by {
+            only("r.created_by =", user.clone().into());
+        }
+        if let Some(name) = &list.name {
+            only("d.name =", name.clone().into());
+        }
+        if let Some(before) = list.before {
+            only("r.id <", before.0.into());
+        }
+        let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
+        sql.push_str(&format!(" ORDER BY r.id DESC LIMIT {limit}"));
+        self.all(&sql, params_from_iter(values), rows::run)
     }
 
     fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
@@ -136,6 +150,6 @@ impl Reads for Readers {
              ORDER BY name",
             rows::DEFINITION
         );
-        self.all(&sql, params_from_iter::<[i64; 0]>([]), rows::definition)
+        self.all(&sql, [], rows::definition)
     }
 }

@@ -1,0 +1,291 @@
+//! The engine as a program meets it: a runtime, a database file, tools that misbehave.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steprail_engine::{
+    Authorizer, BoxFuture, Engine, Error, Failure, FailureKind, Limits, ListRuns, ManualClock, Options, Principal,
+    RunStatus, SqliteStore, Start, ToolCall, Tools,
+};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+fn ann() -> Principal {
+    Principal::user("ann")
+}
+
+/// A database in a folder of its own.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn store(&self) -> SqliteStore {
+        SqliteStore::open(self.0.path().join("test.db"), &Options::default()).expect("a database")
+    }
+
+    fn engine(&self, tools: Tools) -> Engine {
+        Engine::builder().store(self.store()).tools(tools).spawn().expect("an engine")
+    }
+}
+
+fn echo() -> Tools {
+    Tools::new().tool("demo__echo", |call: ToolCall| async move { Ok(call.args.value().clone()) })
+}
+
+const ECHO: &str = "
+name: echo
+inputs: { text: { type: string } }
+steps:
+  - { id: say, tool: demo__echo, args: { said: '{{inputs.text}}', run: $run_id, by: $user_id } }
+";
+
+#[tokio::test]
+async fn a_definition_is_stored_started_and_waited_for() {
+    let place = Place::new();
+    let engine = place.engine(echo());
+    let (first, warnings) = engine.define(ECHO, &ann()).await.expect("defined");
+    assert_eq!((first.version, warnings.len()), (1, 0));
+    let (same, _) = engine.define(ECHO, &ann()).await.expect("defined");
+    assert_eq!(same.version, 1, "the same definition is the same version");
+    let (second, _) = engine.define(&ECHO.replace("said", "spoke"), &ann()).await.expect("defined");
+    assert_eq!(second.version, 2);
+    let run = engine.start(Start::named("echo", ann()).inputs(json!({ "text": "hi" }))).await.expect("started");
+    let view = run.wait().await.expect("ended");
+    assert_eq!(view.run.status, RunStatus::Completed);
+    let output: Value = serde_json::from_str(view.run.output.expect("an output").get()).expect("json");
+    assert_eq!(output, json!({ "spoke": "hi", "run": run.id().to_string(), "by": "ann" }));
+    assert_eq!((view.run.version, view.steps.len(), view.steps[0].status.as_str()), (2, 1, "done"));
+    engine.delete_definition("echo").await.expect("deleted");
+    let gone = engine.start(Start::named("echo", ann())).await.err().expect("an error");
+    assert_eq!((gone.code(), gone.to_string()), ("not_found", "there is no definition `echo`".to_owned()));
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_with_every_reason() {
+    let place = Place::new();
+    let engine = place.engine(echo());
+    let invalid = engine.define("name: x\nsteps:\n  - { id: a, tol: b }\n", &ann()).await.err().expect("an error");
+    assert!(matches!(&invalid, Error::Invalid(found) if !found.is_empty()), "{invalid}");
+    let wrong = engine.start(Start::inline(ECHO, ann()).inputs(json!({ "text": 1, "more": 2 }))).await.err();
+    assert_eq!(
+        wrong.expect("an error").to_string(),
+        "the input `text`: 1 is not of type \"string\"; there is no input `more`; known: `text`"
+    );
+}
+
+#[tokio::test]
+async fn a_repeated_start_is_the_first_run() {
+    let place = Place::new();
+    let engine = place.engine(echo());
+    let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "hi" })).request_key("order 7");
+    let first = engine.start(start.clone()).await.expect("started");
+    let again = engine.start(start.clone()).await.expect("started");
+    assert_eq!(first.id(), again.id());
+    let other = Start::inline(ECHO, Principal::user("bob")).inputs(json!({ "text": "hi" })).request_key("order 7");
+    assert_ne!(engine.start(other).await.expect("started").id(), first.id(), "keys belong to their user");
+}
+
+#[tokio::test]
+async fn a_tool_that_panics_fails_its_step_and_nothing_else() {
+    let place = Place::new();
+    let tools = echo().tool("demo__boom", |_| async { panic!("at the disco") });
+    let engine = place.engine(tools);
+    let text = "name: boom\nsteps:\n  - { id: b, tool: demo__boom, on_error: continue }\n  - { id: e, tool: demo__echo, args: { why: '{{steps.b.error.message}}' } }\n";
+    let view = engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
+    assert_eq!(view.run.output.expect("an output").get(), r#"{"why":"the tool panicked: at the disco"}"#);
+}
+
+#[tokio::test]
+async fn cancel_reaches_every_call_in_flight() {
+    let place = Place::new();
+    let (begun, stopped) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let all = Arc::new(Notify::new());
+    let tools = Tools::new().tool("demo__wait", {
+        let (begun, stopped, all) = (begun.clone(), stopped.clone(), all.clone());
+        move |call: ToolCall| {
+            let (begun, stopped, all) = (begun.clone(), stopped.clone(), all.clone());
+            async move {
+                if begun.fetch_add(1, Ordering::SeqCst) == 99 {
+                    all.notify_one();
+                }
+                call.cancelled.cancelled().await;
+                stopped.fetch_add(1, Ordering::SeqCst);
+                Err(Failure::new(FailureKind::Cancelled, "stopped"))
+            }
+        }
+    });
+    let engine = place.engine(tools);
+    let items: Vec<u32> = (0..100).collect();
+    let text = format!(
+        "name: many\nsteps:\n  - id: each\n    kind: foreach\n    items: {items:?}\n    concurrency: 100\n    steps: [{{ id: w, tool: demo__wait }}]\n"
+    );
+    let run = engine.start(Start::inline(text, ann())).await.expect("started");
+    all.notified().await;
+    let token = run.cancel_token(&ann());
+    token.cancel();
+    let view = run.wait().await.expect("ended");
+    assert_eq!(view.run.status, RunStatus::Cancelled);
+    engine.shutdown().await.expect("shut down");
+    assert_eq!((begun.load(Ordering::SeqCst), stopped.load(Ordering::SeqCst)), (100, 100));
+}
+
+#[tokio::test]
+async fn no_more_calls_at_once_than_allowed() {
+    let place = Place::new();
+    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tools = Tools::new().tool("demo__count", {
+        let (now, most) = (now.clone(), most.clone());
+        move |_| {
+            let (now, most) = (now.clone(), most.clone());
+            async move {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(Value::Null)
+            }
+        }
+    });
+    let limits = Limits { calls: 5, calls_per_definition: 4, calls_per_server: 3, ..Limits::default() };
+    let engine = Engine::builder().store(place.store()).tools(tools).limits(limits).spawn().expect("an engine");
+    let items: Vec<u32> = (0..40).collect();
+    let text = format!(
+        "name: many\nsteps:\n  - id: each\n    kind: foreach\n    items: {items:?}\n    concurrency: 20\n    steps: [{{ id: c, tool: demo__count }}]\n"
+    );
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(engine.start(Start::inline(text.clone(), ann())).await.expect("started"));
+    }
+    for run in runs {
+        assert_eq!(run.wait().await.expect("ended").run.status, RunStatus::Completed);
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn a_subscription_misses_nothing_and_repeats_nothing() {
+    let place = Place::new();
+    let engine = place.engine(echo());
+    let mut all = engine.subscribe(None, 0);
+    let mut seen = Vec::new();
+    for turn in 0..20 {
+        let start = Start::inline(ECHO, ann()).inputs(json!({ "text": format!("{turn}") }));
+        let run = engine.start(start).await.expect("started");
+        run.wait().await.expect("ended");
+        // Some events now, the rest later, with a new subscription from the cursor.
+        for _ in 0..turn % 4 {
+            seen.push(all.next().await.expect("an event").expect("an event").id);
+        }
+        all = engine.subscribe(None, all.cursor());
+    }
+    while seen.len() < 80 {
+        seen.push(all.next().await.expect("an event").expect("an event").id);
+    }
+    assert_eq!(seen, (1..=80).collect::<Vec<i64>>());
+}
+
+struct OnlyBob;
+
+impl Authorizer for OnlyBob {
+    fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            if principal.id == "bob" { Ok(()) } else { Err(format!("{} may not call {tool}", principal.id)) }
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_run_does_what_its_starter_may() {
+    let place = Place::new();
+    let engine =
+        Engine::builder().store(place.store()).tools(echo()).authorizer(OnlyBob).spawn().expect("an engine");
+    let text = "name: e\nsteps:\n  - { id: e, tool: demo__echo, retry: 3 }\n";
+    let denied = engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
+    let error = denied.run.error.expect("an error");
+    assert_eq!((error.kind, &*error.message), (FailureKind::Permission, "ann may not call demo__echo"));
+    assert_eq!(denied.steps.len(), 1, "a missing right is not retried");
+    let bob = Principal::user("bob");
+    let allowed = engine.start(Start::inline(text, bob)).await.expect("started").wait().await.expect("ended");
+    assert_eq!(allowed.run.status, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn time_that_passes_while_the_engine_is_down_counts() {
+    let place = Place::new();
+    let clock = Arc::new(ManualClock::at(1_800_000_000_000));
+    let text = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n  - { id: e, tool: demo__echo }\n";
+    let start = |engine: Engine| async move { engine.start(Start::inline(text, ann())).await.expect("started") };
+    let builder = || Engine::builder().store(place.store()).tools(echo()).clock(clock.clone());
+    let engine = builder().spawn().expect("an engine");
+    let run = start(engine.clone()).await.id();
+    engine.shutdown().await.expect("shut down");
+    drop(engine);
+    clock.advance(3_600_000);
+    let engine = builder().spawn().expect("an engine");
+    let view = engine.handle(run).wait().await.expect("ended");
+    assert_eq!(view.run.status, RunStatus::Completed);
+    assert_eq!(view.steps[0].completed_at, Some(1_800_003_600_000));
+}
+
+#[tokio::test]
+async fn old_runs_are_deleted_and_the_rest_is_kept() {
+    let place = Place::new();
+    let clock = Arc::new(ManualClock::at(1_800_000_000_000));
+    let engine =
+        Engine::builder().store(place.store()).tools(echo()).clock(clock.clone()).spawn().expect("an engine");
+    for _ in 0..250 {
+        let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "x" }));
+        engine.start(start).await.expect("started").wait().await.expect("ended");
+    }
+    clock.advance(1_000);
+    let gate = "name: gate\nsteps:\n  - { id: g, kind: approve }\n";
+    let open = engine.start(Start::inline(gate, ann())).await.expect("started");
+    clock.advance(86_400_000);
+    assert_eq!(engine.purge(Duration::from_secs(86_400)).await.expect("purged"), 250);
+    let left = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
+    assert_eq!(left.iter().map(|run| run.run_id).collect::<Vec<_>>(), [open.id()]);
+    let mut events = engine.subscribe(None, 0);
+    assert!(events.next().await.expect("an event").expect("an event").id > 1_000, "numbers are not used again");
+}
+
+#[tokio::test]
+async fn decisions_at_gates_are_listed_and_made_once() {
+    let place = Place::new();
+    let engine = place.engine(echo());
+    let text = "name: g\nsteps:\n  - { id: gate, kind: approve, prompt: 'Go?' }\n";
+    let run = engine.start(Start::inline(text, ann())).await.expect("started");
+    let open = engine.approvals(10).await.expect("a list");
+    assert_eq!((open.len(), open[0].prompt.as_str(), open[0].run_id), (1, "Go?", run.id()));
+    let own = engine.approve(run.id(), "gate", &ann(), None, None).await.err().expect("an error");
+    assert_eq!(own.code(), "denied");
+    let stale = steprail_core::plan::Hash([7; 32]);
+    let bob = Principal::user("bob");
+    let stale = engine.approve(run.id(), "gate", &bob, None, Some(stale)).await.err().expect("an error");
+    assert_eq!(stale.code(), "conflict");
+    engine.approve(run.id(), "gate", &bob, Some("fine".to_owned()), Some(open[0].digest)).await.expect("approved");
+    let view = run.wait().await.expect("ended");
+    assert_eq!(view.run.output.expect("an output").get(), r#"{"approved":true,"by":"bob","reason":"fine"}"#);
+    let late = engine.deny(run.id(), "gate", &Principal::user("eve"), None, None).await.err().expect("an error");
+    assert_eq!(late.to_string(), "`gate` was already approved by bob");
+}
+
+#[tokio::test]
+async fn interrupted_runs_are_resumed_together() {
+    let place = Place::new();
+    let text = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n";
+    let engine = place.engine(echo());
+    for _ in 0..3 {
+        engine.start(Start::inline(text, ann())).await.expect("started");
+    }
+    engine.shutdown().await.expect("shut down");
+    drop(engine);
+    let engine =
+        Engine::builder().store(place.store()).tools(echo()).recover_as_interrupted().spawn().expect("an engine");
+    assert_eq!(engine.resume_interrupted(&ann()).await.expect("resumed"), 3);
+    let running = ListRuns { status: Some(RunStatus::Running), limit: 10, ..ListRuns::default() };
+    assert_eq!(engine.list(running).await.expect("a list").len(), 3);
+}
