@@ -19,9 +19,25 @@ check:
 gen:
     scripts/gen
 
-# Benchmarks; compare ratios of one run.
+# Benchmarks of the engine, beside the machine's limits; compare ratios of one run.
 bench *ARGS:
+    cargo bench -p steprail-engine --bench engine -- {{ARGS}}
+
+# Benchmarks of reading definitions.
+bench-definitions *ARGS:
     cargo bench -p steprail-core --bench definitions -- --noplot {{ARGS}}
+
+# Replay one seed of the simulation and tell what happened; without a seed, play 100,000.
+sim SEED="":
+    STEPRAIL_SEED={{SEED}} STEPRAIL_SEEDS=100000 cargo test --profile fast -p steprail-engine --test sim no_seed -- --nocapture
+
+# Compare the engine with the naive interpreter on 10,000 random workflows.
+reference:
+    STEPRAIL_CASES=10000 cargo test --profile fast -p steprail-engine --test reference -- --nocapture
+
+# Plant known bugs and have the simulation find each.
+planted *NAMES:
+    scripts/planted {{NAMES}}
 
 # Fuzz one target (parser, template, condition, jsonpath) for some seconds.
 fuzz TARGET SECONDS="60":

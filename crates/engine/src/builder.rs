@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 use steprail_store::sqlite::SqliteStore;
-use steprail_store::{Storage, StoreError};
+use steprail_store::{RunKey, Storage, StoreError};
 use tokio::sync::watch;
 
 use crate::calls::{Calls, Ports};
@@ -122,6 +122,7 @@ impl Builder {
         let (last_event, watched) = watch::channel(storage.readers.last_event()?);
         let (fault, faults) = watch::channel(None);
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
+        let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
         let driver = Driver {
             kernel,
             messages: inbox,
@@ -131,7 +132,7 @@ impl Builder {
             runtime,
             last_event,
             fault,
-            interrupt: if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked },
+            recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
             backlog: Backlog::default(),
             halted: None,
         };

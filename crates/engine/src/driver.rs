@@ -1,5 +1,6 @@
 //! The thread that decides and commits: it waits, hands over to the kernel, and carries out the effects.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -38,7 +39,8 @@ pub(crate) struct Driver {
     pub runtime: Handle,
     pub last_event: watch::Sender<i64>,
     pub fault: watch::Sender<Option<StoreError>>,
-    pub interrupt: Interrupt,
+    /// What is still to be picked up: which runs, and after which number.
+    pub recovery: VecDeque<(Option<Interrupt>, RunKey)>,
     pub backlog: Backlog,
     /// What ended all work: the store can no longer be trusted.
     pub halted: Option<StoreError>,
@@ -56,9 +58,9 @@ impl Driver {
     /// Works until the engine is shut down; then says whom to tell, and how many calls were left. The store is
     /// closed when this returns.
     pub(crate) fn run(mut self) -> Option<(Reply, usize)> {
-        self.recover();
         let mut stopping: Option<(Reply, Instant)> = None;
         loop {
+            self.recover();
             self.fire_alarms(stopping.is_some());
             let wait = self.wait_time(stopping.as_ref().map(|(_, until)| *until));
             let mut batch = Vec::new();
@@ -203,22 +205,19 @@ impl Driver {
         }
     }
 
-    /// Picks up every run that was under way.
+    /// Picks up every run that was under way. If the store fails on the way, the rest waits until it works.
     fn recover(&mut self) {
-        for interrupt in [Some(self.interrupt), None] {
-            let mut after = Some(RunKey(0));
-            while let Some(from) = after {
-                let (reply, mut answer) = Reply::channel();
-                let action = Action::Recover { after: from, interrupt };
-                self.handle(vec![Request { action, reply: Some(reply) }]);
-                after = match answer.try_recv() {
-                    Ok(Ok(Answer::More(more))) => more,
-                    Ok(Err(error)) => {
-                        tracing::error!("runs after number {} could not be picked up: {error}", from.0);
-                        None
-                    }
-                    _ => None,
-                };
+        while let Some((interrupt, after)) = self.recovery.front().copied() {
+            if self.backlog.again_at.is_some() || self.halted.is_some() {
+                return;
+            }
+            let (reply, mut answer) = Reply::channel();
+            let action = Action::Recover { after, interrupt };
+            self.handle(vec![Request { action, reply: Some(reply) }]);
+            match answer.try_recv() {
+                Ok(Ok(Answer::More(Some(more)))) => self.recovery[0].1 = more,
+                Ok(Ok(_)) => drop(self.recovery.pop_front()),
+                _ => {}
             }
         }
     }

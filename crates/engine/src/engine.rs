@@ -22,6 +22,9 @@ use crate::feed::Subscription;
 use crate::kernel::{Action, Answer, Defined, Reply, Request, StartOf, StartRun, no_run};
 use crate::ports::Authorizer;
 
+/// What a definition is called that has neither a name nor a file.
+const UNNAMED: &str = "definition";
+
 /// An engine. A clone is another handle to the same one.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -50,8 +53,13 @@ pub struct Start {
 pub enum Workflow {
     /// A stored definition: its newest version, or a given one.
     Named(String, Option<u32>),
-    /// A definition that comes with the start, as YAML or JSON.
-    Inline(String),
+    /// A definition that comes with the start.
+    Inline {
+        /// YAML or JSON.
+        text: String,
+        /// The name of its file, which it goes by if it has no name of its own.
+        source: String,
+    },
 }
 
 impl Start {
@@ -62,7 +70,12 @@ impl Start {
 
     /// A definition as text.
     pub fn inline(text: impl Into<String>, principal: Principal) -> Self {
-        Self::of(Workflow::Inline(text.into()), principal)
+        Self::of(Workflow::Inline { text: text.into(), source: UNNAMED.to_owned() }, principal)
+    }
+
+    /// A definition as text, from a file with a name.
+    pub fn file(source: impl Into<String>, text: impl Into<String>, principal: Principal) -> Self {
+        Self::of(Workflow::Inline { text: text.into(), source: source.into() }, principal)
     }
 
     /// Whatever there is to run.
@@ -150,8 +163,9 @@ impl Engine {
 
     /// Stores a definition, given as YAML or JSON. Gives its version, and warnings.
     pub async fn define(&self, text: &str, by: &Principal) -> Result<(Defined, Vec<Diagnostic>), Error> {
-        let (spec, warnings) = check(text)?;
-        match self.request(Action::Define { spec, by: by.id.clone() }).await? {
+        let (spec, warnings) = check(UNNAMED, text)?;
+        let source = UNNAMED.into();
+        match self.request(Action::Define { spec, source, by: by.id.clone() }).await? {
             Answer::Defined(defined) => Ok((defined, warnings)),
             _ => Err(Error::Stopped),
         }
@@ -166,7 +180,9 @@ impl Engine {
     pub async fn start(&self, start: Start) -> Result<RunHandle, Error> {
         let workflow = match start.workflow {
             Workflow::Named(name, version) => StartOf::Named { name, version },
-            Workflow::Inline(text) => StartOf::Inline(check(&text)?.0),
+            Workflow::Inline { text, source } => {
+                StartOf::Inline { spec: check(&source, &text)?.0, source: source.into() }
+            }
         };
         self.start_run(workflow, start.inputs, start.principal, start.request_key).await
     }
@@ -225,6 +241,11 @@ impl Engine {
     /// Events as they are committed, of one run or of all, after a cursor.
     pub fn subscribe(&self, run: Option<RunId>, cursor: i64) -> Subscription {
         Subscription::new(self.0.readers.clone(), self.0.last_event.clone(), run, cursor)
+    }
+
+    /// The cursor after the last event of all runs: a subscription with it sees what is still to come.
+    pub fn cursor(&self) -> i64 {
+        *self.0.last_event.borrow()
     }
 
     /// Open questions, oldest first.
@@ -409,8 +430,8 @@ impl RunHandle {
 }
 
 /// Checks a definition; gives its canonical JSON and warnings.
-fn check(text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
-    let loaded = load(&Source::new("definition", text));
+fn check(source: &str, text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
+    let loaded = load(&Source::new(source, text));
     let is_error = |diagnostic: &Diagnostic| diagnostic.code.severity() == Severity::Error;
     match (loaded.spec, loaded.plan) {
         (Some(spec), Some(_)) => Ok((spec.to_canonical_json().into(), loaded.diagnostics)),

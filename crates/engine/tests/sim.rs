@@ -14,12 +14,14 @@ use common::laws::broken_laws;
 use common::shared::{Faults, Shared};
 use common::{Bench, NoTools};
 use serde_json::{Value, json};
-use steprail_core::plan::Plan;
-use steprail_core::run::{Event, Failure, FailureKind, Intervention, Millis, Payload, Phase, Resolution};
+use steprail_core::plan::{Hash, Plan};
+use steprail_core::run::{
+    Edit, Event, Failure, FailureKind, Intervention, Millis, Payload, Phase, Resolution, Started,
+};
 use steprail_engine::kernel::{
     Action, Answer, CallId, CallOrder, Effect, Handled, Interrupt, Reply, Request, StartOf, StartRun,
 };
-use steprail_engine::{Error, Limits, Principal, RunId, Traits};
+use steprail_engine::{Error, Limits, Principal, RunId, RunStatus, Traits};
 use steprail_store::StoreError;
 use steprail_store::sqlite::SqliteStore;
 
@@ -96,6 +98,8 @@ struct Sim {
     backlog: Vec<Request>,
     /// Calls that were made: run, path, attempt, tool.
     made: BTreeSet<(RunId, String, u32, String)>,
+    /// Calls that were answered with a result.
+    answered: BTreeSet<(RunId, String, u32)>,
     /// Calls that do not stop when they are told to.
     stubborn: BTreeSet<CallId>,
     crashes: u64,
@@ -147,6 +151,7 @@ impl Sim {
             runs: Vec::new(),
             backlog: Vec::new(),
             made: BTreeSet::new(),
+            answered: BTreeSet::new(),
             stubborn: BTreeSet::new(),
             crashes: 0,
             faults: 0,
@@ -163,12 +168,14 @@ impl Sim {
     /// Workflows to run: from the scenarios, and made up.
     fn define_some(&mut self) {
         let scenarios = common::library::scenarios();
-        for _ in 0..self.rng.usize(1..3) {
-            let (definitions, inputs) = if self.rng.bool() {
-                scenarios[self.rng.usize(0..scenarios.len())].clone()
-            } else {
-                common::library::made_up(&mut self.rng)
-            };
+        let mut chosen = Vec::new();
+        if self.rng.bool() {
+            chosen.push(common::library::made_up(&mut self.rng));
+        }
+        if chosen.is_empty() || self.rng.bool() {
+            chosen.push(scenarios[self.rng.usize(0..scenarios.len())].clone());
+        }
+        for (definitions, inputs) in chosen {
             for (at, text) in definitions.iter().enumerate() {
                 let loaded =
                     steprail_core::load(&steprail_core::source::Source::new("definition", text.as_str()));
@@ -216,7 +223,7 @@ impl Sim {
         let start = StartRun {
             workflow: StartOf::Named { name: name.clone(), version: None },
             inputs,
-            principal: Principal::user("ann"),
+            principal: Principal::user(if self.rng.bool() { "ann" } else { "tom" }),
             request_key: None,
             id,
         };
@@ -239,6 +246,9 @@ impl Sim {
         self.tell(format_args!("end {} ({}): {outcome:?}", order.path, order.attempt));
         self.bench.calls.remove(&id);
         self.bench.stopped.retain(|stopped| *stopped != id);
+        if outcome.is_ok() {
+            self.answered.insert((order.run, order.path.to_string(), order.attempt));
+        }
         self.request(Action::CallEnded { id, outcome: outcome.map(Payload::new) });
     }
 
@@ -273,7 +283,7 @@ impl Sim {
     fn somebody_acts(&mut self) {
         let Some(run) = self.some_run() else { return };
         let Some((path, phase)) = self.some_step(run) else { return };
-        let user = ["ann", "bob", "eve"][self.rng.usize(0..3)];
+        let user = ["ann", "tom", "bob", "eve"][self.rng.usize(0..4)];
         let by = Principal::user(user);
         let action = match (self.rng.u32(0..20), phase) {
             (0, _) => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
@@ -290,6 +300,10 @@ impl Sim {
                     by,
                 }
             }
+            (8, _) => {
+                let edit = Edit { id: self.some_step_id(run), value: json!({ "text": "set", "count": 7 }) };
+                Action::Intervene { run, intervention: Intervention::SetValue(edit), by }
+            }
             (7, _) => {
                 let args = json!({ "edited": self.rng.u8(..) });
                 Action::Intervene {
@@ -299,6 +313,9 @@ impl Sim {
                 }
             }
             (_, Phase::Gate { .. }) => {
+                if self.rng.u8(0..4) == 0 {
+                    return self.decide_on_something_else(run, path);
+                }
                 let approved = self.rng.u8(0..4) != 0;
                 Action::Decide { run, path, approved, by, reason: None, digest: None }
             }
@@ -320,6 +337,23 @@ impl Sim {
         };
         self.tell(format_args!("somebody: {action:?}"));
         self.ask(action);
+    }
+
+    /// Somebody decides on what they saw, which is not what would run.
+    fn decide_on_something_else(&mut self, run: RunId, path: String) {
+        let digest = Some(Hash([7; 32]));
+        let by = Principal::user("bob");
+        let action = Action::Decide { run, path: path.clone(), approved: true, by, reason: None, digest };
+        if let Some(Ok(_)) = self.ask(action) {
+            self.broken.push(format!("{path}: approved by somebody who saw something else"));
+        }
+    }
+
+    fn some_step_id(&mut self, run: RunId) -> Option<Box<str>> {
+        let events = self.events(run);
+        let Some((_, Event::RunStarted { definition, .. })) = events.first() else { return None };
+        let steps = &self.plans[&**definition].steps;
+        Some(steps[self.rng.usize(0..steps.len())].id.clone())
     }
 
     fn some_run(&mut self) -> Option<RunId> {
@@ -523,7 +557,10 @@ impl Sim {
             let broken = broken_laws(plan, &self.bench.tools, &events);
             self.broken.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
             self.broken_gates(run);
+            self.unanswered(run, &events);
         }
+        self.owed_calls();
+        self.borrowed_results();
         for run in &self.runs {
             if self.events(*run).is_empty() {
                 self.broken.push(format!("run {run} was acknowledged and is gone"));
@@ -531,8 +568,80 @@ impl Sim {
         }
     }
 
+    /// What the log says is in flight is in flight: recovery would ask for nothing else.
+    fn owed_calls(&mut self) {
+        if !self.backlog.is_empty() {
+            return;
+        }
+        for run in self.unfinished() {
+            let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
+            if state.status() == RunStatus::Interrupted {
+                continue;
+            }
+            for (_, live) in state.calls() {
+                let made = |order: &CallOrder| {
+                    order.run == run && order.path == live.path && order.attempt == live.attempt
+                };
+                if !self.bench.calls.values().any(made) {
+                    self.broken.push(format!("{}: waits for a call that nobody makes", live.path));
+                }
+            }
+        }
+    }
+
+    /// A step that a call completed has the answer of that very call.
+    fn unanswered(&mut self, run: RunId, events: &[(Millis, Event)]) {
+        let called = events.iter().filter_map(|(_, event)| match event {
+            Event::StepStarted { step, what: Started::Call { .. }, .. } => Some(step.n),
+            _ => None,
+        });
+        let called: BTreeSet<u32> = called.collect();
+        for (_, event) in events {
+            let Event::StepCompleted { step, from: None, .. } = event else { continue };
+            let answer = (run, step.path.to_string(), step.attempt);
+            if called.contains(&step.n) && !self.answered.contains(&answer) {
+                self.broken.push(format!("{}: attempt {} took another's answer", step.path, step.attempt));
+            }
+        }
+    }
+
+    /// A result that is taken over by its key was given to the same user.
+    fn borrowed_results(&mut self) {
+        let (mut given, mut taken) = (BTreeSet::new(), Vec::new());
+        for run in self.all_runs() {
+            let mut calls: HashMap<u32, (String, String, bool)> = HashMap::new();
+            let mut user = String::new();
+            for (_, event) in self.events(run) {
+                match event {
+                    Event::RunStarted { by, .. } => user = by.to_string(),
+                    Event::StepStarted { step, what: Started::Call { tool, key, claimed, .. }, .. } => {
+                        calls.insert(step.n, (tool.to_string(), key.to_string(), claimed));
+                    }
+                    Event::StepCompleted { step, from, .. } => {
+                        let Some((tool, key, claimed)) = calls.get(&step.n) else { continue };
+                        let result = (user.clone(), tool.clone(), key.clone());
+                        if from.as_deref() == Some("idempotency") {
+                            taken.push(result);
+                        } else if *claimed {
+                            given.insert(result);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let foreign = taken.into_iter().filter(|result| !given.contains(result));
+        self.broken.extend(
+            foreign.map(|(user, tool, key)| format!("{user} got what {tool} gave another for {key}")),
+        );
+    }
+
     /// What an approver saw is what ran, and who decided was allowed to.
     fn broken_gates(&mut self, run: RunId) {
+        let starter = self.events(run).into_iter().find_map(|(_, event)| match event {
+            Event::RunStarted { by, .. } => Some(by.to_string()),
+            _ => None,
+        });
         let rows: Vec<(String, Option<String>, Option<String>, Option<String>)> = {
             let store = self.store.lock().expect("the store");
             let mut statement = store
@@ -557,7 +666,7 @@ impl Sim {
             {
                 self.broken.push(format!("{path}: {seen} was approved, {ran} ran"));
             }
-            if seen.is_some() && by.as_deref() == Some("ann") {
+            if seen.is_some() && by == starter {
                 self.broken.push(format!("{path}: the starter approved it"));
             }
         }

@@ -283,6 +283,9 @@ pub struct RunRow {
     pub version: u32,
     /// Its status.
     pub status: RunStatus,
+    /// The run that waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
     /// Whom it acts as.
     pub created_by: String,
     /// The step that began last.
@@ -368,8 +371,8 @@ pub struct Approval {
     pub reason: Option<String>,
 }
 
-/// Which runs to list.
-#[derive(Debug, Clone, Default)]
+/// Which runs to list: by default the newest hundred.
+#[derive(Debug, Clone)]
 pub struct ListRuns {
     /// Only those with this status.
     pub status: Option<RunStatus>,
@@ -381,4 +384,10 @@ pub struct ListRuns {
     pub before: Option<RunKey>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl Default for ListRuns {
+    fn default() -> Self {
+        Self { status: None, created_by: None, name: None, before: None, limit: 100 }
+    }
 }

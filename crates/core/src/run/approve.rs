@@ -9,6 +9,9 @@ use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::{Approve, Hash, Kind, OnDeny, Step};
 use crate::steps::OnTimeout;
 
+/// The reason of a denial that gives none.
+const DENIED: &str = "denied";
+
 impl Decision<'_> {
     pub(super) fn begin_approve(&mut self, at: &Entry, approve: &Approve) -> Decided {
         let prompt = match &approve.prompt {
@@ -96,7 +99,7 @@ impl Decision<'_> {
             }
             return self.begin(n);
         }
-        self.denied(n, &step, Some(by), reason.unwrap_or("denied"))
+        self.denied(n, &step, Some(by), reason.unwrap_or(DENIED))
     }
 
     /// An `approve` step with `needs_human` that was let through asks its own question now.
@@ -148,11 +151,12 @@ impl Decision<'_> {
         self.emit(Event::ApprovalDenied { step: step.clone(), by: by.clone(), reason: reason.into() });
         match on_deny {
             OnDeny::Cancel => {
-                self.cancel_run(by, "denied".into());
+                self.cancel_run(by, DENIED.into());
                 Ok(())
             }
             OnDeny::Fail => {
                 let (kind, message) = match by {
+                    Some(by) if reason == DENIED => (FailureKind::Permission, format!("denied by {by}")),
                     Some(by) => (FailureKind::Permission, format!("denied by {by}: {reason}")),
                     None => (FailureKind::Timeout, "nobody approved in time".to_owned()),
                 };

@@ -82,7 +82,6 @@ impl<'d> Decision<'d> {
                 self.cancel_run(by, reason);
                 Ok(())
             }
-            _ if status == RunStatus::Interrupted => Ok(()),
             Input::Begin => self.enter_block(ScopeKey::ROOT),
             Input::Admitted => self.begin_ready(),
             Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
@@ -96,6 +95,7 @@ impl<'d> Decision<'d> {
                 self.pause(by);
                 Ok(())
             }
+            Input::Interrupt if status == RunStatus::Interrupted => Ok(()),
             Input::Interrupt => {
                 self.emit(Event::RunInterrupted {});
                 Ok(())

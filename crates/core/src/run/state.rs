@@ -275,16 +275,17 @@ impl Run {
         self.attention > 0
     }
 
-    /// Whether somebody paused it.
+    /// Whether nothing new may begin in it: somebody paused it, or a restart interrupted it.
     pub fn is_held(&self) -> bool {
-        self.paused == Some(PauseReason::Requested)
+        self.paused == Some(PauseReason::Requested) || self.status == RunStatus::Interrupted
     }
 
     /// Whether the engine has work with it now: calls in flight, or steps that wait for a place.
     pub fn is_active(&self) -> bool {
+        let held = self.is_held();
         !self.status.is_terminal()
             && self.status != RunStatus::Interrupted
-            && (self.calls > 0 || (!self.ready.is_empty() && !self.is_held()))
+            && (self.calls > 0 || (!self.ready.is_empty() && !held))
     }
 
     /// Executions that may begin as soon as they are let.

@@ -96,11 +96,12 @@ impl Kernel {
     pub(super) fn define(
         &mut self,
         spec: &str,
+        source: &str,
         by: &str,
         hidden: bool,
         now: Millis,
     ) -> Result<Result<Defined, Error>, StoreError> {
-        let loaded = load(&Source::new("definition.json", spec));
+        let loaded = load(&Source::new(source, spec));
         let Some(plan) = loaded.plan else {
             let errors = loaded.diagnostics.into_iter();
             let errors = errors.filter(|diagnostic| diagnostic.code.severity() == Severity::Error).collect();

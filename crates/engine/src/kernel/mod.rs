@@ -212,8 +212,8 @@ impl Kernel {
         done: &mut Done,
     ) -> Result<Result<Answer, Error>, StoreError> {
         match action {
-            Action::Define { spec, by } => {
-                self.define(spec, by, false, now).map(|defined| defined.map(Answer::Defined))
+            Action::Define { spec, source, by } => {
+                self.define(spec, source, by, false, now).map(|defined| defined.map(Answer::Defined))
             }
             Action::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? {
                 Ok(Answer::Done)

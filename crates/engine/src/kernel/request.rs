@@ -56,6 +56,8 @@ pub enum Action {
     Define {
         /// Its canonical JSON; checked by the caller.
         spec: Arc<str>,
+        /// What it is called if it has no name.
+        source: Arc<str>,
         /// Who.
         by: String,
     },
@@ -200,8 +202,13 @@ pub enum StartOf {
         /// A version; the newest without one.
         version: Option<u32>,
     },
-    /// A definition that comes with the start: its canonical JSON, checked by the caller.
-    Inline(Arc<str>),
+    /// A definition that comes with the start.
+    Inline {
+        /// Its canonical JSON, checked by the caller.
+        spec: Arc<str>,
+        /// What it is called if it has no name.
+        source: Arc<str>,
+    },
     /// What another run ran.
     Rerun {
         /// The other run.

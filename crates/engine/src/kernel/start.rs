@@ -77,7 +77,7 @@ impl Kernel {
                 };
                 Ok(Ok((self.compiled(definition.id)?, None, None, None)))
             }
-            StartOf::Inline(spec) => match self.define(spec, &start.principal.id, true, now)? {
+            StartOf::Inline { spec, source } => match self.define(spec, source, &start.principal.id, true, now)? {
                 Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
                 Err(error) => Ok(Err(error)),
             },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use steprail_core::plan::{Kind, Plan};
-use steprail_core::run::{Event, FailureKind, Millis, Resolved, Started};
+use steprail_core::run::{Event, FailureKind, Millis, PauseReason, Resolved, Started};
 use steprail_core::spec::policy::{Effects, OnUncertain};
 
 use super::NoTools;
@@ -11,8 +11,15 @@ use steprail_engine::ToolCaller;
 
 /// Every law that a log breaks, as text. Events come with the times at which they were written.
 pub(crate) fn broken_laws(plan: &Plan, tools: &NoTools, events: &[(Millis, Event)]) -> Vec<String> {
-    let mut laws =
-        Laws { plan, tools, steps: BTreeMap::new(), ended: false, interrupted: false, broken: Vec::new() };
+    let mut laws = Laws {
+        plan,
+        tools,
+        steps: BTreeMap::new(),
+        ended: false,
+        interrupted: false,
+        held: false,
+        broken: Vec::new(),
+    };
     for (at, event) in events {
         laws.check(*at, event);
     }
@@ -25,6 +32,7 @@ struct Laws<'l> {
     steps: BTreeMap<u32, Step>,
     ended: bool,
     interrupted: bool,
+    held: bool,
     broken: Vec<String>,
 }
 
@@ -39,6 +47,9 @@ struct Step {
     gated: bool,
     verified: bool,
     ended: bool,
+    uncertain: bool,
+    blocks: u32,
+    blocks_ended: u32,
     attempts: BTreeSet<u32>,
 }
 
@@ -53,7 +64,8 @@ impl Laws<'_> {
         );
         match event {
             Event::RunInterrupted {} => self.interrupted = true,
-            Event::RunResumed { .. } => {}
+            Event::RunPaused { reason: PauseReason::Requested, .. } => self.held = true,
+            Event::RunResumed { .. } => self.held = false,
             _ => self.check_step(at, event),
         }
     }
@@ -77,10 +89,21 @@ impl Laws<'_> {
                     self.broken.push(format!("{path}: attempt {} began early", reference.attempt));
                 }
                 match what {
+                    Started::Foreach { items: blocks, .. } | Started::Parallel { branches: blocks } => {
+                        step.blocks = *blocks;
+                    }
+                    Started::Branch {} => step.blocks = 1,
                     Started::Call { key, .. } => self.called(reference.n, reference.attempt, &path, key),
                     Started::Sleep { due } => step.due = Some(*due),
                     _ => {}
                 }
+            }
+            Event::StepCompleted { from: Some(from), .. } if &**from == "late answer" && !step.uncertain => {
+                self.broken.push(format!("{path}: a late answer counts though nothing was unknown"));
+            }
+            Event::BlockCompleted { .. } => step.blocks_ended += 1,
+            Event::StepCompleted { from: None, .. } if step.blocks_ended < step.blocks => {
+                self.broken.push(format!("{path}: done before its blocks were"));
             }
             Event::StepCompleted { from: None, .. } => {
                 if step.due.take().is_some_and(|due| at < due) {
@@ -104,12 +127,16 @@ impl Laws<'_> {
                 }
             }
             Event::StepUncertain { error, .. } => {
+                step.uncertain = true;
                 let known = !matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
                 if known && !step.verified {
                     self.broken.push(format!("{path}: a known failure is taken for an unknown outcome"));
                 }
             }
-            Event::UncertaintyResolved { how, .. } => step.resolved = *how != Resolved::Happened,
+            Event::UncertaintyResolved { how, .. } => {
+                step.resolved = *how != Resolved::Happened;
+                step.uncertain = false;
+            }
             Event::VerifyStarted { .. } => step.verified = true,
             Event::ApprovalRequested { until, .. } => {
                 step.gated = true;
@@ -133,6 +160,9 @@ impl Laws<'_> {
 
     fn called(&mut self, n: u32, attempt: u32, path: &str, key: &str) {
         let needs_human = self.plan_step(n).is_some_and(|step| step.needs_human);
+        if self.held {
+            self.broken.push(format!("{path}: called while the run is paused"));
+        }
         let Some(step) = self.steps.get_mut(&n) else { return };
         if !step.attempts.insert(attempt) {
             self.broken.push(format!("{path}: attempt {attempt} was begun twice"));

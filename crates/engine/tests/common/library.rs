@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::generate::{Generated, Options, generate};
+
 /// The definitions of each scenario file, with inputs that fit.
 pub(crate) fn scenarios() -> Vec<(Vec<String>, Vec<Value>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios");
@@ -18,8 +20,8 @@ fn scenario(text: &str) -> (Vec<String>, Vec<Value>) {
     (definitions.split("\n---\n").map(str::to_owned).collect(), inputs)
 }
 
-/// A workflow that nobody thought of.
+/// A workflow that nobody thought of, with those that it runs.
 pub(crate) fn made_up(rng: &mut fastrand::Rng) -> (Vec<String>, Vec<Value>) {
-    let all = scenarios();
-    all[rng.usize(0..all.len())].clone()
+    let Generated { main, children, inputs } = generate(rng, &Options::default());
+    ([vec![main], children].concat(), vec![inputs])
 }

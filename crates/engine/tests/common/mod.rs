@@ -3,8 +3,12 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod audit;
+pub(crate) mod generate;
 pub(crate) mod laws;
 pub(crate) mod library;
+pub(crate) mod oracle;
+pub(crate) mod player;
+pub(crate) mod reference;
 pub(crate) mod script;
 pub(crate) mod shared;
 
@@ -137,7 +141,7 @@ impl Bench {
         let loaded = steprail_core::load(&steprail_core::source::Source::new("definition", text));
         assert!(loaded.plan.is_some(), "{:?}\n{text}", loaded.diagnostics);
         let spec = loaded.spec.expect("a spec").to_canonical_json();
-        let (answer, _) = self.ask(Action::Define { spec: spec.into(), by: "ann".to_owned() });
+        let (answer, _) = self.ask(Action::Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() });
         assert!(matches!(answer, Some(Ok(Answer::Defined(_)))), "{answer:?}");
     }
 

@@ -7,6 +7,7 @@ use steprail_core::limits;
 use steprail_core::source::Source;
 
 /// Why a definition could not be read.
+#[derive(Debug)]
 pub(super) struct Unreadable {
     path: String,
     reason: String,

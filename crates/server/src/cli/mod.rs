@@ -1,14 +1,25 @@
 //! The command line: one file per verb.
 
 mod check;
+mod database;
 mod graph;
 mod input;
+mod progress;
+mod purge;
+mod record;
+mod resume;
+mod run;
 mod schema;
+mod session;
+mod stop;
+mod tree;
+mod waiting;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use stop::Stop;
 
 /// Durable workflows of MCP tool calls.
 #[derive(Debug, Parser)]
@@ -23,33 +34,80 @@ enum Verb {
     Check(check::Check),
     Graph(graph::Graph),
     Schema(schema::Schema),
+    Run(run::Run),
+    Resume(resume::Resume),
+    Purge(purge::Purge),
 }
 
 impl Cli {
     /// Carries out the command.
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.verb {
-            Verb::Check(check) => check.run(),
-            Verb::Graph(graph) => graph.run(),
-            Verb::Schema(schema) => schema.run(),
+            Verb::Check(check) => check.run().map_err(Stop::from),
+            Verb::Graph(graph) => graph.run().map_err(Stop::from),
+            Verb::Schema(schema) => schema.run().map_err(Stop::from),
+            Verb::Run(run) => run.run(),
+            Verb::Resume(resume) => resume.run(),
+            Verb::Purge(purge) => purge.run(),
         };
-        result.unwrap_or_else(|error| {
-            // A reader that has seen enough (`| head`) closes the pipe; that is no failure to report.
-            if error.kind() == std::io::ErrorKind::BrokenPipe {
-                return ExitCode::from(exit::BROKEN_PIPE);
-            }
-            let _ = writeln!(anstream::stderr(), "error: cannot write the output: {error}");
-            ExitCode::from(exit::CANNOT_READ)
-        })
+        result.unwrap_or_else(Stop::tell)
     }
 }
 
 /// The exit codes, decided here for all verbs.
 mod exit {
-    /// A definition has errors.
+    use steprail_engine::{Error, RunStatus};
+    use steprail_store::StoreError;
+
+    /// A definition has errors, or a run failed.
     pub(super) const ERRORS: u8 = 1;
-    /// A file cannot be read, or the command line is wrong.
+    /// A file cannot be read, the command line is wrong, or what was asked for cannot be done.
     pub(super) const CANNOT_READ: u8 = 2;
+    /// A run waits for a human.
+    pub(super) const WAITING: u8 = 3;
+    /// A run was cancelled.
+    pub(super) const CANCELLED: u8 = 4;
+    /// The database failed in a way that does not pass.
+    pub(super) const STORAGE: u8 = 70;
+    /// Another process has the database.
+    pub(super) const IN_USE: u8 = 73;
+    /// Interrupted by Ctrl-C: what a shell reports for it.
+    pub(super) const INTERRUPTED: u8 = 130;
     /// The reader of the output went away: what a shell reports for it.
     pub(super) const BROKEN_PIPE: u8 = 141;
+
+    /// How a run stands, when nothing more happens to it in this command.
+    pub(super) fn of_run(status: RunStatus) -> u8 {
+        match status {
+            RunStatus::Completed => 0,
+            RunStatus::Failed => ERRORS,
+            RunStatus::Cancelled => CANCELLED,
+            RunStatus::Pending | RunStatus::Running | RunStatus::Paused | RunStatus::Interrupted => WAITING,
+        }
+    }
+
+    /// The gravest of several: a failure, then somebody to ask, then a cancelled run.
+    pub(super) fn of_runs(statuses: impl Iterator<Item = RunStatus>) -> u8 {
+        let rank = |code: &u8| [0, CANCELLED, WAITING, ERRORS].iter().position(|known| known == code);
+        statuses.map(of_run).max_by_key(rank).unwrap_or_default()
+    }
+
+    /// Why the engine refused.
+    pub(super) fn of_error(error: &Error) -> u8 {
+        match error {
+            Error::Storage(error) => of_fault(error),
+            Error::Stopped => STORAGE,
+            _ => CANNOT_READ,
+        }
+    }
+
+    /// Why the database refused.
+    pub(super) fn of_fault(fault: &StoreError) -> u8 {
+        match fault {
+            StoreError::InUse { .. } => IN_USE,
+            // Nothing of it could be opened or written: a wrong path, or a right that is missing.
+            StoreError::ReadOnly(_) => CANNOT_READ,
+            _ => STORAGE,
+        }
+    }
 }

@@ -61,6 +61,8 @@ CREATE INDEX idx_runs_interruptible ON workflow_runs (id) WHERE interruptible = 
 CREATE INDEX idx_runs_status ON workflow_runs (status, id);
 -- A cancelled run cancels the runs that it waits for.
 CREATE INDEX idx_runs_parent ON workflow_runs (parent_id) WHERE parent_id IS NOT NULL;
+-- Retention keeps what a rerun under way may still take over.
+CREATE INDEX idx_runs_rerun ON workflow_runs (rerun_json) WHERE rerun_json IS NOT NULL AND completed_at IS NULL;
 -- A repeated start gives the run of the first.
 CREATE UNIQUE INDEX idx_runs_request ON workflow_runs (created_by, request_key) WHERE request_key IS NOT NULL;
 -- Retention asks what ended long ago.

@@ -327,9 +327,11 @@ impl Store for SqliteStore {
     }
 
     fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError> {
-        // A run that another one still waits for, or repeats, is kept until that one ended.
+        // A run that another one waits for or repeats is kept until that one ended.
         let sql = "SELECT r.id FROM workflow_runs r WHERE r.completed_at < ?1
                    AND NOT EXISTS (SELECT 1 FROM workflow_runs p WHERE p.id = r.parent_id AND p.completed_at IS NULL)
+                   AND r.id NOT IN (SELECT json_extract(w.rerun_json, '$.of') FROM workflow_runs w
+                                    WHERE w.rerun_json IS NOT NULL AND w.completed_at IS NULL)
                    ORDER BY r.completed_at LIMIT ?2";
         let old = self.all(sql, params![before, limit], |row| Ok(row.get::<_, i64>(0)?))?;
         let sql = "INSERT OR REPLACE INTO steprail_meta (key, value) VALUES ('last_event', CAST(?1 AS TEXT))";

@@ -1,0 +1,163 @@
+//! The graph form: chains of steps with choices, jumps back, forks and joins.
+
+use serde_json::{Map, Value, json};
+
+use super::steps::{Place, Written};
+use super::{Gives, Seen, Writer};
+
+type Steps = Map<String, Value>;
+
+/// A chain of steps that belong to one block.
+struct Chain<'c> {
+    ids: Vec<String>,
+    /// The step at which the branch that it is joins; none for the root.
+    join: Option<&'c str>,
+    /// Whether the last step has to say so.
+    says: bool,
+    depth: u32,
+}
+
+impl Writer<'_> {
+    /// Where to start, the steps, and what can be read after them.
+    pub(super) fn graph(&mut self) -> (String, Steps, Vec<Seen>) {
+        let mut steps = Steps::new();
+        let mut seen = Vec::new();
+        let most = self.left.clamp(1, 6);
+        let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most));
+        let chain = self.chain(count, None, true, 2);
+        let start = chain.ids[0].clone();
+        self.write_chain(&chain, &mut seen, &mut steps);
+        (start, steps, seen)
+    }
+
+    fn chain<'c>(&mut self, count: usize, join: Option<&'c str>, says: bool, depth: u32) -> Chain<'c> {
+        self.left = self.left.saturating_sub(count);
+        Chain { ids: (0..count).map(|_| self.id()).collect(), join, says, depth }
+    }
+
+    fn write_chain(&mut self, chain: &Chain<'_>, seen: &mut Vec<Seen>, steps: &mut Steps) {
+        // Steps before this one may be jumped over.
+        let mut over = 0;
+        for at in 0..chain.ids.len() {
+            let id = &chain.ids[at];
+            let place = Place { depth: 1, seen, later: &chain.ids[at + 1..], result: false };
+            let Written { mut step, seen: mut own, inner } = self.graph_step(id, place);
+            own.sure &= at >= over;
+            seen.push(own.clone());
+            seen.extend(inner);
+            let furthest = self.lead_on(chain, at, &own, (&mut step, steps), seen);
+            over = over.max(furthest);
+            steps.insert(id.clone(), Value::Object(step));
+        }
+    }
+
+    /// A step; as gates are written in the graph form, too.
+    fn graph_step(&mut self, id: &str, place: Place<'_>) -> Written {
+        if self.options.gates && self.chance(5) {
+            let mut step = Map::new();
+            self.approve(&mut step, place);
+            step.remove("kind");
+            step.insert("tool".into(), Value::Null);
+            let seen = Seen { id: id.to_owned(), gives: Gives::Answer, sure: true, declares: false };
+            return Written { step, seen, inner: Vec::new() };
+        }
+        self.step(id, place)
+    }
+
+    /// Says where a step leads; gives the furthest step that it may jump to.
+    fn lead_on(
+        &mut self,
+        chain: &Chain<'_>,
+        at: usize,
+        own: &Seen,
+        (step, steps): (&mut Map<String, Value>, &mut Steps),
+        seen: &mut Vec<Seen>,
+    ) -> usize {
+        let is_block = step
+            .get("kind")
+            .is_some_and(|kind| ["foreach", "parallel", "branch"].iter().any(|block| kind == block));
+        let jumps = ["on_error", "on_deny"].iter().filter_map(|key| step.get(*key)?.get("goto")?.as_str());
+        let mut furthest =
+            jumps.filter_map(|to| chain.ids.iter().position(|id| id == to)).max().unwrap_or_default();
+        let has_next = at + 1 < chain.ids.len();
+        if has_next && !is_block && self.left > 1 && chain.depth > 0 && self.chance(30) {
+            self.fork(chain, at, step, steps, seen);
+        } else if has_next && !is_block && self.chance(35) {
+            furthest = furthest.max(self.choose(chain, at, own, step, seen));
+        } else if has_next {
+            step.insert("next".into(), chain.ids[at + 1].as_str().into());
+        } else if let Some(join) = chain.join {
+            if chain.says || self.chance(30) {
+                step.insert("join".into(), join.into());
+            }
+        } else {
+            step.insert("done".into(), true.into());
+        }
+        furthest
+    }
+
+    /// Several steps may follow; some of them came before.
+    fn choose(
+        &mut self,
+        chain: &Chain<'_>,
+        at: usize,
+        own: &Seen,
+        step: &mut Map<String, Value>,
+        seen: &[Seen],
+    ) -> usize {
+        let has_result = step.get("kind").is_none_or(|kind| kind != "pass");
+        let mut furthest = at + 1;
+        let mut cases = Vec::new();
+        for _ in 0..self.rng.u32(1..3) {
+            let to = if self.chance(30) {
+                self.rng.usize(0..=at)
+            } else {
+                self.rng.usize(at + 1..chain.ids.len())
+            };
+            furthest = furthest.max(to);
+            let condition = if to <= at && has_result && own.gives == Gives::Flag {
+                "result == again".to_owned()
+            } else {
+                self.endless |= to <= at;
+                self.condition(seen, has_result)
+            };
+            cases.push(json!({ "if": condition, "then": chain.ids[to] }));
+        }
+        // Whatever the conditions say, the next step must be one that something leads to.
+        match self.rng.u32(0..10) {
+            0 => cases.push(json!({ "if": "inputs.n != 77", "then": chain.ids[at + 1] })),
+            1..6 => cases.push(json!({ "else": chain.ids[at + 1] })),
+            _ => drop(step.insert("else".into(), chain.ids[at + 1].as_str().into())),
+        }
+        step.insert("branch".into(), cases.into());
+        furthest
+    }
+
+    /// Branches that run at the same time and meet at the next step of the chain.
+    fn fork(
+        &mut self,
+        chain: &Chain<'_>,
+        at: usize,
+        step: &mut Map<String, Value>,
+        steps: &mut Steps,
+        seen: &mut Vec<Seen>,
+    ) {
+        let join = &chain.ids[at + 1];
+        let fork_says = self.chance(50);
+        let before = seen.clone();
+        let mut entries = Vec::new();
+        for _ in 0..self.rng.u32(2..4) {
+            let count = self.rng.usize(1..=2);
+            let branch = self.chain(count, Some(join), !fork_says, chain.depth - 1);
+            let mut inside = before.clone();
+            self.write_chain(&branch, &mut inside, steps);
+            let new = inside.split_off(before.len());
+            seen.extend(new.into_iter().map(|seen| Seen { sure: false, ..seen }));
+            entries.push(branch.ids[0].clone());
+        }
+        step.insert("parallel".into(), entries.into());
+        if fork_says {
+            step.insert("join".into(), join.as_str().into());
+        }
+    }
+}

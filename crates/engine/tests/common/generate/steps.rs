@@ -1,0 +1,346 @@
+//! Lists of steps, and each kind of step.
+
+use serde_json::{Map, Value, json};
+
+use super::{Gives, Seen, Writer};
+
+/// A step, what it gives, and what can be read of the steps inside it.
+pub(super) struct Written {
+    pub step: Map<String, Value>,
+    pub seen: Seen,
+    pub inner: Vec<Seen>,
+}
+
+/// Where a step stands.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'p> {
+    /// How many blocks may still be put inside one another.
+    pub depth: u32,
+    /// What can be read.
+    pub seen: &'p [Seen],
+    /// The steps that it may jump to.
+    pub later: &'p [String],
+    /// Whether `result` means the step before.
+    pub result: bool,
+}
+
+impl Writer<'_> {
+    /// A list of steps, and what can be read after it.
+    pub(super) fn list(&mut self, depth: u32, seen: &[Seen], most: usize) -> (Vec<Value>, Vec<Seen>) {
+        let most = most.clamp(1, 6);
+        let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most)).min(self.left.max(1));
+        self.left = self.left.saturating_sub(count);
+        let ids: Vec<String> = (0..count).map(|_| self.id()).collect();
+        if count > 1 && self.chance(30) {
+            self.dag(depth, seen, &ids)
+        } else {
+            self.sequence(depth, seen, &ids)
+        }
+    }
+
+    fn sequence(&mut self, depth: u32, seen: &[Seen], ids: &[String]) -> (Vec<Value>, Vec<Seen>) {
+        let mut seen = seen.to_vec();
+        let mut steps = Vec::new();
+        // Steps before this one may be jumped over.
+        let mut over = 0;
+        for (at, id) in ids.iter().enumerate() {
+            let later = &ids[at + 1..];
+            let place = Place { depth, seen: &seen, later, result: at > 0 };
+            let Written { mut step, seen: mut own, inner } = self.step(id, place);
+            own.sure &= at >= over;
+            if let Some(target) = jump(&step) {
+                over = over.max(ids.iter().position(|id| *id == target).unwrap_or_default());
+            }
+            step.insert("id".into(), id.as_str().into());
+            steps.push(Value::Object(step));
+            seen.push(own);
+            seen.extend(inner);
+        }
+        (steps, seen)
+    }
+
+    fn dag(&mut self, depth: u32, seen: &[Seen], ids: &[String]) -> (Vec<Value>, Vec<Seen>) {
+        let mut all = seen.to_vec();
+        let mut steps = Vec::new();
+        // What can be read after each step: what it could read, and itself.
+        let mut readable: Vec<Vec<Seen>> = Vec::new();
+        for (at, id) in ids.iter().enumerate() {
+            let needs: Vec<usize> = (0..at).filter(|_| self.rng.u32(0..3) == 0).collect();
+            let mut before = seen.to_vec();
+            for need in &needs {
+                let new: Vec<Seen> = readable[*need]
+                    .iter()
+                    .filter(|other| before.iter().all(|known| known.id != other.id))
+                    .cloned()
+                    .collect();
+                before.extend(new);
+            }
+            let place = Place { depth, seen: &before, later: &[], result: false };
+            let Written { mut step, seen: own, inner } = self.step(id, place);
+            step.insert("id".into(), id.as_str().into());
+            if !needs.is_empty() || at == ids.len() - 1 {
+                let names: Vec<&str> = needs.iter().map(|need| ids[*need].as_str()).collect();
+                step.insert("depends_on".into(), names.into());
+            }
+            steps.push(Value::Object(step));
+            all.push(own.clone());
+            all.extend(inner.clone());
+            before.push(own);
+            before.extend(inner);
+            readable.push(before);
+        }
+        (steps, all)
+    }
+
+    /// A step of a random kind.
+    pub(super) fn step(&mut self, id: &str, place: Place<'_>) -> Written {
+        let mut step = Map::new();
+        let blocks = place.depth > 0 && self.left > 0;
+        let mut inner = Vec::new();
+        let gives = match self.rng.u32(0..100) {
+            0..14 if blocks => self.foreach(&mut step, place),
+            14..30 if blocks => self.parallel(&mut step, place, &mut inner),
+            30..38 if blocks => self.branch(&mut step, place, &mut inner),
+            38..43 if self.options.gates => self.approve(&mut step, place),
+            43..47 if self.options.sleeps => self.sleep(&mut step, place.seen),
+            47..51 if self.options.waits => self.wait(&mut step, id, place.seen),
+            51..60 if self.children > 0 => self.workflow(&mut step, place.seen),
+            60..63 => self.pass(&mut step),
+            _ => self.tool(&mut step, place.seen),
+        };
+        let goes_on = self.on_error(&mut step, place.later);
+        let is_gate = step.get("kind").is_some_and(|kind| kind == "approve");
+        if self.options.gates && !is_gate && self.chance(4) {
+            step.insert("needs_human".into(), true.into());
+        }
+        let declares = gives != Gives::Other && self.chance(15);
+        if declares {
+            step.insert("outputs".into(), format!("o_{id}").into());
+        }
+        let sure = !goes_on && step.get("on_uncertain").is_none_or(|word| word != "skip");
+        inner.iter_mut().for_each(|seen| seen.sure = false);
+        Written { step, seen: Seen { id: id.to_owned(), gives, sure, declares }, inner }
+    }
+
+    fn tool(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
+        let (tool, gives) = self.pick(&[
+            ("get", Gives::Map),
+            ("get", Gives::Map),
+            ("post", Gives::Map),
+            ("flag", Gives::Flag),
+            ("list", Gives::List),
+            ("num", Gives::Number),
+        ]);
+        let (server, name) = match self.rng.u32(0..6) {
+            0 => ("server", "tool"),
+            1 => ("agent", "action"),
+            2 => ("dcc", "tool"),
+            _ => {
+                step.insert("tool".into(), format!("demo__{tool}").into());
+                ("", "")
+            }
+        };
+        if !name.is_empty() {
+            step.insert(server.into(), "demo".into());
+            step.insert(name.into(), tool.into());
+        }
+        if self.chance(80) {
+            step.insert("args".into(), self.arguments(seen));
+        }
+        self.call_policies(step, seen);
+        gives
+    }
+
+    fn foreach(&mut self, step: &mut Map<String, Value>, place: Place<'_>) -> Gives {
+        step.insert("kind".into(), "foreach".into());
+        step.insert("items".into(), self.items(place.seen));
+        // `item` means the innermost loop; nested loops have other names, so that every event has its own.
+        let item = if place.depth == 1 && self.chance(30) {
+            "item".to_owned()
+        } else {
+            let item = format!("it{}", self.loops.len());
+            step.insert("as".into(), item.as_str().into());
+            item
+        };
+        self.loops.push(item);
+        let (steps, _) = self.list(place.depth - 1, place.seen, 3);
+        self.loops.pop();
+        step.insert("steps".into(), steps.into());
+        if self.chance(60) {
+            step.insert("concurrency".into(), self.rng.u32(1..5).into());
+        }
+        self.on_fail(step, "on_item_fail");
+        self.block_policies(step);
+        Gives::Other
+    }
+
+    fn on_fail(&mut self, step: &mut Map<String, Value>, key: &str) {
+        if self.chance(60) {
+            step.insert(key.into(), self.pick(&["abort", "continue"]).into());
+        }
+    }
+
+    fn parallel(&mut self, step: &mut Map<String, Value>, place: Place<'_>, inner: &mut Vec<Seen>) -> Gives {
+        step.insert("kind".into(), "parallel".into());
+        let mut branches = Vec::new();
+        for _ in 0..self.rng.usize(1..4) {
+            let (steps, seen) = self.list(place.depth - 1, place.seen, 3);
+            inner.extend_from_slice(&seen[place.seen.len()..]);
+            branches.push(Value::from(steps));
+        }
+        if self.chance(8) {
+            branches.push(json!([]));
+        }
+        let single = branches.iter().all(|branch| branch.as_array().is_some_and(|steps| steps.len() == 1));
+        match self.rng.u32(0..3) {
+            0 if single => {
+                let steps = branches.into_iter().map(|branch| branch[0].clone());
+                step.insert("steps".into(), steps.collect());
+            }
+            1 => drop(step.insert("branches".into(), branches.into())),
+            _ => {
+                let named = branches.into_iter().zip(["left", "mid", "right", "rest"]);
+                let named: Map<String, Value> = named.map(|(steps, name)| (name.to_owned(), steps)).collect();
+                step.insert("branches".into(), named.into());
+            }
+        }
+        if self.chance(25) {
+            step.insert("concurrency".into(), self.rng.u32(1..3).into());
+        }
+        self.on_fail(step, "on_any_fail");
+        self.block_policies(step);
+        Gives::Other
+    }
+
+    fn branch(&mut self, step: &mut Map<String, Value>, place: Place<'_>, inner: &mut Vec<Seen>) -> Gives {
+        step.insert("kind".into(), "branch".into());
+        let maps: Vec<Seen> =
+            place.seen.iter().filter(|seen| seen.gives == Gives::Map && seen.sure).cloned().collect();
+        if !maps.is_empty() && self.chance(20) {
+            let on = format!("$.{}.{}", self.pick(&maps).id, self.pick(&["ok", "n", "list", "missing"]));
+            step.insert("on".into(), on.into());
+            step.insert("then".into(), self.arm(place, inner));
+        } else if self.chance(50) {
+            step.insert("if".into(), self.condition(place.seen, place.result).into());
+            step.insert("then".into(), self.arm(place, inner));
+        } else {
+            let cases: Vec<Value> = (0..self.rng.u32(1..4))
+                .map(|_| {
+                    let condition = self.condition(place.seen, place.result);
+                    json!({ "if": condition, "then": self.arm(place, inner) })
+                })
+                .collect();
+            step.insert("cases".into(), cases.into());
+        }
+        if self.chance(85) {
+            let steps = if self.chance(8) { json!([]) } else { self.arm(place, inner) };
+            step.insert("else".into(), steps);
+        }
+        self.block_policies(step);
+        Gives::Other
+    }
+
+    fn arm(&mut self, place: Place<'_>, inner: &mut Vec<Seen>) -> Value {
+        let (steps, seen) = self.list(place.depth - 1, place.seen, 2);
+        inner.extend_from_slice(&seen[place.seen.len()..]);
+        steps.into()
+    }
+
+    pub(super) fn approve(&mut self, step: &mut Map<String, Value>, place: Place<'_>) -> Gives {
+        step.insert("kind".into(), "approve".into());
+        if self.chance(60) {
+            step.insert("prompt".into(), format!("Go on with {{{{{}}}}}?", self.scalar(place.seen)).into());
+        }
+        if self.chance(70) {
+            let on_deny = match self.rng.u32(0..4) {
+                0 if !place.later.is_empty() => json!({ "goto": self.pick(place.later) }),
+                1 => json!("cancel"),
+                2 => json!("fail"),
+                _ => json!("continue"),
+            };
+            step.insert("on_deny".into(), on_deny);
+        }
+        if self.chance(30) {
+            step.insert("allow_self".into(), true.into());
+        }
+        if self.chance(20) {
+            step.insert("approvers".into(), self.pick(&[json!(["bob"]), json!(["bob", "ann"])]));
+        }
+        if self.options.timeouts && self.chance(35) {
+            self.timeout(step, 10_000..50_000);
+            if self.chance(40) {
+                step.insert("escalate".into(), json!([{ "after": "7s", "notify": "eve" }]));
+                step.insert("on_timeout".into(), self.pick(&["escalate", "deny"]).into());
+            }
+        }
+        Gives::Answer
+    }
+
+    fn sleep(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
+        step.insert("kind".into(), "sleep".into());
+        let numbers: Vec<Seen> = seen.iter().filter(|seen| seen.gives == Gives::Number).cloned().collect();
+        let (key, value) = match self.rng.u32(0..5) {
+            0 => ("until", json!(format!("2027-01-15T08:00:{:02}Z", self.rng.u32(0..60)))),
+            1 if !numbers.is_empty() => {
+                let id = self.pick(&numbers).id;
+                ("for", json!(format!("{{{{steps.{id}.output | default(\"9s\")}}}}")))
+            }
+            2 => ("for", json!(0)),
+            _ => ("for", json!(format!("{}ms", self.rng.u32(0..30_000)))),
+        };
+        step.insert(key.into(), value);
+        Gives::Other
+    }
+
+    fn wait(&mut self, step: &mut Map<String, Value>, id: &str, seen: &[Seen]) -> Gives {
+        step.insert("kind".into(), "wait".into());
+        let items: String = self.loops.iter().map(|item| format!("-{{{{{item}}}}}")).collect();
+        step.insert("event".into(), format!("event-{id}{items}").into());
+        if self.chance(40) {
+            step.insert("correlate".into(), json!({ "word": format!("{{{{{}}}}}", self.scalar(seen)) }));
+        }
+        if self.options.timeouts && self.chance(30) {
+            self.timeout(step, 10_000..60_000);
+        }
+        Gives::Other
+    }
+
+    fn workflow(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
+        step.insert("kind".into(), "workflow".into());
+        let name = if self.chance(3) {
+            "nowhere".to_owned()
+        } else {
+            format!("child{}", self.rng.u32(0..self.children))
+        };
+        step.insert("name".into(), name.into());
+        let mut inputs = json!({ "word": format!("w-{{{{{}}}}}", self.scalar(seen)) });
+        if self.chance(40) {
+            inputs["n"] = self.rng.u32(0..9).into();
+        }
+        if self.chance(5) {
+            inputs["flag"] = format!("{{{{{}}}}}", self.scalar(seen)).into();
+        }
+        if self.chance(4) {
+            inputs = json!({ "n": 1 });
+        }
+        step.insert("inputs".into(), inputs);
+        if self.chance(25) {
+            step.insert("retry".into(), self.retry());
+        }
+        if self.options.timeouts && self.chance(15) {
+            self.timeout(step, 15_000..90_000);
+        }
+        Gives::Other
+    }
+
+    pub(super) fn pass(&mut self, step: &mut Map<String, Value>) -> Gives {
+        step.insert("kind".into(), "pass".into());
+        Gives::Other
+    }
+}
+
+/// The step that a step may jump to.
+fn jump(step: &Map<String, Value>) -> Option<String> {
+    let jump = |key: &str| step.get(key)?.get("goto")?.as_str().map(str::to_owned);
+    jump("on_error").or_else(|| jump("on_deny"))
+}

@@ -1,0 +1,159 @@
+//! `steprail resume`: goes on with the unfinished runs of a database, and brings answers to those that wait.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+use steprail_engine::{Error, Payload, Principal, Resolution, RunId};
+use steprail_store::Reads;
+use steprail_store::sqlite::Readers;
+
+use super::database::{Database, Reach};
+use super::session::{self, Session, Setup, Signal};
+use super::stop::Stop;
+use super::tree::Tree;
+use super::waiting::Again;
+
+/// Go on with unfinished runs, and answer those that wait for a human
+///
+/// Everything unfinished in the database goes on. Without RUN, all of it is followed. A PATH is a step's path in
+/// its run, as it is shown. Exit codes are those of `run`; with several runs, the gravest.
+#[derive(Debug, Args)]
+pub(super) struct Resume {
+    /// The run to follow; without it, every unfinished one
+    #[arg(value_name = "RUN")]
+    run: Option<RunId>,
+    /// The database
+    #[arg(long, value_name = "FILE")]
+    db: PathBuf,
+    /// What the tools do, as for `run`
+    #[arg(long, value_name = "SCRIPT")]
+    tools: String,
+    /// Say yes at a gate
+    #[arg(long, value_name = "PATH")]
+    approve: Vec<String>,
+    /// Say no at a gate
+    #[arg(long, value_name = "PATH")]
+    deny: Vec<String>,
+    /// Make a call again that may have taken place
+    #[arg(long, value_name = "PATH")]
+    retry: Vec<String>,
+    /// Go on without a call that may have taken place
+    #[arg(long, value_name = "PATH")]
+    skip: Vec<String>,
+    /// Say that a call took place, and what it gave
+    #[arg(long, value_name = "PATH=JSON", value_parser = happened)]
+    happened: Vec<(String, Payload)>,
+    /// Bring an event to RUN, or to every run that waits for it
+    #[arg(long, value_name = "EVENT=JSON", value_parser = session::event)]
+    signal: Vec<Signal>,
+    /// Who answers; the user of this machine by default
+    #[arg(long = "as", value_name = "NAME")]
+    by: Option<String>,
+    /// What a commit survives
+    #[arg(long, default_value = "full")]
+    durability: Reach,
+    /// Print one JSON record per run instead of a summary
+    #[arg(long)]
+    json: bool,
+}
+
+impl Resume {
+    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        let script = session::read_script(&self.tools)?;
+        let db = Database::existing(self.db.clone())?;
+        let again = Again::new(db.path(), &self.tools);
+        let setup = Setup { db, script, again, durability: Some(self.durability) };
+        session::block_on(async {
+            let session = Session::open(setup, false, |readers, tree| self.choose(readers, tree))?;
+            if session.tree.roots().is_empty() {
+                session.say("nothing to go on with: every run has ended");
+            }
+            self.go_on(&session).await?;
+            self.answer(&session).await?;
+            session.signal(&self.signal, self.run).await?;
+            session.finish(self.json).await
+        })
+    }
+
+    /// What to follow: the run that is named, or every unfinished one.
+    fn choose(&self, readers: &Readers, tree: &mut Tree) -> Result<(), Stop> {
+        let roots = match self.run {
+            Some(run) if readers.run(run)?.is_none() => {
+                return Err(Error::NotFound(format!("there is no run {run} in this database")).into());
+            }
+            Some(run) => vec![(run, String::new())],
+            None => session::unfinished(readers)?,
+        };
+        let several = roots.len() > 1;
+        for (run, name) in roots {
+            let id = run.to_string();
+            let prefix = if several { format!("{name}:{}/", &id[id.len() - 4..]) } else { String::new() };
+            tree.add_root(run, prefix);
+            session::read_log(readers, tree, run)?;
+        }
+        Ok(())
+    }
+
+    fn user(&self) -> Principal {
+        Principal::user(self.by.clone().unwrap_or_else(session::user))
+    }
+
+    /// Lets runs go on that were paused by hand or interrupted by a restart; the others do so by themselves.
+    async fn go_on(&self, session: &Session) -> Result<(), Stop> {
+        let by = self.user();
+        for (run, _) in session.tree.unfinished() {
+            match session.engine.resume(run, &by, steprail_engine::Resume::default()).await {
+                Ok(()) | Err(Error::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the answers to the runs.
+    async fn answer(&self, session: &Session) -> Result<(), Stop> {
+        let (engine, by) = (&session.engine, self.user());
+        let gates = self.approve.iter().map(|path| (path, true));
+        for (path, approved) in gates.chain(self.deny.iter().map(|path| (path, false))) {
+            let (run, path) = locate(&session.tree, path)?;
+            let answered = if approved {
+                engine.approve(run, &path, &by, None, None).await
+            } else {
+                engine.deny(run, &path, &by, None, None).await
+            };
+            answered.map_err(|error| match error {
+                Error::Denied(_) => Stop::from(error).hint("`--as NAME` says who decides"),
+                error => error.into(),
+            })?;
+        }
+        let retried = self.retry.iter().map(|path| (path, Resolution::Retry));
+        let skipped = self.skip.iter().map(|path| (path, Resolution::Skip));
+        let happened = self.happened.iter().map(|(path, gave)| (path, Resolution::Happened(gave.clone())));
+        for (path, resolution) in retried.chain(skipped).chain(happened) {
+            let (run, path) = locate(&session.tree, path)?;
+            engine.resolve(run, &path, resolution, &by).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The step that a path means.
+fn locate(tree: &Tree, path: &str) -> Result<(RunId, String), Stop> {
+    match (&tree.find(path)[..], tree.roots()) {
+        ([(run, path)], _) => Ok((*run, path.to_string())),
+        // The engine says what became of it.
+        ([], [run]) => Ok((*run, path.to_owned())),
+        ([], _) => Err(Stop::usage(format!("no unfinished run has a step `{path}` under way"))),
+        (_, _) => Err(Stop::usage(format!("several runs have a step `{path}` under way"))
+            .hint("name the run: `steprail resume --db FILE RUN`")),
+    }
+}
+
+/// Reads `PATH=JSON`.
+fn happened(text: &str) -> Result<(String, Payload), String> {
+    let (path, gave) = text.split_once('=').ok_or("write PATH=JSON")?;
+    let gave: Value = serde_json::from_str(gave).map_err(|error| format!("not JSON: {error}"))?;
+    Ok((path.to_owned(), Payload::new(gave)))
+}

@@ -1,0 +1,328 @@
+//! Scripted tools: a file says what each tool answers, how long it takes and how often it fails first.
+//!
+//! ```yaml
+//! shop__list: { return: { orders: [1, 2] }, read_only: true }
+//! mail__send: { echo: true, sleep: 200ms, fail: { times: 1, kind: transport, message: refused } }
+//! "*": { echo: true } # every other tool
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
+use steprail_core::document::{self, Data, Entry, Node};
+use steprail_core::source::{Source, Span};
+use steprail_core::spec::value::{Period, ToolName};
+use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, ToolCall, ToolCaller, Traits};
+
+/// The name that stands for every tool that is not listed.
+const OTHERS: &str = "*";
+const KEYS: &[&str] = &["return", "echo", "sleep", "fail", "read_only", "idempotent", "destructive"];
+const FAIL_KEYS: &[&str] = &["times", "kind", "message", "transient"];
+
+/// What each tool does.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    file: String,
+    tools: BTreeMap<Box<str>, Behaviour>,
+}
+
+/// What one tool does.
+#[derive(Debug, Clone, Default)]
+struct Behaviour {
+    answer: Answer,
+    sleep: Duration,
+    fail: Option<Fail>,
+    traits: Traits,
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Value(Value),
+    /// Its own arguments.
+    Echo,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self::Value(Value::Null)
+    }
+}
+
+/// How a tool fails before it answers.
+#[derive(Debug, Clone)]
+struct Fail {
+    /// The attempts of a step that fail; all without a number. An attempt knows its number, so nothing has
+    /// to be counted, and a restart changes nothing.
+    times: Option<u32>,
+    kind: FailureKind,
+    message: Option<String>,
+    transient: bool,
+}
+
+impl Default for Fail {
+    fn default() -> Self {
+        Self { times: None, kind: FailureKind::ToolError, message: None, transient: false }
+    }
+}
+
+impl Script {
+    /// Reads a script. Every problem is told.
+    pub(crate) fn read(source: &Source) -> Result<Self, Vec<Diagnostic>> {
+        let mut reader = Reader::default();
+        let root = document::read(source, &mut reader.0);
+        let tools = root.map(|root| reader.tools(&root)).unwrap_or_default();
+        let failed = reader.0.has_errors();
+        if failed { Err(reader.0.finish()) } else { Ok(Self { file: source.name().to_owned(), tools }) }
+    }
+
+    fn behaviour(&self, tool: &str) -> Option<&Behaviour> {
+        self.tools.get(tool).or_else(|| self.tools.get(OTHERS))
+    }
+
+    fn no_tool(&self, tool: &str) -> Failure {
+        let message = format!("there is no tool `{tool}` in {}", self.file);
+        Failure::new(FailureKind::NotFound, message)
+    }
+}
+
+impl ToolCaller for Script {
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let Some(behaviour) = self.behaviour(&call.tool) else { return Err(self.no_tool(&call.tool)) };
+            tokio::select! {
+                biased;
+                () = call.cancelled.cancelled() => {
+                    return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
+                }
+                () = tokio::time::sleep(behaviour.sleep) => {}
+            }
+            match &behaviour.fail {
+                Some(fail) if fail.covers(call.attempt) => Err(fail.failure(call.attempt)),
+                _ => Ok(behaviour.answer.to(&call)),
+            }
+        })
+    }
+
+    fn traits(&self, tool: &str) -> Traits {
+        self.behaviour(tool).map(|behaviour| behaviour.traits).unwrap_or_default()
+    }
+}
+
+impl Answer {
+    fn to(&self, call: &ToolCall) -> Value {
+        match self {
+            Self::Value(value) => value.clone(),
+            Self::Echo => call.args.value().clone(),
+        }
+    }
+}
+
+impl Fail {
+    fn covers(&self, attempt: u32) -> bool {
+        self.times.is_none_or(|times| attempt <= times)
+    }
+
+    fn failure(&self, attempt: u32) -> Failure {
+        let message = match (&self.message, self.times) {
+            (Some(message), _) => message.clone(),
+            (None, Some(times)) => format!("scripted failure {attempt} of {times}"),
+            (None, None) => "scripted failure".to_owned(),
+        };
+        let failure = Failure::new(self.kind, message);
+        if self.transient { failure.transient() } else { failure }
+    }
+}
+
+/// Reads a script and collects its problems.
+#[derive(Default)]
+struct Reader(Diagnostics);
+
+impl Reader {
+    fn report(&mut self, code: Code, span: Span, message: String, hint: &str) {
+        let diagnostic = Diagnostic::new(code, span, message);
+        self.0.push(if hint.is_empty() { diagnostic } else { diagnostic.hint(hint) });
+    }
+
+    /// Reports a value that is not what it should be.
+    fn expected(&mut self, node: &Node, what: &str) {
+        let message = format!("expected {what}, found {}", node.type_name());
+        self.report(Code::WrongType, node.span, message, "");
+    }
+
+    fn unknown(&mut self, entry: &Entry, what: &str, known: &[&str]) {
+        let message = format!("unknown key `{}` in {what}", entry.key);
+        let hint = suggest(&entry.key, known).unwrap_or_default();
+        self.report(Code::UnknownKey, entry.key_span, message, &hint);
+    }
+
+    fn tools(&mut self, root: &Node) -> BTreeMap<Box<str>, Behaviour> {
+        let Data::Map(entries) = &root.data else {
+            self.expected(root, "a map of tool names to what they do");
+            return BTreeMap::new();
+        };
+        for entry in entries.iter().filter(|entry| &*entry.key != OTHERS && !ToolName::is_valid(&entry.key)) {
+            let message = format!("`{}` is not a tool name", entry.key);
+            let hint = "write a tool's full name, such as `mail__send`, or `\"*\"` for all others";
+            self.report(Code::InvalidToolName, entry.key_span, message, hint);
+        }
+        entries.iter().map(|entry| (entry.key.clone(), self.behaviour(&entry.value))).collect()
+    }
+
+    fn behaviour(&mut self, node: &Node) -> Behaviour {
+        let mut behaviour = Behaviour::default();
+        let Data::Map(entries) = &node.data else {
+            self.expected(node, "what the tool does, such as `{ return: 1 }`");
+            return behaviour;
+        };
+        for entry in entries {
+            let value = &entry.value;
+            match &*entry.key {
+                "return" => behaviour.answer = Answer::Value(value.to_value()),
+                "echo" => behaviour.answer = if self.flag(value) { Answer::Echo } else { Answer::default() },
+                "sleep" => behaviour.sleep = self.period(value),
+                "fail" => behaviour.fail = Some(self.fail(value)),
+                "read_only" => behaviour.traits.read_only = self.flag(value),
+                "idempotent" => behaviour.traits.idempotent = self.flag(value),
+                "destructive" => behaviour.traits.destructive = self.flag(value),
+                _ => self.unknown(entry, "what a tool does", KEYS),
+            }
+        }
+        if let (Some(_), Some(echo)) = (node.get("return"), node.get("echo")) {
+            let message = "a tool has one answer: `return` or `echo`".to_owned();
+            self.report(Code::ConflictingFields, echo.span, message, "keep one of them");
+        }
+        behaviour
+    }
+
+    fn flag(&mut self, node: &Node) -> bool {
+        if let Data::Bool(flag) = node.data {
+            return flag;
+        }
+        self.expected(node, "`true` or `false`");
+        false
+    }
+
+    fn period(&mut self, node: &Node) -> Duration {
+        let text = match &node.data {
+            Data::Text(text) => text.to_string(),
+            Data::Number(seconds) => format!("{seconds}s"),
+            _ => {
+                self.expected(node, "a length of time");
+                return Duration::ZERO;
+            }
+        };
+        match Period::parse(&text) {
+            Ok(period) => Duration::from_millis(period.millis),
+            Err(reason) => {
+                self.report(Code::InvalidValue, node.span, reason, "write `200ms`, `2s`, `1m 30s`");
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// A number of failures, or a map that also says how.
+    fn fail(&mut self, node: &Node) -> Fail {
+        let mut fail = Fail::default();
+        let Data::Map(entries) = &node.data else {
+            fail.times = self.count(node, "a whole number of failures, or a map");
+            return fail;
+        };
+        for entry in entries {
+            match &*entry.key {
+                "times" => fail.times = self.count(&entry.value, "a whole number of failures"),
+                "kind" => fail.kind = self.kind(&entry.value),
+                "message" => fail.message = self.text(&entry.value),
+                "transient" => fail.transient = self.flag(&entry.value),
+                _ => self.unknown(entry, "`fail`", FAIL_KEYS),
+            }
+        }
+        fail
+    }
+
+    fn count(&mut self, node: &Node, what: &str) -> Option<u32> {
+        let count = match &node.data {
+            Data::Number(number) => number.as_u64().and_then(|count| u32::try_from(count).ok()),
+            _ => None,
+        };
+        if count.is_none() {
+            self.expected(node, what);
+        }
+        count
+    }
+
+    fn text(&mut self, node: &Node) -> Option<String> {
+        let text = node.as_text().map(str::to_owned);
+        if text.is_none() {
+            self.expected(node, "text");
+        }
+        text
+    }
+
+    fn kind(&mut self, node: &Node) -> FailureKind {
+        let word = node.as_text().unwrap_or_default();
+        match FailureKind::from_word(word) {
+            Some(FailureKind::Transient) => {
+                let message = "`transient` is a class of failures, no kind".to_owned();
+                self.report(
+                    Code::InvalidValue,
+                    node.span,
+                    message,
+                    "write `transient: true` beside the kind",
+                );
+            }
+            Some(kind) => return kind,
+            None => {
+                let kinds: Vec<&str> =
+                    FailureKind::WORDS.iter().copied().filter(|word| *word != "transient").collect();
+                let hint = suggest(word, &kinds).unwrap_or_default();
+                self.report(Code::InvalidValue, node.span, format!("`{word}` is no kind of failure"), &hint);
+            }
+        }
+        FailureKind::ToolError
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steprail_core::diagnostic::render;
+
+    use super::*;
+
+    fn problems(text: &str) -> String {
+        let source = Source::new("tools.yaml", text);
+        let problems = Script::read(&source).unwrap_err();
+        problems.iter().map(|problem| render(problem, &source, false) + "\n\n").collect()
+    }
+
+    #[test]
+    fn every_problem_is_told() {
+        insta::assert_snapshot!(problems(
+            "a: { retrun: 1 }\nb: 1\nc: { return: 1, echo: true }\nd: { sleep: long, fail: -1 }\n\
+             e: { fail: { times: 1, kind: transprot, often: 2 } }\nf: { fail: { kind: transient } }\n\
+             'no name': { echo: 1 }\n"
+        ));
+    }
+
+    #[test]
+    fn a_script_is_a_map() {
+        insta::assert_snapshot!(problems("- a\n"));
+    }
+
+    #[test]
+    fn the_first_attempts_fail_and_the_rest_do_not() {
+        let fail = |times| Fail { times, ..Fail::default() };
+        assert!(fail(Some(2)).covers(2) && !fail(Some(2)).covers(3));
+        assert!(fail(None).covers(u32::MAX), "without a number, every attempt");
+        assert_eq!(&*fail(Some(2)).failure(1).message, "scripted failure 1 of 2");
+    }
+
+    #[test]
+    fn tools_that_are_not_listed_do_what_the_star_says() {
+        let source = Source::new("tools.yaml", "a: { read_only: true }\n'*': { destructive: true }\n");
+        let script = Script::read(&source).unwrap();
+        assert!(script.traits("a").read_only && !script.traits("a").destructive);
+        assert!(script.traits("b").destructive);
+    }
+}
