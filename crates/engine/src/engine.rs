@@ -39,6 +39,13 @@ struct Inner {
     room: Semaphore,
 }
 
+impl Drop for Inner {
+    /// Nobody can reach the engine any more: it stops as if it were shut down.
+    fn drop(&mut self) {
+        let _ = self.messages.send(Message::Stop(Reply::channel().0));
+    }
+}
+
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct Start {

@@ -86,6 +86,8 @@ async fn a_repeated_start_is_the_first_run() {
     let first = engine.start(start.clone()).await.expect("started");
     let again = engine.start(start.clone()).await.expect("started");
     assert_eq!(first.id(), again.id());
+    let other_inputs = start.inputs(json!({ "text": "ho" }));
+    assert_eq!(engine.start(other_inputs).await.err().expect("an error").code(), "conflict");
     let other = Start::inline(ECHO, Principal::user("bob")).inputs(json!({ "text": "hi" })).request_key("order 7");
     assert_ne!(engine.start(other).await.expect("started").id(), first.id(), "keys belong to their user");
 }

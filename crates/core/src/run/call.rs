@@ -136,11 +136,7 @@ impl Decision<'_> {
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
             _ => {}
         }
-        // A place is free for the run's next call.
-        if self.run.status.is_terminal() || self.run.is_held() || self.run.ready.is_empty() {
-            return Ok(());
-        }
-        self.begin_ready()
+        Ok(())
     }
 
     /// A call that was given up answered. If nobody has said yet what happened, it is no longer unknown.

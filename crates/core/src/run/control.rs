@@ -31,7 +31,7 @@ impl Decision<'_> {
         if interrupted {
             self.calls_were_lost(force)?;
         }
-        self.begin_ready()
+        Ok(())
     }
 
     /// The engine stopped while calls were in flight.

@@ -29,6 +29,7 @@ pub fn decide(
     };
     decision.take(input)?;
     decision.work()?;
+    decision.begin_ready()?;
     decision.settle_status();
     Ok(decision.records)
 }
@@ -83,7 +84,8 @@ impl<'d> Decision<'d> {
                 Ok(())
             }
             Input::Begin => self.enter_block(ScopeKey::ROOT),
-            Input::Admitted => self.begin_ready(),
+            // There is nothing to do but what every decision does in the end.
+            Input::Admitted => Ok(()),
             Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
             Input::Decided { n, approved, by, reason, digest } => {
                 self.decided(n, approved, by, reason.as_deref(), digest)
@@ -308,7 +310,10 @@ impl Decision<'_> {
     }
 
     /// Begins everything that was held back, as far as there is room.
-    pub(super) fn begin_ready(&mut self) -> Decided {
+    fn begin_ready(&mut self) -> Decided {
+        if self.run.ready.is_empty() || self.run.is_held() {
+            return Ok(());
+        }
         let ready: Vec<u32> = self.run.ready.iter().copied().collect();
         self.full = false;
         for n in ready {

@@ -30,11 +30,6 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<Result<Answer, Error>, StoreError> {
-        if let Some(key) = &start.request_key
-            && let Some(before) = self.store.find_request(&start.principal.id, key)?
-        {
-            return Ok(Ok(Answer::Started(before)));
-        }
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -45,6 +40,11 @@ impl Kernel {
         };
         if inputs.json().len() > steprail_core::limits::PAYLOAD_BYTES {
             return Ok(Err(Error::BadInput("the inputs are too large".to_owned())));
+        }
+        if let Some(key) = &start.request_key
+            && let Some(before) = self.store.find_request(&start.principal.id, key)?
+        {
+            return self.started_before(before, key, &compiled, &inputs);
         }
         let birth = Birth {
             id: start.id,
@@ -58,6 +58,24 @@ impl Kernel {
         };
         self.begin(&birth, now, done)?;
         Ok(Ok(Answer::Started(start.id)))
+    }
+
+    /// A start that was made before: the same run, unless it asks for something else under the same key.
+    fn started_before(
+        &mut self,
+        run: RunId,
+        key: &str,
+        compiled: &Compiled,
+        inputs: &Payload,
+    ) -> Result<Result<Answer, Error>, StoreError> {
+        let Some(found) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
+        let definition = self.store.head(found)?.definition;
+        let same_hash = self.compiled(definition)?.plan.hash == compiled.plan.hash;
+        if same_hash && self.store.payload(found, Wanted::Inputs)? == *inputs {
+            return Ok(Ok(Answer::Started(run)));
+        }
+        let message = format!("the request key `{key}` belongs to run {run}, which was started with something else");
+        Ok(Err(Error::Conflict(message)))
     }
 
     #[expect(clippy::type_complexity, reason = "named where it is used")]
