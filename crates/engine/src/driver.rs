@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use steprail_core::run::Millis;
@@ -27,6 +27,8 @@ pub(crate) enum Message {
     Stop(Reply),
 }
 
+/// How long the thread looks for the end of a call before it falls asleep.
+const LOOK_OUT: Duration = Duration::from_micros(50);
 /// The longest that the thread sleeps without looking at the clock.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
@@ -64,7 +66,7 @@ impl Driver {
             self.fire_alarms(stopping.is_some());
             let wait = self.wait_time(stopping.as_ref().map(|(_, until)| *until));
             let mut batch = Vec::new();
-            match self.messages.recv_timeout(wait) {
+            match self.receive(wait) {
                 Ok(message) => self.take(message, &mut batch, &mut stopping),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -83,6 +85,22 @@ impl Driver {
                 return Some((reply.clone(), self.calls.in_flight()));
             }
         }
+    }
+
+    /// The next message. While calls are in flight one is likely to come soon: to look for a moment costs less
+    /// than to fall asleep and be woken.
+    fn receive(&self, wait: Duration) -> Result<Message, RecvTimeoutError> {
+        if self.calls.in_flight() > 0 {
+            let until = Instant::now() + LOOK_OUT;
+            while Instant::now() < until {
+                match self.messages.try_recv() {
+                    Ok(message) => return Ok(message),
+                    Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                    Err(TryRecvError::Empty) => std::thread::yield_now(),
+                }
+            }
+        }
+        self.messages.recv_timeout(wait)
     }
 
     fn take(&mut self, message: Message, batch: &mut Vec<Request>, stopping: &mut Option<(Reply, Instant)>) {

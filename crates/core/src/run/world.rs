@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::event::{Event, StepRef};
+use super::event::{Event, Started, StepRef};
 use super::{Failure, Millis, Payload};
 use crate::expr::Ambient;
 use crate::plan::Hash;
@@ -135,6 +135,23 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether it sets or ends an alarm.
+    pub fn moves_alarms(&self) -> bool {
+        self.had_alarm
+            || match &self.event {
+                Event::StepStarted { what, until, .. } => {
+                    until.is_some() || matches!(what, Started::Sleep { .. })
+                }
+                Event::RetryScheduled { .. }
+                | Event::CallTimedOut { .. }
+                | Event::ApprovalRequested { .. }
+                | Event::ApprovalEscalated { .. }
+                | Event::RunInterrupted {}
+                | Event::RunResumed { .. } => true,
+                _ => false,
+            }
+    }
+
     /// An event that speaks of nothing else.
     pub fn plain(event: Event) -> Self {
         Self {

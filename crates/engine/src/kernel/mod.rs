@@ -64,6 +64,14 @@ pub struct Kernel {
     touched: BTreeSet<RunKey>,
     /// What follows in the same transaction.
     follow_ups: VecDeque<(RunKey, Input)>,
+    next_alarm: NextAlarm,
+}
+
+/// When the next alarm is due, as long as nothing has changed it.
+#[derive(Clone, Copy)]
+enum NextAlarm {
+    Unknown,
+    Known(Option<Millis>),
 }
 
 /// A run in memory.
@@ -73,6 +81,8 @@ struct Entry {
     compiled: Arc<Compiled>,
     principal: Arc<steprail_store::Principal>,
     reusable: Option<Reusable>,
+    /// Events that are written together with what follows from them.
+    unwritten: Vec<Record>,
     parked: bool,
 }
 
@@ -107,6 +117,7 @@ impl Kernel {
             waiters: HashMap::new(),
             touched: BTreeSet::new(),
             follow_ups: VecDeque::new(),
+            next_alarm: NextAlarm::Unknown,
         })
     }
 
@@ -122,7 +133,12 @@ impl Kernel {
 
     /// When the next alarm is due.
     pub fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
-        self.store.next_alarm()
+        if let NextAlarm::Known(due) = self.next_alarm {
+            return Ok(due);
+        }
+        let due = self.store.next_alarm()?;
+        self.next_alarm = NextAlarm::Known(due);
+        Ok(due)
     }
 
     /// No further calls are begun: the engine is about to stop.
@@ -190,14 +206,16 @@ impl Kernel {
         }
         self.admit_waiting(now, &mut done)?;
         self.store.commit()?;
-        self.committed(&mut done);
         for (request, answer) in requests.iter().zip(answers) {
-            if let Action::Wait(run) = &request.action {
-                self.wait(*run, request, answer, &mut done);
-            } else if let Some(reply) = &request.reply {
-                done.effects.push(Effect::Answer(reply.clone(), answer));
+            match (&request.reply, answer) {
+                (Some(reply), Ok(Answer::Later(run))) => {
+                    self.waiters.entry(run).or_default().push(reply.clone());
+                }
+                (Some(reply), answer) => done.effects.push(Effect::Answer(reply.clone(), answer)),
+                (None, _) => {}
             }
         }
+        self.committed(&mut done);
         handled.last_event = done.events.last().map(|event| event.id);
         handled.effects.append(&mut done.effects);
         Ok(())
@@ -220,7 +238,7 @@ impl Kernel {
             } else {
                 Err(Error::NotFound(format!("there is no definition `{name}`")))
             }),
-            Action::Start(start) => self.start(start, now, done),
+            Action::Start(start) => self.start(start, now),
             Action::CallEnded { id, outcome } => {
                 self.call_ended(*id, outcome, now, done).map(|()| Ok(Answer::Done))
             }
@@ -229,10 +247,7 @@ impl Kernel {
                 self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
             }
             Action::Sync => Ok(Ok(Answer::Done)),
-            Action::Wait(run) => Ok(match self.store.find_run(*run)? {
-                Some(_) => Ok(Answer::Done),
-                None => Err(no_run(*run)),
-            }),
+            Action::Wait(run) => self.wait(*run),
             Action::Purge { before } => {
                 let limit = crate::limits::PURGE_BATCH;
                 let runs = self.store.purge_runs(*before, limit)?;
@@ -279,11 +294,18 @@ impl Kernel {
             (Err(_), Some(fault)) => return Err(fault),
             (Err(error), None) => return Err(StoreError::Other(error.0)),
         };
+        let records = match std::mem::take(&mut entry.unwritten) {
+            first if first.is_empty() => records,
+            first => first.into_iter().chain(records).collect(),
+        };
         if records.is_empty() {
             return Ok(false);
         }
         let appended = self.store.append(&mut entry.head, &entry.run, &records, now)?;
         self.values.keep(key, &records);
+        if records.iter().any(Record::moves_alarms) {
+            self.next_alarm = NextAlarm::Unknown;
+        }
         for name in &appended.freed {
             for (run, n) in self.store.waiting(name)? {
                 self.follow_ups.push_back((run, Input::KeyFreed { n }));
@@ -292,7 +314,7 @@ impl Kernel {
         done.events.extend(appended.events);
         self.consequences(key, &records, done)?;
         for child in spawned {
-            self.begin_child(key, child, now, done)?;
+            self.begin_child(key, child, now)?;
         }
         Ok(true)
     }
@@ -330,7 +352,10 @@ impl Kernel {
             return Err(StoreError::Corrupt(format!("the log of run {} has gaps", head.id)));
         }
         let principal = Arc::new(head.principal.clone());
-        self.runs.insert(key, Entry { head, run, compiled, principal, reusable: None, parked: false });
+        self.runs.insert(
+            key,
+            Entry { head, run, compiled, principal, reusable: None, unwritten: Vec::new(), parked: false },
+        );
         Ok(())
     }
 
@@ -363,6 +388,7 @@ impl Kernel {
     fn forget(&mut self) {
         self.store.rollback();
         self.follow_ups.clear();
+        self.next_alarm = NextAlarm::Unknown;
         for key in std::mem::take(&mut self.touched) {
             self.runs.remove(&key);
         }
@@ -370,23 +396,14 @@ impl Kernel {
         self.flights.undo();
     }
 
-    fn wait(&mut self, run: RunId, request: &Request, answer: Result<Answer, Error>, done: &mut Done) {
-        let Some(reply) = &request.reply else { return };
-        let status = self.store.find_run(run).and_then(|key| match key {
-            Some(key) => self.store.head(key).map(|head| Some((key, head.status))),
-            None => Ok(None),
-        });
-        let answer = match (answer, status) {
-            (Ok(_), Ok(Some((_, status)))) if status.is_terminal() => Ok(Answer::Ended(run, status)),
-            (Ok(_), Ok(Some((key, _)))) => {
-                self.waiters.entry(key).or_default().push(reply.clone());
-                return;
-            }
-            (Ok(_), Ok(None)) => Err(no_run(run)),
-            (Ok(_), Err(error)) => Err(Error::Storage(error)),
-            (Err(error), _) => Err(error),
+    /// A run that has ended is answered at once, another one when it ends.
+    fn wait(&mut self, run: RunId) -> Result<Result<Answer, Error>, StoreError> {
+        let Some(key) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
+        let status = match self.runs.get(&key) {
+            Some(entry) => entry.run.status(),
+            None => self.store.head(key)?.status,
         };
-        done.effects.push(Effect::Answer(reply.clone(), answer));
+        Ok(Ok(if status.is_terminal() { Answer::Ended(run, status) } else { Answer::Later(key) }))
     }
 }
 

@@ -4,7 +4,7 @@ use steprail_core::run::{Failure, FailureKind, Input, Millis};
 use steprail_store::{RunKey, StoreError};
 
 use super::request::Interrupt;
-use super::{Done, Kernel};
+use super::{Done, Kernel, NextAlarm};
 use crate::limits::{BATCH, RECOVERY_BATCH};
 
 impl Kernel {
@@ -45,6 +45,7 @@ impl Kernel {
 
     /// Fires alarms whose time has come, oldest first. What they set off is written with them.
     pub(super) fn fire_alarms(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        self.next_alarm = NextAlarm::Unknown;
         for alarm in self.store.due_alarms(now, BATCH)? {
             self.store.drop_alarm(&alarm)?;
             self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;

@@ -229,6 +229,8 @@ pub enum Answer {
     Started(RunId),
     /// A run ended.
     Ended(RunId, RunStatus),
+    /// The answer comes when this run ends.
+    Later(RunKey),
     /// How many.
     Count(usize),
     /// Where to go on.

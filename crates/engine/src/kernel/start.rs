@@ -1,6 +1,7 @@
 //! How a run begins.
 
-use steprail_core::run::{Event, Input, Millis, Parent, Payload, Record, Run};
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, Input, Millis, Parent, Payload, Record, Run, RunStatus};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, Wanted};
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use super::request::StartOf;
 use super::world::Spawned;
-use super::{Answer, Compiled, Done, Entry, Kernel, StartRun, no_run};
+use super::{Answer, Compiled, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
 
 /// A run that is about to be created.
@@ -28,7 +29,6 @@ impl Kernel {
         &mut self,
         start: &StartRun,
         now: Millis,
-        done: &mut Done,
     ) -> Result<Result<Answer, Error>, StoreError> {
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
@@ -56,7 +56,7 @@ impl Kernel {
             rerun_of,
             request_key: start.request_key.as_deref(),
         };
-        self.begin(&birth, now, done)?;
+        self.begin(&birth, now)?;
         Ok(Ok(Answer::Started(start.id)))
     }
 
@@ -74,7 +74,8 @@ impl Kernel {
         if same_hash && self.store.payload(found, Wanted::Inputs)? == *inputs {
             return Ok(Ok(Answer::Started(run)));
         }
-        let message = format!("the request key `{key}` belongs to run {run}, which was started with something else");
+        let message =
+            format!("the request key `{key}` belongs to run {run}, which was started with something else");
         Ok(Err(Error::Conflict(message)))
     }
 
@@ -95,10 +96,12 @@ impl Kernel {
                 };
                 Ok(Ok((self.compiled(definition.id)?, None, None, None)))
             }
-            StartOf::Inline { spec, source } => match self.define(spec, source, &start.principal.id, true, now)? {
-                Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
-                Err(error) => Ok(Err(error)),
-            },
+            StartOf::Inline { spec, source } => {
+                match self.define(spec, source, &start.principal.id, true, now)? {
+                    Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
+                    Err(error) => Ok(Err(error)),
+                }
+            }
             StartOf::Rerun { of, reuse_except } => {
                 let Some(key) = self.store.find_run(*of)? else { return Ok(Err(no_run(*of))) };
                 let head = self.store.head(key)?;
@@ -119,7 +122,6 @@ impl Kernel {
         parent: RunKey,
         child: Spawned,
         now: Millis,
-        done: &mut Done,
     ) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&parent) else { return Ok(()) };
         let principal = entry.principal.clone();
@@ -139,11 +141,11 @@ impl Kernel {
             rerun_of: None,
             request_key: None,
         };
-        self.begin(&birth, now, done)
+        self.begin(&birth, now)
     }
 
-    /// Creates a run, writes its first event and lets its first steps begin.
-    fn begin(&mut self, birth: &Birth<'_>, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+    /// Creates a run and lets its first steps begin; its first event is written with theirs.
+    fn begin(&mut self, birth: &Birth<'_>, now: Millis) -> Result<(), StoreError> {
         let plan = &birth.compiled.plan;
         let key = self.store.create_run(&NewRun {
             id: birth.id,
@@ -156,7 +158,6 @@ impl Kernel {
             request_key: birth.request_key,
             now,
         })?;
-        let mut head: Head = self.store.head(key)?;
         let started = Event::RunStarted {
             definition: plan.name.clone(),
             version: birth.compiled.version,
@@ -168,18 +169,30 @@ impl Kernel {
         };
         let mut run = Run::default();
         run.apply(plan, &started);
-        let appended = self.store.append(&mut head, &run, &[Record::plain(started)], now)?;
-        done.events.extend(appended.events);
-        self.values.put(key, Wanted::Inputs, birth.inputs.clone());
-        self.touched.insert(key);
+        let parent = birth.parent.as_ref();
+        let head = Head {
+            key,
+            id: birth.id,
+            definition: birth.compiled.id,
+            principal: birth.principal.clone(),
+            parent: parent.map(|(run, step)| (*run, step.n, step.attempt)),
+            depth: parent.map_or(0, |(_, step)| step.depth),
+            rerun: birth.rerun.clone(),
+            seq: 0,
+            hash: Hash([0; 32]),
+            status: RunStatus::Pending,
+        };
         let entry = Entry {
             head,
             run,
             compiled: birth.compiled.clone(),
             principal: Arc::new(birth.principal.clone()),
             reusable: None,
+            unwritten: vec![Record::plain(started)],
             parked: false,
         };
+        self.values.put(key, Wanted::Inputs, birth.inputs.clone());
+        self.touched.insert(key);
         self.runs.insert(key, entry);
         self.follow_ups.push_back((key, Input::Begin));
         Ok(())
