@@ -1,0 +1,103 @@
+//! What the database itself refuses, whatever the program around it does.
+
+use rusqlite::Connection;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, Payload, Record, Run};
+use steprail_store::sqlite::{Options, SqliteStore};
+use steprail_store::{NewDefinition, NewRun, Principal, RunId, Store, StoreError};
+use tempfile::TempDir;
+
+const SPEC: &str = r#"{"name":"one","steps":[{"id":"a","tool":"demo__a"}]}"#;
+
+/// A database with one definition and one run that has begun.
+fn with_a_run() -> SqliteStore {
+    let mut store = SqliteStore::in_memory().expect("a database");
+    store.begin().expect("a transaction");
+    let new = NewDefinition { name: "one", hash: Hash([1; 32]), spec_json: SPEC, by: "ann", now: 1, hidden: false };
+    let definition = store.define(&new).expect("a definition");
+    let inputs = Payload::new(serde_json::json!({}));
+    let principal = Principal::user("ann");
+    let key = store
+        .create_run(&NewRun {
+            id: RunId(uuid::Uuid::from_u128(7)),
+            definition: definition.id,
+            principal: &principal,
+            inputs: &inputs,
+            parent: None,
+            rerun: None,
+            interruptible: false,
+            request_key: None,
+            now: 1,
+        })
+        .expect("a run");
+    let mut head = store.head(key).expect("a head");
+    let plan = steprail_core::load(&steprail_core::source::Source::new("one", SPEC)).plan.expect("a plan");
+    let mut run = Run::default();
+    let started = Event::RunStarted {
+        definition: "one".into(),
+        version: 1,
+        hash: Hash([1; 32]),
+        by: "ann".into(),
+        inputs: inputs.hash(),
+        parent: None,
+        rerun_of: None,
+    };
+    run.apply(&plan, &started);
+    store.append(&mut head, &run, &[Record::plain(started)], 1).expect("an event");
+    store.commit().expect("a commit");
+    store
+}
+
+fn refused(connection: &Connection, sql: &str) -> String {
+    connection.execute_batch(sql).expect_err("it must be refused").to_string()
+}
+
+#[test]
+fn history_and_endings_cannot_be_rewritten() {
+    let store = with_a_run();
+    let connection = store.connection();
+    let said = [
+        "UPDATE workflow_events SET body = '{}'",
+        "DELETE FROM workflow_events",
+        "UPDATE workflow_definitions SET spec_json = '{}'",
+        "UPDATE workflow_runs SET status = 'done'",
+        "UPDATE workflow_runs SET status = 'completed'",
+        "UPDATE workflow_runs SET seq = 'many'",
+        "INSERT INTO workflow_events (run_id, seq, at, body, hash) VALUES (1, 1, 1, '{}', zeroblob(32))",
+    ]
+    .map(|sql| format!("{sql}\n  {}", refused(connection, sql)));
+    connection.execute_batch("UPDATE workflow_runs SET status = 'failed', completed_at = 2").expect("an end");
+    let revived = refused(connection, "UPDATE workflow_runs SET status = 'running', completed_at = NULL");
+    insta::assert_snapshot!(format!("{}\nafter the end\n  {revived}", said.join("\n")));
+}
+
+#[test]
+fn workflows_and_steps_can_be_read_as_two_tables() {
+    let store = with_a_run();
+    let connection = store.connection();
+    let columns = |view: &str| {
+        let statement = connection.prepare(&format!("SELECT * FROM {view}")).expect("a view");
+        statement.column_names().collect::<Vec<_>>().join(", ")
+    };
+    insta::assert_snapshot!(format!("{}\n{}", columns("workflows"), columns("workflow_steps")));
+    let (name, status): (String, String) = connection
+        .query_row("SELECT name, status FROM workflows", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .expect("a row");
+    assert_eq!((name.as_str(), status.as_str()), ("one", "running"));
+}
+
+#[test]
+fn a_database_is_opened_again_but_not_twice_and_not_from_the_future() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("test.db");
+    let options = Options { address: Some("127.0.0.1:7000".to_owned()), ..Options::default() };
+    let first = SqliteStore::open(&path, &options).expect("a database");
+    let second = SqliteStore::open(&path, &Options::default()).expect_err("it is in use");
+    let pid = std::process::id();
+    assert!(second.to_string().contains(&format!("process {pid} at 127.0.0.1:7000")), "{second}");
+    drop(first);
+    drop(SqliteStore::open(&path, &options).expect("it is free again"));
+    Connection::open(&path).expect("a file").pragma_update(None, "user_version", 99).expect("a newer format");
+    let newer = SqliteStore::open(&path, &options).expect_err("it is from the future");
+    assert!(matches!(newer, StoreError::Newer { found: 99, known: 1 }), "{newer}");
+}
