@@ -195,6 +195,7 @@ impl Driver {
         self.fault.send_replace(Some(fault.clone()));
         // Nobody knows what a commit that failed so has reached: only a new start can tell from the file.
         if let StoreError::Io(_) = fault {
+            self.kernel.give_up(&fault);
             self.halted = Some(fault);
             self.backlog = Backlog::default();
             return;

@@ -141,6 +141,12 @@ impl Kernel {
         Ok(due)
     }
 
+    /// Tells everybody who waits for a run that it does not go on.
+    pub fn give_up(&mut self, fault: &StoreError) {
+        let waiters = std::mem::take(&mut self.waiters).into_values();
+        waiters.flatten().for_each(|reply| reply.send(Err(Error::Storage(fault.clone()))));
+    }
+
     /// No further calls are begun: the engine is about to stop.
     pub fn stop_admitting(&mut self) {
         self.flights.close();
