@@ -180,6 +180,7 @@ impl Driver {
         match handled.fault {
             Some(fault) => self.fault_found(fault, handled.retry),
             None if self.halted.is_none()
+                && !self.kernel.has_damage()
                 && self.backlog.again_at.is_none()
                 && self.fault.borrow().is_some() =>
             {
@@ -200,6 +201,10 @@ impl Driver {
             self.backlog = Backlog::default();
             return;
         }
+        // What is damaged stays so; everything else goes on.
+        if !fault.may_pass() {
+            return;
+        }
         // Alarms are still in the store; only what came from outside has to be kept.
         let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
         self.backlog.requests.extend(kept);
@@ -213,7 +218,7 @@ impl Driver {
         if self.backlog.again_at.is_some_and(|at| at <= Instant::now()) {
             self.backlog.again_at = None;
             let kept = std::mem::take(&mut self.backlog.requests);
-            if kept.is_empty() && batch.is_empty() {
+            if kept.is_empty() && batch.is_empty() && !self.kernel.has_damage() {
                 // Nothing to write: an alarm, if there is one, shows whether the store works again.
                 self.fault.send_replace(None);
             }

@@ -1,5 +1,6 @@
 //! The handle to an engine: what can be done with it, in the words of every surface.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -401,6 +402,18 @@ impl Engine {
             Answer::Count(left) => Ok(left),
             _ => Ok(0),
         }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Engine")
+    }
+}
+
+impl fmt::Debug for RunHandle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "RunHandle({})", self.id)
     }
 }
 

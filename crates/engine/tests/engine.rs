@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    Authorizer, BoxFuture, Engine, Error, Failure, FailureKind, Limits, ListRuns, ManualClock, Options, Principal,
-    RunStatus, SqliteStore, Start, ToolCall, Tools,
+    Authorizer, BoxFuture, Engine, Error, Failure, FailureKind, Limits, ListRuns, ManualClock, Options,
+    Principal, RunStatus, SqliteStore, Start, ToolCall, Tools,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -54,14 +54,15 @@ async fn a_definition_is_stored_started_and_waited_for() {
     assert_eq!(same.version, 1, "the same definition is the same version");
     let (second, _) = engine.define(&ECHO.replace("said", "spoke"), &ann()).await.expect("defined");
     assert_eq!(second.version, 2);
-    let run = engine.start(Start::named("echo", ann()).inputs(json!({ "text": "hi" }))).await.expect("started");
+    let run =
+        engine.start(Start::named("echo", ann()).inputs(json!({ "text": "hi" }))).await.expect("started");
     let view = run.wait().await.expect("ended");
     assert_eq!(view.run.status, RunStatus::Completed);
     let output: Value = serde_json::from_str(view.run.output.expect("an output").get()).expect("json");
     assert_eq!(output, json!({ "spoke": "hi", "run": run.id().to_string(), "by": "ann" }));
     assert_eq!((view.run.version, view.steps.len(), view.steps[0].status.as_str()), (2, 1, "done"));
     engine.delete_definition("echo").await.expect("deleted");
-    let gone = engine.start(Start::named("echo", ann())).await.err().expect("an error");
+    let gone = engine.start(Start::named("echo", ann())).await.expect_err("an error");
     assert_eq!((gone.code(), gone.to_string()), ("not_found", "there is no definition `echo`".to_owned()));
 }
 
@@ -69,7 +70,8 @@ async fn a_definition_is_stored_started_and_waited_for() {
 async fn what_does_not_fit_is_refused_with_every_reason() {
     let place = Place::new();
     let engine = place.engine(echo());
-    let invalid = engine.define("name: x\nsteps:\n  - { id: a, tol: b }\n", &ann()).await.err().expect("an error");
+    let invalid =
+        engine.define("name: x\nsteps:\n  - { id: a, tol: b }\n", &ann()).await.expect_err("an error");
     assert!(matches!(&invalid, Error::Invalid(found) if !found.is_empty()), "{invalid}");
     let wrong = engine.start(Start::inline(ECHO, ann()).inputs(json!({ "text": 1, "more": 2 }))).await.err();
     assert_eq!(
@@ -87,8 +89,9 @@ async fn a_repeated_start_is_the_first_run() {
     let again = engine.start(start.clone()).await.expect("started");
     assert_eq!(first.id(), again.id());
     let other_inputs = start.inputs(json!({ "text": "ho" }));
-    assert_eq!(engine.start(other_inputs).await.err().expect("an error").code(), "conflict");
-    let other = Start::inline(ECHO, Principal::user("bob")).inputs(json!({ "text": "hi" })).request_key("order 7");
+    assert_eq!(engine.start(other_inputs).await.expect_err("an error").code(), "conflict");
+    let other =
+        Start::inline(ECHO, Principal::user("bob")).inputs(json!({ "text": "hi" })).request_key("order 7");
     assert_ne!(engine.start(other).await.expect("started").id(), first.id(), "keys belong to their user");
 }
 
@@ -153,7 +156,8 @@ async fn no_more_calls_at_once_than_allowed() {
         }
     });
     let limits = Limits { calls: 5, calls_per_definition: 4, calls_per_server: 3, ..Limits::default() };
-    let engine = Engine::builder().store(place.store()).tools(tools).limits(limits).spawn().expect("an engine");
+    let engine =
+        Engine::builder().store(place.store()).tools(tools).limits(limits).spawn().expect("an engine");
     let items: Vec<u32> = (0..40).collect();
     let text = format!(
         "name: many\nsteps:\n  - id: each\n    kind: foreach\n    items: {items:?}\n    concurrency: 20\n    steps: [{{ id: c, tool: demo__count }}]\n"
@@ -206,7 +210,8 @@ async fn a_run_does_what_its_starter_may() {
     let engine =
         Engine::builder().store(place.store()).tools(echo()).authorizer(OnlyBob).spawn().expect("an engine");
     let text = "name: e\nsteps:\n  - { id: e, tool: demo__echo, retry: 3 }\n";
-    let denied = engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
+    let denied =
+        engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
     let error = denied.run.error.expect("an error");
     assert_eq!((error.kind, &*error.message), (FailureKind::Permission, "ann may not call demo__echo"));
     assert_eq!(denied.steps.len(), 1, "a missing right is not retried");
@@ -220,7 +225,8 @@ async fn time_that_passes_while_the_engine_is_down_counts() {
     let place = Place::new();
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
     let text = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n  - { id: e, tool: demo__echo }\n";
-    let start = |engine: Engine| async move { engine.start(Start::inline(text, ann())).await.expect("started") };
+    let start =
+        |engine: Engine| async move { engine.start(Start::inline(text, ann())).await.expect("started") };
     let builder = || Engine::builder().store(place.store()).tools(echo()).clock(clock.clone());
     let engine = builder().spawn().expect("an engine");
     let run = start(engine.clone()).await.id();
@@ -247,11 +253,14 @@ async fn old_runs_are_deleted_and_the_rest_is_kept() {
     let gate = "name: gate\nsteps:\n  - { id: g, kind: approve }\n";
     let open = engine.start(Start::inline(gate, ann())).await.expect("started");
     clock.advance(86_400_000);
-    assert_eq!(engine.purge(Duration::from_secs(86_400)).await.expect("purged"), 250);
+    assert_eq!(engine.purge(Duration::from_hours(24)).await.expect("purged"), 250);
     let left = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
     assert_eq!(left.iter().map(|run| run.run_id).collect::<Vec<_>>(), [open.id()]);
     let mut events = engine.subscribe(None, 0);
-    assert!(events.next().await.expect("an event").expect("an event").id > 1_000, "numbers are not used again");
+    assert!(
+        events.next().await.expect("an event").expect("an event").id > 1_000,
+        "numbers are not used again"
+    );
 }
 
 #[tokio::test]
@@ -262,16 +271,20 @@ async fn decisions_at_gates_are_listed_and_made_once() {
     let run = engine.start(Start::inline(text, ann())).await.expect("started");
     let open = engine.approvals(10).await.expect("a list");
     assert_eq!((open.len(), open[0].prompt.as_str(), open[0].run_id), (1, "Go?", run.id()));
-    let own = engine.approve(run.id(), "gate", &ann(), None, None).await.err().expect("an error");
+    let own = engine.approve(run.id(), "gate", &ann(), None, None).await.expect_err("an error");
     assert_eq!(own.code(), "denied");
     let stale = steprail_core::plan::Hash([7; 32]);
     let bob = Principal::user("bob");
-    let stale = engine.approve(run.id(), "gate", &bob, None, Some(stale)).await.err().expect("an error");
+    let stale = engine.approve(run.id(), "gate", &bob, None, Some(stale)).await.expect_err("an error");
     assert_eq!(stale.code(), "conflict");
-    engine.approve(run.id(), "gate", &bob, Some("fine".to_owned()), Some(open[0].digest)).await.expect("approved");
+    engine
+        .approve(run.id(), "gate", &bob, Some("fine".to_owned()), Some(open[0].digest))
+        .await
+        .expect("approved");
     let view = run.wait().await.expect("ended");
     assert_eq!(view.run.output.expect("an output").get(), r#"{"approved":true,"by":"bob","reason":"fine"}"#);
-    let late = engine.deny(run.id(), "gate", &Principal::user("eve"), None, None).await.err().expect("an error");
+    let late =
+        engine.deny(run.id(), "gate", &Principal::user("eve"), None, None).await.expect_err("an error");
     assert_eq!(late.to_string(), "`gate` was already approved by bob");
 }
 
@@ -285,8 +298,12 @@ async fn interrupted_runs_are_resumed_together() {
     }
     engine.shutdown().await.expect("shut down");
     drop(engine);
-    let engine =
-        Engine::builder().store(place.store()).tools(echo()).recover_as_interrupted().spawn().expect("an engine");
+    let engine = Engine::builder()
+        .store(place.store())
+        .tools(echo())
+        .recover_as_interrupted()
+        .spawn()
+        .expect("an engine");
     assert_eq!(engine.resume_interrupted(&ann()).await.expect("resumed"), 3);
     let running = ListRuns { status: Some(RunStatus::Running), limit: 10, ..ListRuns::default() };
     assert_eq!(engine.list(running).await.expect("a list").len(), 3);

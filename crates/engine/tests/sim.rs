@@ -314,7 +314,7 @@ impl Sim {
             }
             (_, Phase::Gate { .. }) => {
                 if self.rng.u8(0..4) == 0 {
-                    return self.decide_on_something_else(run, path);
+                    return self.decide_on_something_else(run, &path);
                 }
                 let approved = self.rng.u8(0..4) != 0;
                 Action::Decide { run, path, approved, by, reason: None, digest: None }
@@ -340,10 +340,10 @@ impl Sim {
     }
 
     /// Somebody decides on what they saw, which is not what would run.
-    fn decide_on_something_else(&mut self, run: RunId, path: String) {
+    fn decide_on_something_else(&mut self, run: RunId, path: &str) {
         let digest = Some(Hash([7; 32]));
         let by = Principal::user("bob");
-        let action = Action::Decide { run, path: path.clone(), approved: true, by, reason: None, digest };
+        let action = Action::Decide { run, path: path.to_owned(), approved: true, by, reason: None, digest };
         if let Some(Ok(_)) = self.ask(action) {
             self.broken.push(format!("{path}: approved by somebody who saw something else"));
         }
@@ -443,20 +443,11 @@ impl Sim {
         let skips_effects = !self.quiet && self.rng.u8(0..40) == 0;
         if skips_effects {
             self.tell(format_args!("dead right after a commit"));
-            self.answer_only(&handled);
+            answer_only(&handled);
             self.die_now();
             return;
         }
         self.carry_out(handled);
-    }
-
-    /// An answer may have left before the process died; what it says must hold.
-    fn answer_only(&mut self, handled: &Handled) {
-        for effect in &handled.effects {
-            if let Effect::Answer(reply, answer) = effect {
-                reply.send(answer.clone());
-            }
-        }
     }
 
     fn carry_out(&mut self, handled: Handled) {
@@ -642,7 +633,7 @@ impl Sim {
             Event::RunStarted { by, .. } => Some(by.to_string()),
             _ => None,
         });
-        let rows: Vec<(String, Option<String>, Option<String>, Option<String>)> = {
+        let rows: Vec<Decision> = {
             let store = self.store.lock().expect("the store");
             let mut statement = store
                 .connection()
@@ -758,3 +749,15 @@ fn answer(order: &CallOrder) -> Value {
         _ => json!({ "text": "T", "count": 1, "items": [1, 2], "path": &*order.path }),
     }
 }
+
+/// An answer may have left before the process died; what it says must hold.
+fn answer_only(handled: &Handled) {
+    for effect in &handled.effects {
+        if let Effect::Answer(reply, answer) = effect {
+            reply.send(answer.clone());
+        }
+    }
+}
+
+/// A yes at a gate: the path, what was seen, by whom, and what ran.
+type Decision = (String, Option<String>, Option<String>, Option<String>);

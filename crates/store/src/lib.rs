@@ -67,7 +67,7 @@ pub trait Store: Send {
         records: &[Record],
         now: Millis,
     ) -> Result<Appended, StoreError>;
-    /// The log of a run after an event.
+    /// The log of a run after an event. A log whose hashes do not fit is damaged.
     fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
     /// A payload.
     fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;

@@ -64,6 +64,9 @@ impl Kernel {
     /// Finds a run and brings it into memory.
     fn find(&mut self, run: RunId) -> Result<Option<RunKey>, StoreError> {
         let Some(key) = self.store.find_run(run)? else { return Ok(None) };
+        if let Some(damage) = self.damaged.get(&key) {
+            return Err(damage.clone());
+        }
         self.load(key)?;
         self.touched.insert(key);
         Ok(Some(key))

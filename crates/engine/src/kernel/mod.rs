@@ -17,10 +17,11 @@ pub use definitions::Compiled;
 pub use effects::{CallId, CallOrder, Effect};
 pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
 use steprail_store::{Head, RunId, RunKey, Store, StoreError, StoredEvent};
 
@@ -65,6 +66,10 @@ pub struct Kernel {
     /// What follows in the same transaction.
     follow_ups: VecDeque<(RunKey, Input)>,
     next_alarm: NextAlarm,
+    /// The run that is being handled.
+    at: Option<RunKey>,
+    /// Runs that cannot go on because what is stored of them is damaged. The others do.
+    damaged: BTreeMap<RunKey, StoreError>,
 }
 
 /// When the next alarm is due, as long as nothing has changed it.
@@ -118,6 +123,8 @@ impl Kernel {
             touched: BTreeSet::new(),
             follow_ups: VecDeque::new(),
             next_alarm: NextAlarm::Unknown,
+            at: None,
+            damaged: BTreeMap::new(),
         })
     }
 
@@ -136,7 +143,10 @@ impl Kernel {
         if let NextAlarm::Known(due) = self.next_alarm {
             return Ok(due);
         }
-        let due = self.store.next_alarm()?;
+        let due = match self.damaged.len() {
+            0 => self.store.next_alarm()?,
+            _ => self.sound_alarms(Millis::MAX)?.first().map(|alarm| alarm.due),
+        };
         self.next_alarm = NextAlarm::Known(due);
         Ok(due)
     }
@@ -157,11 +167,14 @@ impl Kernel {
     pub fn handle(&mut self, requests: Vec<Request>, now: Millis) -> Handled {
         let mut handled = Handled::default();
         if let Err(error) = self.transact(&requests, now, &mut handled) {
-            self.forget();
+            self.forget(&error);
             match <[Request; 1]>::try_from(requests) {
                 Ok([request]) => refuse(request, error, &mut handled),
                 Err(requests) if requests.is_empty() => handled.fault = Some(error),
-                Err(requests) => self.one_by_one(requests, now, &mut handled),
+                Err(requests) => {
+                    handled.fault = Some(error).filter(|error| !error.may_pass());
+                    self.one_by_one(requests, now, &mut handled);
+                }
             }
         }
         handled
@@ -211,6 +224,7 @@ impl Kernel {
             self.follow_up(now, &mut done)?;
         }
         self.admit_waiting(now, &mut done)?;
+        self.at = None;
         self.store.commit()?;
         for (request, answer) in requests.iter().zip(answers) {
             match (&request.reply, answer) {
@@ -266,6 +280,12 @@ impl Kernel {
 
     /// Gives a run an input, and writes what follows from it.
     fn input(&mut self, key: RunKey, input: Input, now: Millis, done: &mut Done) -> Result<bool, StoreError> {
+        match (self.damaged.get(&key), &input) {
+            // What another run gave must not be lost.
+            (Some(damage), Input::ChildEnded { .. }) => return Err(damage.clone()),
+            (Some(_), _) => return Ok(false),
+            (None, _) => {}
+        }
         self.load(key)?;
         self.touched.insert(key);
         let Some(entry) = self.runs.get_mut(&key) else { return Ok(false) };
@@ -344,6 +364,7 @@ impl Kernel {
 
     /// Brings a run into memory.
     fn load(&mut self, key: RunKey) -> Result<(), StoreError> {
+        self.at = Some(key);
         if let Some(entry) = self.runs.get_mut(&key) {
             entry.parked = false;
             return Ok(());
@@ -351,11 +372,13 @@ impl Kernel {
         let head = self.store.head(key)?;
         let compiled = self.compiled(head.definition)?;
         let mut run = Run::default();
+        let mut last = Hash([0; 32]);
         for event in self.store.events(key, 0)? {
             run.apply(&compiled.plan, &event.event);
+            last = event.hash;
         }
-        if run.seq() != head.seq {
-            return Err(StoreError::Corrupt(format!("the log of run {} has gaps", head.id)));
+        if run.seq() != head.seq || last != head.hash {
+            return Err(StoreError::Corrupt(format!("the log of run {} is not what was written", head.id)));
         }
         let principal = Arc::new(head.principal.clone());
         self.runs.insert(
@@ -390,9 +413,17 @@ impl Kernel {
         }
     }
 
+    /// Whether some runs cannot go on.
+    pub fn has_damage(&self) -> bool {
+        !self.damaged.is_empty()
+    }
+
     /// Drops what was decided but not stored.
-    fn forget(&mut self) {
+    fn forget(&mut self, error: &StoreError) {
         self.store.rollback();
+        if let (Some(run), StoreError::Corrupt(_) | StoreError::Other(_)) = (self.at.take(), error) {
+            self.damaged.insert(run, error.clone());
+        }
         self.follow_ups.clear();
         self.next_alarm = NextAlarm::Unknown;
         for key in std::mem::take(&mut self.touched) {
@@ -438,7 +469,7 @@ fn end_of(record: &Record) -> Option<RunStatus> {
 fn refuse(request: Request, error: StoreError, handled: &mut Handled) {
     if let Some(reply) = &request.reply {
         handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
-    } else {
+    } else if error.may_pass() {
         handled.retry.push(request);
     }
     handled.fault = Some(error);

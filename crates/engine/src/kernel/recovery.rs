@@ -1,7 +1,7 @@
 //! After a restart: every run goes on where its log ends. Alarms fire here too: waking up is waking up.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis};
-use steprail_store::{RunKey, StoreError};
+use steprail_store::{Alarm, RunKey, StoreError};
 
 use super::request::Interrupt;
 use super::{Done, Kernel, NextAlarm};
@@ -20,10 +20,10 @@ impl Kernel {
             None => self.store.active_runs(after, RECOVERY_BATCH)?,
             Some(which) => self.store.unfinished_runs(which == Interrupt::All, after, RECOVERY_BATCH)?,
         };
-        for run in &runs {
+        for run in runs.iter().filter(|run| !self.damaged.contains_key(run)).copied().collect::<Vec<_>>() {
             match interrupt {
-                Some(_) => drop(self.input(*run, Input::Interrupt, now, done)?),
-                None => self.pick_up(*run, now, done)?,
+                Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
+                None => self.pick_up(run, now, done)?,
             }
             self.follow_up(now, done)?;
         }
@@ -43,10 +43,17 @@ impl Kernel {
         self.input(key, Input::Admitted, now, done).map(drop)
     }
 
+    /// Alarms whose time has come, but for those of runs that are damaged.
+    pub(super) fn sound_alarms(&mut self, now: Millis) -> Result<Vec<Alarm>, StoreError> {
+        let mut alarms = self.store.due_alarms(now, BATCH + self.damaged.len())?;
+        alarms.retain(|alarm| !self.damaged.contains_key(&alarm.run));
+        Ok(alarms)
+    }
+
     /// Fires alarms whose time has come, oldest first. What they set off is written with them.
     pub(super) fn fire_alarms(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.next_alarm = NextAlarm::Unknown;
-        for alarm in self.store.due_alarms(now, BATCH)? {
+        for alarm in self.sound_alarms(now)? {
             self.store.drop_alarm(&alarm)?;
             self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
             self.follow_up(now, done)?;

@@ -1,7 +1,7 @@
 //! How a run begins.
 
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Input, Millis, Parent, Payload, Record, Run, RunStatus};
+use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, Wanted};
 
@@ -124,6 +124,11 @@ impl Kernel {
         now: Millis,
     ) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&parent) else { return Ok(()) };
+        // The decision that asked for it may have stopped the step again.
+        let live = entry.run.live().get(&child.step.n);
+        if !live.is_some_and(|live| matches!(live.phase, Phase::Child { .. })) {
+            return Ok(());
+        }
         let principal = entry.principal.clone();
         let of = Parent {
             run: entry.head.id.to_string().into(),

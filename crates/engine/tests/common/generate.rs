@@ -11,6 +11,7 @@ use steprail_core::source::Source;
 
 /// What may be generated; the default is everything.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each lets a kind or a policy be left out")]
 pub(crate) struct Options {
     /// `approve` and `needs_human`.
     pub gates: bool,

@@ -37,6 +37,7 @@ struct Laws<'l> {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the step")]
 struct Step {
     id: String,
     key: Option<String>,
@@ -80,7 +81,7 @@ impl Laws<'_> {
         step.ended |= event.ends_step();
         match event {
             Event::StepReady { place, .. } | Event::KeyAwaited { place, .. } => {
-                step.id = place.id.to_string()
+                step.id = place.id.to_string();
             }
             Event::StepStarted { place, what, until, .. } => {
                 step.id = place.id.to_string();
@@ -105,10 +106,8 @@ impl Laws<'_> {
             Event::StepCompleted { from: None, .. } if step.blocks_ended < step.blocks => {
                 self.broken.push(format!("{path}: done before its blocks were"));
             }
-            Event::StepCompleted { from: None, .. } => {
-                if step.due.take().is_some_and(|due| at < due) {
-                    self.broken.push(format!("{path}: woke early"));
-                }
+            Event::StepCompleted { from: None, .. } if step.due.take().is_some_and(|due| at < due) => {
+                self.broken.push(format!("{path}: woke early"));
             }
             Event::RetryScheduled { error, due, .. } => {
                 step.due = Some(*due);
@@ -149,10 +148,8 @@ impl Laws<'_> {
                     self.broken.push(format!("{path}: approved after the time was up"));
                 }
             }
-            Event::ApprovalDenied { by: None, .. } => {
-                if step.until.is_some_and(|until| at < until) {
-                    self.broken.push(format!("{path}: expired early"));
-                }
+            Event::ApprovalDenied { by: None, .. } if step.until.is_some_and(|until| at < until) => {
+                self.broken.push(format!("{path}: expired early"));
             }
             _ => {}
         }

@@ -141,7 +141,8 @@ impl Bench {
         let loaded = steprail_core::load(&steprail_core::source::Source::new("definition", text));
         assert!(loaded.plan.is_some(), "{:?}\n{text}", loaded.diagnostics);
         let spec = loaded.spec.expect("a spec").to_canonical_json();
-        let (answer, _) = self.ask(Action::Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() });
+        let (answer, _) =
+            self.ask(Action::Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() });
         assert!(matches!(answer, Some(Ok(Answer::Defined(_)))), "{answer:?}");
     }
 

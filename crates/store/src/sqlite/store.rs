@@ -6,8 +6,8 @@ use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
 use super::{SqliteStore, rows};
 use crate::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, RunId, RunKey,
-    Store, StoreError, StoredEvent, Wanted,
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, RunId,
+    RunKey, Store, StoreError, StoredEvent, Wanted, link,
 };
 
 impl SqliteStore {
@@ -219,7 +219,16 @@ impl Store for SqliteStore {
             "SELECT {} FROM workflow_events e WHERE e.run_id = ?1 AND e.seq > ?2 ORDER BY e.seq",
             rows::EVENT
         );
-        self.all(&sql, params![run.0, after], |row| rows::event(id, row))
+        let mut before = self.hash_of(run, after)?;
+        self.all(&sql, params![run.0, after], |row| {
+            let event = rows::event(id, row)?;
+            let body = row.get_ref(3)?.as_str().map_err(rows::damaged)?;
+            before = link(&before, Link { run: id, seq: event.seq, at: event.at, body });
+            if before != event.hash {
+                return Err(StoreError::Corrupt(format!("event {} of run {id} was changed", event.seq)));
+            }
+            Ok(event)
+        })
     }
 
     fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError> {
@@ -353,6 +362,15 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
+    /// The hash that the event after this one builds on.
+    fn hash_of(&self, run: RunKey, seq: u64) -> Result<Hash, StoreError> {
+        let sql = "SELECT hash FROM workflow_events WHERE run_id = ?1 AND seq = ?2";
+        let found = self.one(sql, params![run.0, seq], |row| {
+            rows::hash_from_bytes(row.get_ref(0)?.as_blob().map_err(rows::damaged)?)
+        })?;
+        Ok(found.unwrap_or(Hash([0; 32])))
+    }
+
     /// The value that an event carries.
     fn noted(&self, run: RunKey, seq: u64) -> Result<Payload, StoreError> {
         let sql = "SELECT body FROM workflow_events WHERE run_id = ?1 AND seq = ?2";

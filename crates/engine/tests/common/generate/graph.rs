@@ -109,18 +109,13 @@ impl Writer<'_> {
         let mut furthest = at + 1;
         let mut cases = Vec::new();
         for _ in 0..self.rng.u32(1..3) {
-            let to = if self.chance(30) {
-                self.rng.usize(0..=at)
-            } else {
-                self.rng.usize(at + 1..chain.ids.len())
-            };
+            let back = self.chance(30);
+            let to = self.rng.usize(if back { 0..at + 1 } else { at + 1..chain.ids.len() });
             furthest = furthest.max(to);
-            let condition = if to <= at && has_result && own.gives == Gives::Flag {
-                "result == again".to_owned()
-            } else {
-                self.endless |= to <= at;
-                self.condition(seen, has_result)
-            };
+            let ends_by_itself = has_result && own.gives == Gives::Flag;
+            self.endless |= back && !ends_by_itself;
+            let again = "result == again".to_owned();
+            let condition = if back && ends_by_itself { again } else { self.condition(seen, has_result) };
             cases.push(json!({ "if": condition, "then": chain.ids[to] }));
         }
         // Whatever the conditions say, the next step must be one that something leads to.

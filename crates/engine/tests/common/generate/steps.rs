@@ -105,7 +105,7 @@ impl Writer<'_> {
             43..47 if self.options.sleeps => self.sleep(&mut step, place.seen),
             47..51 if self.options.waits => self.wait(&mut step, id, place.seen),
             51..60 if self.children > 0 => self.workflow(&mut step, place.seen),
-            60..63 => self.pass(&mut step),
+            60..63 => pass(&mut step),
             _ => self.tool(&mut step, place.seen),
         };
         let goes_on = self.on_error(&mut step, place.later);
@@ -332,11 +332,11 @@ impl Writer<'_> {
         }
         Gives::Other
     }
+}
 
-    pub(super) fn pass(&mut self, step: &mut Map<String, Value>) -> Gives {
-        step.insert("kind".into(), "pass".into());
-        Gives::Other
-    }
+fn pass(step: &mut Map<String, Value>) -> Gives {
+    step.insert("kind".into(), "pass".into());
+    Gives::Other
 }
 
 /// The step that a step may jump to.

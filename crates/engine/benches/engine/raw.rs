@@ -1,0 +1,220 @@
+//! The limits of this machine: the disk, and SQLite with the rows that the engine writes for one step.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::{CachedStatement, Connection, params};
+use steprail_core::plan::Hash;
+use steprail_core::run::Payload;
+use steprail_engine::{Durability, RunId};
+use steprail_store::{NewDefinition, NewRun, Store};
+
+use crate::stage::{Stage, database, open, own_time, user, word};
+use crate::table::{Line, Table, each, rate, time};
+
+/// Steps that are written in one transaction.
+pub(crate) const BATCH: usize = 256;
+
+pub(crate) fn limits(stage: &Stage, table: &mut Table) {
+    let count = stage.size(1_000);
+    let synced = stage.best(|| each(syncs(stage, count), count));
+    table.add(&Line::new("append 4 KiB and fsync", time(synced)));
+    for durability in [Durability::Full, Durability::Process] {
+        let one = stage.best(|| commit(stage, durability, count));
+        table.add(&Line::new(format!("a step's rows in one commit, {}", word(durability)), time(one)));
+    }
+    for durability in [Durability::Full, Durability::Process] {
+        let took = stage.best(|| batched(stage, durability, 1_000).clock);
+        let what = format!("a step's rows, {BATCH} steps in one commit, {}", word(durability));
+        table.add(&Line::new(what, format!("{:.0}/s", rate(10_000, took))));
+    }
+}
+
+fn syncs(stage: &Stage, count: usize) -> Duration {
+    let dir = stage.scratch();
+    let path = dir.path().join("appended");
+    let mut file = OpenOptions::new().append(true).create(true).open(path).expect("a file");
+    let page = [b'x'; 4_096];
+    let begun = Instant::now();
+    for _ in 0..count {
+        file.write_all(&page).expect("a page");
+        file.sync_data().expect("a sync");
+    }
+    begun.elapsed()
+}
+
+/// The time of a commit with the rows of one step.
+pub(crate) fn commit(stage: &Stage, durability: Durability, count: usize) -> Duration {
+    each(one_by_one(stage, durability, count, r#"{"ok":true}"#), count)
+}
+
+/// The time that the steps of one run take if each is a commit.
+pub(crate) fn one_by_one(stage: &Stage, durability: Durability, count: usize, output: &str) -> Duration {
+    let dir = stage.scratch();
+    let raw = Raw::new(&database(&dir), durability, 1);
+    let steps: Vec<Step> = (1..=count).map(|n| Step::new(1, n, output)).collect();
+    let begun = Instant::now();
+    steps.iter().for_each(|step| raw.write(std::slice::from_ref(step)));
+    begun.elapsed()
+}
+
+/// What it took: on the clock, and of the processor by the thread that writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    pub clock: Duration,
+    pub writer: Duration,
+}
+
+impl Took {
+    pub(crate) const MAX: Self = Self { clock: Duration::MAX, writer: Duration::MAX };
+
+    pub(crate) fn or_better(self, other: Self) -> Self {
+        Self { clock: self.clock.min(other.clock), writer: self.writer.min(other.writer) }
+    }
+}
+
+/// What ten steps of each of many runs take, a batch of runs at a time.
+pub(crate) fn batched(stage: &Stage, durability: Durability, runs: usize) -> Took {
+    let dir = stage.scratch();
+    let raw = Raw::new(&database(&dir), durability, runs);
+    let batches: Vec<Vec<Step>> = (1..=runs).step_by(BATCH).flat_map(|at| steps_of(at..runs + 1)).collect();
+    let (begun, before) = (Instant::now(), own_time());
+    batches.iter().for_each(|batch| raw.write(batch));
+    Took { clock: begun.elapsed(), writer: own_time().saturating_sub(before) }
+}
+
+/// Ten steps of a batch of runs: the first of each, then the second of each.
+fn steps_of(runs: Range<usize>) -> impl Iterator<Item = Vec<Step>> {
+    let output = r#"{"ok":true}"#;
+    (1..=10).map(move |n| runs.clone().take(BATCH).map(|run| Step::new(run, n, output)).collect())
+}
+
+/// What is bound to the statements of one step: it ends, and the next one begins.
+struct Step {
+    run: usize,
+    n: usize,
+    path: String,
+    next: String,
+    output: String,
+    events: [(usize, String); 2],
+    hash: [u8; 32],
+}
+
+impl Step {
+    fn new(run: usize, n: usize, output: &str) -> Self {
+        let hash = Hash::of(&[run.to_be_bytes(), n.to_be_bytes()].concat());
+        let (path, next, m) = (format!("s{n}"), format!("s{}", n + 1), n + 1);
+        let ended = format!(
+            r#"{{"type":"step_completed","step":{{"n":{n},"path":"{path}","attempt":1}},"output":"{hash}"}}"#
+        );
+        let key = &hash.to_string()[..32];
+        let began = format!(
+            r#"{{"type":"step_started","step":{{"n":{m},"path":"{next}","attempt":1}},"place":{{"id":"{next}","kind":"tool"}},"what":{{"kind":"call","tool":"demo__noop","args":"{hash}","key":"{key}"}}}}"#
+        );
+        let events = [(2 * n, ended), (2 * n + 1, began)];
+        Self { run, n, path, next, output: output.to_owned(), events, hash: hash.0 }
+    }
+}
+
+/// A database of the engine's, without the engine.
+struct Raw {
+    connection: Connection,
+}
+
+const NOW: i64 = 1_800_000_000_000;
+
+impl Raw {
+    fn new(path: &Path, durability: Durability, runs: usize) -> Self {
+        create_runs(path, durability, runs);
+        let connection = Connection::open(path).expect("a connection");
+        let synchronous = if durability == Durability::Full { "FULL" } else { "NORMAL" };
+        let settings = format!(
+            "PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4000;
+             PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -32768; PRAGMA trusted_schema = OFF;
+             PRAGMA cell_size_check = ON;"
+        );
+        connection.execute_batch(&settings).expect("settings");
+        let raw = Self { connection };
+        raw.first_steps(runs);
+        raw
+    }
+
+    fn statement(&self, sql: &str) -> CachedStatement<'_> {
+        self.connection.prepare_cached(sql).expect("a statement")
+    }
+
+    fn first_steps(&self, runs: usize) {
+        self.connection.execute_batch("BEGIN IMMEDIATE").expect("a transaction");
+        let mut insert = self.statement(INSERT_STEP);
+        for run in 1..=runs {
+            insert.execute(params![run, 1, "s1", "demo__noop", "{}", NOW]).expect("a step");
+        }
+        self.connection.execute_batch("COMMIT").expect("a commit");
+    }
+
+    /// Writes steps in one transaction.
+    fn write(&self, steps: &[Step]) {
+        let mut end = self.statement(END_STEP);
+        let mut insert = self.statement(INSERT_STEP);
+        let mut event = self.statement(INSERT_EVENT);
+        let mut run = self.statement(UPDATE_RUN);
+        self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
+        for step in steps {
+            end.execute(params![step.run, step.n, step.output, NOW]).expect("a step");
+            for (seq, body) in &step.events {
+                event.execute(params![step.run, seq, NOW, body, &step.hash[..]]).expect("an event");
+            }
+            let next = params![step.run, step.n + 1, step.next, "demo__noop", "{}", NOW];
+            insert.execute(next).expect("a step");
+            let last = step.events[1].0;
+            run.execute(params![step.run, last, &step.hash[..], NOW, step.path]).expect("a run");
+        }
+        self.statement("COMMIT").execute([]).expect("a commit");
+    }
+}
+
+const END_STEP: &str = "UPDATE workflow_step_runs SET status = 'done', output_json = ?3, error_json = NULL,
+    completed_at = ?4 WHERE run_id = ?1 AND n = ?2 AND attempt = 1 AND completed_at IS NULL";
+const INSERT_STEP: &str = "INSERT INTO workflow_step_runs
+    (run_id, n, attempt, path, step_id, kind, tool, status, input_json, ready_at, started_at)
+    VALUES (?1, ?2, 1, ?3, ?3, 'tool', ?4, 'running', ?5, ?6, ?6)";
+const INSERT_EVENT: &str =
+    "INSERT INTO workflow_events (run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
+const UPDATE_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4, active = 1,
+    current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
+
+/// Runs with the numbers from 1, in a database that the store has made.
+fn create_runs(path: &Path, durability: Durability, runs: usize) {
+    let mut store = open(path, durability);
+    store.begin().expect("a transaction");
+    let new = NewDefinition {
+        name: "raw",
+        hash: Hash([0; 32]),
+        spec_json: "{}",
+        by: "ann",
+        now: NOW,
+        hidden: false,
+    };
+    let definition = store.define(&new).expect("a definition").id;
+    let inputs = Payload::new(serde_json::json!({}));
+    for _ in 0..runs {
+        let new = NewRun {
+            id: RunId(uuid::Uuid::now_v7()),
+            definition,
+            principal: &user(),
+            inputs: &inputs,
+            parent: None,
+            rerun: None,
+            interruptible: false,
+            request_key: None,
+            now: NOW,
+        };
+        store.create_run(&new).expect("a run");
+    }
+    store.commit().expect("a commit");
+    let sql = "UPDATE workflow_runs SET status = 'running', active = 1";
+    store.connection().execute(sql, []).expect("runs under way");
+}

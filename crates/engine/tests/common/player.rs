@@ -1,0 +1,323 @@
+//! A kernel that is played through to its end: an oracle answers its calls, gates, waits and questions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use steprail_core::run::{Event, Failure, FailureKind, Millis, Payload, Phase, Resolution, Started};
+use steprail_engine::kernel::{Action, Answer, CallId, CallOrder};
+use steprail_engine::{Error, Limits, Principal, RunId};
+use steprail_store::sqlite::SqliteStore;
+
+use super::audit::audit;
+use super::oracle::{APPROVER, Called, Oracle, Outcome, Story, Told, Verdict};
+use super::shared::Shared;
+use super::{Bench, NoTools};
+
+/// A kernel, and what the world will do next.
+pub(crate) struct Player {
+    pub bench: Bench,
+    pub store: Arc<Mutex<SqliteStore>>,
+    oracle: Oracle,
+    /// What stands before the paths of a run: the step of another run that waits for it.
+    names: BTreeMap<RunId, String>,
+    ends: BTreeMap<RunId, Outcome>,
+    /// What the world does, and when. The second number keeps the order of what happens at one moment.
+    plans: BTreeMap<(Millis, u64), Deed>,
+    calls: BTreeMap<CallId, Called>,
+    /// Calls that know that they are to stop.
+    told: BTreeSet<CallId>,
+    /// Steps that wait for another run: when they began, and what stands before that run's paths.
+    births: BTreeMap<(RunId, u32), (Millis, String)>,
+    /// What stands before the paths of runs whose step was cancelled at the moment at which it began.
+    pub orphans: Vec<String>,
+    count: u64,
+    /// The number of the last event that was looked at.
+    seen: i64,
+}
+
+/// Something that the world does.
+#[derive(Debug, Clone)]
+enum Deed {
+    EndCall { id: CallId, outcome: Result<Value, Failure> },
+    Decide { run: RunId, path: String },
+    Signal { run: RunId, path: String, event: String, payload: Value },
+    Resolve { run: RunId, path: String, verdict: Verdict },
+}
+
+impl Player {
+    pub(crate) fn new(oracle: Oracle, definitions: &[&str]) -> Self {
+        let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
+        let tools = NoTools(BTreeMap::new());
+        let shared = Box::new(Shared::new(store.clone()));
+        let mut bench = Bench::new(shared, tools, Limits::default(), oracle.seed);
+        definitions.iter().for_each(|definition| bench.define(definition));
+        Self {
+            bench,
+            store,
+            oracle,
+            names: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            told: BTreeSet::new(),
+            births: BTreeMap::new(),
+            orphans: Vec::new(),
+            count: 0,
+            seen: 0,
+        }
+    }
+
+    /// Starts a run and lets everything happen until nothing is left to happen. How it ended, and the calls
+    /// that it made; or what went wrong.
+    pub(crate) fn play(&mut self, name: &str, inputs: Value) -> Result<Story, String> {
+        let (run, answer, _) = self.bench.start(name, inputs);
+        if !matches!(answer, Some(Ok(Answer::Started(_)))) {
+            return Err(format!("the run did not start: {answer:?}"));
+        }
+        self.names.insert(run, String::new());
+        self.look()?;
+        while self.go_on()? {}
+        let outcome = self.ends.get(&run).cloned().ok_or_else(|| "the run is stalled".to_owned())?;
+        if let Some(open) = self.names.keys().find(|run| !self.ends.contains_key(run)) {
+            return Err(format!("run {open} is stalled"));
+        }
+        let broken = audit(self.store.lock().expect("the store").connection());
+        if !broken.is_empty() {
+            return Err(broken.join("\n"));
+        }
+        let mut calls: Vec<Called> = self.calls.values().cloned().collect();
+        calls.sort();
+        Ok(Story { outcome, calls, steps: self.steps() })
+    }
+
+    /// How each step execution ended that was not cancelled.
+    fn steps(&self) -> BTreeMap<String, &'static str> {
+        let store = self.store.lock().expect("the store");
+        let sql = "SELECT r.run_id, s.path, s.status FROM workflow_step_runs s
+                   JOIN workflow_runs r ON r.id = s.run_id ORDER BY s.n, s.attempt";
+        let mut statement = store.connection().prepare_cached(sql).expect("a statement");
+        let rows = statement.query_map([], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
+        });
+        let mut steps = BTreeMap::new();
+        for row in rows.expect("rows") {
+            let (run, path, status) = row.expect("a row");
+            let path = self.name(run.parse().expect("a run id"), &path);
+            match ["done", "failed", "skipped"].into_iter().find(|known| **known == status) {
+                Some(status) => drop(steps.insert(path, status)),
+                None => drop(steps.remove(&path)),
+            }
+        }
+        steps
+    }
+
+    /// Does what comes next: an alarm, or something that the world does. False if there is nothing.
+    fn go_on(&mut self) -> Result<bool, String> {
+        let alarm = self.bench.kernel().next_alarm().map_err(|error| error.to_string())?;
+        let next = self.plans.first_key_value().map(|((at, _), _)| *at);
+        match (alarm, next) {
+            (Some(alarm), next) if next.is_none_or(|next| alarm <= next) => {
+                self.bench.now = self.bench.now.max(alarm);
+                self.tell(Action::FireAlarms)?;
+            }
+            (_, Some(_)) => {
+                let Some(((at, _), deed)) = self.plans.pop_first() else { return Ok(false) };
+                self.bench.now = self.bench.now.max(at);
+                self.act(deed)?;
+            }
+            _ => return Ok(false),
+        }
+        self.look()?;
+        Ok(true)
+    }
+
+    fn tell(&mut self, action: Action) -> Result<(), String> {
+        match self.bench.tell(action).fault {
+            Some(fault) => Err(format!("a fault: {fault}")),
+            None => Ok(()),
+        }
+    }
+
+    fn act(&mut self, deed: Deed) -> Result<(), String> {
+        match deed {
+            Deed::EndCall { id, outcome } => {
+                let fault = self.bench.end_call(id, outcome).fault;
+                fault.map_or(Ok(()), |fault| Err(format!("a fault: {fault}")))
+            }
+            Deed::Decide { run, path } => self.decide(run, &path),
+            Deed::Signal { run, path, event, payload } => {
+                let inspected = self.bench.kernel().inspect(run).map_err(|error| error.to_string())?;
+                let live = inspected.as_ref().and_then(|run| run.find(&path));
+                if live.is_some_and(|(_, live)| matches!(live.phase, Phase::Waiting { .. })) {
+                    self.tell(Action::Signal { event, payload, run: Some(run) })?;
+                }
+                Ok(())
+            }
+            Deed::Resolve { run, path, verdict } => {
+                let resolution = match verdict {
+                    Verdict::Happened(output) => Resolution::Happened(Payload::new(output)),
+                    Verdict::Retry => Resolution::Retry,
+                    Verdict::Skip => Resolution::Skip,
+                    Verdict::Fail => Resolution::Fail,
+                };
+                let by = Principal::user(APPROVER);
+                self.tell(Action::Resolve { run, path, resolution, by })
+            }
+        }
+    }
+
+    /// Decides at a gate; if the one who tries may not, somebody does who may.
+    fn decide(&mut self, run: RunId, path: &str) -> Result<(), String> {
+        let decision = self.oracle.decision(&self.name(run, path));
+        for by in [decision.by, APPROVER] {
+            let (answer, handled) = self.bench.ask(Action::Decide {
+                run,
+                path: path.to_owned(),
+                approved: decision.approved,
+                by: Principal::user(by),
+                reason: decision.reason.clone(),
+                digest: None,
+            });
+            if let Some(fault) = handled.fault {
+                return Err(format!("a fault: {fault}"));
+            }
+            if !matches!(answer, Some(Err(Error::Denied(_)))) {
+                return Ok(());
+            }
+        }
+        Err(format!("nobody may decide at `{path}`"))
+    }
+
+    fn name(&self, run: RunId, path: &str) -> String {
+        format!("{}{path}", self.names.get(&run).map_or("?", String::as_str))
+    }
+
+    fn plan(&mut self, at: Millis, deed: Deed) {
+        self.count += 1;
+        self.plans.insert((at, self.count), deed);
+    }
+
+    /// Looks at what the kernel wrote and ordered, and plans what the world makes of it.
+    fn look(&mut self) -> Result<(), String> {
+        for (run, event) in self.new_events() {
+            self.notice(run, &event);
+        }
+        let new = self.bench.calls.values().filter(|order| !self.calls.contains_key(&order.id));
+        for order in new.cloned().collect::<Vec<_>>() {
+            self.called(&order);
+        }
+        for id in std::mem::take(&mut self.bench.stopped) {
+            self.told_to_stop(id);
+        }
+        let over = self.ends.len() == self.names.len();
+        let alarm = self.bench.kernel().next_alarm().map_err(|error| error.to_string())?;
+        match alarm {
+            Some(alarm) if over => Err(format!("all runs ended, and there is an alarm at {alarm}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn notice(&mut self, run: RunId, event: &Event) {
+        let now = self.bench.now;
+        match event {
+            Event::StepStarted { step, what: Started::Workflow { run: child, .. }, .. } => {
+                let name = format!("{}@{}/", self.name(run, &step.path), step.attempt);
+                self.births.insert((run, step.n), (now, name.clone()));
+                self.names.insert(child.parse().expect("a run id"), name);
+            }
+            Event::StepCancelled { step, .. } => {
+                let born = self.births.remove(&(run, step.n)).filter(|(at, _)| *at == now);
+                self.orphans.extend(born.map(|(_, name)| name));
+            }
+            Event::StepStarted { step, what: Started::Wait { event, correlate, signal: None }, .. } => {
+                let after = self.oracle.signal(&self.name(run, &step.path));
+                let payload = self.oracle.payload(event, correlate.as_ref());
+                let (path, event) = (step.path.to_string(), event.to_string());
+                self.plan(now + after, Deed::Signal { run, path, event, payload });
+            }
+            Event::ApprovalRequested { step, .. } => {
+                let after = self.oracle.decision(&self.name(run, &step.path)).after;
+                self.plan(now + after, Deed::Decide { run, path: step.path.to_string() });
+            }
+            Event::StepUncertain { step, .. } => {
+                let (after, verdict) = self.oracle.verdict(&self.name(run, &step.path), step.attempt);
+                self.plan(now + after, Deed::Resolve { run, path: step.path.to_string(), verdict });
+            }
+            event => self.notice_end(run, event),
+        }
+    }
+
+    fn notice_end(&mut self, run: RunId, event: &Event) {
+        let outcome = match event {
+            Event::RunCompleted { .. } => {
+                let output = self.bench.kernel().result(run).expect("the store").expect("an output");
+                Outcome::Completed(output.value().clone())
+            }
+            Event::RunFailed { error } => Outcome::Failed(error.clone()),
+            Event::RunCancelled { .. } => Outcome::Cancelled,
+            _ => return,
+        };
+        self.ends.insert(run, outcome);
+    }
+
+    fn called(&mut self, order: &CallOrder) {
+        let called = Called {
+            at: self.bench.now,
+            path: self.name(order.run, &order.path),
+            attempt: order.attempt,
+            tool: order.tool.to_string(),
+            args: order.args.json().to_owned(),
+        };
+        let reaction = self.oracle.reaction(&called.path, called.attempt, &called.tool);
+        let at = self.bench.now + reaction.takes;
+        self.plan(at, Deed::EndCall { id: order.id, outcome: reaction.outcome });
+        self.calls.insert(order.id, called);
+    }
+
+    /// What a call does when it is told to stop. One that has just begun was as good as never made.
+    fn told_to_stop(&mut self, id: CallId) {
+        let Some(called) = self.calls.get(&id).cloned().filter(|_| self.told.insert(id)) else { return };
+        let now = self.bench.now;
+        if called.at == now {
+            self.calls.remove(&id);
+        }
+        let reaction = self.oracle.reaction(&called.path, called.attempt, &called.tool);
+        let stopped = Failure::new(FailureKind::Cancelled, "stopped");
+        let (at, outcome) = match reaction.told {
+            Told::Ignores => return,
+            Told::Stops(after) => (now + after, Err(stopped)),
+            Told::Ends(after) => (now + after, reaction.outcome),
+        };
+        self.plans.retain(|_, deed| !matches!(deed, Deed::EndCall { id: other, .. } if *other == id));
+        self.plan(at, Deed::EndCall { id, outcome });
+    }
+
+    /// Everything that the kernel wrote, a line each: for those who look for the reason of a difference.
+    pub(crate) fn log(&self) -> String {
+        let store = self.store.lock().expect("the store");
+        let sql = "SELECT r.id || ' +' || (e.at - ?1) || ' ' || e.body FROM workflow_events e
+                   JOIN workflow_runs r ON r.id = e.run_id ORDER BY e.id";
+        let mut statement = store.connection().prepare(sql).expect("a statement");
+        let lines = statement.query_map([super::EPOCH], |row| row.get::<_, String>(0)).expect("rows");
+        lines.map(|line| line.expect("a row") + "\n").collect()
+    }
+
+    fn new_events(&mut self) -> Vec<(RunId, Event)> {
+        let store = self.store.lock().expect("the store");
+        let sql =
+            "SELECT e.id, r.run_id, e.body FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
+                   WHERE e.id > ?1 ORDER BY e.id";
+        let mut statement = store.connection().prepare_cached(sql).expect("a statement");
+        let rows = statement.query_map([self.seen], |row| {
+            Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
+        });
+        let mut events = Vec::new();
+        for row in rows.expect("rows") {
+            let (id, run, body) = row.expect("a row");
+            self.seen = id;
+            events.push((run.parse().expect("a run id"), serde_json::from_str(&body).expect("an event")));
+        }
+        events
+    }
+}

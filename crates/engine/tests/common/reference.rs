@@ -1,0 +1,352 @@
+//! A naive interpreter: a plan is walked recursively in virtual time, and what is cancelled is dropped.
+//!
+//! It is written from the documents alone and shares nothing with the state machine but the plan and the
+//! evaluation of expressions. What happens at one moment happens in the order in which it is looked at;
+//! [`Ties`] changes that order, to tell outcomes that depend on it.
+
+mod call;
+mod kinds;
+mod time;
+mod values;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use serde_json::{Value, json};
+use steprail_core::expr::StepIx;
+use steprail_core::plan::{BlockIx, Kind, Next, OnError, Plan, Step, Target};
+use steprail_core::run::{Failure, FailureKind, Millis};
+
+use super::oracle::{Called, Oracle, Outcome, Story};
+use call::{Keys, Places};
+pub(crate) use time::Ties;
+use time::{Clock, Parts};
+use values::{Ended, Scope, check_inputs, invalid};
+
+/// A part of a run that takes time.
+type Part<'p, T> = Pin<Box<dyn Future<Output = T> + 'p>>;
+
+/// Runs a workflow from a moment on, with its sub-workflows by their names.
+pub(crate) fn interpret(
+    plans: &BTreeMap<String, Plan>,
+    name: &str,
+    inputs: &Value,
+    (oracle, epoch): (&Oracle, Millis),
+    ties: Ties,
+) -> Story {
+    let world = World {
+        plans,
+        oracle,
+        clock: Clock::new(epoch, ties),
+        calls: RefCell::default(),
+        steps: RefCell::default(),
+        keys: Keys::default(),
+    };
+    let plan = &plans[name];
+    let inputs = check_inputs(plan, inputs).expect("inputs that fit");
+    let outcome = world.clock.drive(world.run(plan, inputs, String::new()));
+    let mut calls: Vec<Called> = world.calls.take().into_iter().flatten().collect();
+    calls.sort();
+    Story { outcome, calls, steps: world.steps.take() }
+}
+
+/// What all runs share.
+struct World<'w> {
+    plans: &'w BTreeMap<String, Plan>,
+    oracle: &'w Oracle,
+    clock: Clock,
+    calls: RefCell<Vec<Option<Called>>>,
+    steps: RefCell<BTreeMap<String, &'static str>>,
+    keys: Keys,
+}
+
+/// One run.
+struct Run<'r> {
+    world: &'r World<'r>,
+    plan: &'r Plan,
+    inputs: Value,
+    /// What stands before the paths of its steps: the step of another run that waits for it.
+    prefix: String,
+    entered: Cell<u32>,
+    places: Places,
+    failing: RefCell<Option<Failure>>,
+}
+
+/// Why a block did not come to its end.
+enum Stop {
+    Failed(Failure),
+    /// Somebody said no, and the run is over.
+    Cancelled,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// What came of a step.
+enum Went {
+    On(Value),
+    Skipped,
+    /// It leads somewhere else than usual.
+    To(Value, Target),
+}
+
+/// A step execution. One that is dropped before it ended was cancelled.
+struct Entry<'e> {
+    scope: &'e Scope<'e>,
+    at: StepIx,
+    step: &'e Step,
+    n: u32,
+    path: String,
+    /// What stands before the paths of steps inside it.
+    inside: String,
+    ended: Cell<bool>,
+}
+
+impl Entry<'_> {
+    fn end(&self, status: &'static str, output: Value, error: Value) {
+        self.ended.set(true);
+        self.scope.end(self.at, Ended { status, output, error, path: self.path.clone() });
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        if !self.ended.get() {
+            self.end("cancelled", Value::Null, Value::Null);
+        }
+    }
+}
+
+/// A call that is being made. One that is stopped at the moment at which it begins is not made at all.
+struct Made<'m> {
+    world: &'m World<'m>,
+    at: Millis,
+    index: usize,
+}
+
+fn made<'m>(world: &'m World<'m>, called: Called) -> Made<'m> {
+    let mut calls = world.calls.borrow_mut();
+    let made = Made { world, at: called.at, index: calls.len() };
+    calls.push(Some(called));
+    made
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if self.world.clock.now() == self.at {
+            self.world.calls.borrow_mut()[self.index] = None;
+        }
+    }
+}
+
+impl World<'_> {
+    fn run<'f>(&'f self, plan: &'f Plan, inputs: Value, prefix: String) -> Part<'f, Outcome> {
+        Box::pin(async move {
+            let run = Run {
+                world: self,
+                plan,
+                inputs,
+                prefix,
+                entered: Cell::new(0),
+                places: Places::new(plan.settings.limits.concurrency),
+                failing: RefCell::default(),
+            };
+            let root = Scope::root();
+            match run.to_its_end(&root).await {
+                Ok(output) => Outcome::Completed(output),
+                Err(Stop::Cancelled) => Outcome::Cancelled,
+                Err(Stop::Failed(failure)) => run.on_failure(&root, failure).await,
+            }
+        })
+    }
+}
+
+impl Run<'_> {
+    /// The root block, and what the run gives back.
+    async fn to_its_end(&self, root: &Scope<'_>) -> Result<Value, Stop> {
+        let last = self.block(root, Plan::ROOT).await?;
+        match &self.plan.output {
+            Some(template) => Ok(self.value(root, template)?),
+            None => Ok(last),
+        }
+    }
+
+    /// The run failed; whatever `on_failure` does, it failed for the first reason.
+    async fn on_failure(&self, root: &Scope<'_>, failure: Failure) -> Outcome {
+        let Some(block) = self.plan.on_failure else { return Outcome::Failed(failure) };
+        *self.failing.borrow_mut() = Some(failure.clone());
+        let scope = Scope::inside(root, String::new());
+        match self.block(&scope, block).await {
+            Err(Stop::Cancelled) => Outcome::Cancelled,
+            _ => Outcome::Failed(failure),
+        }
+    }
+
+    /// Runs a block; its output is that of its last step.
+    fn block<'f>(&'f self, scope: &'f Scope<'f>, block: BlockIx) -> Part<'f, Result<Value, Stop>> {
+        let block = self.plan.block(block);
+        let in_dag = |step: &StepIx| matches!(self.plan.step(*step).next, Next::Dependents(_));
+        if block.steps.iter().any(in_dag) {
+            return Box::pin(self.dag(scope, &block.entry));
+        }
+        Box::pin(self.one_by_one(scope, block.entry.first().copied()))
+    }
+
+    async fn one_by_one<'f>(&'f self, scope: &'f Scope<'f>, entry: Option<StepIx>) -> Result<Value, Stop> {
+        let mut at = entry;
+        let mut last = Value::Null;
+        while let Some(step) = at {
+            let jump;
+            (last, jump) = self.step(scope, step).await?;
+            let target = match jump {
+                Some(target) => target,
+                None => self.leads(scope, step)?,
+            };
+            at = match target {
+                Target::Step(next) => Some(next),
+                Target::End => None,
+            };
+        }
+        Ok(last)
+    }
+
+    /// Where a step leads that ended.
+    fn leads(&self, scope: &Scope<'_>, step: StepIx) -> Result<Target, Failure> {
+        match &self.plan.step(step).next {
+            Next::End | Next::Dependents(_) => Ok(Target::End),
+            Next::Step(next) => Ok(Target::Step(*next)),
+            Next::Choose { choices, otherwise } => {
+                let failed = |failure| from_step(failure, &scope.path_of(step));
+                for choice in choices {
+                    if self.holds(scope, &choice.when).map_err(failed)? {
+                        return Ok(choice.to);
+                    }
+                }
+                otherwise.ok_or_else(|| failed(no_branch_matched()))
+            }
+        }
+    }
+
+    /// Every step begins when all that it needs has ended. The last one that is written gives the output.
+    async fn dag<'f>(&'f self, scope: &'f Scope<'f>, entry: &'f [StepIx]) -> Result<Value, Stop> {
+        let mut ended: BTreeMap<StepIx, Value> = BTreeMap::new();
+        let mut parts = Parts::new(&self.world.clock);
+        for step in entry {
+            parts.add(*step, self.step(scope, *step));
+        }
+        while let Some((step, went)) = parts.next().await {
+            ended.insert(step, went?.0);
+            let Next::Dependents(waiting) = &self.plan.step(step).next else { continue };
+            for next in waiting {
+                if self.plan.step(*next).needs.iter().all(|need| ended.contains_key(need)) {
+                    parts.add(*next, self.step(scope, *next));
+                }
+            }
+        }
+        Ok(ended.into_values().next_back().unwrap_or_default())
+    }
+
+    /// Runs a step; gives its output, and where it leads if not to what follows it.
+    fn step<'f>(
+        &'f self,
+        scope: &'f Scope<'f>,
+        at: StepIx,
+    ) -> Part<'f, Result<(Value, Option<Target>), Stop>> {
+        Box::pin(async move {
+            let ended = self.run_step(scope, at).await;
+            // What follows from it may come after other things of this moment.
+            self.world.clock.turn().await;
+            ended
+        })
+    }
+
+    async fn run_step<'f>(
+        &'f self,
+        scope: &'f Scope<'f>,
+        at: StepIx,
+    ) -> Result<(Value, Option<Target>), Stop> {
+        let entry = self.enter(scope, at)?;
+        let (status, output, error, went) = match self.after_asking(&entry).await {
+            Ok(Went::On(output)) => ("done", output, Value::Null, Ok(None)),
+            Ok(Went::To(output, target)) => ("done", output, Value::Null, Ok(Some(target))),
+            Ok(Went::Skipped) => ("skipped", Value::Null, Value::Null, Ok(None)),
+            Err(Stop::Cancelled) => return Err(Stop::Cancelled),
+            Err(Stop::Failed(failure)) => {
+                let error = json!(failure);
+                let went = match entry.step.on_error {
+                    OnError::Fail => Err(from_step(failure, &entry.path).into()),
+                    OnError::Continue => Ok(None),
+                    OnError::Goto(target) => Ok(Some(target)),
+                };
+                ("failed", Value::Null, error, went)
+            }
+        };
+        self.world.steps.borrow_mut().insert(self.full_path(&entry), status);
+        entry.end(status, output.clone(), error);
+        went.map(|target| (output, target))
+    }
+
+    /// A path that no other run has.
+    fn full_path(&self, entry: &Entry<'_>) -> String {
+        format!("{}{}", self.prefix, entry.path)
+    }
+
+    /// Counts an execution and gives it its path.
+    fn enter<'f>(&'f self, scope: &'f Scope<'f>, at: StepIx) -> Result<Entry<'f>, Failure> {
+        let (step, limits) = (self.plan.step(at), &self.plan.settings.limits);
+        let visits = scope.visits(at);
+        let again = if visits == 0 { String::new() } else { format!("#{}", visits + 1) };
+        let path = format!("{}{}{again}", scope.prefix(), step.id);
+        if self.entered.get() >= limits.step_runs || visits >= limits.loop_visits {
+            return Err(from_step(Failure::new(FailureKind::Limit, ""), &path));
+        }
+        scope.visit(at);
+        let n = self.entered.get() + 1;
+        self.entered.set(n);
+        let inside = if again.is_empty() { scope.prefix().to_owned() } else { format!("{path}.") };
+        Ok(Entry { scope, at, step, n, path, inside, ended: Cell::new(false) })
+    }
+
+    /// Asks a human first if the step wants that.
+    async fn after_asking(&self, entry: &Entry<'_>) -> Result<Went, Stop> {
+        if entry.step.needs_human {
+            if let Kind::Call(call) = &entry.step.kind {
+                self.arguments(entry, call)?;
+            }
+            let answer = self.gate(entry, None).await;
+            if answer["approved"] == false {
+                return Err(Stop::Cancelled);
+            }
+        }
+        self.perform(entry).await
+    }
+}
+
+/// The failure of something around the step that failed first.
+fn from_step(mut failure: Failure, path: &str) -> Failure {
+    failure.step.get_or_insert_with(|| path.into());
+    failure
+}
+
+fn no_branch_matched() -> Failure {
+    invalid("").code("no_branch_matched")
+}
+
+/// How long after a failed attempt the next one begins; the failure if there is none.
+fn after(step: &Step, attempt: u32, failure: Failure) -> Result<Millis, Failure> {
+    let covered = |kinds: &[FailureKind]| {
+        kinds.contains(&failure.kind) || (failure.transient && kinds.contains(&FailureKind::Transient))
+    };
+    match &step.retry {
+        Some(retry) if attempt < retry.max_attempts => match retry.retry_on.as_deref() {
+            None if failure.kind == FailureKind::Permission => Err(failure),
+            Some(kinds) if !covered(kinds) => Err(failure),
+            _ => Ok(i64::try_from(retry.next_delay(attempt + 1).as_millis()).expect("a delay")),
+        },
+        _ => Err(failure),
+    }
+}

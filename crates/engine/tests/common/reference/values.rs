@@ -1,0 +1,199 @@
+//! What steps gave, where it can be read from, and what expressions make of it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Map, Value, json};
+use steprail_core::expr::{Ambient, Condition, Context, Root, StepIx, Template, ValueTemplate};
+use steprail_core::plan::Plan;
+use steprail_core::run::{Failure, FailureKind};
+
+use super::Run;
+
+/// A block that is being run, inside of others.
+pub(super) struct Scope<'s> {
+    around: Option<&'s Scope<'s>>,
+    /// The loop that it is an item of, and the item.
+    item: Option<(StepIx, Value)>,
+    /// What stands before the ids of its steps in their paths.
+    prefix: String,
+    ended: RefCell<BTreeMap<StepIx, Ended>>,
+    visits: RefCell<BTreeMap<StepIx, u32>>,
+}
+
+/// How a step ended.
+#[derive(Clone)]
+pub(super) struct Ended {
+    pub status: &'static str,
+    pub output: Value,
+    pub error: Value,
+    pub path: String,
+}
+
+impl<'s> Scope<'s> {
+    pub(super) fn root() -> Self {
+        Self::new(None, String::new(), None)
+    }
+
+    /// A block of a step that is no loop. What its steps gave can be read around it later.
+    pub(super) fn inside(around: &'s Scope<'s>, prefix: String) -> Self {
+        Self::new(Some(around), prefix, None)
+    }
+
+    /// One item of a loop.
+    pub(super) fn item(around: &'s Scope<'s>, prefix: String, owner: StepIx, item: Value) -> Self {
+        Self::new(Some(around), prefix, Some((owner, item)))
+    }
+
+    fn new(around: Option<&'s Scope<'s>>, prefix: String, item: Option<(StepIx, Value)>) -> Self {
+        Self { around, item, prefix, ended: RefCell::default(), visits: RefCell::default() }
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// How often a step has been entered.
+    pub(super) fn visits(&self, step: StepIx) -> u32 {
+        self.visits.borrow().get(&step).copied().unwrap_or_default()
+    }
+
+    pub(super) fn visit(&self, step: StepIx) {
+        *self.visits.borrow_mut().entry(step).or_default() += 1;
+    }
+
+    pub(super) fn end(&self, step: StepIx, ended: Ended) {
+        self.ended.borrow_mut().insert(step, ended);
+    }
+
+    /// The path of a step that ended here.
+    pub(super) fn path_of(&self, step: StepIx) -> String {
+        self.ended.borrow().get(&step).map(|ended| ended.path.clone()).unwrap_or_default()
+    }
+
+    fn find(&self, step: StepIx) -> Option<Ended> {
+        let found = self.ended.borrow().get(&step).cloned();
+        found.or_else(|| self.around?.find(step))
+    }
+
+    fn find_item(&self, owner: StepIx) -> Option<Value> {
+        match &self.item {
+            Some((of, item)) if *of == owner => Some(item.clone()),
+            _ => self.around?.find_item(owner),
+        }
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        if let (Some(around), None) = (self.around, &self.item) {
+            around.ended.borrow_mut().extend(std::mem::take(&mut *self.ended.borrow_mut()));
+        }
+    }
+}
+
+/// The values that one expression reads.
+#[derive(Default)]
+struct Known(HashMap<Root, Value>);
+
+impl Context for Known {
+    fn value(&self, root: &Root) -> Option<&Value> {
+        self.0.get(root)
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn value(&self, scope: &Scope<'_>, template: &ValueTemplate) -> Result<Value, Failure> {
+        let known = self.known(scope, |visit| template.roots(visit));
+        template.eval(&known).map_err(|error| invalid(&error.message))
+    }
+
+    /// A text; what is no text becomes JSON.
+    pub(super) fn text(&self, scope: &Scope<'_>, template: &Template) -> Result<String, Failure> {
+        Ok(match self.text_value(scope, template)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        })
+    }
+
+    pub(super) fn text_value(&self, scope: &Scope<'_>, template: &Template) -> Result<Value, Failure> {
+        let known = self.known(scope, |visit| template.roots(visit));
+        let value = template.eval(&known).map(std::borrow::Cow::into_owned);
+        value.map_err(|error| invalid(&error.message))
+    }
+
+    pub(super) fn holds(&self, scope: &Scope<'_>, condition: &Condition) -> Result<bool, Failure> {
+        let known = self.known(scope, |visit| condition.roots(visit));
+        condition.holds(&known).map_err(|error| invalid(&error.message))
+    }
+
+    /// Whether a condition on the answer of a probe holds.
+    pub(super) fn holds_of(
+        &self,
+        scope: &Scope<'_>,
+        condition: &Condition,
+        answer: Value,
+    ) -> Result<bool, Failure> {
+        let mut known = self.known(scope, |visit| condition.roots(visit));
+        known.0.insert(Root::Probe, answer);
+        condition.holds(&known).map_err(|error| invalid(&error.message))
+    }
+
+    fn known(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Known {
+        let mut known = Known::default();
+        roots(&mut |root| {
+            if let Some(value) = self.read(scope, root) {
+                known.0.insert(root.clone(), value);
+            }
+        });
+        known
+    }
+
+    fn read(&self, scope: &Scope<'_>, root: &Root) -> Option<Value> {
+        match root {
+            Root::Inputs => Some(self.inputs.clone()),
+            Root::Output(step) => Some(scope.find(*step)?.output),
+            Root::FileRefs(step) => scope.find(*step)?.output.get("file_refs").cloned(),
+            Root::Status(step) => Some(scope.find(*step)?.status.into()),
+            Root::Error(step) => Some(scope.find(*step)?.error),
+            Root::Item(owner) => scope.find_item(*owner),
+            Root::Env => Some(json!({ "HOME": "/home/ann" })),
+            Root::Ambient(Ambient::UserName) => Some("Ann".into()),
+            Root::Ambient(Ambient::UserEmail) => Some("ann@example.org".into()),
+            Root::Ambient(Ambient::UserId) => Some("ann".into()),
+            Root::Ambient(Ambient::RunId) | Root::Probe => None,
+            Root::Failure => self.failing.borrow().as_ref().map(|failure| json!(failure)),
+        }
+    }
+}
+
+pub(super) fn invalid(message: &str) -> Failure {
+    Failure::new(FailureKind::Validation, message)
+}
+
+/// Inputs with their defaults filled in; none if they do not fit what the definition declares.
+pub(super) fn check_inputs(plan: &Plan, given: &Value) -> Option<Value> {
+    let given = given.as_object()?;
+    let mut inputs = Map::new();
+    for declared in &plan.inputs {
+        match given.get(&*declared.name).or(declared.default.as_ref()) {
+            Some(value) if fits(value, declared.schema.get("type")) => {
+                inputs.insert(declared.name.to_string(), value.clone());
+            }
+            None if !declared.required => {}
+            _ => return None,
+        }
+    }
+    given.keys().all(|name| inputs.contains_key(name)).then_some(Value::Object(inputs))
+}
+
+fn fits(value: &Value, kind: Option<&Value>) -> bool {
+    match kind.and_then(Value::as_str) {
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => true,
+    }
+}
