@@ -105,7 +105,7 @@ pub struct Handled {
 }
 
 impl Kernel {
-    /// A kernel over a store. Nothing happens before [`Kernel::recover`] or a request.
+    /// A kernel over a store. Nothing happens before the first request.
     pub fn new(mut setup: Setup) -> Result<Self, StoreError> {
         let secret = setup.store.secret()?;
         Ok(Self {
