@@ -37,9 +37,8 @@ pub trait Store: Send {
     fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
     /// A definition by its number.
     fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
-    /// A definition by its name: a version, or the newest.
-    fn find_definition(&mut self, name: &str, version: Option<u32>)
-    -> Result<Option<Definition>, StoreError>;
+    /// The number of a definition: of a version, or of the newest.
+    fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError>;
     /// Hides a definition from new runs.
     fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
 

@@ -188,8 +188,8 @@ pub struct StoredEvent {
 /// What became of events that were written.
 #[derive(Debug, Clone, Default)]
 pub struct Appended {
-    /// The events as they stand in the log.
-    pub events: Vec<StoredEvent>,
+    /// The number of the last one.
+    pub last_event: Option<i64>,
     /// Idempotency keys that were settled, as steps that wait for them are listed.
     pub freed: Vec<String>,
 }

@@ -77,8 +77,8 @@ pub(super) struct Flights {
     /// The call that a step execution waits for.
     calls: HashMap<(RunKey, u32), CallId>,
     counts: Counts,
-    /// Places given in the decision under way.
-    reserved: Vec<(Box<str>, i64)>,
+    /// Places given in the decision under way, by server.
+    reserved: HashMap<Box<str>, u32>,
     queues: BTreeMap<Gate, VecDeque<RunKey>>,
     queued: HashSet<(Gate, RunKey)>,
     undo: Vec<Undo>,
@@ -92,7 +92,7 @@ impl Flights {
             flights: HashMap::new(),
             calls: HashMap::new(),
             counts: Counts::default(),
-            reserved: Vec::new(),
+            reserved: HashMap::new(),
             queues: BTreeMap::new(),
             queued: HashSet::new(),
             undo: Vec::new(),
@@ -152,9 +152,8 @@ impl Flights {
 
     /// Whether there is a place for a call. If not, the run is put into a queue for it.
     pub(super) fn admit(&mut self, run: RunKey, server: &str, definition: i64, quota: u32) -> Admission {
-        let reserved = u32::try_from(self.reserved.len()).unwrap_or(u32::MAX);
-        let of_server = self.reserved.iter().filter(|(name, _)| **name == *server).count();
-        let of_server = u32::try_from(of_server).unwrap_or(u32::MAX);
+        let reserved: u32 = self.reserved.values().sum();
+        let of_server = self.reserved.get(server).copied().unwrap_or_default();
         let (counts, limits) = (&self.counts, &self.limits);
         let in_server = counts.servers.get(server).copied().unwrap_or_default() + of_server;
         let in_definition = counts.definitions.get(&definition).copied().unwrap_or_default() + reserved;
@@ -165,7 +164,7 @@ impl Flights {
         } else if counts.total + reserved >= limits.calls || reserved >= quota {
             (Gate::Server(server.into()), Admission::Full)
         } else {
-            self.reserved.push((server.into(), definition));
+            *self.reserved.entry(server.into()).or_default() += 1;
             return Admission::Granted;
         };
         if self.queued.insert((gate.clone(), run)) {
@@ -176,9 +175,7 @@ impl Flights {
     }
 
     pub(super) fn release(&mut self, server: &str) {
-        if let Some(at) = self.reserved.iter().rposition(|(name, _)| **name == *server) {
-            self.reserved.remove(at);
-        }
+        decrease(&mut self.reserved, server);
     }
 
     /// Whether runs wait for a place: then nobody goes before them.

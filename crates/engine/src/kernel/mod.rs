@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
-use steprail_store::{Head, RunId, RunKey, Store, StoreError, StoredEvent};
+use steprail_store::{Head, RunId, RunKey, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -236,7 +236,7 @@ impl Kernel {
             }
         }
         self.committed(&mut done);
-        handled.last_event = done.events.last().map(|event| event.id);
+        handled.last_event = done.last_event;
         handled.effects.append(&mut done.effects);
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Kernel {
                 self.follow_ups.push_back((run, Input::KeyFreed { n }));
             }
         }
-        done.events.extend(appended.events);
+        done.last_event = appended.last_event.or(done.last_event);
         self.consequences(key, &records, done)?;
         for child in spawned {
             self.begin_child(key, child, now)?;
@@ -447,7 +447,7 @@ impl Kernel {
 /// What was done in a transaction.
 #[derive(Default)]
 struct Done {
-    events: Vec<StoredEvent>,
+    last_event: Option<i64>,
     effects: Vec<Effect>,
 }
 

@@ -94,7 +94,7 @@ impl Kernel {
                     let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
                     return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
                 };
-                Ok(Ok((self.compiled(definition.id)?, None, None, None)))
+                Ok(Ok((self.compiled(definition)?, None, None, None)))
             }
             StartOf::Inline { spec, source } => {
                 match self.define(spec, source, &start.principal.id, true, now)? {

@@ -82,7 +82,7 @@ impl KernelWorld<'_> {
         let Some(definition) = self.store.find_definition(child.definition, None)? else {
             return not_found(format!("there is no workflow `{}`; define it first", child.definition));
         };
-        let compiled = self.plans.get(self.store, definition.id)?;
+        let compiled = self.plans.get(self.store, definition)?;
         match compiled.check_inputs(child.inputs.value()) {
             Ok(inputs) => Ok(Ok((compiled, Payload::new(inputs)))),
             Err(problem) => Ok(Err(Failure::new(FailureKind::Validation, problem))),

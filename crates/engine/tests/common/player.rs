@@ -27,10 +27,8 @@ pub(crate) struct Player {
     calls: BTreeMap<CallId, Called>,
     /// Calls that know that they are to stop.
     told: BTreeSet<CallId>,
-    /// Steps that wait for another run: when they began, and what stands before that run's paths.
-    births: BTreeMap<(RunId, u32), (Millis, String)>,
-    /// What stands before the paths of runs whose step was cancelled at the moment at which it began.
-    pub orphans: Vec<String>,
+    /// Runs that began; a step that is cancelled at once never begins the one that it would wait for.
+    begun: BTreeSet<RunId>,
     count: u64,
     /// The number of the last event that was looked at.
     seen: i64,
@@ -61,8 +59,7 @@ impl Player {
             plans: BTreeMap::new(),
             calls: BTreeMap::new(),
             told: BTreeSet::new(),
-            births: BTreeMap::new(),
-            orphans: Vec::new(),
+            begun: BTreeSet::new(),
             count: 0,
             seen: 0,
         }
@@ -79,7 +76,7 @@ impl Player {
         self.look()?;
         while self.go_on()? {}
         let outcome = self.ends.get(&run).cloned().ok_or_else(|| "the run is stalled".to_owned())?;
-        if let Some(open) = self.names.keys().find(|run| !self.ends.contains_key(run)) {
+        if let Some(open) = self.begun.iter().find(|run| !self.ends.contains_key(run)) {
             return Err(format!("run {open} is stalled"));
         }
         let broken = audit(self.store.lock().expect("the store").connection());
@@ -210,7 +207,7 @@ impl Player {
         for id in std::mem::take(&mut self.bench.stopped) {
             self.told_to_stop(id);
         }
-        let over = self.ends.len() == self.names.len();
+        let over = self.ends.len() == self.begun.len();
         let alarm = self.bench.kernel().next_alarm().map_err(|error| error.to_string())?;
         match alarm {
             Some(alarm) if over => Err(format!("all runs ended, and there is an alarm at {alarm}")),
@@ -223,13 +220,9 @@ impl Player {
         match event {
             Event::StepStarted { step, what: Started::Workflow { run: child, .. }, .. } => {
                 let name = format!("{}@{}/", self.name(run, &step.path), step.attempt);
-                self.births.insert((run, step.n), (now, name.clone()));
                 self.names.insert(child.parse().expect("a run id"), name);
             }
-            Event::StepCancelled { step, .. } => {
-                let born = self.births.remove(&(run, step.n)).filter(|(at, _)| *at == now);
-                self.orphans.extend(born.map(|(_, name)| name));
-            }
+            Event::RunStarted { .. } => drop(self.begun.insert(run)),
             Event::StepStarted { step, what: Started::Wait { event, correlate, signal: None }, .. } => {
                 let after = self.oracle.signal(&self.name(run, &step.path));
                 let payload = self.oracle.payload(event, correlate.as_ref());

@@ -106,7 +106,7 @@ impl Store for Shared {
         fn secret(&mut self) -> Result<[u8; 32], StoreError>;
         fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
         fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
-        fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
+        fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError>;
         fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
         fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError>;
         fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError>;

@@ -1,4 +1,6 @@
 -- Every table that has a run is written from the run's events and can be written anew from them.
+--
+-- Checks say OR where IN would be shorter: SQLite builds a table of the words of an IN for each row that it checks.
 
 CREATE TABLE steprail_meta (
     key   TEXT PRIMARY KEY,
@@ -27,8 +29,9 @@ CREATE TABLE workflow_runs (
     id             INTEGER PRIMARY KEY,
     run_id         TEXT    NOT NULL UNIQUE,
     definition_id  INTEGER NOT NULL REFERENCES workflow_definitions (id),
-    status         TEXT    NOT NULL CHECK (status IN
-                       ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', 'interrupted')),
+    status         TEXT    NOT NULL CHECK (
+                       status = 'pending' OR status = 'running' OR status = 'paused' OR status = 'completed'
+                       OR status = 'failed' OR status = 'cancelled' OR status = 'interrupted'),
     active         INTEGER NOT NULL CHECK (active IN (0, 1)),
     created_by     TEXT    NOT NULL,
     principal_json TEXT    NOT NULL,
@@ -48,7 +51,7 @@ CREATE TABLE workflow_runs (
     completed_at   INTEGER,
     seq            INTEGER NOT NULL CHECK (seq >= 0),
     head_hash      BLOB    NOT NULL CHECK (length(head_hash) = 32),
-    CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))),
+    CHECK ((completed_at IS NOT NULL) = (status = 'completed' OR status = 'failed' OR status = 'cancelled')),
     CHECK ((output_json IS NOT NULL) = (status = 'completed')),
     CHECK (active = 0 OR status IN ('running', 'paused'))
 ) STRICT;
@@ -70,7 +73,7 @@ CREATE INDEX idx_runs_completed ON workflow_runs (completed_at) WHERE completed_
 
 CREATE TRIGGER an_end_is_final
 BEFORE UPDATE OF status ON workflow_runs
-WHEN OLD.status IN ('completed', 'failed', 'cancelled') AND NEW.status <> OLD.status
+WHEN OLD.completed_at IS NOT NULL AND NEW.status <> OLD.status
 BEGIN
     SELECT RAISE(ABORT, 'a run that ended stays as it is');
 END;
@@ -83,8 +86,10 @@ CREATE TABLE workflow_step_runs (
     step_id      TEXT    NOT NULL,
     kind         TEXT    NOT NULL,
     tool         TEXT,
-    status       TEXT    NOT NULL CHECK (status IN
-                     ('pending', 'ready', 'running', 'waiting', 'done', 'failed', 'skipped', 'cancelled', 'uncertain')),
+    status       TEXT    NOT NULL CHECK (
+                       status = 'pending' OR status = 'ready' OR status = 'running' OR status = 'waiting'
+                       OR status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
+                       OR status = 'uncertain'),
     input_json   TEXT,
     output_json  TEXT,
     error_json   TEXT,
@@ -92,7 +97,8 @@ CREATE TABLE workflow_step_runs (
     started_at   INTEGER,
     completed_at INTEGER,
     PRIMARY KEY (run_id, n, attempt),
-    CHECK ((completed_at IS NOT NULL) = (status IN ('done', 'failed', 'skipped', 'cancelled'))),
+    CHECK ((completed_at IS NOT NULL) =
+           (status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled')),
     CHECK ((output_json IS NOT NULL) = (status = 'done'))
 ) STRICT, WITHOUT ROWID;
 
@@ -125,7 +131,8 @@ END;
 CREATE TABLE alarms (
     run_id INTEGER NOT NULL,
     n      INTEGER NOT NULL,
-    kind   TEXT    NOT NULL CHECK (kind IN ('timeout', 'retry', 'sleep', 'grace', 'escalate')),
+    kind   TEXT    NOT NULL CHECK (
+               kind = 'timeout' OR kind = 'retry' OR kind = 'sleep' OR kind = 'grace' OR kind = 'escalate'),
     due_at INTEGER NOT NULL,
     held   INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
     PRIMARY KEY (run_id, n, kind)
@@ -149,8 +156,9 @@ CREATE TABLE approvals (
     run_id       INTEGER NOT NULL,
     n            INTEGER NOT NULL,
     path         TEXT    NOT NULL,
-    status       TEXT    NOT NULL CHECK (status IN
-                     ('open', 'approved', 'denied', 'expired', 'cancelled', 'superseded')),
+    status       TEXT    NOT NULL CHECK (
+                       status = 'open' OR status = 'approved' OR status = 'denied' OR status = 'expired'
+                       OR status = 'cancelled' OR status = 'superseded'),
     digest       TEXT    NOT NULL CHECK (length(digest) = 64),
     prompt       TEXT    NOT NULL,
     tool         TEXT,

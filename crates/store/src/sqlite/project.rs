@@ -4,7 +4,7 @@ use rusqlite::params;
 use steprail_core::run::{AlarmKind, Event, Millis, Record, Run, RunStatus, Started, StepRef};
 
 use super::SqliteStore;
-use crate::{Appended, Head, Link, RunKey, StoreError, StoredEvent, link};
+use crate::{Appended, Head, Link, RunKey, StoreError, link};
 
 impl SqliteStore {
     pub(super) fn append_records(
@@ -17,7 +17,7 @@ impl SqliteStore {
         let mut appended = Appended::default();
         let mut current = None;
         for record in records {
-            appended.events.push(self.insert_event(head, &record.event, now)?);
+            appended.last_event = Some(self.insert_event(head, &record.event, now)?);
             let mut rows = Rows { store: self, run: head.key, now, freed: &mut appended.freed };
             rows.project(record, head.status)?;
             if let Event::StepStarted { step, .. } = &record.event {
@@ -28,12 +28,7 @@ impl SqliteStore {
         Ok(appended)
     }
 
-    fn insert_event(
-        &mut self,
-        head: &mut Head,
-        event: &Event,
-        now: Millis,
-    ) -> Result<StoredEvent, StoreError> {
+    fn insert_event(&mut self, head: &mut Head, event: &Event, now: Millis) -> Result<i64, StoreError> {
         let body = serde_json::to_string(event)?;
         let seq = head.seq + 1;
         let hash = link(&head.hash, Link { run: head.id, seq, at: now, body: &body });
@@ -44,7 +39,7 @@ impl SqliteStore {
         self.next_event += 1;
         head.seq = seq;
         head.hash = hash;
-        Ok(StoredEvent { id, run: head.id, seq, at: now, event: event.clone(), hash })
+        Ok(id)
     }
 
     fn update_run(

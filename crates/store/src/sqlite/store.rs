@@ -100,18 +100,13 @@ impl Store for SqliteStore {
         self.one(&sql, [id], rows::definition)
     }
 
-    fn find_definition(
-        &mut self,
-        name: &str,
-        version: Option<u32>,
-    ) -> Result<Option<Definition>, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM workflow_definitions
-             WHERE name = ?1 AND version = coalesce(?2, version) AND deleted_at IS NULL
-             ORDER BY version DESC LIMIT 1",
-            rows::DEFINITION
-        );
-        self.one(&sql, params![name, version], rows::definition)
+    fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError> {
+        const FOUND: &str = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
+        let id = |row: &Row<'_>| Ok(row.get(0)?);
+        match version {
+            Some(version) => self.one(&format!("{FOUND} AND version = ?2"), params![name, version], id),
+            None => self.one(&format!("{FOUND} ORDER BY version DESC LIMIT 1"), [name], id),
+        }
     }
 
     fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError> {

@@ -288,7 +288,7 @@ impl Run<'_> {
         };
         clock.until(ends.min(up + CANCEL_GRACE_MS)).await;
         match output {
-            Some(output) if ends <= up + CANCEL_GRACE_MS => End::Known(Ok(output)),
+            Some(output) if ends < up + CANCEL_GRACE_MS => End::Known(Ok(output)),
             late => End::Unknown(Failure::new(FailureKind::Timeout, ""), late.map(|output| (ends, output))),
         }
     }
