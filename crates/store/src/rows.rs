@@ -166,6 +166,8 @@ pub struct Head {
     pub hash: Hash,
     /// The status in its row.
     pub status: RunStatus,
+    /// Whether its row says that an engine is at work with it.
+    pub active: bool,
 }
 
 /// An event of the log.

@@ -1,6 +1,6 @@
 //! An input to facts.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::event::{Event, Next, PauseReason, Place, ScopeKey, Started, StepRef};
 use super::state::{Live, Phase, Run, RunStatus};
@@ -23,8 +23,8 @@ pub fn decide(
         world,
         records: Vec::new(),
         tasks: VecDeque::new(),
-        outputs: HashMap::new(),
-        inputs: HashMap::new(),
+        outputs: BTreeMap::new(),
+        inputs: BTreeMap::new(),
         full: false,
     };
     decision.take(input)?;
@@ -43,8 +43,8 @@ pub(super) struct Decision<'d> {
     /// Steps that ended in this decision and whose consequences are still to be drawn.
     tasks: VecDeque<Task>,
     /// What executions gave and were given in this decision: the store does not have it yet.
-    pub outputs: HashMap<u32, Payload>,
-    pub inputs: HashMap<u32, Payload>,
+    pub outputs: BTreeMap<u32, Payload>,
+    pub inputs: BTreeMap<u32, Payload>,
     /// Whether there was no place left for any call.
     pub full: bool,
 }

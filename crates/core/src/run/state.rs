@@ -1,6 +1,6 @@
 //! Where a run stands: positions and small facts, folded from its events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ pub struct Run {
     /// Why it failed, while `on_failure` runs.
     pub(super) failing: Option<Failure>,
     /// Blocks that are being run.
-    pub(super) scopes: HashMap<ScopeKey, Scope>,
+    pub(super) scopes: BTreeMap<ScopeKey, Scope>,
     /// Executions that have not ended, in the order in which they began.
     pub(super) live: BTreeMap<u32, Live>,
     /// Executions that may begin as soon as they are let.
@@ -138,9 +138,9 @@ pub(super) struct Scope {
     /// Executions in it that have not ended.
     pub live: BTreeSet<u32>,
     /// How steps in it ended.
-    pub done: HashMap<StepIx, Done>,
+    pub done: BTreeMap<StepIx, Done>,
     /// How often steps in it began.
-    pub visits: HashMap<StepIx, u32>,
+    pub visits: BTreeMap<StepIx, u32>,
     /// The execution whose output is the block's.
     pub last: Option<u32>,
     /// The step of that execution.

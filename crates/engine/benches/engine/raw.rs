@@ -17,11 +17,14 @@ use crate::table::{Line, Table, each, rate, time};
 
 /// Steps that are written in one transaction.
 pub(crate) const BATCH: usize = 256;
+/// Steps of a run.
+const STEPS: usize = 10;
 
 pub(crate) fn limits(stage: &Stage, table: &mut Table) {
     let count = stage.size(1_000);
     let synced = stage.best(|| each(syncs(stage, count), count));
     table.add(&Line::new("append 4 KiB and fsync", time(synced)));
+    table.add(&Line::new("a task for the runtime, and its word back", time(hop(stage))));
     for durability in [Durability::Full, Durability::Process] {
         let one = stage.best(|| commit(stage, durability, count));
         table.add(&Line::new(format!("a step's rows in one commit, {}", word(durability)), time(one)));
@@ -44,6 +47,22 @@ fn syncs(stage: &Stage, count: usize) -> Duration {
         file.sync_data().expect("a sync");
     }
     begun.elapsed()
+}
+
+/// The time that it takes to hand the runtime a task and to wait for word of it: what a call costs that does
+/// nothing.
+pub(crate) fn hop(stage: &Stage) -> Duration {
+    let count = stage.size(10_000);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    stage.best(|| {
+        let begun = Instant::now();
+        for _ in 0..count {
+            let sender = sender.clone();
+            stage.runtime.spawn(async move { sender.send(()) });
+            receiver.recv().expect("word");
+        }
+        each(begun.elapsed(), count)
+    })
 }
 
 /// The time of a commit with the rows of one step.
@@ -76,20 +95,24 @@ impl Took {
     }
 }
 
-/// What ten steps of each of many runs take, a batch of runs at a time.
+/// What many runs of ten steps take, from their start to their end, a batch of runs at a time.
 pub(crate) fn batched(stage: &Stage, durability: Durability, runs: usize) -> Took {
     let dir = stage.scratch();
-    let raw = Raw::new(&database(&dir), durability, runs);
+    let raw = Raw::new(&database(&dir), durability, 0);
     let batches: Vec<Vec<Step>> = (1..=runs).step_by(BATCH).flat_map(|at| steps_of(at..runs + 1)).collect();
     let (begun, before) = (Instant::now(), own_time());
-    batches.iter().for_each(|batch| raw.write(batch));
+    for steps in batches.chunks(STEPS) {
+        raw.begin_runs(&steps[0]);
+        steps[..STEPS - 1].iter().for_each(|batch| raw.write(batch));
+        raw.end_runs(&steps[STEPS - 1]);
+    }
     Took { clock: begun.elapsed(), writer: own_time().saturating_sub(before) }
 }
 
 /// Ten steps of a batch of runs: the first of each, then the second of each.
 fn steps_of(runs: Range<usize>) -> impl Iterator<Item = Vec<Step>> {
     let output = r#"{"ok":true}"#;
-    (1..=10).map(move |n| runs.clone().take(BATCH).map(|run| Step::new(run, n, output)).collect())
+    (1..=STEPS).map(move |n| runs.clone().take(BATCH).map(|run| Step::new(run, n, output)).collect())
 }
 
 /// What is bound to the statements of one step: it ends, and the next one begins.
@@ -99,6 +122,7 @@ struct Step {
     path: String,
     next: String,
     output: String,
+    principal: String,
     events: [(usize, String); 2],
     hash: [u8; 32],
 }
@@ -114,8 +138,9 @@ impl Step {
         let began = format!(
             r#"{{"type":"step_started","step":{{"n":{m},"path":"{next}","attempt":1}},"place":{{"id":"{next}","kind":"tool"}},"what":{{"kind":"call","tool":"demo__noop","args":"{hash}","key":"{key}"}}}}"#
         );
-        let events = [(2 * n, ended), (2 * n + 1, began)];
-        Self { run, n, path, next, output: output.to_owned(), events, hash: hash.0 }
+        let events = [(2 * n + 1, ended), (2 * n + 2, began)];
+        let principal = serde_json::to_string(&user()).expect("JSON");
+        Self { run, n, path, next, output: output.to_owned(), principal, events, hash: hash.0 }
     }
 }
 
@@ -174,6 +199,46 @@ impl Raw {
         }
         self.statement("COMMIT").execute([]).expect("a commit");
     }
+
+    /// Writes the beginnings of runs: each with its first step.
+    fn begin_runs(&self, steps: &[Step]) {
+        let mut create = self.statement(INSERT_RUN);
+        let mut insert = self.statement(INSERT_STEP);
+        let mut event = self.statement(INSERT_EVENT);
+        let mut run = self.statement(TURN_RUN);
+        self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
+        for step in steps {
+            let id = uuid::Uuid::now_v7().to_string();
+            create.execute(params![step.run, id, step.principal, NOW]).expect("a run");
+            for (seq, (_, body)) in [1, 2].into_iter().zip(&step.events) {
+                event.execute(params![step.run, seq, NOW, body, &step.hash[..]]).expect("an event");
+            }
+            insert.execute(params![step.run, 1, step.path, "demo__noop", "{}", NOW]).expect("a step");
+            let none: Option<&str> = None;
+            let turned = params![step.run, 2, &step.hash[..], NOW, step.path, true, "running", none, none];
+            run.execute(turned).expect("a run");
+        }
+        self.statement("COMMIT").execute([]).expect("a commit");
+    }
+
+    /// Writes the ends of runs: each with the end of its last step.
+    fn end_runs(&self, steps: &[Step]) {
+        let mut end = self.statement(END_STEP);
+        let mut event = self.statement(INSERT_EVENT);
+        let mut run = self.statement(TURN_RUN);
+        self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
+        for step in steps {
+            end.execute(params![step.run, step.n, step.output, NOW]).expect("a step");
+            for (seq, body) in &step.events {
+                event.execute(params![step.run, seq, NOW, body, &step.hash[..]]).expect("an event");
+            }
+            let (last, none) = (step.events[1].0, None::<&str>);
+            let turned =
+                params![step.run, last, &step.hash[..], NOW, none, false, "completed", NOW, step.output];
+            run.execute(turned).expect("a run");
+        }
+        self.statement("COMMIT").execute([]).expect("a commit");
+    }
 }
 
 const END_STEP: &str = "UPDATE workflow_step_runs SET status = 'done', output_json = ?3, error_json = NULL,
@@ -183,8 +248,14 @@ const INSERT_STEP: &str = "INSERT INTO workflow_step_runs
     VALUES (?1, ?2, 1, ?3, ?3, 'tool', ?4, 'running', ?5, ?6, ?6)";
 const INSERT_EVENT: &str =
     "INSERT INTO workflow_events (run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
-const UPDATE_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4, active = 1,
+const UPDATE_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
     current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
+const TURN_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
+    current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8, output_json = ?9,
+    error_json = NULL WHERE id = ?1 AND seq < ?2";
+const INSERT_RUN: &str = "INSERT INTO workflow_runs (id, run_id, definition_id, status, active, created_by,
+    principal_json, depth, interruptible, input_json, created_at, updated_at, seq, head_hash)
+    VALUES (?1, ?2, 1, 'pending', 0, 'ann', ?3, 0, 0, '{}', ?4, ?4, 0, zeroblob(32))";
 
 /// Runs with the numbers from 1, in a database that the store has made.
 fn create_runs(path: &Path, durability: Durability, runs: usize) {

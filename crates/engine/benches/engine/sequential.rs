@@ -5,13 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 use steprail_engine::Durability;
 
-use crate::raw::commit;
+use crate::raw::{commit, hop};
 use crate::stage::{Player, Stage, database, noop, steps, word};
 use crate::table::{Line, Table, each, ratio, time};
 
 const STEPS: usize = 1_000;
 
 pub(crate) fn run(stage: &Stage, table: &mut Table) {
+    let hop = hop(stage);
     for durability in [Durability::Process, Durability::Full] {
         let (mut raw, mut ours) = (Duration::MAX, Duration::MAX);
         for _ in 0..stage.rounds() {
@@ -20,7 +21,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         }
         let what = format!("a run of {STEPS} steps, each step, {}", word(durability));
         let line = Line::new(what, time(ours));
-        let line = line.beside(format!("{} one commit", time(raw)), ratio(ours, raw));
+        let line = line.beside(format!("{} one commit, {} one task", time(raw), time(hop)), ratio(ours, raw));
         table.add(&match durability {
             Durability::Process => line.target("<= 100 us", ours <= Duration::from_micros(100)),
             Durability::Full => line.target("<= 1.3 x one commit", ratio(ours, raw) <= 1.3),

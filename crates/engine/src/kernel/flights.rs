@@ -37,7 +37,7 @@ struct Counts {
 impl Counts {
     fn add(&mut self, server: &str, definition: i64) {
         self.total += 1;
-        *self.servers.entry(server.into()).or_default() += 1;
+        increase(&mut self.servers, server);
         *self.definitions.entry(definition).or_default() += 1;
     }
 
@@ -50,6 +50,13 @@ impl Counts {
                 self.definitions.remove(&definition);
             }
         }
+    }
+}
+
+fn increase(counts: &mut HashMap<Box<str>, u32>, name: &str) {
+    match counts.get_mut(name) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(name.into(), 1)),
     }
 }
 
@@ -164,7 +171,7 @@ impl Flights {
         } else if counts.total + reserved >= limits.calls || reserved >= quota {
             (Gate::Server(server.into()), Admission::Full)
         } else {
-            *self.reserved.entry(server.into()).or_default() += 1;
+            increase(&mut self.reserved, server);
             return Admission::Granted;
         };
         if self.queued.insert((gate.clone(), run)) {

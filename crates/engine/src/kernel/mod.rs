@@ -397,6 +397,7 @@ impl Kernel {
             if status.is_terminal() {
                 let id = entry.head.id;
                 self.runs.remove(&key);
+                self.values.drop_run(key);
                 for reply in self.waiters.remove(&key).unwrap_or_default() {
                     done.effects.push(Effect::Answer(reply, Ok(Answer::Ended(id, status))));
                 }

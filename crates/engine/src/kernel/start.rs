@@ -186,6 +186,7 @@ impl Kernel {
             seq: 0,
             hash: Hash([0; 32]),
             status: RunStatus::Pending,
+            active: false,
         };
         let entry = Entry {
             head,

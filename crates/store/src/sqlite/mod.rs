@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use crate::{Storage, StoreError};
 use lock::Lock;
@@ -57,6 +58,8 @@ pub struct SqliteStore {
     next_event: i64,
     /// What it was after the last commit.
     committed_event: i64,
+    /// The text of an event while it is written.
+    body: Vec<u8>,
     _lock: Option<Lock>,
 }
 
@@ -87,6 +90,8 @@ impl SqliteStore {
         }
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        // A statement keeps its plan whatever is bound to it: to think again at each use costs more than it saves.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let synchronous = match durability {
             Durability::Full => "FULL",
             Durability::Process => "NORMAL",
@@ -103,7 +108,7 @@ impl SqliteStore {
             [],
             |row| row.get::<_, i64>(0),
         )?;
-        Ok(Self { connection, path, next_event, committed_event: next_event, _lock: lock })
+        Ok(Self { connection, path, next_event, committed_event: next_event, body: Vec::new(), _lock: lock })
     }
 
     /// Readers of the same database. A database in memory has none.

@@ -6,6 +6,9 @@ use steprail_core::run::{AlarmKind, Event, Millis, Record, Run, RunStatus, Start
 use super::SqliteStore;
 use crate::{Appended, Head, Link, RunKey, StoreError, link};
 
+const INSERT_EVENT: &str =
+    "INSERT INTO workflow_events (id, run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
 impl SqliteStore {
     pub(super) fn append_records(
         &mut self,
@@ -14,54 +17,49 @@ impl SqliteStore {
         records: &[Record],
         now: Millis,
     ) -> Result<Appended, StoreError> {
-        let mut appended = Appended::default();
-        let mut current = None;
+        let mut freed = Vec::new();
+        self.insert_events(head, records, now)?;
+        let mut rows = Rows { store: self, run: head.key, now, freed: &mut freed };
+        records.iter().try_for_each(|record| rows.project(record, head.status))?;
+        self.update_run(head, run, records, now)?;
+        let last_event = (!records.is_empty()).then_some(self.next_event - 1);
+        Ok(Appended { last_event, freed })
+    }
+
+    fn insert_events(&mut self, head: &mut Head, records: &[Record], now: Millis) -> Result<(), StoreError> {
+        let mut insert = self.connection.prepare_cached(INSERT_EVENT)?;
         for record in records {
-            appended.last_event = Some(self.insert_event(head, &record.event, now)?);
-            let mut rows = Rows { store: self, run: head.key, now, freed: &mut appended.freed };
-            rows.project(record, head.status)?;
-            if let Event::StepStarted { step, .. } = &record.event {
-                current = Some(&*step.path);
-            }
+            self.body.clear();
+            serde_json::to_writer(&mut self.body, &record.event)?;
+            let body = str::from_utf8(&self.body).map_err(|error| StoreError::Other(error.to_string()))?;
+            let seq = head.seq + 1;
+            let hash = link(&head.hash, Link { run: head.id, seq, at: now, body });
+            insert.execute(params![self.next_event, head.key.0, seq, now, body, &hash.0[..]])?;
+            self.next_event += 1;
+            head.seq = seq;
+            head.hash = hash;
         }
-        self.update_run(head, run, records, current, now)?;
-        Ok(appended)
+        Ok(())
     }
 
-    fn insert_event(&mut self, head: &mut Head, event: &Event, now: Millis) -> Result<i64, StoreError> {
-        let body = serde_json::to_string(event)?;
-        let seq = head.seq + 1;
-        let hash = link(&head.hash, Link { run: head.id, seq, at: now, body: &body });
-        let id = self.next_event;
-        let sql =
-            "INSERT INTO workflow_events (id, run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        self.connection.prepare_cached(sql)?.execute(params![id, head.key.0, seq, now, body, &hash.0[..]])?;
-        self.next_event += 1;
-        head.seq = seq;
-        head.hash = hash;
-        Ok(id)
-    }
-
+    /// The row of the run after its events. What has an index is named only if it changed.
     fn update_run(
         &mut self,
         head: &mut Head,
         run: &Run,
         records: &[Record],
-        current: Option<&str>,
         now: Millis,
     ) -> Result<(), StoreError> {
-        let status = run.status();
-        let changed = if status == head.status {
-            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4, active = ?5,
-                       current_step = coalesce(?6, current_step) WHERE id = ?1 AND seq < ?2";
-            self.connection.prepare_cached(sql)?.execute(params![
-                head.key.0,
-                head.seq,
-                &head.hash.0[..],
-                now,
-                run.is_active(),
-                current
-            ])?
+        let current = records.iter().rev().find_map(|record| match &record.event {
+            Event::StepStarted { step, .. } => Some(&*step.path),
+            _ => None,
+        });
+        let (status, active) = (run.status(), run.is_active());
+        let changed = if (status, active) == (head.status, head.active) {
+            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
+                       current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
+            let params = params![head.key.0, head.seq, &head.hash.0[..], now, current];
+            self.connection.prepare_cached(sql)?.execute(params)?
         } else {
             let end = status.is_terminal().then_some(now);
             let output = records.iter().find_map(|record| match &record.event {
@@ -72,23 +70,23 @@ impl SqliteStore {
                 Event::RunFailed { error } => serde_json::to_string(error).ok(),
                 _ => None,
             });
-            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4, active = ?5,
-                       current_step = coalesce(?6, current_step), status = ?7, completed_at = ?8,
+            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
+                       current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8,
                        output_json = ?9, error_json = ?10 WHERE id = ?1 AND seq < ?2";
             self.connection.prepare_cached(sql)?.execute(params![
                 head.key.0,
                 head.seq,
                 &head.hash.0[..],
                 now,
-                run.is_active(),
                 current,
+                active,
                 status.word(),
                 end,
                 output,
                 error
             ])?
         };
-        head.status = status;
+        (head.status, head.active) = (status, active);
         one_row(changed, "the run has moved on without us")
     }
 }
