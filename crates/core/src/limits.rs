@@ -40,6 +40,8 @@ pub const REGEX_BYTES: usize = 1024 * 1024;
 /// Different regular expressions in one definition.
 pub const REGEXES: usize = 100;
 
+/// Seconds that the result under an idempotency key may be kept: ten years.
+pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
 /// Characters of a step id or a definition's name.
 pub const NAME_CHARS: usize = 128;
 /// Labels of a definition.
@@ -49,6 +51,10 @@ pub const LABELS: usize = 64;
 pub const FAILURE_BYTES: usize = 4 * 1024;
 /// Bytes of one output, one set of arguments or inputs, as JSON.
 pub const PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
+/// Lists and maps inside one another in a value of a run. What reads JSON back gives up soon after.
+pub const VALUE_DEPTH: usize = 100;
+/// Milliseconds that a probe has to answer, where its step has no time limit.
+pub const PROBE_MS: u64 = 60_000;
 /// Bytes of what a signal carries, and of arguments and values that a human sets.
 pub const NOTE_BYTES: usize = 256 * 1024;
 /// Signals that a run keeps until a step waits for them.

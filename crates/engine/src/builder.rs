@@ -134,6 +134,7 @@ impl Builder {
             fault,
             recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
             backlog: Backlog::default(),
+            early: Vec::new(),
             halted: None,
         };
         let thread = std::thread::Builder::new().name("steprail".to_owned()).spawn(move || {

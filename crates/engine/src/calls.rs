@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::driver::Message;
 use crate::kernel::{Action, CallId, CallOrder, Request};
-use crate::ports::{ArtefactStore, Authorizer, BoxFuture, Outcome, ToolCall, ToolCaller};
+use crate::ports::{ArtefactStore, Authorizer, Outcome, ToolCall, ToolCaller};
 
 /// What calls need.
 pub(crate) struct Ports {
@@ -64,6 +64,11 @@ impl Calls {
         }
     }
 
+    /// Tells every call to stop.
+    pub(crate) fn cancel_all(&self) {
+        self.tokens.values().for_each(CancellationToken::cancel);
+    }
+
     /// A call ended.
     pub(crate) fn forget(&mut self, id: CallId) {
         self.tokens.remove(&id);
@@ -87,18 +92,25 @@ async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Resu
         persona: order.persona,
         cancelled: token.clone(),
     };
-    let mut value = until_stopped(ports.tools.call(call), &token).await?;
-    if let (Some(store), Some(Value::Array(files))) = (&ports.artefacts, value.get_mut("file_refs")) {
-        for file in files {
-            *file = store.put(run, &path, file.take()).await?;
+    let called = async {
+        let mut value = ports.tools.call(call).await?;
+        if let (Some(store), Some(Value::Array(files))) = (&ports.artefacts, value.get_mut("file_refs")) {
+            for file in files {
+                // The call took place: to make it again is not for the store to decide.
+                *file = store.put(run, &path, file.take()).await.map_err(|error| {
+                    let message = format!("what the call gave could not be kept: {}", error.message);
+                    Failure::new(FailureKind::Lost, message)
+                })?;
+            }
         }
-    }
-    Ok(Payload::new(value))
+        Ok(value)
+    };
+    until_stopped(called, &token).await.map(Payload::new)
 }
 
 /// A call that is told to stop has some time to do so; then it is dropped, a little before the engine would
 /// give it up.
-async fn until_stopped(call: BoxFuture<'_, Outcome>, token: &CancellationToken) -> Outcome {
+async fn until_stopped(call: impl Future<Output = Outcome>, token: &CancellationToken) -> Outcome {
     let grace = Duration::from_millis(CANCEL_GRACE_MS.unsigned_abs() / 10 * 9);
     let stopped = async {
         token.cancelled().await;

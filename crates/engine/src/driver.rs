@@ -44,6 +44,8 @@ pub(crate) struct Driver {
     /// What is still to be picked up: which runs, and after which number.
     pub recovery: VecDeque<(Option<Interrupt>, RunKey)>,
     pub backlog: Backlog,
+    /// What was asked for before everything was picked up.
+    pub early: Vec<Request>,
     /// What ended all work: the store can no longer be trusted.
     pub halted: Option<StoreError>,
 }
@@ -76,15 +78,44 @@ impl Driver {
                 self.take(message, &mut batch, &mut stopping);
             }
             self.retry_backlog(&mut batch);
+            self.hold_back(&mut batch);
             if !batch.is_empty() {
                 self.handle(batch);
             }
-            if let Some((reply, until)) = &stopping
+            if let Some((_, until)) = &stopping
                 && (self.calls.in_flight() == 0 || Instant::now() >= *until)
             {
-                return Some((reply.clone(), self.calls.in_flight()));
+                let (reply, _) = stopping.take()?;
+                return Some((reply, self.stop()));
             }
         }
+    }
+
+    /// Before every run was picked up, nothing new is begun: it would be taken for something of the last engine.
+    fn hold_back(&mut self, batch: &mut Vec<Request>) {
+        if self.halted.is_some() {
+            self.early.append(batch);
+            for reply in self.early.drain(..).filter_map(|request| request.reply) {
+                reply.send(Err(self.halted.clone().map_or(Error::Stopped, Error::Storage)));
+            }
+        } else if self.recovery.is_empty() {
+            batch.splice(0..0, self.early.drain(..));
+        } else {
+            self.early.append(batch);
+        }
+    }
+
+    /// The end: what could not be written is tried once more, and calls that are left are told to stop.
+    fn stop(&mut self) -> usize {
+        let kept = std::mem::take(&mut self.backlog.requests);
+        if !kept.is_empty() && self.halted.is_none() {
+            self.handle(kept);
+        }
+        for reply in self.early.drain(..).filter_map(|request| request.reply) {
+            reply.send(Err(Error::Stopped));
+        }
+        self.calls.cancel_all();
+        self.calls.in_flight()
     }
 
     /// The next message. While calls are in flight one is likely to come soon: to look for a moment costs less
@@ -118,6 +149,7 @@ impl Driver {
                 }
             }
             Message::Wake => {}
+            Message::Stop(_) if stopping.is_some() => {}
             Message::Stop(reply) => {
                 self.kernel.stop_admitting();
                 *stopping = Some((reply, Instant::now() + Duration::from_millis(SHUTDOWN_MS)));
@@ -128,7 +160,9 @@ impl Driver {
     fn wait_time(&mut self, stop_at: Option<Instant>) -> Duration {
         let now = self.clock.now();
         let alarm = match self.kernel.next_alarm() {
-            Ok(Some(due)) if self.backlog.again_at.is_none() && self.halted.is_none() => {
+            Ok(Some(due))
+                if self.backlog.again_at.is_none() && self.halted.is_none() && stop_at.is_none() =>
+            {
                 Duration::from_millis(u64::try_from(due.saturating_sub(now)).unwrap_or_default())
             }
             _ => LONGEST_WAIT,
@@ -142,11 +176,8 @@ impl Driver {
         if stopping || self.halted.is_some() || self.backlog.again_at.is_some() {
             return;
         }
-        while self.alarm_is_due() {
+        while self.alarm_is_due() && self.backlog.again_at.is_none() && self.halted.is_none() {
             self.handle(vec![Request { action: Action::FireAlarms, reply: None }]);
-            if self.backlog.again_at.is_some() {
-                return;
-            }
         }
     }
 
@@ -178,7 +209,7 @@ impl Driver {
             }
         }
         match handled.fault {
-            Some(fault) => self.fault_found(fault, handled.retry),
+            Some(fault) => self.fault_found(fault, handled.halts, handled.retry),
             None if self.halted.is_none()
                 && !self.kernel.has_damage()
                 && self.backlog.again_at.is_none()
@@ -191,11 +222,10 @@ impl Driver {
         }
     }
 
-    fn fault_found(&mut self, fault: StoreError, retry: Vec<Request>) {
+    fn fault_found(&mut self, fault: StoreError, halts: bool, retry: Vec<Request>) {
         tracing::error!(code = fault.code(), "{fault}");
         self.fault.send_replace(Some(fault.clone()));
-        // Nobody knows what a commit that failed so has reached: only a new start can tell from the file.
-        if let StoreError::Io(_) = fault {
+        if halts || fault.is_final() {
             self.kernel.give_up(&fault);
             self.halted = Some(fault);
             self.backlog = Backlog::default();
@@ -209,8 +239,11 @@ impl Driver {
         let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
         self.backlog.requests.extend(kept);
         let (first, longest) = FAULT_DELAY_MS;
-        self.backlog.delay_ms = (self.backlog.delay_ms * 2).clamp(first, longest);
-        self.backlog.again_at = Some(Instant::now() + Duration::from_millis(self.backlog.delay_ms));
+        // Others that are refused in the meantime do not put it off.
+        if self.backlog.again_at.is_none() {
+            self.backlog.delay_ms = (self.backlog.delay_ms * 2).clamp(first, longest);
+            self.backlog.again_at = Some(Instant::now() + Duration::from_millis(self.backlog.delay_ms));
+        }
     }
 
     /// Tries again what the store did not take.

@@ -333,8 +333,12 @@ impl Engine {
             let Some(last) = page.last() else { return Ok(resumed) };
             before = Some(last.key);
             for row in page {
-                self.resume(row.run_id, by, Resume::default()).await?;
-                resumed += 1;
+                match self.resume(row.run_id, by, Resume::default()).await {
+                    Ok(()) => resumed += 1,
+                    // It has gone on by itself, or cannot; the others can.
+                    Err(Error::Conflict(_) | Error::Storage(StoreError::Corrupt(_))) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
@@ -359,6 +363,7 @@ impl Engine {
         intervention: Intervention,
         by: &Principal,
     ) -> Result<(), Error> {
+        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
         self.request(Action::Intervene { run, intervention, by: by.clone() }).await.map(drop)
     }
 
@@ -378,10 +383,15 @@ impl Engine {
         let mut purged = 0;
         loop {
             match self.request(Action::Purge { before }).await? {
-                Answer::Count(count @ 1..) => purged += count,
+                Answer::Purged(some) if !some.is_nothing() => purged += some.runs,
                 _ => return Ok(purged),
             }
         }
+    }
+
+    /// Whether a run can go on: an error if what is stored of it is damaged.
+    pub async fn check(&self, run: RunId) -> Result<(), Error> {
+        self.request(Action::Check(run)).await.map(drop)
     }
 
     /// What is wrong with the store at the moment, if anything is.
@@ -439,11 +449,22 @@ impl RunHandle {
     /// A token that cancels the run.
     pub fn cancel_token(&self, by: &Principal) -> CancellationToken {
         let token = CancellationToken::new();
-        let (watched, run, by) = (token.clone(), self.clone(), by.clone());
+        let (watched, run, by) = (token.clone(), self.id, by.clone());
+        // The token must not keep an engine alive that nobody else holds.
+        let engine = Arc::downgrade(&self.engine.0);
+        let (reply, ended) = Reply::channel();
+        let request = Request { action: Action::Wait(run), reply: Some(reply) };
+        // An engine that has stopped cancels nothing.
+        let _ = self.engine.0.messages.send(Message::Request(request));
         tokio::spawn(async move {
-            watched.cancelled().await;
-            // A run that has ended cannot be cancelled, and need not be.
-            let _ = run.engine.cancel(run.id, &by, "cancelled by its token").await;
+            tokio::select! {
+                () = watched.cancelled() => {}
+                _ = ended => return,
+            }
+            if let Some(engine) = engine.upgrade() {
+                // A run that has ended cannot be cancelled, and need not be.
+                let _ = Engine(engine).cancel(run, &by, "cancelled by its token").await;
+            }
         });
         token
     }

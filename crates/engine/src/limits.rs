@@ -27,6 +27,8 @@ pub(crate) const PARKED_RUNS: usize = 1_024;
 pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
 /// Compiled definitions that are kept in memory.
 pub(crate) const CACHED_PLANS: usize = 1_000;
+/// Runs that others wait for and that begin in one transaction. A definition may name itself.
+pub(crate) const CHILD_RUNS: usize = 2_000;
 /// Runs that are picked up in one commit after a restart.
 pub(crate) const RECOVERY_BATCH: usize = 256;
 /// Runs that are deleted in one commit.

@@ -15,12 +15,22 @@ use hands::{
 use rusqlite::Connection;
 use serde_json::json;
 use steprail_core::plan::Hash;
-use steprail_engine::{Engine, Error, ManualClock, RunHandle, RunId, RunStatus};
+use steprail_engine::{
+    Engine, Error, Event, ManualClock, Principal, RunHandle, RunId, RunStatus, Start, Tools,
+};
 use steprail_store::{Link, link};
 
 /// A run that sleeps.
 const NAP: &str = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n";
 const HOUR: i64 = 3_600_000;
+/// A run that waits between a result and the step that reads it.
+const TWO: &str = "
+name: two
+steps:
+  - { id: a, tool: demo__say }
+  - { id: nap, kind: wait, event: go }
+  - { id: b, tool: demo__say, args: { text: '{{steps.a.output}}' } }
+";
 
 /// The bytes of a database, all of them in one file.
 fn settled(folder: &Path) -> Vec<u8> {
@@ -68,6 +78,39 @@ async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read(database(folder.path())).expect("the file"), bytes);
     std::fs::write(database(folder.path()), sound).expect("a backup");
     unpark(folder.path(), &hands, run).await;
+}
+
+#[tokio::test]
+async fn a_value_that_was_changed_behind_the_log_is_not_passed_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let say = || Tools::new().tool("demo__say", |_| async { Ok(json!({ "sum": 120 })) });
+    let engine = Engine::builder()
+        .store(open(folder.path()).expect("a store"))
+        .tools(say())
+        .spawn()
+        .expect("an engine");
+    let run = engine.start(Start::inline(TWO, Principal::user("ann"))).await.expect("a run").id();
+    let mut events = engine.subscribe(Some(run), 0);
+    while let Some(event) = events.next().await.expect("events") {
+        if matches!(&event.event, Event::StepStarted { step, .. } if &*step.path == "nap") {
+            break;
+        }
+    }
+    engine.shutdown().await.expect("shut down");
+    drop(engine);
+    let connection = Connection::open(database(folder.path())).expect("the database");
+    let sql = "UPDATE workflow_step_runs SET output_json = replace(output_json, '120', '820')";
+    assert!(connection.execute(sql, []).expect("damage") > 0);
+    drop(connection);
+    let engine = Engine::builder()
+        .store(open(folder.path()).expect("a store"))
+        .tools(say())
+        .spawn()
+        .expect("an engine");
+    engine.signal("go", json!(null), Some(run)).await.expect_err("the step cannot begin");
+    let told = engine.handle(run).wait().await.expect_err("the run stands still");
+    assert!(told.to_string().contains("was changed"), "{told}");
+    assert_eq!(engine.status(run).await.expect("a status").run.status, RunStatus::Running);
 }
 
 /// What came of a run in a database of which a byte was changed.

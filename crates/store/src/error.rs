@@ -7,7 +7,7 @@ pub enum StoreError {
     #[error("the disk is full: {0}; free some space, the work goes on by itself")]
     Full(String),
     /// Another process keeps the database locked.
-    #[error("the database is locked: {0}")]
+    #[error("the database is locked: {0}; end the program that holds it, the work goes on by itself")]
     Busy(String),
     /// The database cannot be written.
     #[error("the database is read-only: {0}; check its permissions and the file system")]
@@ -37,8 +37,11 @@ pub enum StoreError {
         /// The newest that is known here.
         known: i64,
     },
+    /// The database belongs to another program.
+    #[error("{0} is a database of another program; name another file")]
+    Foreign(String),
     /// Something else, which should not happen.
-    #[error("the store failed: {0}")]
+    #[error("the store failed: {0}; please report this")]
     Other(String),
 }
 
@@ -53,8 +56,14 @@ impl StoreError {
             Self::Corrupt(_) => "storage_corrupt",
             Self::InUse { .. } => "storage_in_use",
             Self::Newer { .. } => "storage_newer",
+            Self::Foreign(_) => "storage_foreign",
             Self::Other(_) => "storage",
         }
+    }
+
+    /// Whether nobody knows what was written: only a new start can tell from the file.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Io(_))
     }
 
     /// Whether trying again later may help.

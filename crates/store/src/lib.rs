@@ -15,7 +15,7 @@ pub use chain::{Link, link};
 pub use error::StoreError;
 pub use rows::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun,
-    Principal, Rerun, RunId, RunKey, RunRow, StepRow, StoredEvent, Wanted,
+    Principal, Purged, Rerun, RunId, RunKey, RunRow, StepRow, StoredEvent, Wanted,
 };
 
 use steprail_core::plan::Hash;
@@ -52,6 +52,8 @@ pub trait Store: Send {
     fn head(&mut self, run: RunKey) -> Result<Head, StoreError>;
     /// The runs that a run waits for.
     fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
+    /// Whether there is such a run: it may have been deleted.
+    fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError>;
     /// Runs that an engine was at work with, after another one.
     fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
 
@@ -77,8 +79,8 @@ pub trait Store: Send {
     fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
     /// When the next alarm is due.
     fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
-    /// Removes an alarm that nothing waits for.
-    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<(), StoreError>;
+    /// Takes an alarm away that is due. False if it is gone, or was set anew for another time.
+    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError>;
     /// The steps that wait for an event.
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
 
@@ -90,10 +92,9 @@ pub trait Store: Send {
     /// The last question of a step execution.
     fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
 
-    /// Deletes up to `limit` runs that ended before a moment; says how many.
-    fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError>;
-    /// Deletes idempotency keys whose time is up; says how many.
-    fn purge_expired(&mut self, now: Millis) -> Result<usize, StoreError>;
+    /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
+    /// started and that no run has, and results under keys whose time is up.
+    fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
 }
 
 /// Questions about what is stored, answered beside the writer.

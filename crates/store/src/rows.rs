@@ -196,6 +196,22 @@ pub struct Appended {
     pub freed: Vec<String>,
 }
 
+/// What was deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Runs.
+    pub runs: usize,
+    /// Definitions and results under keys.
+    pub others: usize,
+}
+
+impl Purged {
+    /// Whether there was nothing left to delete.
+    pub fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// Which payload of a run is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wanted {

@@ -69,7 +69,8 @@ fn history_and_endings_cannot_be_rewritten() {
     .map(|sql| format!("{sql}\n  {}", refused(connection, sql)));
     connection.execute_batch("UPDATE workflow_runs SET status = 'failed', completed_at = 2").expect("an end");
     let revived = refused(connection, "UPDATE workflow_runs SET status = 'running', completed_at = NULL");
-    insta::assert_snapshot!(format!("{}\nafter the end\n  {revived}", said.join("\n")));
+    let changed = refused(connection, "UPDATE workflow_runs SET error_json = '{}'");
+    insta::assert_snapshot!(format!("{}\nafter the end\n  {revived}\n  {changed}", said.join("\n")));
 }
 
 #[test]
@@ -101,4 +102,27 @@ fn a_database_is_opened_again_but_not_twice_and_not_from_the_future() {
     Connection::open(&path).expect("a file").pragma_update(None, "user_version", 99).expect("a newer format");
     let newer = SqliteStore::open(&path, &options).expect_err("it is from the future");
     assert!(matches!(newer, StoreError::Newer { found: 99, known: 1 }), "{newer}");
+}
+
+#[test]
+fn a_database_has_one_writer_whatever_it_is_called() {
+    let folder = TempDir::new().expect("a folder");
+    let (path, link) = (folder.path().join("real.db"), folder.path().join("link.db"));
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    let first = SqliteStore::open(&link, &Options::default()).expect("a database");
+    let second = SqliteStore::open(&path, &Options::default()).expect_err("it is in use");
+    assert!(matches!(second, StoreError::InUse { .. }), "{second}");
+    drop(first);
+}
+
+#[test]
+fn a_database_of_another_program_is_left_as_it_is() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("places.db");
+    let sql = "CREATE TABLE places (name TEXT); PRAGMA user_version = 1;";
+    Connection::open(&path).expect("a file").execute_batch(sql).expect("a table");
+    let before = std::fs::read(&path).expect("the file");
+    let refused = SqliteStore::open(&path, &Options::default()).expect_err("it is not ours");
+    assert_eq!(refused.code(), "storage_foreign", "{refused}");
+    assert_eq!(std::fs::read(&path).expect("the file"), before);
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::eval::{Context, EvalError, push_text};
+use super::eval::{Context, EvalError, EvalErrorKind, push_text};
 use super::lexer::{Token, constant_segment, word_length};
 use super::reference::{Ambient, RefPath, Resolve, Root, Segment};
 use super::{Expr, Problem, jsonpath, parser};
@@ -212,12 +212,26 @@ pub enum ValueTemplate {
 impl ValueTemplate {
     /// The value with all references resolved.
     pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
+        self.eval_within(context, &mut { limits::PAYLOAD_BYTES })
+    }
+
+    /// The same, as long as it is not more than so many bytes: many references to one large value are larger.
+    fn eval_within(&self, context: &dyn Context, left: &mut usize) -> Result<Value, EvalError> {
         match self {
             Self::Literal(value) => Ok(value.clone()),
-            Self::Text(template) => template.eval(context).map(Cow::into_owned),
-            Self::List(items) => items.iter().map(|item| item.eval(context)).collect(),
+            Self::Text(template) => {
+                let value = template.eval(context)?;
+                *left = left.checked_sub(weight(&value)).ok_or_else(|| {
+                    let message = format!("the value is larger than {} bytes", limits::PAYLOAD_BYTES);
+                    EvalError::new(EvalErrorKind::Limit, message)
+                })?;
+                Ok(value.into_owned())
+            }
+            Self::List(items) => items.iter().map(|item| item.eval_within(context, left)).collect(),
             Self::Map(entries) => {
-                let pairs = entries.iter().map(|(key, value)| Ok((key.to_string(), value.eval(context)?)));
+                let pairs = entries
+                    .iter()
+                    .map(|(key, value)| Ok((key.to_string(), value.eval_within(context, left)?)));
                 pairs.collect::<Result<Map<_, _>, _>>().map(Value::Object)
             }
         }
@@ -231,5 +245,15 @@ impl ValueTemplate {
             Self::List(items) => items.iter().for_each(|item| item.roots(visit)),
             Self::Map(entries) => entries.iter().for_each(|(_, value)| value.roots(visit)),
         }
+    }
+}
+
+/// The least number of bytes that a value has as JSON.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(weight).sum::<usize>(),
+        Value::Object(map) => 2 + map.iter().map(|(key, value)| key.len() + weight(value)).sum::<usize>(),
+        _ => 1,
     }
 }

@@ -3,6 +3,7 @@
 use super::compile::Compiler;
 use super::{Idempotency, OnDeny, OnError, RetryPolicy, StepIx, Verify};
 use crate::diagnostic::{Code, Diagnostic};
+use crate::limits::KEY_TTL_SECS;
 use crate::plan::retry::BackoffKind;
 use crate::source::Span;
 use crate::spec::policy::{self, Policy, Scope};
@@ -117,6 +118,11 @@ impl<'s> Compiler<'s, '_> {
         };
         if key.is_empty() {
             self.report(Diagnostic::new(Code::InvalidPolicy, key.span, "an idempotency key cannot be empty"));
+        }
+        if let Some(ttl) = policy.idempotency_ttl_secs.as_ref().filter(|ttl| ttl.value > KEY_TTL_SECS) {
+            let message = format!("a result is kept for {KEY_TTL_SECS} seconds (ten years) at most");
+            let diagnostic = Diagnostic::new(Code::InvalidPolicy, ttl.span, message);
+            self.report(diagnostic.hint("0, or no time to live, keeps it for good"));
         }
         Some(Idempotency {
             // A malformed key is an invalid policy.

@@ -61,9 +61,13 @@ impl Run {
             Event::StepStarted { step, place, what, until } => {
                 self.edits.remove(&*step.path);
                 self.enter(plan, step, place, phase_of(what), *until);
-                let claimed = matches!(what, Started::Call { claimed: true, .. });
                 if let Some(live) = self.live.get_mut(&step.n) {
-                    live.claim |= claimed;
+                    if let (Started::Call { key, claimed, .. }, Kind::Call(call)) =
+                        (what, &plan.step(live.step).kind)
+                    {
+                        live.claim |= claimed;
+                        live.key = call.idempotency.as_ref().map(|_| key.clone());
+                    }
                     live.alarm |= matches!(what, Started::Sleep { .. });
                 }
                 if let Started::Wait { signal: Some(used), .. } = what {
@@ -108,9 +112,11 @@ impl Run {
             Event::CallAbandoned { step } => {
                 self.cut.insert((step.n, step.attempt), step.path.clone());
             }
-            Event::VerifyStarted { step, .. } => {
+            Event::VerifyStarted { step, until, .. } => {
                 self.phase(step.n, Phase::Verifying);
-                self.no_alarm(step.n);
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.alarm = until.is_some();
+                }
             }
             Event::ApprovalRequested { step, digest, until, escalate, .. } => {
                 self.phase(step.n, Phase::Gate { until: *until, level: 0, digest: *digest });
@@ -176,6 +182,7 @@ impl Run {
                 alarm: false,
                 claim: false,
                 approved: false,
+                key: None,
             };
             self.live.insert(step.n, live);
             self.moving += 1;

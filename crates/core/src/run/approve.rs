@@ -31,6 +31,7 @@ impl Decision<'_> {
             digest,
             prompt: prompt.into(),
             tool: None,
+            args: None,
             until,
             escalate,
             notify: approve.notify.to_vec(),
@@ -59,6 +60,7 @@ impl Decision<'_> {
             digest,
             prompt,
             tool,
+            args: args.as_ref().map(Payload::hash),
             until: None,
             escalate: None,
             notify: Vec::new(),
@@ -167,7 +169,7 @@ impl Decision<'_> {
                 let output = answer(false, by.as_deref(), Some(reason));
                 let event = Event::StepCompleted { step: step.clone(), output: output.hash(), from: None };
                 self.record(event, Some(output));
-                self.go_to(scope, to)?;
+                self.later(Task::GoTo { scope, to });
                 self.later(Task::Settle { scope });
                 Ok(())
             }

@@ -5,7 +5,9 @@ use serde_json::{Map, Value};
 use super::decide::{Decided, Decision, Entry};
 use super::event::{Event, Next, ScopeKey, Started};
 use super::flow::no_branch_matched;
+use super::payload::fits;
 use super::state::{Phase, Progress};
+use super::values::Evaluated;
 use super::{Failure, Payload, WorldError};
 use crate::plan::{Branch, Foreach, Kind, Parallel, Plan};
 use crate::steps::OnFail;
@@ -103,11 +105,14 @@ impl Decision<'_> {
             Kind::Foreach(foreach) => self.list_of_results(&progress, foreach)?,
             Kind::Parallel(parallel) => self.map_of_results(&progress, parallel)?,
             _ => match progress.results.into_values().next() {
-                Some(Ok(Some(n))) => self.output(n)?,
-                _ => Payload::default(),
+                Some(Ok(Some(n))) => Ok(self.output(n)?),
+                _ => Ok(Payload::default()),
             },
         };
-        self.complete(n, output, None)
+        match output {
+            Ok(output) => self.complete(n, output, None),
+            Err(error) => self.fail(n, error),
+        }
     }
 
     fn tolerates(&self, n: u32) -> bool {
@@ -119,30 +124,42 @@ impl Decision<'_> {
         on_fail == OnFail::Continue
     }
 
-    fn list_of_results(&mut self, progress: &Progress, foreach: &Foreach) -> Result<Payload, WorldError> {
-        let mut list = Vec::with_capacity(progress.results.len());
+    fn list_of_results(&mut self, progress: &Progress, foreach: &Foreach) -> Evaluated<Payload> {
+        let (mut list, mut bytes) = (Vec::with_capacity(progress.results.len()), 0);
         for result in progress.results.values() {
-            list.push(self.result_value(result, foreach.on_item_fail)?);
+            list.push(self.result_value(result, foreach.on_item_fail, &mut bytes)?);
+            // Before it is all in memory.
+            if let Err(error) = fits(&Value::Null, bytes) {
+                return Ok(Err(error));
+            }
         }
-        Ok(Payload::new(Value::Array(list)))
+        Ok(Ok(Payload::new(Value::Array(list))))
     }
 
-    fn map_of_results(&mut self, progress: &Progress, parallel: &Parallel) -> Result<Payload, WorldError> {
-        let mut map = Map::new();
+    fn map_of_results(&mut self, progress: &Progress, parallel: &Parallel) -> Evaluated<Payload> {
+        let (mut map, mut bytes) = (Map::new(), 0);
         for (index, result) in &progress.results {
             let name = branch_name(self.plan, parallel, *index);
-            map.insert(name, self.result_value(result, parallel.on_any_fail)?);
+            map.insert(name, self.result_value(result, parallel.on_any_fail, &mut bytes)?);
+            if let Err(error) = fits(&Value::Null, bytes) {
+                return Ok(Err(error));
+            }
         }
-        Ok(Payload::new(Value::Object(map)))
+        Ok(Ok(Payload::new(Value::Object(map))))
     }
 
     fn result_value(
         &mut self,
         result: &Result<Option<u32>, Failure>,
         on_fail: OnFail,
+        bytes: &mut usize,
     ) -> Result<Value, WorldError> {
         let output = match result {
-            Ok(Some(n)) => self.output(*n)?.value().clone(),
+            Ok(Some(n)) => {
+                let output = self.output(*n)?;
+                *bytes += output.json().len();
+                output.value().clone()
+            }
             _ => Value::Null,
         };
         Ok(match (on_fail, result) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::decide::{Decided, Decision, Entry, too_large};
+use super::decide::{Decided, Decision, Entry};
 use super::event::{Event, Started};
 use super::state::Phase;
 use super::values::Evaluated;
@@ -90,9 +90,12 @@ impl Decision<'_> {
 
     /// The idempotency key and the arguments of a call. What a human set or has seen is what is sent.
     pub(super) fn arguments(&mut self, at: &Entry, call: &Call) -> Evaluated<(Box<str>, Payload)> {
-        let key = match &call.idempotency {
-            None => self.world.key(&at.step_ref.path),
-            Some(policy) => match self.eval_text(at.scope, &policy.key)? {
+        let known = self.run.live.get(&at.n()).and_then(|live| live.key.clone());
+        let key = match (&call.idempotency, known) {
+            (None, _) => self.world.key(&at.step_ref.path),
+            // A tool must recognise the call that it was sent before.
+            (Some(_), Some(known)) => known,
+            (Some(policy), None) => match self.eval_text(at.scope, &policy.key)? {
                 Ok(Value::String(key)) => key.into(),
                 Ok(other) => other.to_string().into(),
                 Err(error) => return Ok(Err(error)),
@@ -116,10 +119,7 @@ impl Decision<'_> {
             map.insert(name.to_string(), Value::from(&*key));
         }
         let args = Payload::new(args);
-        if args.json().len() > limits::PAYLOAD_BYTES {
-            return Ok(Err(Failure::limit(too_large(args.json().len()))));
-        }
-        Ok(Ok((key, args)))
+        Ok(args.fits().map(|()| (key, args)))
     }
 
     pub(super) fn call_ended(&mut self, n: u32, attempt: u32, outcome: Result<Payload, Failure>) -> Decided {
@@ -214,10 +214,10 @@ fn call_timed_out() -> Failure {
 }
 
 impl RetryPolicy {
-    /// Whether a failure is worth another attempt. A missing right is never, unless it is named.
+    /// Whether a failure is worth another attempt. What somebody refused or cancelled is never, unless it is named.
     pub(super) fn covers(&self, error: &Failure) -> bool {
         match &self.retry_on {
-            None => error.kind != FailureKind::Permission,
+            None => !matches!(error.kind, FailureKind::Permission | FailureKind::Cancelled),
             Some(kinds) => {
                 let class = error.transient && kinds.contains(&FailureKind::Transient);
                 class || kinds.contains(&error.kind)

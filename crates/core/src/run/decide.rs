@@ -7,7 +7,7 @@ use super::state::{Live, Phase, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{AlarmKind, Failure, Input, Millis, Payload};
 use crate::expr::StepIx;
-use crate::plan::{Kind, Plan, Step};
+use crate::plan::{Kind, Plan, Step, Target};
 
 /// What follows from an input. The run is moved on by the events; if an error comes back, or the events
 /// cannot be committed, the run must be folded from the log again.
@@ -54,6 +54,8 @@ pub(super) struct Decision<'d> {
 pub(super) enum Task {
     /// A step ended well enough for its block to go on.
     Advance { scope: ScopeKey, step: StepIx, ended: StepRef },
+    /// A block goes on with another step.
+    GoTo { scope: ScopeKey, to: Target },
     /// A step failed, and its block with it.
     Fail { scope: ScopeKey, error: Failure },
     /// A block may have nothing left to run.
@@ -63,7 +65,10 @@ pub(super) enum Task {
 impl Task {
     fn scope(&self) -> ScopeKey {
         match self {
-            Self::Advance { scope, .. } | Self::Fail { scope, .. } | Self::Settle { scope } => *scope,
+            Self::Advance { scope, .. }
+            | Self::GoTo { scope, .. }
+            | Self::Fail { scope, .. }
+            | Self::Settle { scope } => *scope,
         }
     }
 }
@@ -115,6 +120,7 @@ impl<'d> Decision<'d> {
             }
             match task {
                 Task::Advance { scope, step, ended } => self.advance(scope, step, &ended)?,
+                Task::GoTo { scope, to } => self.go_to(scope, to)?,
                 Task::Fail { scope, error } => self.fail_block(scope, error)?,
                 Task::Settle { scope } => self.settle_block(scope)?,
             }
@@ -202,8 +208,8 @@ impl<'d> Decision<'d> {
         let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
             return Ok(());
         };
-        if output.json().len() > crate::limits::PAYLOAD_BYTES {
-            return self.fail(n, Failure::limit(too_large(output.json().len())));
+        if let Err(error) = output.fits() {
+            return self.fail(n, error);
         }
         let event =
             Event::StepCompleted { step: step.clone(), output: output.hash(), from: from.map(Into::into) };
@@ -213,6 +219,7 @@ impl<'d> Decision<'d> {
     }
 
     /// A step failed for good: what happens now is up to its `on_error`.
+    #[expect(clippy::unnecessary_wraps, reason = "reads like the other ways in which a step moves on")]
     pub(super) fn fail(&mut self, n: u32, error: Failure) -> Decided {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
@@ -221,7 +228,8 @@ impl<'d> Decision<'d> {
         self.cancel_blocks(n);
         let cause = error.clone().caused_by(&step.path);
         self.emit(Event::StepFailed { step: step.clone(), error });
-        self.after_failure(scope, at, step, cause)
+        self.after_failure(scope, at, step, cause);
+        Ok(())
     }
 
     /// A step is left out, and its block goes on.
@@ -245,6 +253,9 @@ impl<'d> Decision<'d> {
             (Phase::Calling, AlarmKind::Timeout) => {
                 self.time_out_call(n);
                 Ok(())
+            }
+            (Phase::Verifying, AlarmKind::Timeout) => {
+                self.verified(n, Err(Failure::timeout("the probe did not answer in time")))
             }
             (Phase::Gate { .. }, AlarmKind::Timeout) => self.gate_timed_out(n),
             (Phase::Gate { .. }, AlarmKind::Escalate) => {
@@ -369,8 +380,4 @@ impl Decision<'_> {
         self.started(at, Started::Pass {}, None);
         self.fail(at.n(), error)
     }
-}
-
-pub(super) fn too_large(bytes: usize) -> String {
-    format!("{bytes} bytes of JSON are more than the limit of {}", crate::limits::PAYLOAD_BYTES)
 }

@@ -164,6 +164,9 @@ pub enum Event {
         tool: Box<str>,
         /// The hash of its arguments.
         args: Hash,
+        /// When its time is up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
     },
     /// A call answered after its step had ended.
     LateResult {
@@ -210,6 +213,9 @@ pub enum Event {
         /// The tool that runs after it, for a step with `needs_human`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool: Option<Box<str>>,
+        /// The hash of the tool's arguments.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        args: Option<Hash>,
         /// When the time to answer is up.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
@@ -505,6 +511,21 @@ impl Event {
             Self::SignalReceived { .. } => "signal_received",
             Self::ArgumentsEdited { .. } => "arguments_edited",
             Self::ValueSet { .. } => "value_set",
+        }
+    }
+
+    /// The hash of what a step was given, if it speaks of that.
+    pub fn input_hash(&self) -> Option<Hash> {
+        match self {
+            Self::StepStarted {
+                what:
+                    Started::Call { args: hash, .. }
+                    | Started::Foreach { input: hash, .. }
+                    | Started::Workflow { input: hash, .. },
+                ..
+            } => Some(*hash),
+            Self::ApprovalRequested { args, .. } => *args,
+            _ => None,
         }
     }
 

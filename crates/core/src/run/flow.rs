@@ -120,7 +120,8 @@ impl Decision<'_> {
             let ended =
                 |need: &StepIx| state.done.get(need).is_some_and(|done| done.status != StepStatus::Cancelled);
             let begun = state.visits.contains_key(step);
-            if !begun && self.step(*step).needs.iter().all(ended) {
+            // The last need is the likeliest to be open: from the first, a wide join would be quadratic.
+            if !begun && self.step(*step).needs.iter().rev().all(ended) {
                 self.enter(scope, *step)?;
             }
         }
@@ -128,23 +129,16 @@ impl Decision<'_> {
     }
 
     /// A step failed for good: its `on_error` decides what becomes of its block.
-    pub(super) fn after_failure(
-        &mut self,
-        scope: ScopeKey,
-        at: StepIx,
-        step: StepRef,
-        error: Failure,
-    ) -> Decided {
+    pub(super) fn after_failure(&mut self, scope: ScopeKey, at: StepIx, step: StepRef, error: Failure) {
         match self.step(at).on_error {
             OnError::Fail => self.later(Task::Fail { scope, error }),
             OnError::Continue => self.later(Task::Advance { scope, step: at, ended: step }),
             OnError::Goto(to) => {
                 self.taken(&step, self.name_of(to));
-                self.go_to(scope, to)?;
+                self.later(Task::GoTo { scope, to });
                 self.later(Task::Settle { scope });
             }
         }
-        Ok(())
     }
 
     /// Ends a block if nothing in it is left to run.
@@ -192,8 +186,8 @@ impl Decision<'_> {
                 None => Payload::default(),
             },
         };
-        if output.json().len() > crate::limits::PAYLOAD_BYTES {
-            return self.fail_run(Failure::limit(super::decide::too_large(output.json().len())));
+        if let Err(error) = output.fits() {
+            return self.fail_run(error);
         }
         self.record(Event::RunCompleted { output: output.hash() }, Some(output));
         Ok(())

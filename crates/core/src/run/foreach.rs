@@ -24,6 +24,9 @@ impl Decision<'_> {
             return self.fail_entry(at, Failure::limit(message));
         }
         let items = Payload::new(Value::Array(items));
+        if let Err(error) = items.fits() {
+            return self.fail_entry(at, error);
+        }
         self.started(at, Started::Foreach { items: count, input: items.hash() }, Some(items));
         self.blocks_moved(at.n())
     }

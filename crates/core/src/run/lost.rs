@@ -69,14 +69,14 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether the retry policy covers an unknown outcome. One that lists no kinds does, except for a tool
-    /// that may destroy something.
+    /// Whether the retry policy covers an unknown outcome. One that lists no kinds does, except for a call that
+    /// is to be made once, and for a tool that may destroy something.
     fn consents(&self, retry: &RetryPolicy, call: &Call, error: &Failure) -> bool {
         if let Some(kinds) = &retry.retry_on {
             kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)
         } else {
             let traits = self.world.traits(&call.full_name());
-            !traits.destructive || traits.idempotent
+            call.effects != Some(Effects::Once) && (!traits.destructive || traits.idempotent)
         }
     }
 
@@ -90,6 +90,8 @@ impl Decision<'_> {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
         // A probe cannot be asked for ever: a call that is never seen to have happened goes to a human.
         let asked_often = self.run.live.get(&n).is_some_and(|live| live.attempt >= limits::LOST_ATTEMPTS);
+        let timeout = self.live(n).and_then(|(_, step)| step.timeout_ms).unwrap_or(limits::PROBE_MS);
+        let until = self.now().saturating_add(i64::try_from(timeout).unwrap_or(i64::MAX));
         let args = match self.eval(scope, &verify.args)? {
             Ok(args) if !asked_often => Payload::new(args),
             _ => {
@@ -99,7 +101,8 @@ impl Decision<'_> {
         };
         // The probe takes the place of the call that was cut off.
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
-        let event = Event::VerifyStarted { step, tool: verify.tool.clone(), args: args.hash() };
+        let (tool, args_hash) = (verify.tool.clone(), args.hash());
+        let event = Event::VerifyStarted { step, tool, args: args_hash, until: Some(until) };
         self.records_probe(event, args);
         Ok(())
     }

@@ -34,7 +34,7 @@ pub use decide::decide;
 pub use event::{AlarmKind, Event, Next, Parent, PauseReason, Place, Resolved, ScopeKey, Started, StepRef};
 pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
-pub use payload::Payload;
+pub use payload::{Payload, is_deeper};
 pub use state::{Live, Phase, Run, RunStatus, StepStatus};
 pub use world::{Admission, Child, Claim, Claimed, Record, Traits, World, WorldError};
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Failure;
+use crate::limits;
 use crate::plan::Hash;
 
 /// A value of a run. A clone is another handle to the same value.
@@ -33,6 +35,11 @@ impl Payload {
         Self(Arc::new(Inner { value, json: json.into(), hash }))
     }
 
+    /// Whether it is within the limits for a value of a run.
+    pub fn fits(&self) -> Result<(), Failure> {
+        fits(&self.0.value, self.0.json.len())
+    }
+
     /// The value.
     pub fn value(&self) -> &Value {
         &self.0.value
@@ -46,6 +53,30 @@ impl Payload {
     /// SHA-256 of the JSON text.
     pub fn hash(&self) -> Hash {
         self.0.hash
+    }
+}
+
+/// Whether a value with so many bytes of JSON is within the limits.
+pub(super) fn fits(value: &Value, bytes: usize) -> Result<(), Failure> {
+    if bytes > limits::PAYLOAD_BYTES {
+        let limit = limits::PAYLOAD_BYTES;
+        return Err(Failure::limit(format!("{bytes} bytes of JSON are more than the limit of {limit}")));
+    }
+    if is_deeper(value, limits::VALUE_DEPTH) {
+        let limit = limits::VALUE_DEPTH;
+        return Err(Failure::limit(format!(
+            "a value has more than {limit} lists and maps inside one another"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a value has more than so many lists and maps inside one another.
+pub fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(map) => levels == 0 || map.values().any(|item| is_deeper(item, levels - 1)),
+        _ => false,
     }
 }
 

@@ -173,6 +173,8 @@ pub struct Live {
     pub claim: bool,
     /// Whether it was let through by a human.
     pub approved: bool,
+    /// The idempotency key that its call was made with, where the definition has a template for it.
+    pub key: Option<Box<str>>,
 }
 
 /// What an execution is doing.
@@ -286,6 +288,12 @@ impl Run {
         !self.status.is_terminal()
             && self.status != RunStatus::Interrupted
             && (self.calls > 0 || (!self.ready.is_empty() && !held))
+    }
+
+    /// Whether an execution is another one, or runs inside it.
+    pub fn is_within(&self, n: u32, other: u32) -> bool {
+        let around = |n: &u32| self.live.get(n).map(|live| live.scope.n);
+        std::iter::successors(Some(n), around).any(|n| n == other)
     }
 
     /// Executions that may begin as soon as they are let.

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::decide::Decision;
 use super::event::{Event, ScopeKey};
+use super::payload::fits;
 use super::state::StepStatus;
 use super::{Failure, Payload, WorldError};
 use crate::expr::{Condition, Context, EvalError, Root, StepIx, Template, ValueTemplate};
@@ -44,7 +45,8 @@ impl Fetched {
 impl Decision<'_> {
     pub(super) fn eval(&mut self, scope: ScopeKey, template: &ValueTemplate) -> Evaluated<Value> {
         let fetched = self.fetch(scope, Fetched::default(), |visit| template.roots(visit))?;
-        Ok(template.eval(&fetched).map_err(Failure::from))
+        let value = template.eval(&fetched).map_err(Failure::from);
+        Ok(value.and_then(|value| fits(&value, 0).map(|()| value)))
     }
 
     /// The value of a text.

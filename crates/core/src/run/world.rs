@@ -143,6 +143,7 @@ impl Record {
                     until.is_some() || matches!(what, Started::Sleep { .. })
                 }
                 Event::RetryScheduled { .. }
+                | Event::VerifyStarted { .. }
                 | Event::CallTimedOut { .. }
                 | Event::ApprovalRequested { .. }
                 | Event::ApprovalEscalated { .. }

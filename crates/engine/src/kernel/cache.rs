@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Payload, Record};
 use steprail_store::{RunKey, Wanted};
 
@@ -27,12 +28,11 @@ impl Values {
 
     pub(super) fn put(&mut self, run: RunKey, wanted: Wanted, payload: Payload) {
         self.bytes += cost(&payload);
-        match self.values.entry(run).or_default().insert(wanted, payload) {
-            Some(before) => self.bytes -= cost(&before),
-            None => {
-                self.order.push_back((run, wanted));
-                self.count += 1;
-            }
+        if let Some(before) = self.values.entry(run).or_default().insert(wanted, payload) {
+            self.bytes -= cost(&before);
+        } else {
+            self.order.push_back((run, wanted));
+            self.count += 1;
         }
         while self.bytes > CACHED_BYTES {
             let Some((run, wanted)) = self.order.pop_front() else { break };
@@ -64,6 +64,10 @@ impl Values {
                 Event::ApprovalRequested { step, .. } => {
                     self.put(run, Wanted::Input(step.n), payload.clone());
                 }
+                // Asked for again only where it was before: an attempt may send something else.
+                Event::StepStarted { step, .. } if self.get(run, Wanted::Input(step.n)).is_some() => {
+                    self.put(run, Wanted::Input(step.n), payload.clone());
+                }
                 _ => {}
             }
         }
@@ -71,6 +75,37 @@ impl Values {
 
     pub(super) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+/// What the log of a run says about values that can be asked for.
+#[derive(Default)]
+pub(super) struct Hashes(HashMap<Wanted, Hash>);
+
+impl Hashes {
+    /// Those of a run that is about to begin.
+    pub(super) fn of_run(inputs: Hash) -> Self {
+        Self([(Wanted::Inputs, inputs)].into())
+    }
+
+    /// An event may speak of a value; what a step was given is not asked for after its end.
+    pub(super) fn note(&mut self, event: &Event) {
+        if let (Some(step), Some(hash)) = (event.step(), event.input_hash()) {
+            self.0.insert(Wanted::Input(step.n), hash);
+        }
+        match event {
+            Event::RunStarted { inputs, .. } => drop(self.0.insert(Wanted::Inputs, *inputs)),
+            Event::StepCompleted { step, output, .. } => {
+                self.0.remove(&Wanted::Input(step.n));
+                self.0.insert(Wanted::Output(step.n), *output);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a value is the one that was written.
+    pub(super) fn fit(&self, wanted: Wanted, found: &Payload) -> bool {
+        self.0.get(&wanted).is_none_or(|hash| *hash == found.hash())
     }
 }
 

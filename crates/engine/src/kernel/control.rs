@@ -1,8 +1,9 @@
 //! What people do with runs: decide, cancel, pause, resume, resolve, intervene, signal.
 
-use steprail_core::limits::NOTE_BYTES;
+use serde_json::Value;
+use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
-use steprail_core::run::{Input, Intervention, Millis, Phase, RunStatus};
+use steprail_core::run::{Input, Intervention, Millis, Phase, RunStatus, is_deeper};
 use steprail_store::{Principal, RunId, RunKey, StoreError};
 
 use super::{Action, Answer, Done, Kernel, no_run};
@@ -52,8 +53,8 @@ impl Kernel {
             }
             Action::Intervene { run, intervention, by } => self.intervene(*run, intervention, by, now, done),
             Action::Signal { event, payload, run } => {
-                if payload.to_string().len() > NOTE_BYTES {
-                    return Ok(Err(Error::BadInput(format!("an event carries at most {NOTE_BYTES} bytes"))));
+                if let Some(problem) = too_much("an event", payload) {
+                    return Ok(Err(problem));
                 }
                 self.signal(event, payload, *run, now, done)
             }
@@ -168,6 +169,9 @@ impl Kernel {
         if let Some(error) = self.cannot_intervene(key, intervention) {
             return Ok(Err(error));
         }
+        if let Some(error) = self.passes_gate(key, intervention, by)? {
+            return Ok(Err(error));
+        }
         let input = Input::Intervene { intervention: intervention.clone(), by: by.id.as_str().into() };
         self.act(run, input, "changed", now, done)
     }
@@ -179,10 +183,10 @@ impl Kernel {
             Intervention::SetArguments { args, .. } if !args.is_object() => {
                 bad("arguments are a map".to_owned())
             }
-            Intervention::SetArguments { args: value, .. } if value.to_string().len() > NOTE_BYTES => {
-                bad(format!("arguments have at most {NOTE_BYTES} bytes here"))
-            }
-            Intervention::SetArguments { path, .. } => {
+            Intervention::SetArguments { path, args } => {
+                if let Some(problem) = too_much("a set of arguments", args) {
+                    return Some(problem);
+                }
                 let id = path.rsplit('.').next().unwrap_or(path).split(['#', '[']).next().unwrap_or(path);
                 let known = entry.compiled.plan.find(id);
                 let is_call =
@@ -195,9 +199,7 @@ impl Kernel {
                 }
             }
             Intervention::SetValue(edit) => match &edit.id {
-                _ if edit.value.to_string().len() > NOTE_BYTES => {
-                    bad(format!("a value has at most {NOTE_BYTES} bytes"))
-                }
+                _ if too_much("a value", &edit.value).is_some() => too_much("a value", &edit.value),
                 None if !edit.value.is_object() => bad("inputs are a map".to_owned()),
                 Some(id) if entry.compiled.plan.find(id).is_none() => bad(format!("there is no step `{id}`")),
                 _ => None,
@@ -211,10 +213,66 @@ impl Kernel {
         }
     }
 
+    /// To skip a gate or to supply its answer is to decide: whoever may not do the one may not do the other. So
+    /// it is with what holds gates, and with the answer that a gate has given.
+    fn passes_gate(
+        &mut self,
+        key: RunKey,
+        intervention: &Intervention,
+        by: &Principal,
+    ) -> Result<Option<Error>, StoreError> {
+        let Some(entry) = self.runs.get(&key) else { return Ok(None) };
+        match intervention {
+            Intervention::Skip { path } | Intervention::SupplyResult { path, .. } => {
+                let target = entry.run.find(path).map(|(n, _)| n);
+                self.holds_gate(key, target, by)
+            }
+            Intervention::SetValue(edit) => {
+                let plan = &entry.compiled.plan;
+                let step = edit.id.as_ref().and_then(|id| plan.find(id)).map(|step| &plan.step(step).kind);
+                let gate = step.filter(|kind| matches!(kind, Kind::Approve(_)));
+                Ok(gate.and_then(|kind| may_decide(kind, &entry.head.principal, by).err()))
+            }
+            Intervention::SetArguments { .. } => Ok(None),
+        }
+    }
+
+    /// Whether a step execution, or the whole run, holds a gate at which somebody may not decide.
+    fn holds_gate(
+        &mut self,
+        key: RunKey,
+        target: Option<u32>,
+        by: &Principal,
+    ) -> Result<Option<Error>, StoreError> {
+        let Some(entry) = self.runs.get(&key) else { return Ok(None) };
+        let plan = &entry.compiled.plan;
+        let within = |n: u32| target.is_none_or(|target| entry.run.is_within(n, target));
+        let mut children = Vec::new();
+        for (_, live) in entry.run.live().iter().filter(|(n, _)| within(**n)) {
+            match &live.phase {
+                Phase::Gate { .. } => {
+                    if let Err(error) = may_decide(&plan.step(live.step).kind, &entry.head.principal, by) {
+                        return Ok(Some(error));
+                    }
+                }
+                Phase::Child { run } => children.extend(run.parse::<RunId>()),
+                _ => {}
+            }
+        }
+        for child in children {
+            if let Some(child) = self.find(child)?
+                && let Some(error) = self.holds_gate(child, None, by)?
+            {
+                return Ok(Some(error));
+            }
+        }
+        Ok(None)
+    }
+
     fn signal(
         &mut self,
         event: &str,
-        payload: &serde_json::Value,
+        payload: &Value,
         run: Option<RunId>,
         now: Millis,
         done: &mut Done,
@@ -265,4 +323,16 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())
+}
+
+/// What a human or an event brings must be small: it is kept in the log.
+fn too_much(what: &str, value: &Value) -> Option<Error> {
+    if is_deeper(value, VALUE_DEPTH) {
+        return Some(Error::BadInput(format!(
+            "{what} has at most {VALUE_DEPTH} lists and maps inside one another"
+        )));
+    }
+    let bytes = value.to_string().len();
+    (bytes > NOTE_BYTES)
+        .then(|| Error::BadInput(format!("{what} has at most {NOTE_BYTES} bytes here, not {bytes}")))
 }

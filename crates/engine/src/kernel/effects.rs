@@ -55,6 +55,19 @@ pub struct CallOrder {
     pub persona: Option<Box<str>>,
 }
 
+/// What the end of a run is for the step that waits for it.
+fn outcome(end: &Event, gave: Option<&Payload>) -> Option<Result<Payload, Failure>> {
+    match end {
+        Event::RunCompleted { .. } => Some(Ok(gave.cloned().unwrap_or_default())),
+        Event::RunFailed { error } => Some(Err(error.clone())),
+        Event::RunCancelled { reason, .. } => {
+            let message = format!("the workflow was cancelled: {reason}");
+            Some(Err(Failure::new(FailureKind::Cancelled, message)))
+        }
+        _ => None,
+    }
+}
+
 /// Takes back a call that has not left yet.
 pub(super) fn take_back(effects: &mut Vec<Effect>, id: CallId) -> bool {
     let is_it = |effect: &Effect| matches!(effect, Effect::Call(order) if order.id == id);
@@ -114,7 +127,9 @@ impl Kernel {
             Event::StepStarted { step, what: Started::Call { tool, key, .. }, until, .. } => {
                 (step, tool, key.clone(), *until, false)
             }
-            Event::VerifyStarted { step, tool, args } => (step, tool, args.to_string().into(), None, true),
+            Event::VerifyStarted { step, tool, args, until } => {
+                (step, tool, args.to_string().into(), *until, true)
+            }
             _ => return,
         };
         let Some(live) = entry.run.live().get(&step.n) else { return };
@@ -132,6 +147,7 @@ impl Kernel {
             attempt: step.attempt,
             server: server_of(tool).into(),
             definition: entry.head.definition,
+            probe: is_probe,
         });
         done.effects.push(Effect::Call(Box::new(CallOrder {
             id,
@@ -155,7 +171,9 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<(), StoreError> {
-        let Some(Flight { run, n, attempt, .. }) = self.flights.get(id).cloned() else { return Ok(()) };
+        let Some(Flight { run, n, attempt, probe, .. }) = self.flights.get(id).cloned() else {
+            return Ok(());
+        };
         let current = self.flights.call_of(run, n) == Some(id);
         self.flights.arrive(id);
         let input = match (current, outcome) {
@@ -163,8 +181,8 @@ impl Kernel {
                 self.flights.let_go(run, n);
                 Input::CallEnded { n, attempt, outcome: outcome.clone() }
             }
-            (false, Ok(output)) => Input::AnsweredLate { n, attempt, output: output.clone() },
-            (false, Err(_)) => return Ok(()),
+            (false, Ok(output)) if !probe => Input::AnsweredLate { n, attempt, output: output.clone() },
+            (false, _) => return Ok(()),
         };
         self.input(run, input, now, done).map(drop)
     }
@@ -200,14 +218,31 @@ impl Kernel {
             }
         }
         if let Some((parent, n, attempt)) = entry.head.parent {
-            let outcome = match &record.event {
-                Event::RunFailed { error } => Err(error.clone()),
-                Event::RunCancelled { reason, .. } => {
-                    Err(Failure::new(FailureKind::Cancelled, format!("the workflow was cancelled: {reason}")))
-                }
-                _ => Ok(record.payload.clone().unwrap_or_default()),
-            };
-            self.follow_ups.push_back((parent, Input::ChildEnded { n, attempt, outcome }));
+            let told = outcome(&record.event, record.payload.as_ref());
+            let told = told.map(|outcome| Input::ChildEnded { n, attempt, outcome });
+            self.follow_ups.extend(told.map(|input| (parent, input)));
+        }
+        Ok(())
+    }
+
+    /// A run is brought into memory: those that it waits for may have ended while it could not be told.
+    pub(super) fn find_ended_children(&mut self, key: RunKey, run: &Run) -> Result<(), StoreError> {
+        for (n, live) in run.live() {
+            let Phase::Child { run: child } = &live.phase else { continue };
+            let Ok(id) = child.parse::<RunId>() else { continue };
+            let Some(child) = self.store.find_run(id)? else { continue };
+            if !self.store.head(child)?.status.is_terminal() {
+                continue;
+            }
+            let gave = self.result(id)?;
+            let end = self
+                .store
+                .events(child, 0)?
+                .into_iter()
+                .rev()
+                .find_map(|event| outcome(&event.event, gave.as_ref()));
+            let told = end.map(|outcome| Input::ChildEnded { n: *n, attempt: live.attempt, outcome });
+            self.follow_ups.extend(told.map(|input| (key, input)));
         }
         Ok(())
     }

@@ -18,6 +18,8 @@ pub(super) struct Flight {
     pub attempt: u32,
     pub server: Box<str>,
     pub definition: i64,
+    /// Whether it only asks what became of another call.
+    pub probe: bool,
 }
 
 /// What limits a call that has to wait.
@@ -87,6 +89,8 @@ pub(super) struct Flights {
     /// Places given in the decision under way, by server.
     reserved: HashMap<Box<str>, u32>,
     queues: BTreeMap<Gate, VecDeque<RunKey>>,
+    /// The queue that was served last: the next one is another.
+    served: Option<Gate>,
     queued: HashSet<(Gate, RunKey)>,
     undo: Vec<Undo>,
 }
@@ -101,6 +105,7 @@ impl Flights {
             counts: Counts::default(),
             reserved: HashMap::new(),
             queues: BTreeMap::new(),
+            served: None,
             queued: HashSet::new(),
             undo: Vec::new(),
         }
@@ -166,10 +171,10 @@ impl Flights {
         let in_definition = counts.definitions.get(&definition).copied().unwrap_or_default() + reserved;
         let (gate, admission) = if in_definition >= limits.calls_per_definition {
             (Gate::Definition(definition), Admission::Full)
-        } else if in_server >= limits.calls_per_server {
-            (Gate::Server(server.into()), Admission::ToolFull)
         } else if counts.total + reserved >= limits.calls || reserved >= quota {
             (Gate::Server(server.into()), Admission::Full)
+        } else if in_server >= limits.calls_per_server {
+            (Gate::Server(server.into()), Admission::ToolFull)
         } else {
             increase(&mut self.reserved, server);
             return Admission::Granted;
@@ -190,21 +195,28 @@ impl Flights {
         !self.queued.is_empty()
     }
 
-    /// The next run for which there is a place.
+    fn is_open(&self, gate: &Gate) -> bool {
+        let (counts, limits) = (&self.counts, &self.limits);
+        match gate {
+            Gate::Server(name) => {
+                counts.servers.get(name).copied().unwrap_or_default() < limits.calls_per_server
+            }
+            Gate::Definition(id) => {
+                counts.definitions.get(id).copied().unwrap_or_default() < limits.calls_per_definition
+            }
+        }
+    }
+
+    /// The next run for which there is a place: of the queues in turn.
     pub(super) fn next_waiting(&mut self) -> Option<RunKey> {
         if self.counts.total >= self.limits.calls {
             return None;
         }
-        let open = self.queues.keys().find(|gate| match gate {
-            Gate::Server(name) => {
-                self.counts.servers.get(name).copied().unwrap_or_default() < self.limits.calls_per_server
-            }
-            Gate::Definition(id) => {
-                self.counts.definitions.get(id).copied().unwrap_or_default()
-                    < self.limits.calls_per_definition
-            }
-        });
-        let gate = open?.clone();
+        let last = self.served.as_ref();
+        let after = self.queues.keys().filter(|gate| Some(*gate) > last);
+        let before = self.queues.keys().filter(|gate| Some(*gate) <= last);
+        let gate = after.chain(before).find(|gate| self.is_open(gate))?.clone();
+        self.served = Some(gate.clone());
         let queue = self.queues.get_mut(&gate)?;
         let run = queue.pop_front();
         if queue.is_empty() {

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::limits::CANCEL_GRACE_MS;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
 use steprail_store::{Head, RunId, RunKey, Store, StoreError};
@@ -28,7 +29,7 @@ use steprail_store::{Head, RunId, RunKey, Store, StoreError};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::ports::ToolCaller;
-use cache::Values;
+use cache::{Hashes, Values};
 use definitions::Plans;
 use flights::Flights;
 use world::{KernelWorld, Reusable};
@@ -55,6 +56,8 @@ pub struct Kernel {
     secret: [u8; 32],
     random: fastrand::Rng,
     runs: HashMap<RunKey, Entry>,
+    /// Runs that others wait for and that began in the transaction under way.
+    children: usize,
     /// Runs in memory that wait for something, the ones that wait longest first.
     parked: VecDeque<RunKey>,
     plans: Plans,
@@ -88,6 +91,8 @@ struct Entry {
     reusable: Option<Reusable>,
     /// Events that are written together with what follows from them.
     unwritten: Vec<Record>,
+    /// What the log says about values, for those that are read back.
+    hashes: Hashes,
     parked: bool,
 }
 
@@ -100,6 +105,8 @@ pub struct Handled {
     pub retry: Vec<Request>,
     /// What is wrong with the store.
     pub fault: Option<StoreError>,
+    /// Whether no work can go on: the fault is not that of one run or of one request.
+    pub halts: bool,
     /// The number of the last event that was committed.
     pub last_event: Option<i64>,
 }
@@ -115,6 +122,7 @@ impl Kernel {
             secret,
             random: setup.random,
             runs: HashMap::new(),
+            children: 0,
             parked: VecDeque::new(),
             plans: Plans::default(),
             values: Values::default(),
@@ -167,10 +175,25 @@ impl Kernel {
     pub fn handle(&mut self, requests: Vec<Request>, now: Millis) -> Handled {
         let mut handled = Handled::default();
         if let Err(error) = self.transact(&requests, now, &mut handled) {
-            self.forget(&error);
+            let marked = self.forget(&error);
             match <[Request; 1]>::try_from(requests) {
-                Ok([request]) => refuse(request, error, &mut handled),
-                Err(requests) if requests.is_empty() => handled.fault = Some(error),
+                // It was the fault of one run: without it, what else is asked for may be done.
+                Ok([request]) if marked && request.reply.is_none() => {
+                    handled = self.handle(vec![request], now);
+                    handled.fault.get_or_insert(error);
+                }
+                Ok([request]) => self.refuse(request, error, marked, &mut handled),
+                // Nobody knows what the store has taken: nothing more is begun.
+                Err(requests) if error.is_final() => {
+                    requests.into_iter().for_each(|request| {
+                        self.refuse(request, error.clone(), false, &mut handled);
+                    });
+                    handled.fault = Some(error);
+                }
+                Err(requests) if requests.is_empty() => {
+                    handled.halts = !marked && !error.may_pass();
+                    handled.fault = Some(error);
+                }
                 Err(requests) => {
                     handled.fault = Some(error).filter(|error| !error.may_pass());
                     self.one_by_one(requests, now, &mut handled);
@@ -183,12 +206,17 @@ impl Kernel {
     fn one_by_one(&mut self, requests: Vec<Request>, now: Millis, handled: &mut Handled) {
         let singles = requests.into_iter().map(|request| vec![request]);
         // A last transaction without requests gives places away that were freed on the way.
-        for single in singles.chain([Vec::new()]) {
+        for mut single in singles.chain([Vec::new()]) {
+            if let Some(error) = handled.fault.clone().filter(StoreError::is_final) {
+                single.drain(..).for_each(|request| self.refuse(request, error.clone(), false, handled));
+                continue;
+            }
             let mut done = self.handle(single, now);
             self.withdraw(&mut handled.effects, &mut done.effects);
             handled.effects.append(&mut done.effects);
             handled.retry.append(&mut done.retry);
             handled.fault = done.fault.or(handled.fault.take());
+            handled.halts |= done.halts;
             handled.last_event = done.last_event.or(handled.last_event);
         }
     }
@@ -217,6 +245,7 @@ impl Kernel {
         handled: &mut Handled,
     ) -> Result<(), StoreError> {
         self.store.begin()?;
+        self.children = 0;
         let mut done = Done::default();
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -229,7 +258,9 @@ impl Kernel {
         for (request, answer) in requests.iter().zip(answers) {
             match (&request.reply, answer) {
                 (Some(reply), Ok(Answer::Later(run))) => {
-                    self.waiters.entry(run).or_default().push(reply.clone());
+                    let waiters = self.waiters.entry(run).or_default();
+                    waiters.retain(Reply::is_wanted);
+                    waiters.push(reply.clone());
                 }
                 (Some(reply), answer) => done.effects.push(Effect::Answer(reply.clone(), answer)),
                 (None, _) => {}
@@ -249,6 +280,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<Result<Answer, Error>, StoreError> {
+        self.at = None;
         match action {
             Action::Define { spec, source, by } => {
                 self.define(spec, source, by, false, now).map(|defined| defined.map(Answer::Defined))
@@ -268,11 +300,13 @@ impl Kernel {
             }
             Action::Sync => Ok(Ok(Answer::Done)),
             Action::Wait(run) => self.wait(*run),
+            Action::Check(run) => self.wait(*run).map(|found| found.map(|_| Answer::Done)),
             Action::Purge { before } => {
-                let limit = crate::limits::PURGE_BATCH;
-                let runs = self.store.purge_runs(*before, limit)?;
-                self.store.purge_expired(now)?;
-                Ok(Ok(Answer::Count(runs)))
+                // A call that was told to stop may still answer, and its answer is written.
+                let before = (*before).min(now.saturating_sub(2 * CANCEL_GRACE_MS));
+                self.store
+                    .purge(before, now, crate::limits::PURGE_BATCH)
+                    .map(|purged| Ok(Answer::Purged(purged)))
             }
             action => self.control(action, now, done),
         }
@@ -280,11 +314,10 @@ impl Kernel {
 
     /// Gives a run an input, and writes what follows from it.
     fn input(&mut self, key: RunKey, input: Input, now: Millis, done: &mut Done) -> Result<bool, StoreError> {
-        match (self.damaged.get(&key), &input) {
-            // What another run gave must not be lost.
-            (Some(damage), Input::ChildEnded { .. }) => return Err(damage.clone()),
-            (Some(_), _) => return Ok(false),
-            (None, _) => {}
+        // A damaged run stands still; what other runs gave it is found when it is loaded again. One that was
+        // deleted is no longer of interest to anybody.
+        if self.damaged.contains_key(&key) || !(self.runs.contains_key(&key) || self.store.has_run(key)?) {
+            return Ok(false);
         }
         self.load(key)?;
         self.touched.insert(key);
@@ -308,6 +341,8 @@ impl Kernel {
             flights: &mut self.flights,
             plans: &mut self.plans,
             reusable: &mut entry.reusable,
+            children: self.children,
+            hashes: &entry.hashes,
             now,
             quota,
             spawned: Vec::new(),
@@ -328,6 +363,7 @@ impl Kernel {
             return Ok(false);
         }
         let appended = self.store.append(&mut entry.head, &entry.run, &records, now)?;
+        records.iter().for_each(|record| entry.hashes.note(&record.event));
         self.values.keep(key, &records);
         if records.iter().any(Record::moves_alarms) {
             self.next_alarm = NextAlarm::Unknown;
@@ -371,20 +407,29 @@ impl Kernel {
         }
         let head = self.store.head(key)?;
         let compiled = self.compiled(head.definition)?;
-        let mut run = Run::default();
+        let (mut run, mut hashes) = (Run::default(), Hashes::default());
         let mut last = Hash([0; 32]);
         for event in self.store.events(key, 0)? {
             run.apply(&compiled.plan, &event.event);
+            hashes.note(&event.event);
             last = event.hash;
         }
         if run.seq() != head.seq || last != head.hash {
             return Err(StoreError::Corrupt(format!("the log of run {} is not what was written", head.id)));
         }
+        self.find_ended_children(key, &run)?;
         let principal = Arc::new(head.principal.clone());
-        self.runs.insert(
-            key,
-            Entry { head, run, compiled, principal, reusable: None, unwritten: Vec::new(), parked: false },
-        );
+        let entry = Entry {
+            head,
+            run,
+            compiled,
+            principal,
+            reusable: None,
+            unwritten: Vec::new(),
+            hashes,
+            parked: false,
+        };
+        self.runs.insert(key, entry);
         Ok(())
     }
 
@@ -419,12 +464,20 @@ impl Kernel {
         !self.damaged.is_empty()
     }
 
-    /// Drops what was decided but not stored.
-    fn forget(&mut self, error: &StoreError) {
+    /// Drops what was decided but not stored. True if it was the fault of a run that is now known to be damaged.
+    fn forget(&mut self, error: &StoreError) -> bool {
         self.store.rollback();
-        if let (Some(run), StoreError::Corrupt(_) | StoreError::Other(_)) = (self.at.take(), error) {
+        let is_damage = matches!(error, StoreError::Corrupt(_) | StoreError::Other(_));
+        // A run that was only about to be created is gone with the transaction.
+        let stored = |run: &RunKey| self.store.has_run(*run).unwrap_or(false);
+        let found = self.at.take().filter(|run| is_damage && !self.damaged.contains_key(run)).filter(stored);
+        if let Some(run) = found {
             self.damaged.insert(run, error.clone());
+            let waiters = self.waiters.remove(&run).unwrap_or_default();
+            waiters.iter().for_each(|reply| reply.send(Err(Error::Storage(error.clone()))));
         }
+        // A number that was given to a definition may be given to another one.
+        self.plans = Plans::default();
         self.follow_ups.clear();
         self.next_alarm = NextAlarm::Unknown;
         for key in std::mem::take(&mut self.touched) {
@@ -432,11 +485,31 @@ impl Kernel {
         }
         self.values.clear();
         self.flights.undo();
+        found.is_some()
+    }
+
+    /// A request that the store did not take: an answer to a caller, or something that must not be lost.
+    fn refuse(&mut self, request: Request, error: StoreError, marked: bool, handled: &mut Handled) {
+        let is_internal = request.reply.is_none() || matches!(request.action, Action::Recover { .. });
+        handled.halts |= is_internal && !marked && !error.may_pass();
+        if let Some(reply) = &request.reply {
+            handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
+        } else if error.may_pass() {
+            handled.retry.push(request);
+        } else if let Action::CallEnded { id, .. } = request.action {
+            // Its run goes no further, but the place that it had is free.
+            self.flights.arrive(id);
+            self.flights.commit();
+        }
+        handled.fault = Some(error);
     }
 
     /// A run that has ended is answered at once, another one when it ends.
     fn wait(&mut self, run: RunId) -> Result<Result<Answer, Error>, StoreError> {
         let Some(key) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
+        if let Some(damage) = self.damaged.get(&key) {
+            return Ok(Err(Error::Storage(damage.clone())));
+        }
         let status = match self.runs.get(&key) {
             Some(entry) => entry.run.status(),
             None => self.store.head(key)?.status,
@@ -464,14 +537,4 @@ fn end_of(record: &Record) -> Option<RunStatus> {
         Event::RunCancelled { .. } => Some(RunStatus::Cancelled),
         _ => None,
     }
-}
-
-/// A request that the store did not take: an answer to a caller, or something that must not be lost.
-fn refuse(request: Request, error: StoreError, handled: &mut Handled) {
-    if let Some(reply) = &request.reply {
-        handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
-    } else if error.may_pass() {
-        handled.retry.push(request);
-    }
-    handled.fault = Some(error);
 }

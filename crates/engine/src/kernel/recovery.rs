@@ -54,7 +54,10 @@ impl Kernel {
     pub(super) fn fire_alarms(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.next_alarm = NextAlarm::Unknown;
         for alarm in self.sound_alarms(now)? {
-            self.store.drop_alarm(&alarm)?;
+            // What fired before may have taken it away, or set it anew.
+            if !self.store.drop_alarm(&alarm)? {
+                continue;
+            }
             self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
             self.follow_up(now, done)?;
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Resolution, RunStatus};
-use steprail_store::{Principal, RunId, RunKey};
+use steprail_store::{Principal, Purged, RunId, RunKey};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -32,6 +32,12 @@ impl Reply {
     pub fn channel() -> (Self, oneshot::Receiver<Result<Answer, Error>>) {
         let (sender, receiver) = oneshot::channel();
         (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
+    }
+
+    /// Whether whoever asked still waits.
+    pub fn is_wanted(&self) -> bool {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().is_some_and(|sender| !sender.is_closed())
     }
 
     /// Answers. Whoever asked may have gone.
@@ -88,6 +94,8 @@ pub enum Action {
     Sync,
     /// Answers when a run has ended.
     Wait(RunId),
+    /// Answers whether a run can go on.
+    Check(RunId),
     /// Deletes runs that ended before a moment.
     Purge {
         /// The moment.
@@ -233,6 +241,8 @@ pub enum Answer {
     Later(RunKey),
     /// How many.
     Count(usize),
+    /// What was deleted.
+    Purged(Purged),
     /// Where to go on.
     More(Option<RunKey>),
 }

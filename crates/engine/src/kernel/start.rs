@@ -1,12 +1,14 @@
 //! How a run begins.
 
+use steprail_core::limits::VALUE_DEPTH;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus};
+use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, Wanted};
 
 use std::sync::Arc;
 
+use super::cache::Hashes;
 use super::request::StartOf;
 use super::world::Spawned;
 use super::{Answer, Compiled, Entry, Kernel, StartRun, no_run};
@@ -34,12 +36,18 @@ impl Kernel {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
-        let inputs = match compiled.check_inputs(inputs.as_ref().unwrap_or(&start.inputs)) {
+        let inputs = inputs.as_ref().unwrap_or(&start.inputs);
+        if is_deeper(inputs, VALUE_DEPTH) {
+            let message =
+                format!("the inputs have more than {VALUE_DEPTH} lists and maps inside one another");
+            return Ok(Err(Error::BadInput(message)));
+        }
+        let inputs = match compiled.check_inputs(inputs) {
             Ok(inputs) => Payload::new(inputs),
             Err(problem) => return Ok(Err(Error::BadInput(problem))),
         };
-        if inputs.json().len() > steprail_core::limits::PAYLOAD_BYTES {
-            return Ok(Err(Error::BadInput("the inputs are too large".to_owned())));
+        if let Err(problem) = inputs.fits() {
+            return Ok(Err(Error::BadInput(format!("the inputs are too large: {}", problem.message))));
         }
         if let Some(key) = &start.request_key
             && let Some(before) = self.store.find_request(&start.principal.id, key)?
@@ -194,11 +202,13 @@ impl Kernel {
             compiled: birth.compiled.clone(),
             principal: Arc::new(birth.principal.clone()),
             reusable: None,
+            hashes: Hashes::of_run(birth.inputs.hash()),
             unwritten: vec![Record::plain(started)],
             parked: false,
         };
         self.values.put(key, Wanted::Inputs, birth.inputs.clone());
         self.touched.insert(key);
+        self.children += usize::from(birth.parent.is_some());
         self.runs.insert(key, entry);
         self.follow_ups.push_back((key, Input::Begin));
         Ok(())

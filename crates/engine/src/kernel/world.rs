@@ -14,9 +14,10 @@ use steprail_core::run::{
 use steprail_core::spec::policy::Scope;
 use steprail_store::{ClaimKey, Head, KeyState, RunId, RunKey, Store, StoreError, Wanted};
 
-use super::cache::Values;
+use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
 use super::flights::{Flights, server_of};
+use crate::limits::CHILD_RUNS;
 use crate::ports::ToolCaller;
 
 /// The world as one decision of one run sees it.
@@ -32,6 +33,10 @@ pub(super) struct KernelWorld<'w> {
     pub plans: &'w mut Plans,
     /// What earlier runs gave that this one may take over, once it was looked up.
     pub reusable: &'w mut Option<Reusable>,
+    /// Runs that others wait for and that began with this decision.
+    pub children: usize,
+    /// What the log says about values.
+    pub hashes: &'w Hashes,
     pub now: Millis,
     /// Calls that this decision may begin.
     pub quota: u32,
@@ -64,7 +69,12 @@ impl KernelWorld<'_> {
         if let Some(known) = self.values.get(self.head.key, wanted) {
             return Ok(known);
         }
-        let found = self.store.payload(self.head.key, wanted);
+        let found = self.store.payload(self.head.key, wanted).and_then(|found| {
+            if self.hashes.fit(wanted, &found) {
+                return Ok(found);
+            }
+            Err(StoreError::Corrupt(format!("{wanted:?} of run {} was changed", self.head.id)))
+        });
         let found = self.answer(found)?;
         self.values.put(self.head.key, wanted, found.clone());
         Ok(found)
@@ -77,6 +87,10 @@ impl KernelWorld<'_> {
         let not_found = |message: String| Ok(Err(Failure::new(FailureKind::NotFound, message)));
         if self.head.depth + 1 >= limits::RUN_DEPTH {
             let message = format!("more than {} workflows wait for one another", limits::RUN_DEPTH);
+            return Ok(Err(Failure::new(FailureKind::Limit, message)));
+        }
+        if self.children + self.spawned.len() >= CHILD_RUNS {
+            let message = format!("more than {CHILD_RUNS} workflows would begin at once");
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
         }
         let Some(definition) = self.store.find_definition(child.definition, None)? else {

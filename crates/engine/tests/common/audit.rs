@@ -143,7 +143,11 @@ impl Fold {
                 self.moves_on(n);
                 self.alarms.entry(n).or_default().insert("grace");
             }
-            Event::VerifyStarted { .. } | Event::ApprovalDenied { .. } => self.moves_on(n),
+            Event::VerifyStarted { .. } => {
+                self.moves_on(n);
+                self.alarms.entry(n).or_default().insert("timeout");
+            }
+            Event::ApprovalDenied { .. } => self.moves_on(n),
             Event::ApprovalRequested { until, escalate, .. } => {
                 set("waiting");
                 self.gates.insert(n);

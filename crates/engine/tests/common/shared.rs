@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, Record, Run};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, RunId, RunKey,
-    Store, StoreError, StoredEvent, Wanted,
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, Purged, RunId,
+    RunKey, Store, StoreError, StoredEvent, Wanted,
 };
 
 /// A handle to a store.
@@ -120,12 +120,12 @@ impl Store for Shared {
         fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
         fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
         fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
-        fn drop_alarm(&mut self, alarm: &Alarm) -> Result<(), StoreError>;
+        fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError>;
+        fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError>;
         fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
         fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
         fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
         fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
-        fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError>;
-        fn purge_expired(&mut self, now: Millis) -> Result<usize, StoreError>;
+        fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
     }
 }

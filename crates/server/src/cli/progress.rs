@@ -100,6 +100,10 @@ impl Screen {
 impl News {
     /// A line for a log.
     fn plain(&self) -> Option<String> {
+        self.in_words().map(|line| harmless(&line))
+    }
+
+    fn in_words(&self) -> Option<String> {
         let name = &self.name;
         let with = |text: &Option<String>| text.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
         Some(match &self.what {
@@ -135,7 +139,7 @@ impl News {
                 }
             }
         };
-        let text = text.replace('\n', " ");
+        let text = harmless(&text);
         Some(if colours {
             format!("\x1b[{colour}m{mark}\x1b[0m {} \x1b[2m{text}\x1b[0m", self.name)
         } else {
@@ -174,6 +178,11 @@ impl News {
             What::Waits(_) | What::Said(..) | What::Ended { .. } => return None,
         })
     }
+}
+
+/// Text from outside (a tool's error, a prompt) on one line: it must not repaint the terminal or pass for ours.
+pub(super) fn harmless(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 fn take_away(all: &MultiProgress, bar: &ProgressBar) {

@@ -16,7 +16,7 @@ const BATCH: usize = 100;
 
 /// Delete runs that ended long ago, with everything about them
 ///
-/// Unfinished runs are not touched, however old they are.
+/// Unfinished runs are not touched, however old they are. The file does not shrink: what is freed is used again.
 #[derive(Debug, Args)]
 pub(super) struct Purge {
     /// The database
@@ -45,11 +45,10 @@ fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, Stop> {
     let mut purged = 0;
     loop {
         store.begin()?;
-        let runs = store.purge_runs(now.saturating_sub(keep), BATCH)?;
-        store.purge_expired(now)?;
+        let some = store.purge(now.saturating_sub(keep), now, BATCH)?;
         store.commit()?;
-        purged += runs;
-        if runs == 0 {
+        purged += some.runs;
+        if some.is_nothing() {
             return Ok(purged);
         }
     }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use steprail_core::run::Millis;
 use steprail_engine::{Failure, RunId, RunStatus, RunView, StepRow};
 
-use super::progress::length;
+use super::progress::{harmless, length};
 
 /// Characters of an output that a summary shows.
 const OUTPUT_CHARS: usize = 500;
@@ -94,7 +94,7 @@ pub(super) fn summary(view: &RunView) -> String {
         text.push_str(&format!("\noutput {}", shortened(output.get())));
     }
     if let Some(error) = &run.error {
-        text.push_str(&format!("\nerror  {error} ({})", error.kind.word()));
+        text.push_str(&format!("\nerror  {} ({})", harmless(&error.to_string()), error.kind.word()));
     }
     text
 }

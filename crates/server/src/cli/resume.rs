@@ -1,5 +1,6 @@
 //! `steprail resume`: goes on with the unfinished runs of a database, and brings answers to those that wait.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,8 +18,9 @@ use super::waiting::Again;
 
 /// Go on with unfinished runs, and answer those that wait for a human
 ///
-/// Everything unfinished in the database goes on. Without RUN, all of it is followed. A PATH is a step's path in
-/// its run, as it is shown. Exit codes are those of `run`; with several runs, the gravest.
+/// Without RUN, everything unfinished in the database goes on and is followed; with it, that run alone, and others
+/// that were under way are interrupted until they are resumed. A PATH is a step's path in its run, as it is shown.
+/// Exit codes are those of `run`; with several runs, the gravest.
 #[derive(Debug, Args)]
 pub(super) struct Resume {
     /// The run to follow; without it, every unfinished one
@@ -66,15 +68,24 @@ impl Resume {
         let again = Again::new(db.path(), &self.tools);
         let setup = Setup { db, script, again, durability: Some(self.durability) };
         session::block_on(async {
-            let session = Session::open(setup, false, |readers, tree| self.choose(readers, tree))?;
+            // One run is gone on with alone: the others are not cut off when it has ended.
+            let alone = self.run.is_some();
+            let session = Session::open(setup, alone, |readers, tree| self.choose(readers, tree))?;
             if session.tree.roots().is_empty() {
                 session.say("nothing to go on with: every run has ended");
             }
-            self.go_on(&session).await?;
-            self.answer(&session).await?;
-            session.signal(&self.signal, self.run).await?;
-            session.finish(self.json).await
+            match self.bring(&session).await {
+                Ok(()) => session.finish(self.json).await,
+                Err(stop) => session.give_up(stop).await,
+            }
         })
+    }
+
+    /// Lets runs go on, and brings what the user has for them.
+    async fn bring(&self, session: &Session) -> Result<(), Stop> {
+        self.go_on(session).await?;
+        self.answer(session).await?;
+        session.signal(&self.signal, self.run).await
     }
 
     /// What to follow: the run that is named, or every unfinished one.
@@ -91,7 +102,14 @@ impl Resume {
             let id = run.to_string();
             let prefix = if several { format!("{name}:{}/", &id[id.len() - 4..]) } else { String::new() };
             tree.add_root(run, prefix);
-            session::read_log(readers, tree, run)?;
+            match session::read_log(readers, tree, run) {
+                Err(stop) if several => {
+                    tree.drop_root(run);
+                    writeln!(anstream::stderr(), "warning: run {run} cannot be read and is left alone")?;
+                    stop.tell();
+                }
+                read => read?,
+            }
         }
         Ok(())
     }

@@ -19,7 +19,8 @@ use super::{exit, input};
 /// Run a definition with scripted tools
 ///
 /// Progress goes to standard error, how the run ended to standard output. A run that waits for a human is left
-/// in the database, and so is one that is stopped with Ctrl-C: `steprail resume` goes on with it.
+/// in the database, and so is one that is stopped with Ctrl-C: `steprail resume` goes on with it. Other runs that were
+/// under way in the database are interrupted until they are resumed: their tools may be others.
 ///
 /// Exit code 0: completed; 1: failed; 2: the definition, the inputs or the command line are wrong; 3: it waits for
 /// a human; 4: cancelled; 70: the database failed; 73: another process has the database; 130: Ctrl-C.
@@ -83,14 +84,21 @@ impl Run {
             Ok(())
         })?;
         if others > 0 {
-            let wait = if others == 1 { "run waits" } else { "runs wait" };
+            let wait =
+                if others == 1 { "run is interrupted and waits" } else { "runs are interrupted and wait" };
             let command = again.command(None);
             session.say(&format!("note: {others} unfinished {wait} in this database: {command}"));
         }
+        match self.begin(&mut session, start).await {
+            Ok(()) => session.finish(self.json).await,
+            Err(stop) => session.give_up(stop).await,
+        }
+    }
+
+    async fn begin(&self, session: &mut Session, start: Start) -> Result<(), Stop> {
         let run = session.engine.start(start).await?.id();
         session.tree.add_root(run, String::new());
-        session.signal(&self.signal, Some(run)).await?;
-        session.finish(self.json).await
+        session.signal(&self.signal, Some(run)).await
     }
 
     fn inputs(&self, plan: &Plan) -> Value {

@@ -80,7 +80,9 @@ impl Session {
     /// Brings events: to one run, which keeps them until a step waits for them, or to those that wait now.
     pub(super) async fn signal(&self, signals: &[Signal], run: Option<RunId>) -> Result<(), Stop> {
         for (event, payload) in signals {
-            self.engine.signal(event, payload.clone(), run).await?;
+            if self.engine.signal(event, payload.clone(), run).await? == 0 {
+                self.say(&format!("warning: no run waits for the event `{event}`; it reached nobody"));
+            }
         }
         Ok(())
     }
@@ -97,10 +99,23 @@ impl Session {
         match ending {
             Ok(Ending::Settled) => self.conclude(&roots, json).await,
             Ok(Ending::Detached) => self.detach(&roots, &mut interrupts).await,
-            Err(stop) => {
-                self.db.keep();
-                Err(stop)
-            }
+            Err(stop) => self.give_up(stop).await,
+        }
+    }
+
+    /// Ends early. What is in flight may end: a call that is cut off is one that nobody knows the outcome of.
+    pub(super) async fn give_up(mut self, stop: Stop) -> Result<ExitCode, Stop> {
+        self.db.keep();
+        self.shut_down().await;
+        Err(stop)
+    }
+
+    async fn shut_down(&self) {
+        if let Ok(left @ 1..) = self.engine.shutdown().await {
+            let calls = if left == 1 { "call was" } else { "calls were" };
+            self.say(&format!(
+                "warning: {left} {calls} still in flight and left; the next start deals with them"
+            ));
         }
     }
 
@@ -117,7 +132,7 @@ impl Session {
                 }
                 Ok(()) = faults.changed() => {
                     let fault = faults.borrow_and_update().clone();
-                    self.tell_fault(fault)?;
+                    self.tell_fault(fault, roots).await?;
                 }
                 _ = interrupts.recv() => return Ok(Ending::Detached),
             }
@@ -139,15 +154,18 @@ impl Session {
         Ok(true)
     }
 
-    fn tell_fault(&self, fault: Option<StoreError>) -> Result<(), Stop> {
-        match fault {
-            Some(fault) if fault.may_pass() => {
-                self.say(&format!("warning: {fault}; trying again"));
-                Ok(())
-            }
-            Some(fault) => Err(Stop::Told { message: fault.to_string(), hint: None, code: exit::STORAGE }),
-            None => Ok(()),
+    /// Tells what is wrong with the store. Runs that cannot go on do not stop the others.
+    async fn tell_fault(&self, fault: Option<StoreError>, roots: &[RunId]) -> Result<(), Stop> {
+        let Some(fault) = fault else { return Ok(()) };
+        if let StoreError::Io(_) = fault {
+            return Err(fault.into());
         }
+        for run in roots {
+            self.engine.check(*run).await?;
+        }
+        let what = if fault.may_pass() { "trying again" } else { "the runs that it concerns stand still" };
+        self.say(&format!("warning: {fault}; {what}"));
+        Ok(())
     }
 
     /// Tells how the runs ended, and what those that did not end wait for.
@@ -162,7 +180,7 @@ impl Session {
                 self.explain(&view);
             }
         }
-        self.engine.shutdown().await?;
+        self.shut_down().await;
         Ok(ExitCode::from(exit::of_runs(statuses.into_iter())))
     }
 
@@ -182,7 +200,7 @@ impl Session {
         self.db.keep();
         self.say("stopping when the calls in flight have ended; Ctrl-C again leaves them");
         tokio::select! {
-            _ = self.engine.shutdown() => {}
+            () = self.shut_down() => {}
             _ = interrupts.recv() => {}
         }
         let run = if let [run] = roots { Some(*run) } else { None };

@@ -65,6 +65,12 @@ impl Tree {
         self.add(run, prefix);
     }
 
+    /// A run is not followed after all.
+    pub(super) fn drop_root(&mut self, run: RunId) {
+        self.roots.retain(|root| *root != run);
+        self.runs.remove(&run);
+    }
+
     fn add(&mut self, run: RunId, prefix: String) {
         let followed = Followed { prefix, status: RunStatus::Pending, seq: 0, live: BTreeMap::new() };
         self.runs.entry(run).or_insert(followed);
@@ -129,15 +135,19 @@ impl Tree {
         }
     }
 
-    /// The steps that a path means: as it is in its run, or as it is shown.
+    /// The steps that a path means: as it is shown, or else as it is in its run.
     pub(super) fn find(&self, path: &str) -> Vec<(RunId, Arc<str>)> {
-        let mut found = Vec::new();
-        for (id, run) in &self.runs {
-            let means =
-                |live: &&Live| *live.path == *path || path.strip_prefix(&run.prefix) == Some(&*live.path);
-            found.extend(run.live.values().filter(means).map(|live| (*id, live.path.clone())));
+        let found = |means: &dyn Fn(&Followed, &Live) -> bool| -> Vec<(RunId, Arc<str>)> {
+            let of_run = |(id, run): (&RunId, &Followed)| {
+                let live = run.live.values().filter(|live| means(run, live));
+                live.map(|live| (*id, live.path.clone())).collect::<Vec<_>>()
+            };
+            self.runs.iter().flat_map(of_run).collect()
+        };
+        match found(&|run, live| path.strip_prefix(&run.prefix) == Some(&*live.path)) {
+            none if none.is_empty() => found(&|_, live| *live.path == *path),
+            shown => shown,
         }
-        found
     }
 
     /// Takes an event in; gives what there is to show of it.

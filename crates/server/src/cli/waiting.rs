@@ -4,6 +4,7 @@ use std::path::Path;
 
 use steprail_engine::RunId;
 
+use super::progress::harmless;
 use super::tree::{Open, State};
 
 /// How this command was called, as far as the next one needs it.
@@ -32,14 +33,14 @@ impl Again {
         let path = quoted(&open.name);
         let (waits_for, answer, others) = match open.state {
             State::Gate(prompt) => (
-                prompt.clone(),
+                harmless(prompt),
                 format!("--approve {path} --as NAME"),
                 format!(
                     "--deny {path} says no. NAME decides: not {starter}, who started the run, unless the gate allows it."
                 ),
             ),
             State::Uncertain(why) => (
-                format!("nobody knows whether its call took place ({why})"),
+                format!("nobody knows whether its call took place ({})", harmless(why)),
                 format!("--retry {path}"),
                 format!("--happened {path}=RESULT if it took place; --skip {path} to go on without it."),
             ),

@@ -1,4 +1,5 @@
--- Every table that has a run is written from the run's events and can be written anew from them.
+-- Every row of a run follows from the run's events. Values (inputs, arguments, outputs) are in the rows alone;
+-- the events have their hashes, and what is read back is compared with them.
 --
 -- Checks say OR where IN would be shorter: SQLite builds a table of the words of an IN for each row that it checks.
 
@@ -25,8 +26,9 @@ BEGIN
     SELECT RAISE(ABORT, 'a version of a definition never changes');
 END;
 
+-- The number of a run that was deleted is not given to another one.
 CREATE TABLE workflow_runs (
-    id             INTEGER PRIMARY KEY,
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id         TEXT    NOT NULL UNIQUE,
     definition_id  INTEGER NOT NULL REFERENCES workflow_definitions (id),
     status         TEXT    NOT NULL CHECK (
@@ -71,9 +73,15 @@ CREATE UNIQUE INDEX idx_runs_request ON workflow_runs (created_by, request_key) 
 -- Retention asks what ended long ago.
 CREATE INDEX idx_runs_completed ON workflow_runs (completed_at) WHERE completed_at IS NOT NULL;
 
+-- Lists of one user's runs and of one definition's, newest first.
+CREATE INDEX idx_runs_creator ON workflow_runs (created_by);
+CREATE INDEX idx_runs_definition ON workflow_runs (definition_id);
+
+-- What an answer that comes after the end adds to the log moves the head of the log, and nothing else.
 CREATE TRIGGER an_end_is_final
-BEFORE UPDATE OF status ON workflow_runs
-WHEN OLD.completed_at IS NOT NULL AND NEW.status <> OLD.status
+BEFORE UPDATE OF run_id, definition_id, status, active, created_by, principal_json, input_json, output_json, error_json,
+                 created_at, completed_at ON workflow_runs
+WHEN OLD.completed_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'a run that ended stays as it is');
 END;
@@ -176,7 +184,7 @@ CREATE TABLE approvals (
 CREATE UNIQUE INDEX idx_approvals_open ON approvals (run_id, n) WHERE status = 'open';
 CREATE INDEX idx_approvals_run ON approvals (run_id, n);
 
-CREATE TRIGGER a_decision_is_final BEFORE UPDATE OF status ON approvals
+CREATE TRIGGER a_decision_is_final BEFORE UPDATE ON approvals
 WHEN OLD.status <> 'open'
 BEGIN
     SELECT RAISE(ABORT, 'a decision is final');

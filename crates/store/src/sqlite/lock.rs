@@ -5,6 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::StoreError;
 
@@ -25,14 +26,10 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(cannot)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = if holder.trim().is_empty() { "(unknown)" } else { holder.trim() };
-            return Err(StoreError::InUse {
-                path: database.display().to_string(),
-                holder: holder.to_owned(),
-            });
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(in_use(database, &mut file)),
+            Err(error) => return Err(cannot(error.into())),
         }
         let holder = match address {
             Some(address) => format!("{} at {address}", std::process::id()),
@@ -44,6 +41,14 @@ impl Lock {
             .map_err(cannot)?;
         Ok(Self(file))
     }
+}
+
+/// Says who has the database.
+fn in_use(database: &Path, lock: &mut File) -> StoreError {
+    let mut holder = String::new();
+    let _ = lock.read_to_string(&mut holder);
+    let holder = if holder.trim().is_empty() { "(unknown)" } else { holder.trim() };
+    StoreError::InUse { path: database.display().to_string(), holder: holder.to_owned() }
 }
 
 fn beside(database: &Path) -> PathBuf {

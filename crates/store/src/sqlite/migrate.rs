@@ -7,6 +7,19 @@ use crate::StoreError;
 /// Every step from an empty file to the format of today. A step that was released never changes.
 const STEPS: &[&str] = &[include_str!("001_start.sql")];
 
+/// What marks a database as one of ours: "STPR".
+const APPLICATION: i32 = 0x5354_5052;
+
+/// Refuses a database that another program made, before anything in it is changed.
+pub(super) fn refuse_others(connection: &Connection) -> Result<(), StoreError> {
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
+    let is_ours = number("PRAGMA application_id")? == APPLICATION;
+    if !is_ours && number("SELECT count(*) FROM sqlite_schema")? > 0 {
+        return Err(StoreError::Foreign(connection.path().unwrap_or_default().to_owned()));
+    }
+    Ok(())
+}
+
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
@@ -19,6 +32,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
         transaction.execute_batch(step)?;
     }
     if found < known {
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", known)?;
     }
     transaction.commit()?;

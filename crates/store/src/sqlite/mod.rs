@@ -66,10 +66,10 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens or creates a database file, brings its format up to date, and keeps other writers out.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, StoreError> {
-        let path = path.as_ref();
-        let lock = Lock::take(path, options.address.as_deref())?;
-        let connection = Connection::open(path)?;
-        Self::set_up(connection, Some(path.to_owned()), Some(lock), options.durability)
+        let path = true_path(path.as_ref())?;
+        let lock = Lock::take(&path, options.address.as_deref())?;
+        let connection = Connection::open(&path)?;
+        Self::set_up(connection, Some(path), Some(lock), options.durability)
     }
 
     /// A database in memory, for tests and trials: it is gone when it is dropped.
@@ -89,6 +89,7 @@ impl SqliteStore {
             return Err(StoreError::Other(message));
         }
         connection.busy_timeout(BUSY_TIMEOUT)?;
+        migrate::refuse_others(&connection)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         // A statement keeps its plan whatever is bound to it: to think again at each use costs more than it saves.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -130,4 +131,12 @@ impl SqliteStore {
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
+}
+
+/// The one name of a database, whatever it is called by: a lock must be the same for all of them. The file is
+/// created if it is not there.
+fn true_path(path: &Path) -> Result<PathBuf, StoreError> {
+    let cannot = |error: std::io::Error| StoreError::ReadOnly(format!("{}: {error}", path.display()));
+    std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(cannot)?;
+    path.canonicalize().map_err(cannot)
 }

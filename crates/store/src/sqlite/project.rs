@@ -135,6 +135,9 @@ impl Rows<'_> {
             Event::StepUncertain { step, error } => {
                 self.status(step, "uncertain", None, Some(&serde_json::to_string(error)?))
             }
+            Event::VerifyStarted { step, until: Some(until), .. } => {
+                self.set_alarm(step.n, AlarmKind::Timeout, *until)
+            }
             Event::CallTimedOut { step, until } => self.set_alarm(step.n, AlarmKind::Grace, *until),
             Event::ApprovalRequested { step, until, escalate, .. } => {
                 self.status(step, "waiting", payload, None)?;

@@ -135,9 +135,10 @@ impl Reads for Readers {
     }
 
     fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError> {
+        let of_run = if run.is_some() { "r.run_id = ?1" } else { "?1 IS NULL" };
         let sql = format!(
             "SELECT {} FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
-             WHERE a.status = 'open' AND r.run_id = coalesce(?1, r.run_id) ORDER BY a.id LIMIT ?2",
+             WHERE a.status = 'open' AND {of_run} ORDER BY a.id LIMIT ?2",
             rows::APPROVAL
         );
         self.all(&sql, params![run.map(|run| run.to_string()), limit], rows::approval)

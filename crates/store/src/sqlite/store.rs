@@ -6,8 +6,8 @@ use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
 use super::{SqliteStore, rows};
 use crate::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, RunId,
-    RunKey, Store, StoreError, StoredEvent, Wanted, link,
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Purged,
+    RunId, RunKey, Store, StoreError, StoredEvent, Wanted, link,
 };
 
 impl SqliteStore {
@@ -69,17 +69,12 @@ impl Store for SqliteStore {
     }
 
     fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM workflow_definitions WHERE name = ?1 ORDER BY version DESC LIMIT 1",
-            rows::DEFINITION
-        );
-        let newest = self.one(&sql, [new.name], rows::definition)?;
-        if let Some(newest) =
-            newest.as_ref().filter(|newest| newest.hash == new.hash && newest.deleted == new.hidden)
-        {
-            return Ok(newest.clone());
+        if let Some(known) = self.known(new)? {
+            return Ok(known);
         }
-        let version = newest.map_or(1, |newest| newest.version + 1);
+        let newest = "SELECT max(version) FROM workflow_definitions WHERE name = ?1";
+        let newest = self.one(newest, [new.name], |row| Ok(row.get::<_, Option<u32>>(0)?))?;
+        let version = newest.flatten().map_or(1, |newest| newest + 1);
         let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         self.connection.prepare_cached(sql)?.execute(params![
@@ -183,6 +178,11 @@ impl Store for SqliteStore {
         self.all(sql, [run.0], |row| Ok(RunKey(row.get(0)?)))
     }
 
+    fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError> {
+        let found = self.one("SELECT 1 FROM workflow_runs WHERE id = ?1", [run.0], |_| Ok(()))?;
+        Ok(found.is_some())
+    }
+
     fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError> {
         let sql = "SELECT id FROM workflow_runs WHERE active = 1 AND id > ?1 ORDER BY id LIMIT ?2";
         self.all(sql, params![after.0, limit], |row| Ok(RunKey(row.get(0)?)))
@@ -281,10 +281,10 @@ impl Store for SqliteStore {
         self.one(sql, [], |row| Ok(row.get(0)?))
     }
 
-    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<(), StoreError> {
-        let sql = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3";
-        self.connection.prepare_cached(sql)?.execute(params![alarm.run.0, alarm.n, alarm.kind.word()])?;
-        Ok(())
+    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError> {
+        let sql = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
+        let key = params![alarm.run.0, alarm.n, alarm.kind.word(), alarm.due];
+        Ok(self.connection.prepare_cached(sql)?.execute(key)? > 0)
     }
 
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError> {
@@ -331,6 +331,14 @@ impl Store for SqliteStore {
         self.one(&sql, params![run.0, path], rows::approval)
     }
 
+    fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError> {
+        let runs = self.purge_runs(before, limit)?;
+        let others = self.purge_definitions(limit)? + self.purge_expired(now, limit)?;
+        Ok(Purged { runs, others })
+    }
+}
+
+impl SqliteStore {
     fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError> {
         // A run that another one waits for or repeats is kept until that one ended.
         let sql = "SELECT r.id FROM workflow_runs r WHERE r.completed_at < ?1
@@ -351,13 +359,38 @@ impl Store for SqliteStore {
         Ok(old.len())
     }
 
-    fn purge_expired(&mut self, now: Millis) -> Result<usize, StoreError> {
-        let sql = "DELETE FROM idempotency_keys WHERE expires_at <= ?1 AND status = 'done'";
-        Ok(self.connection.prepare_cached(sql)?.execute([now])?)
+    fn purge_definitions(&self, limit: usize) -> Result<usize, StoreError> {
+        let sql = "DELETE FROM workflow_definitions WHERE id IN (
+                   SELECT d.id FROM workflow_definitions d WHERE d.deleted_at IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM workflow_runs r WHERE r.definition_id = d.id) LIMIT ?1)";
+        Ok(self.connection.prepare_cached(sql)?.execute([limit])?)
+    }
+
+    fn purge_expired(&self, now: Millis, limit: usize) -> Result<usize, StoreError> {
+        let sql = "DELETE FROM idempotency_keys WHERE (scope, tool, key) IN (
+                   SELECT scope, tool, key FROM idempotency_keys WHERE expires_at <= ?1 AND status = 'done'
+                   LIMIT ?2)";
+        Ok(self.connection.prepare_cached(sql)?.execute(params![now, limit])?)
     }
 }
 
 impl SqliteStore {
+    /// A version that is what is to be stored: the newest that can be started, or one that a run brought along.
+    fn known(&self, new: &NewDefinition<'_>) -> Result<Option<Definition>, StoreError> {
+        let hidden = if new.hidden { "IS NOT NULL AND hash = ?2" } else { "IS NULL" };
+        let sql = format!(
+            "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at {hidden}
+             ORDER BY version DESC LIMIT 1",
+            rows::DEFINITION
+        );
+        let known = if new.hidden {
+            self.one(&sql, params![new.name, new.hash.to_string()], rows::definition)?
+        } else {
+            self.one(&sql, [new.name], rows::definition)?
+        };
+        Ok(known.filter(|known| known.hash == new.hash))
+    }
+
     /// The hash that the event after this one builds on.
     fn hash_of(&self, run: RunKey, seq: u64) -> Result<Hash, StoreError> {
         let sql = "SELECT hash FROM workflow_events WHERE run_id = ?1 AND seq = ?2";

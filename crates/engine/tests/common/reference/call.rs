@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use serde_json::Value;
-use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS};
+use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS, PROBE_MS};
 use steprail_core::plan::{Call, RetryPolicy, Verify};
 use steprail_core::run::{Failure, FailureKind, Millis};
 use steprail_core::spec::policy::{Effects, OnUncertain, Scope as KeyScope};
@@ -300,7 +300,11 @@ impl Run<'_> {
             return Next::Asks;
         };
         let (reaction, _made) = self.begin(entry, &verify.tool, attempt, &args);
-        self.world.clock.sleep(reaction.takes).await;
+        let patience = i64::try_from(entry.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
+        self.world.clock.sleep(reaction.takes.min(patience)).await;
+        if reaction.takes >= patience {
+            return Next::Asks;
+        }
         let Ok(answer) = reaction.outcome else { return Next::Asks };
         match self.holds_of(entry.scope, &verify.when, answer.clone()) {
             Ok(true) => Next::Gives(answer),
@@ -344,9 +348,12 @@ fn unknown(entry: &Entry<'_>, call: &Call, attempt: u32, failure: Failure) -> Ne
         Some(OnUncertain::Retry) | None => {}
     }
     let harmless = is_harmless(call);
-    let named = retry.is_some_and(|retry| retry.retry_on.is_some() && covers_unknown(retry, &failure));
+    let named = retry.is_some_and(|retry| retry.retry_on.is_some() && covers_unknown(retry, None, &failure));
     match retry {
-        Some(retry) if attempt < retry.max_attempts && (harmless || covers_unknown(retry, &failure)) => {
+        Some(retry)
+            if attempt < retry.max_attempts
+                && (harmless || covers_unknown(retry, call.effects, &failure)) =>
+        {
             Next::Again(delay(retry, attempt))
         }
         None if harmless && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
@@ -373,8 +380,10 @@ fn is_harmless(call: &Call) -> bool {
     keyed || matches!(call.effects, Some(Effects::Read | Effects::Idempotent))
 }
 
-/// Whether a policy covers unknown outcomes; one that lists nothing does.
-fn covers_unknown(retry: &RetryPolicy, failure: &Failure) -> bool {
-    let listed = retry.retry_on.as_deref();
-    listed.is_none_or(|kinds| kinds.contains(&FailureKind::Lost) || kinds.contains(&failure.kind))
+/// Whether a policy covers unknown outcomes; one that lists nothing does, unless the call is to be made once.
+fn covers_unknown(retry: &RetryPolicy, effects: Option<Effects>, failure: &Failure) -> bool {
+    match retry.retry_on.as_deref() {
+        Some(kinds) => kinds.contains(&FailureKind::Lost) || kinds.contains(&failure.kind),
+        None => effects != Some(Effects::Once),
+    }
 }

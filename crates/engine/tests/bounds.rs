@@ -1,0 +1,162 @@
+//! What somebody could do to an engine by asking for too much, or for what they may not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steprail_engine::{
+    ArtefactStore, BoxFuture, Edit, Engine, Event, Failure, FailureKind, Intervention, Options, Payload,
+    Principal, RunId, RunStatus, RunView, SqliteStore, Start, ToolCall, Tools,
+};
+use tokio::sync::Notify;
+
+fn ann() -> Principal {
+    Principal::user("ann")
+}
+
+fn engine(tools: Tools) -> Engine {
+    let folder = tempfile::tempdir().expect("a folder").keep();
+    let store = SqliteStore::open(folder.join("test.db"), &Options::default()).expect("a database");
+    Engine::builder().store(store).tools(tools).spawn().expect("an engine")
+}
+
+fn echo() -> Tools {
+    Tools::new().tool("demo__echo", |call: ToolCall| async move { Ok(call.args.value().clone()) })
+}
+
+async fn run(engine: &Engine, definition: &str, inputs: Value) -> RunView {
+    let start = Start::inline(definition, ann()).inputs(inputs);
+    engine.start(start).await.expect("a run").wait().await.expect("an end")
+}
+
+fn error(view: &RunView) -> String {
+    view.run.error.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_step_that_leads_to_itself_when_it_fails_ends_at_the_limit_of_loops() {
+    let definition = "
+        name: circle
+        inputs: { s: { type: string } }
+        start: a
+        steps:
+          a: { tool: demo__echo, args: { v: '{{inputs.s - 1}}' }, on_error: { goto: a }, done: true }
+    ";
+    let view = run(&engine(echo()), definition, json!({ "s": "text" })).await;
+    assert_eq!(view.run.status, RunStatus::Failed);
+    assert!(error(&view).contains("the limit of a loop"), "{}", error(&view));
+}
+
+#[tokio::test]
+async fn a_workflow_that_starts_itself_ten_times_over_fails() {
+    let branches = |n| format!("[{{ id: b{n}, kind: workflow, name: many }}]");
+    let branches: Vec<String> = (0..10).map(branches).collect();
+    let definition = format!("name: many\nsteps:\n  - {{ id: p, branches: [{}] }}\n", branches.join(", "));
+    let engine = engine(echo());
+    engine.define(&definition, &ann()).await.expect("a definition");
+    let run = engine.start(Start::named("many", ann())).await.expect("a run");
+    let view = run.wait().await.expect("an end");
+    assert_eq!(view.run.status, RunStatus::Failed);
+}
+
+#[tokio::test]
+async fn values_that_are_too_deep_or_too_large_are_refused_where_they_arise() {
+    let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let engine = engine(echo().tool("demo__deep", move |_| async move { Ok(nested(101)) }));
+    let takes = "name: takes\ninputs: { v: {} }\nsteps:\n  - { id: a, tool: demo__echo, args: { v: [['{{inputs.v}}']] } }\n";
+    let refused = engine.start(Start::inline(takes, ann()).inputs(json!({ "v": nested(100) }))).await;
+    assert_eq!(
+        refused.err().map(|error| error.to_string()).as_deref(),
+        Some("the inputs have more than 100 lists and maps inside one another")
+    );
+    let view = run(&engine, takes, json!({ "v": nested(98) })).await;
+    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    let view = run(&engine, "name: gives\nsteps:\n  - { id: a, tool: demo__deep }\n", json!({})).await;
+    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    let large = json!({ "v": "x".repeat(1024 * 1024) });
+    let many = vec!["'{{inputs.v}}'"; 20].join(", ");
+    let view = run(&engine, &takes.replace("[['{{inputs.v}}']]", &format!("[{many}]")), large).await;
+    assert_eq!(error(&view), "a: the value is larger than 16777216 bytes");
+}
+
+#[tokio::test]
+async fn whoever_may_not_decide_at_a_gate_cannot_go_round_it() {
+    let engine = engine(echo());
+    let definition = "
+        name: gated
+        steps:
+          - id: both
+            branches:
+              - [{ id: ask, kind: approve, prompt: 'Go on?' }]
+    ";
+    let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
+    let ask = |view: &RunView| view.steps.iter().find(|step| step.id == "ask").map(|step| step.path.clone());
+    let path = ask(&engine.status(run.id()).await.expect("a run")).expect("a gate");
+    let answer = Payload::new(json!({ "approved": true }));
+    let ways = [
+        Intervention::Skip { path: path.as_str().into() },
+        Intervention::Skip { path: "both".into() },
+        Intervention::SupplyResult { path: path.as_str().into(), output: answer },
+        Intervention::SetValue(Edit { id: Some("ask".into()), value: json!({ "approved": true }) }),
+    ];
+    for way in ways {
+        let refused = engine.intervene(run.id(), way.clone(), &ann()).await.expect_err("it must be refused");
+        assert_eq!(refused.code(), "denied", "{way:?}: {refused}");
+    }
+    let skip = Intervention::Skip { path: path.as_str().into() };
+    engine.intervene(run.id(), skip, &Principal::user("lea")).await.expect("lea may decide");
+    assert_eq!(run.wait().await.expect("an end").run.status, RunStatus::Completed);
+}
+
+/// A store of files that takes nothing.
+struct NoRoom;
+
+impl ArtefactStore for NoRoom {
+    fn put(&self, _: RunId, _: &str, _: Value) -> BoxFuture<'_, Result<Value, Failure>> {
+        Box::pin(async { Err(Failure::new(FailureKind::ToolError, "no room")) })
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_files_cannot_be_kept_is_not_made_again() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    let tools = Tools::new().tool("demo__export", move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Ok(json!({ "file_refs": ["a.txt"] })) }
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
+    let engine = Engine::builder().store(store).tools(tools).artefacts(NoRoom).spawn().expect("an engine");
+    let definition = "name: files\nsteps:\n  - { id: a, tool: demo__export, effects: once, retry: 3 }\n";
+    let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
+    let mut events = engine.subscribe(Some(run.id()), 0);
+    while let Some(event) = events.next().await.expect("events") {
+        if let Event::StepUncertain { .. } = event.event {
+            break;
+        }
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_token_does_not_keep_an_engine_alive() {
+    let go_on = Arc::new(Notify::new());
+    let told = go_on.clone();
+    let engine = engine(Tools::new().tool("demo__wait", move |_| {
+        let told = told.clone();
+        async move {
+            told.notified().await;
+            Ok(json!(1))
+        }
+    }));
+    let definition = "name: long\nsteps:\n  - { id: a, tool: demo__wait }\n";
+    let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
+    let _token = run.cancel_token(&ann());
+    let mut events = engine.subscribe(Some(run.id()), 0);
+    drop((engine, run));
+    go_on.notify_one();
+    let ended = async { while let Ok(Some(_)) = events.next().await {} };
+    tokio::time::timeout(Duration::from_mins(1), ended).await.expect("the engine stops");
+}
