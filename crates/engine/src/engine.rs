@@ -11,7 +11,9 @@ use steprail_core::load;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_core::source::Source;
-use steprail_store::{Approval, ListRuns, Principal, Reads, RunId, RunRow, StepRow, StoreError, StoredEvent};
+use steprail_store::{
+    Approval, ListRuns, Principal, Reads, RunId, RunRow, Schedule, StepRow, StoreError, StoredEvent,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -387,6 +389,24 @@ impl Engine {
                 _ => return Ok(purged),
             }
         }
+    }
+
+    /// Stores a schedule, in place of the one with its name, and says when it is first due.
+    pub async fn schedule(&self, schedule: Schedule) -> Result<Option<Millis>, Error> {
+        match self.request(Action::Schedule(Box::new(schedule))).await? {
+            Answer::Due(due) => Ok(due),
+            _ => Err(Error::Stopped),
+        }
+    }
+
+    /// Takes a schedule away. Runs that it started go on.
+    pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
+        self.request(Action::Unschedule { name: name.to_owned() }).await.map(drop)
+    }
+
+    /// Every schedule, by name, with what became of its last time.
+    pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
+        self.read(|readers| readers.schedules()).await
     }
 
     /// Whether a run can go on: an error if what is stored of it is damaged.

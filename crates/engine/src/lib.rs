@@ -15,6 +15,7 @@
 mod builder;
 mod calls;
 mod clock;
+mod cron;
 mod driver;
 mod engine;
 mod error;
@@ -36,4 +37,6 @@ pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, Intervention, Payload, Resolution, RunStatus,
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
-pub use steprail_store::{Approval, ListRuns, Principal, RunId, RunRow, StepRow, StoredEvent};
+pub use steprail_store::{
+    Approval, Fired, ListRuns, Overlap, Principal, RunId, RunRow, Schedule, StepRow, StoredEvent,
+};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    Authorizer, BoxFuture, Engine, Error, Failure, FailureKind, Limits, ListRuns, ManualClock, Options,
-    Principal, RunStatus, SqliteStore, Start, ToolCall, Tools,
+    Authorizer, BoxFuture, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns, ManualClock,
+    Options, Principal, RunStatus, Schedule, SqliteStore, Start, Subscription, ToolCall, Tools,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -307,4 +307,57 @@ async fn interrupted_runs_are_resumed_together() {
     assert_eq!(engine.resume_interrupted(&ann()).await.expect("resumed"), 3);
     let running = ListRuns { status: Some(RunStatus::Running), limit: 10, ..ListRuns::default() };
     assert_eq!(engine.list(running).await.expect("a list").len(), 3);
+}
+
+#[tokio::test]
+async fn a_schedule_starts_runs_at_its_times_and_once_for_those_that_were_missed() {
+    const HOUR: i64 = 3_600_000;
+    let place = Place::new();
+    let clock = Arc::new(ManualClock::at(1_800_000_000_000 - 1_800_000_000_000 % (24 * HOUR)));
+    let build = |clock: &Arc<ManualClock>| {
+        let engine = Engine::builder().store(place.store()).tools(echo()).clock(clock.clone());
+        engine.spawn().expect("an engine")
+    };
+    let engine = build(&clock);
+    engine.define(ECHO, &ann()).await.expect("defined");
+    let mut hourly = Schedule::new("hourly", "echo", "0 * * * *", ann());
+    let nothing = engine.schedule(Schedule { definition: "none".into(), ..hourly.clone() }).await;
+    assert_eq!(nothing.expect_err("an error").to_string(), "there is no definition `none`; define it first");
+    let never = engine.schedule(Schedule { cron: "often".into(), ..hourly.clone() }).await;
+    assert_eq!(never.expect_err("an error").code(), "bad_input");
+    hourly.inputs = json!({ "text": "tick" });
+    let due = engine.schedule(hourly).await.expect("scheduled").expect("a time");
+    let mut events = engine.subscribe(None, 0);
+    clock.advance(HOUR);
+    assert_eq!(next_start(&mut events).await, due);
+    engine.shutdown().await.expect("shut down");
+    drop((engine, events));
+
+    clock.advance(5 * HOUR + 60_000);
+    let engine = build(&clock);
+    let mut events = engine.subscribe(None, 0);
+    next_start(&mut events).await;
+    assert_eq!(
+        next_start(&mut events).await,
+        due + 5 * HOUR + 60_000,
+        "five times were missed, one run made up"
+    );
+    engine.ready().await.expect("ready");
+    let schedule = engine.schedules().await.expect("a list").remove(0);
+    assert_eq!(schedule.due, Some(due + 6 * HOUR));
+    assert_eq!(schedule.last.expect("a last time").error, None);
+    let runs = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
+    assert_eq!(runs.len(), 2);
+    engine.unschedule("hourly").await.expect("taken away");
+    assert_eq!(engine.unschedule("hourly").await.expect_err("it is gone").code(), "not_found");
+}
+
+/// When the next run starts.
+async fn next_start(events: &mut Subscription) -> i64 {
+    loop {
+        let event = events.next().await.expect("events").expect("an event");
+        if let Event::RunStarted { .. } = event.event {
+            return event.at;
+        }
+    }
 }

@@ -9,6 +9,7 @@
 mod chain;
 mod error;
 mod rows;
+mod schedule;
 pub mod sqlite;
 
 pub use chain::{Link, link};
@@ -17,6 +18,8 @@ pub use rows::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun,
     Principal, Purged, Rerun, RunId, RunKey, RunRow, StepRow, StoredEvent, Wanted,
 };
+
+pub use schedule::{Fired, Overlap, Schedule};
 
 use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, Record, Run};
@@ -92,6 +95,13 @@ pub trait Store: Send {
     /// The last question of a step execution.
     fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
 
+    /// Stores a schedule under its name.
+    fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError>;
+    /// Takes a schedule away. False if there is none.
+    fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
+    /// Schedules whose time has come, the oldest first.
+    fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
+
     /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
     /// started and that no run has, and results under keys whose time is up.
     fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
@@ -113,6 +123,8 @@ pub trait Reads: Send + Sync {
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of one run or of all.
     fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Every schedule, by name.
+    fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
     /// The newest version of every definition, by name.
     fn definitions(&self) -> Result<Vec<Definition>, StoreError>;
 }

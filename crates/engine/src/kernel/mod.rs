@@ -10,6 +10,7 @@ mod effects;
 mod flights;
 mod recovery;
 mod request;
+mod schedule;
 mod start;
 mod world;
 
@@ -153,7 +154,7 @@ impl Kernel {
         }
         let due = match self.damaged.len() {
             0 => self.store.next_alarm()?,
-            _ => self.sound_alarms(Millis::MAX)?.first().map(|alarm| alarm.due),
+            _ => self.next_sound_alarm()?,
         };
         self.next_alarm = NextAlarm::Known(due);
         Ok(due)
@@ -298,6 +299,8 @@ impl Kernel {
             Action::Recover { after, interrupt } => {
                 self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
             }
+            Action::Schedule(schedule) => self.schedule(schedule, now),
+            Action::Unschedule { name } => self.unschedule(name),
             Action::Sync => Ok(Ok(Answer::Done)),
             Action::Wait(run) => self.wait(*run),
             Action::Check(run) => self.wait(*run).map(|found| found.map(|_| Answer::Done)),

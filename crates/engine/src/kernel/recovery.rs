@@ -61,6 +61,13 @@ impl Kernel {
             self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
             self.follow_up(now, done)?;
         }
-        Ok(())
+        self.fire_schedules(now, done)
+    }
+
+    /// When the next alarm of a run that is not damaged is due, or the next schedule.
+    pub(super) fn next_sound_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
+        let alarm = self.sound_alarms(Millis::MAX)?.first().map(|alarm| alarm.due);
+        let schedule = self.store.due_schedules(Millis::MAX, 1)?.pop().and_then(|schedule| schedule.due);
+        Ok([alarm, schedule].into_iter().flatten().min())
     }
 }

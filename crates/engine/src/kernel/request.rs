@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Resolution, RunStatus};
-use steprail_store::{Principal, Purged, RunId, RunKey};
+use steprail_store::{Principal, Purged, RunId, RunKey, Schedule};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -89,6 +89,13 @@ pub enum Action {
         after: RunKey,
         /// Which of them to interrupt instead.
         interrupt: Option<Interrupt>,
+    },
+    /// Stores a schedule. One that is not due at any time is paused.
+    Schedule(Box<Schedule>),
+    /// Takes a schedule away.
+    Unschedule {
+        /// Its name.
+        name: String,
     },
     /// Answers when everything before is done.
     Sync,
@@ -243,6 +250,8 @@ pub enum Answer {
     Count(usize),
     /// What was deleted.
     Purged(Purged),
+    /// When something is due.
+    Due(Option<Millis>),
     /// Where to go on.
     More(Option<RunKey>),
 }

@@ -7,7 +7,7 @@ use steprail_core::run::{Millis, Payload, Record, Run};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, Purged, RunId,
-    RunKey, Store, StoreError, StoredEvent, Wanted,
+    RunKey, Schedule, Store, StoreError, StoredEvent, Wanted,
 };
 
 /// A handle to a store.
@@ -126,6 +126,9 @@ impl Store for Shared {
         fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
         fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
         fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
+        fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError>;
+        fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
+        fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
         fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
     }
 }

@@ -149,6 +149,23 @@ CREATE TABLE alarms (
 -- The next alarms to fire.
 CREATE INDEX idx_alarms_due ON alarms (due_at) WHERE held = 0;
 
+CREATE TABLE schedules (
+    name           TEXT    PRIMARY KEY,
+    definition     TEXT    NOT NULL,
+    cron           TEXT    NOT NULL,
+    zone           TEXT    NOT NULL,
+    input_json     TEXT    NOT NULL,
+    principal_json TEXT    NOT NULL,
+    overlap        TEXT    NOT NULL CHECK (overlap IN ('skip', 'allow')),
+    due_at         INTEGER,
+    last_at        INTEGER,
+    last_run       TEXT,
+    last_error     TEXT
+) STRICT, WITHOUT ROWID;
+
+-- The next run to start.
+CREATE INDEX idx_schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
+
 CREATE TABLE workflow_waits (
     run_id INTEGER NOT NULL,
     n      INTEGER NOT NULL,

@@ -5,6 +5,7 @@ mod migrate;
 mod project;
 mod readers;
 mod rows;
+mod schedules;
 mod store;
 
 pub use readers::Readers;

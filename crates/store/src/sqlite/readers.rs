@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
 
-use super::{BUSY_TIMEOUT, STATEMENTS, rows};
+use super::{BUSY_TIMEOUT, STATEMENTS, rows, schedules};
 use crate::Reads;
-use crate::{Approval, Definition, ListRuns, RunId, RunRow, StepRow, StoreError, StoredEvent};
+use crate::{Approval, Definition, ListRuns, RunId, RunRow, Schedule, StepRow, StoreError, StoredEvent};
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 8;
@@ -142,6 +142,10 @@ impl Reads for Readers {
             rows::APPROVAL
         );
         self.all(&sql, params![run.map(|run| run.to_string()), limit], rows::approval)
+    }
+
+    fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
+        self.with(schedules::all)
     }
 
     fn definitions(&self) -> Result<Vec<Definition>, StoreError> {

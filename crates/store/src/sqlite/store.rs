@@ -4,10 +4,10 @@ use rusqlite::{OptionalExtension, Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
-use super::{SqliteStore, rows};
+use super::{SqliteStore, rows, schedules};
 use crate::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Purged,
-    RunId, RunKey, Store, StoreError, StoredEvent, Wanted, link,
+    RunId, RunKey, Schedule, Store, StoreError, StoredEvent, Wanted, link,
 };
 
 impl SqliteStore {
@@ -278,7 +278,8 @@ impl Store for SqliteStore {
 
     fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
         let sql = "SELECT due_at FROM alarms WHERE held = 0 ORDER BY due_at LIMIT 1";
-        self.one(sql, [], |row| Ok(row.get(0)?))
+        let alarm = self.one(sql, [], |row| Ok(row.get(0)?))?;
+        Ok([alarm, schedules::next(&self.connection)?].into_iter().flatten().min())
     }
 
     fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError> {
@@ -329,6 +330,18 @@ impl Store for SqliteStore {
             rows::APPROVAL
         );
         self.one(&sql, params![run.0, path], rows::approval)
+    }
+
+    fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError> {
+        schedules::put(&self.connection, schedule)
+    }
+
+    fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError> {
+        schedules::remove(&self.connection, name)
+    }
+
+    fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError> {
+        schedules::due(&self.connection, now, limit)
     }
 
     fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError> {

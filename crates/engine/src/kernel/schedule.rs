@@ -1,0 +1,90 @@
+//! Schedules: a run is started when its time has come, in the transaction that sets the next time.
+
+use steprail_core::run::Millis;
+use steprail_store::{Fired, Overlap, Schedule, StoreError};
+
+use super::request::StartOf;
+use super::world::new_run_id;
+use super::{Answer, Done, Kernel, NextAlarm, StartRun};
+use crate::cron::Times;
+use crate::error::Error;
+use crate::limits::BATCH;
+
+impl Kernel {
+    /// Stores a schedule under its name, in place of the one that had it. Its next time is reckoned from now.
+    pub(super) fn schedule(
+        &mut self,
+        schedule: &Schedule,
+        now: Millis,
+    ) -> Result<Result<Answer, Error>, StoreError> {
+        let due = Times::read(&schedule.cron, &schedule.zone).and_then(|times| times.after(now));
+        let due = match due {
+            Ok(due) => due,
+            Err(problem) => return Ok(Err(Error::BadInput(problem))),
+        };
+        if self.store.find_definition(&schedule.definition, None)?.is_none() {
+            let message = format!("there is no definition `{}`; define it first", schedule.definition);
+            return Ok(Err(Error::NotFound(message)));
+        }
+        let due = schedule.due.is_some().then_some(due);
+        self.store.put_schedule(&Schedule { due, ..schedule.clone() })?;
+        self.next_alarm = NextAlarm::Unknown;
+        Ok(Ok(Answer::Due(due)))
+    }
+
+    /// Takes a schedule away. Runs that it started go on.
+    pub(super) fn unschedule(&mut self, name: &str) -> Result<Result<Answer, Error>, StoreError> {
+        self.next_alarm = NextAlarm::Unknown;
+        Ok(if self.store.drop_schedule(name)? {
+            Ok(Answer::Done)
+        } else {
+            Err(Error::NotFound(format!("there is no schedule `{name}`")))
+        })
+    }
+
+    /// Starts the runs whose time has come. Times that passed while no engine ran count once.
+    pub(super) fn fire_schedules(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        for schedule in self.store.due_schedules(now, BATCH)? {
+            let at = schedule.due.unwrap_or(now);
+            let outcome = self.start_scheduled(&schedule, at, now)?;
+            let next = Times::read(&schedule.cron, &schedule.zone).and_then(|times| times.after(now));
+            let (run, error) = match outcome {
+                Ok(run) => (Some(run), None),
+                Err(error) => (None, Some(error)),
+            };
+            // A pattern that never comes again is paused, and says so.
+            let error = error.or_else(|| next.as_ref().err().cloned());
+            let last = Some(Fired { at, run, error });
+            self.store.put_schedule(&Schedule { due: next.ok(), last, ..schedule })?;
+            self.follow_up(now, done)?;
+        }
+        Ok(())
+    }
+
+    fn start_scheduled(
+        &mut self,
+        schedule: &Schedule,
+        at: Millis,
+        now: Millis,
+    ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
+        let last = schedule.last.as_ref().and_then(|last| last.run);
+        if let (Overlap::Skip, Some(last)) = (schedule.overlap, last)
+            && let Some(key) = self.store.find_run(last)?
+            && !self.store.head(key)?.status.is_terminal()
+        {
+            return Ok(Err(format!("run {last} has not ended")));
+        }
+        let start = StartRun {
+            id: new_run_id(now, &mut self.random),
+            workflow: StartOf::Named { name: schedule.definition.clone(), version: None },
+            inputs: schedule.inputs.clone(),
+            principal: schedule.principal.clone(),
+            request_key: Some(format!("schedule:{}:{at}", schedule.name)),
+        };
+        Ok(match self.start(&start, now)? {
+            Ok(Answer::Started(run)) => Ok(run),
+            Ok(_) => Err("nothing was started".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+}
