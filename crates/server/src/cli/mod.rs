@@ -12,6 +12,7 @@ mod run;
 mod schema;
 mod session;
 mod stop;
+mod tools;
 mod tree;
 mod waiting;
 

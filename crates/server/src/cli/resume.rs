@@ -13,6 +13,7 @@ use steprail_store::sqlite::Readers;
 use super::database::{Database, Reach};
 use super::session::{self, Session, Setup, Signal};
 use super::stop::Stop;
+use super::tools::ToolsAt;
 use super::tree::Tree;
 use super::waiting::Again;
 
@@ -29,9 +30,8 @@ pub(super) struct Resume {
     /// The database
     #[arg(long, value_name = "FILE")]
     db: PathBuf,
-    /// What the tools do, as for `run`
-    #[arg(long, value_name = "SCRIPT")]
-    tools: String,
+    #[command(flatten)]
+    tools: ToolsAt,
     /// Say yes at a gate
     #[arg(long, value_name = "PATH")]
     approve: Vec<String>,
@@ -63,14 +63,14 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let script = session::read_script(&self.tools)?;
+        let tools = self.tools.read()?;
         let db = Database::existing(self.db.clone())?;
         let again = Again::new(db.path(), &self.tools);
-        let setup = Setup { db, script, again, durability: Some(self.durability) };
+        let setup = Setup { db, tools, again, durability: Some(self.durability) };
         session::block_on(async {
             // One run is gone on with alone: the others are not cut off when it has ended.
             let alone = self.run.is_some();
-            let session = Session::open(setup, alone, |readers, tree| self.choose(readers, tree))?;
+            let session = Session::open(setup, alone, |readers, tree| self.choose(readers, tree)).await?;
             if session.tree.roots().is_empty() {
                 session.say("nothing to go on with: every run has ended");
             }

@@ -13,10 +13,11 @@ use steprail_engine::{Principal, Start};
 use super::database::{Database, Reach};
 use super::session::{self, Session, Setup, Signal};
 use super::stop::{Stop, show_problems};
+use super::tools::ToolsAt;
 use super::waiting::Again;
 use super::{exit, input};
 
-/// Run a definition with scripted tools
+/// Run a definition with the tools of MCP servers, or with scripted ones
 ///
 /// Progress goes to standard error, how the run ended to standard output. A run that waits for a human is left
 /// in the database, and so is one that is stopped with Ctrl-C: `steprail resume` goes on with it. Other runs that were
@@ -38,9 +39,8 @@ pub(super) struct Run {
     /// The database; without it a temporary one, which is deleted when the run has ended
     #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
-    /// What the tools do: a YAML or JSON file, such as `mail__send: { return: ok, sleep: 1s, fail: 2 }`
-    #[arg(long, value_name = "SCRIPT")]
-    tools: String,
+    #[command(flatten)]
+    tools: ToolsAt,
     /// Bring an event to the run, which keeps it until a step waits for it
     #[arg(long, value_name = "EVENT=JSON", value_parser = session::event)]
     signal: Vec<Signal>,
@@ -55,12 +55,12 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         let (source, plan) = self.definition()?;
-        let script = session::read_script(&self.tools)?;
+        let tools = self.tools.read()?;
         let start = Start::file(source.name(), source.text(), Principal::user(session::user()));
         let start = start.inputs(self.inputs(&plan));
         let db = self.db.clone().map_or_else(Database::temporary, Database::at)?;
         let again = Again::new(db.path(), &self.tools);
-        let setup = Setup { db, script, again, durability: self.durability };
+        let setup = Setup { db, tools, again, durability: self.durability };
         session::block_on(self.drive(setup, start))
     }
 
@@ -82,7 +82,8 @@ impl Run {
         let mut session = Session::open(setup, true, |readers, _| {
             others = session::unfinished(readers)?.len();
             Ok(())
-        })?;
+        })
+        .await?;
         if others > 0 {
             let wait =
                 if others == 1 { "run is interrupted and waits" } else { "runs are interrupted and wait" };

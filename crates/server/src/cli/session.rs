@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
 use super::database::{Database, Reach};
 use super::progress::Screen;
 use super::stop::{Stop, show_problems};
+use super::tools::{Named, Tools};
 use super::tree::Tree;
 use super::waiting::Again;
 use super::{exit, input, record};
@@ -28,7 +29,7 @@ pub(super) type Signal = (String, Value);
 /// What a session is made of.
 pub(super) struct Setup {
     pub db: Database,
-    pub script: Script,
+    pub tools: Named,
     pub again: Again,
     pub durability: Option<Reach>,
 }
@@ -36,6 +37,7 @@ pub(super) struct Setup {
 /// An engine with runs that are followed.
 pub(super) struct Session {
     pub engine: Engine,
+    tools: Tools,
     pub tree: Tree,
     db: Database,
     readers: Readers,
@@ -54,7 +56,7 @@ enum Ending {
 
 impl Session {
     /// Opens the database, lets `choose` say what to follow before anything goes on, and starts the engine.
-    pub(super) fn open(
+    pub(super) async fn open(
         setup: Setup,
         others_wait: bool,
         choose: impl FnOnce(&Readers, &mut Tree) -> Result<(), Stop>,
@@ -65,11 +67,14 @@ impl Session {
         let mut tree = Tree::default();
         choose(&readers, &mut tree)?;
         let cursor = readers.last_event()?;
-        let builder = Engine::builder().store(store).tools(setup.script);
+        let tools = setup.tools.open(setup.db.path())?;
+        let screen = Screen::stderr();
+        tools.connect().await.iter().for_each(|warning| screen.say(&format!("warning: {warning}")));
+        let builder = Engine::builder().store(store).tools(tools.clone());
         let engine = if others_wait { builder.recover_as_interrupted() } else { builder }.spawn()?;
         let feed = engine.subscribe(None, cursor);
         let Setup { db, again, .. } = setup;
-        Ok(Self { engine, tree, db, readers, feed, screen: Screen::stderr(), again })
+        Ok(Self { engine, tools, tree, db, readers, feed, screen, again })
     }
 
     /// Says something on standard error.
@@ -117,6 +122,7 @@ impl Session {
                 "warning: {left} {calls} still in flight and left; the next start deals with them"
             ));
         }
+        self.tools.close().await;
     }
 
     async fn follow(&mut self, roots: &[RunId], interrupts: &mut Interrupts) -> Result<Ending, Stop> {

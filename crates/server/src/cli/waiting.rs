@@ -5,6 +5,7 @@ use std::path::Path;
 use steprail_engine::RunId;
 
 use super::progress::harmless;
+use super::tools::ToolsAt;
 use super::tree::{Open, State};
 
 /// How this command was called, as far as the next one needs it.
@@ -12,19 +13,20 @@ use super::tree::{Open, State};
 pub(super) struct Again {
     /// The database.
     pub db: String,
-    /// The scripted tools.
-    pub tools: String,
+    /// Where the tools are.
+    pub tools: ToolsAt,
 }
 
 impl Again {
-    pub(super) fn new(db: &Path, tools: &str) -> Self {
-        Self { db: db.display().to_string(), tools: tools.to_owned() }
+    pub(super) fn new(db: &Path, tools: &ToolsAt) -> Self {
+        Self { db: db.display().to_string(), tools: tools.clone() }
     }
 
     /// The command that goes on with a run.
     pub(super) fn command(&self, run: Option<RunId>) -> String {
         let run = run.map(|run| format!(" {run}")).unwrap_or_default();
-        format!("steprail resume --db {} --tools {}{run}", quoted(&self.db), quoted(&self.tools))
+        let (option, file) = self.tools.argument();
+        format!("steprail resume --db {} {option} {}{run}", quoted(&self.db), quoted(file))
     }
 
     /// Says what a step waits for, and how to answer.

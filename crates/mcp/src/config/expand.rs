@@ -1,0 +1,186 @@
+//! Variables in a config file: `${NAME}` and its relatives, replaced when a server is connected to.
+
+use std::collections::BTreeSet;
+
+/// What variables stand for.
+pub trait Variables {
+    /// A variable of the environment.
+    fn env(&self, name: &str) -> Option<String>;
+    /// Something that belongs to the user whom a connection is for.
+    fn user(&self, name: &str) -> Option<String>;
+}
+
+/// The environment of this process; no user.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProcessEnv;
+
+impl Variables for ProcessEnv {
+    fn env(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn user(&self, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// Text with variables in it. What they stand for is never kept: it may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text(String);
+
+/// A variable as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variable<'t> {
+    /// `${NAME}`, `${env:NAME}`, with a default or without.
+    Env(&'t str, Option<&'t str>),
+    /// `${input:ID}`, which an editor would ask for: `INPUT_ID` in the environment.
+    Input(&'t str),
+    /// `${user:NAME}`: each user has their own.
+    User(&'t str),
+    /// `${workspaceFolder}`: where this process was started.
+    Workspace,
+    /// `${userHome}`.
+    Home,
+}
+
+enum Piece<'t> {
+    Plain(&'t str),
+    Variable(Variable<'t>),
+}
+
+impl Text {
+    /// Text as it stands in a file.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Whether it differs from user to user.
+    pub fn is_personal(&self) -> bool {
+        self.pieces().any(|piece| matches!(piece, Piece::Variable(Variable::User(_))))
+    }
+
+    /// The text with everything replaced, or the names of what is not set.
+    pub fn expand(&self, variables: &dyn Variables) -> Result<String, BTreeSet<String>> {
+        let (mut out, mut missing) = (String::new(), BTreeSet::new());
+        for piece in self.pieces() {
+            match piece {
+                Piece::Plain(text) => out.push_str(text),
+                Piece::Variable(variable) => match variable.value(variables) {
+                    Ok(value) => out.push_str(&value),
+                    Err(name) => drop(missing.insert(name)),
+                },
+            }
+        }
+        if missing.is_empty() { Ok(out) } else { Err(missing) }
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        let mut rest = self.0.as_str();
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            if let Some((variable, after)) = variable(rest) {
+                rest = after;
+                return Some(Piece::Variable(variable));
+            }
+            // What looks like a variable and is none is plain text, with its dollar.
+            let first = rest.chars().next().map_or(0, char::len_utf8);
+            let end = rest[first..].find("${").map_or(rest.len(), |at| at + first);
+            let plain = &rest[..end];
+            rest = &rest[end..];
+            Some(Piece::Plain(plain))
+        })
+    }
+}
+
+/// The variable that a text begins with, and the rest.
+fn variable(text: &str) -> Option<(Variable<'_>, &str)> {
+    let (inside, rest) = text.strip_prefix("${")?.split_once('}')?;
+    let variable = match inside.split_once(':') {
+        None if inside == "workspaceFolder" => Variable::Workspace,
+        None if inside == "userHome" => Variable::Home,
+        None => Variable::Env(inside, None),
+        Some(("env", name)) => Variable::Env(name, None),
+        Some(("input", id)) => Variable::Input(id),
+        Some(("user", name)) => Variable::User(name),
+        Some((name, default)) => Variable::Env(name, Some(default.strip_prefix('-')?)),
+    };
+    let is_name =
+        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    let named = match variable {
+        Variable::Env(name, _) | Variable::Input(name) | Variable::User(name) => is_name(name),
+        Variable::Workspace | Variable::Home => true,
+    };
+    named.then_some((variable, rest))
+}
+
+impl Variable<'_> {
+    /// What it stands for, or what to set.
+    fn value(self, variables: &dyn Variables) -> Result<String, String> {
+        match self {
+            Self::Env(name, default) => {
+                let set = variables.env(name).filter(|value| default.is_none() || !value.is_empty());
+                set.or_else(|| default.map(str::to_owned)).ok_or_else(|| name.to_owned())
+            }
+            Self::Input(id) => {
+                let name = format!("INPUT_{}", id.to_ascii_uppercase().replace(['-', '.'], "_"));
+                variables.env(&name).ok_or(name)
+            }
+            Self::User(name) => variables.user(name).ok_or_else(|| format!("user:{name}")),
+            Self::Workspace => {
+                let here = std::env::current_dir().ok().map(|path| path.display().to_string());
+                here.ok_or_else(|| "workspaceFolder".to_owned())
+            }
+            Self::Home => variables.env("HOME").ok_or_else(|| "HOME".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Text, Variables};
+
+    struct Set;
+
+    impl Variables for Set {
+        fn env(&self, name: &str) -> Option<String> {
+            match name {
+                "KEY" => Some("k1".to_owned()),
+                "EMPTY" => Some(String::new()),
+                "INPUT_API_KEY" => Some("asked".to_owned()),
+                "HOME" => Some("/home/ann".to_owned()),
+                _ => None,
+            }
+        }
+
+        fn user(&self, name: &str) -> Option<String> {
+            (name == "token").then(|| "anns".to_owned())
+        }
+    }
+
+    fn expand(text: &str) -> String {
+        match Text::new(text).expand(&Set) {
+            Ok(text) => text,
+            Err(missing) => format!("missing {}", missing.into_iter().collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    #[test]
+    fn variables_of_every_client_are_replaced() {
+        assert_eq!(expand("Bearer ${KEY}"), "Bearer k1");
+        assert_eq!(expand("${env:KEY}/${userHome}"), "k1//home/ann");
+        assert_eq!(expand("${NONE:-fallback}-${EMPTY:-x}-${KEY:-y}"), "fallback-x-k1");
+        assert_eq!(expand("${input:api-key}"), "asked");
+        assert_eq!(expand("${user:token}"), "anns");
+        assert!(Text::new("${user:token}").is_personal());
+    }
+
+    #[test]
+    fn what_is_not_set_is_named_and_what_is_no_variable_stays() {
+        assert_eq!(expand("${A} ${B} ${KEY}"), "missing A, B");
+        assert_eq!(expand("${input:pin}"), "missing INPUT_PIN");
+        assert_eq!(expand("$KEY ${} ${a b} ${KEY $${KEY}"), "$KEY ${} ${a b} ${KEY $k1");
+        assert_eq!(expand("ü${KEY}ü"), "ük1ü");
+    }
+}

@@ -1,0 +1,222 @@
+//! The MCP servers of a user, as their clients' config files name them.
+//!
+//! Files are read as they are: `mcpServers` (Claude Code and Desktop, Cursor, Windsurf, Gemini, Copilot) or `servers`
+//! (VS Code, with comments). Variables are kept and replaced when a server is connected to.
+
+mod expand;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+pub use expand::{ProcessEnv, Text, Variables};
+
+/// Servers that a file names, and what there is to say about it.
+#[derive(Debug, Clone, Default)]
+pub struct Servers {
+    /// By name.
+    pub servers: BTreeMap<String, Entry>,
+    /// Things that were passed over.
+    pub warnings: Vec<String>,
+}
+
+/// How to reach a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Over which road.
+    pub road: Road,
+    /// How long a call may be silent, where its step says nothing.
+    pub timeout: Option<Duration>,
+    /// Tools that are used; all if there are none.
+    pub include: Vec<String>,
+    /// Tools that are not used.
+    pub exclude: Vec<String>,
+}
+
+/// A road to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Road {
+    /// A process of our own.
+    Child {
+        /// The program.
+        command: Text,
+        /// Its arguments.
+        args: Vec<Text>,
+        /// Its environment, beside the little that every process needs.
+        env: BTreeMap<String, Text>,
+        /// Where it runs.
+        cwd: Option<Text>,
+    },
+    /// Streamable HTTP.
+    Http {
+        /// Where.
+        url: Text,
+        /// Headers of each request.
+        headers: BTreeMap<String, Text>,
+    },
+}
+
+impl Entry {
+    /// Whether each user needs a connection of their own.
+    pub fn is_personal(&self) -> bool {
+        match &self.road {
+            Road::Child { command, args, env, cwd } => {
+                [command].into_iter().chain(args).chain(env.values()).chain(cwd).any(Text::is_personal)
+            }
+            Road::Http { url, headers } => [url].into_iter().chain(headers.values()).any(Text::is_personal),
+        }
+    }
+
+    /// Whether a tool is used.
+    pub fn has_tool(&self, tool: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == tool);
+        (self.include.is_empty() || named(&self.include)) && !named(&self.exclude)
+    }
+}
+
+/// An entry as it is written. Every client has its own spelling of some keys.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    #[serde(rename = "type", alias = "transport")]
+    kind: Option<String>,
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, Value>,
+    cwd: Option<String>,
+    #[serde(alias = "serverUrl", alias = "httpUrl")]
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    timeout: Option<u64>,
+    #[serde(default)]
+    disabled: bool,
+    enabled: Option<bool>,
+    #[serde(default)]
+    include_tools: Vec<String>,
+    #[serde(default)]
+    exclude_tools: Vec<String>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// Keys that clients write for themselves and that change nothing here.
+const FOR_CLIENTS: &[&str] =
+    &["trust", "autoApprove", "alwaysAllow", "description", "icon", "gallery", "dev", "protocolEra", "tools"];
+
+impl Servers {
+    /// Reads a config file: JSON, with comments and trailing commas if need be.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let options = jsonc_parser::ParseOptions::default();
+        let value: Value =
+            jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| error.to_string())?;
+        let named = ["mcpServers", "servers"].into_iter().find_map(|key| value.get(key));
+        let Some(Value::Object(entries)) = named else {
+            return Err(
+                "there is neither `mcpServers` nor `servers` in it, a map from names to servers".to_owned()
+            );
+        };
+        let mut found = Self::default();
+        for (name, entry) in entries {
+            match found.entry(name, entry) {
+                Ok(Some(entry)) => drop(found.servers.insert(name.clone(), entry)),
+                Ok(None) => found.warnings.push(format!("`{name}` is disabled")),
+                Err(problem) => return Err(format!("the server `{name}`: {problem}")),
+            }
+        }
+        Ok(found)
+    }
+
+    fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
+        let written = Written::deserialize(entry).map_err(|error| error.to_string())?;
+        if written.disabled || written.enabled == Some(false) {
+            return Ok(None);
+        }
+        for key in written.others.keys().filter(|key| !FOR_CLIENTS.contains(&key.as_str())) {
+            self.warnings.push(format!("`{name}`: the key `{key}` is not known and changes nothing"));
+        }
+        Ok(Some(Entry {
+            timeout: written.timeout.map(Duration::from_millis),
+            include: written.include_tools.clone(),
+            exclude: written.exclude_tools.clone(),
+            road: road(written)?,
+        }))
+    }
+}
+
+fn road(written: Written) -> Result<Road, String> {
+    let texts =
+        |map: BTreeMap<String, String>| map.into_iter().map(|(key, text)| (key, Text::new(text))).collect();
+    match (written.kind.as_deref(), written.command, written.url) {
+        (Some("sse"), ..) => {
+            Err("`sse` is a transport of the past; give the address of its streamable HTTP".to_owned())
+        }
+        (None | Some("stdio"), Some(command), None) => Ok(Road::Child {
+            command: Text::new(command),
+            args: written.args.into_iter().map(Text::new).collect(),
+            env: written.env.into_iter().map(|(key, value)| (key, Text::new(plain(value)))).collect(),
+            cwd: written.cwd.map(Text::new),
+        }),
+        (None | Some("http" | "streamable-http" | "streamableHttp"), None, Some(url)) => {
+            Ok(Road::Http { url: Text::new(url), headers: texts(written.headers) })
+        }
+        (Some(kind), ..) if !["stdio", "http", "streamable-http", "streamableHttp"].contains(&kind) => {
+            Err(format!("`{kind}` is no transport; `stdio` and `http` are"))
+        }
+        _ => Err("give it a `command`, or a `url`".to_owned()),
+    }
+}
+
+/// Numbers and booleans in an `env` are meant as text.
+fn plain(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Road, Servers, Text};
+
+    #[test]
+    fn files_of_several_clients_are_read_as_they_are() {
+        let claude = r#"{ "mcpServers": {
+            "git": { "command": "mcp-server-git", "args": ["--repository", "${REPO:-.}"], "env": { "DEBUG": 1 } },
+            "crm": { "type": "http", "url": "https://crm.example/mcp", "headers": { "Authorization": "Bearer ${CRM}" } },
+            "off": { "command": "x", "disabled": true } } }"#;
+        let found = Servers::read(claude).expect("servers");
+        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["crm", "git"]);
+        assert_eq!(found.warnings, ["`off` is disabled"]);
+        let Road::Child { args, env, .. } = &found.servers["git"].road else { panic!("a child") };
+        assert_eq!((args.len(), &env["DEBUG"]), (2, &Text::new("1")));
+
+        let vscode = "{\n // mine\n \"servers\": { \"fs\": { \"command\": \"fs\", \"args\": [], }, }, \"inputs\": [], }";
+        assert_eq!(Servers::read(vscode).expect("servers").servers.len(), 1);
+        let windsurf = r#"{ "mcpServers": { "a": { "serverUrl": "http://127.0.0.1:1/mcp", "odd": 1 } } }"#;
+        let found = Servers::read(windsurf).expect("servers");
+        assert_eq!(found.warnings, ["`a`: the key `odd` is not known and changes nothing"]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        let refused = |text: &str| Servers::read(text).expect_err("a problem");
+        assert!(refused("{}").contains("neither `mcpServers` nor `servers`"));
+        assert_eq!(
+            refused(r#"{ "mcpServers": { "a": {} } }"#),
+            "the server `a`: give it a `command`, or a `url`"
+        );
+        assert!(
+            refused(r#"{ "mcpServers": { "a": { "type": "sse", "url": "x" } } }"#)
+                .contains("streamable HTTP")
+        );
+        assert!(
+            refused(r#"{ "mcpServers": { "a": { "type": "pigeon", "url": "x" } } }"#).contains("`pigeon`")
+        );
+        assert!(!refused("{ \"mcpServers\": ").is_empty());
+    }
+}

@@ -1,0 +1,300 @@
+//! One connection to one server, kept up: opened when it is needed, opened again when it broke, given up for a while
+//! when that does not help.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RoleClient, RunningService,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::catalogue::Catalogue;
+use super::child::{Process, Program, Words};
+use crate::config::{Entry, Road, Text, Variables};
+use crate::limits::{ANSWER_BYTES, ATTEMPTS, BACKOFF_MS, CONNECT_SECS, PARKED_SECS, STEADY_SECS};
+
+const ENDED: &str = "it ended before it answered";
+
+/// A connection that is kept up.
+pub(super) struct Line {
+    pub server: String,
+    alias: String,
+    pub entry: Entry,
+    variables: Arc<dyn Variables + Send + Sync>,
+    records: Option<PathBuf>,
+    state: Mutex<State>,
+    words: Words,
+}
+
+#[derive(Default)]
+struct State {
+    up: Option<Arc<Connection>>,
+    /// Attempts that failed one after another.
+    failures: u32,
+    /// When the next attempt is made.
+    again: Option<Instant>,
+    /// Why the last one failed.
+    reason: String,
+}
+
+/// A connection that is up.
+pub(super) struct Connection {
+    pub peer: Peer<RoleClient>,
+    pub catalogue: Catalogue,
+    /// Cancelled when the other side is gone.
+    pub lost: CancellationToken,
+    opened: Instant,
+    process: Option<Process>,
+    service: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
+}
+
+/// How a server is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Nobody has needed it yet.
+    Idle,
+    /// It answers.
+    Up,
+    /// It is tried again soon.
+    Down(String),
+    /// It failed again and again, and is left alone for a while.
+    Parked(String),
+}
+
+impl Connection {
+    fn is_up(&self) -> bool {
+        !self.lost.is_cancelled() && !self.peer.is_transport_closed()
+    }
+
+    /// Closes the connection, and ends the process.
+    pub(super) async fn close(&self) {
+        self.lost.cancel();
+        if let Some(service) = self.service.lock().await.take() {
+            let patience = Duration::from_secs(2);
+            let _ = tokio::time::timeout(patience, service.cancel()).await;
+        }
+        if let Some(process) = &self.process {
+            process.stop().await;
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn new(
+        server: &str,
+        alias: &str,
+        entry: Entry,
+        variables: Arc<dyn Variables + Send + Sync>,
+        records: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            server: server.to_owned(),
+            alias: alias.to_owned(),
+            entry,
+            variables,
+            records,
+            state: Mutex::default(),
+            words: Words::default(),
+        }
+    }
+
+    /// The connection, opened if it is not up. The error says why it is not, and what to do.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, String> {
+        let mut state = self.state.lock().await;
+        if let Some(up) = state.up.as_ref().filter(|up| up.is_up()) {
+            return Ok(up.clone());
+        }
+        self.clear_up(&mut state).await;
+        if let Some(again) = state.again.filter(|again| *again > Instant::now()) {
+            if state.failures >= ATTEMPTS {
+                return Err(format!(
+                    "{} is parked after {} failures: {}",
+                    self.server, state.failures, state.reason
+                ));
+            }
+            tokio::time::sleep_until(again).await;
+        }
+        match self.open().await {
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                state.up = Some(connection.clone());
+                state.again = None;
+                Ok(connection)
+            }
+            Err(reason) => {
+                self.note_failure(&mut state, &reason);
+                Err(format!("{} cannot be reached: {}", self.server, state.reason))
+            }
+        }
+    }
+
+    /// A connection that broke: if it did not last, that counts as a failure.
+    async fn clear_up(&self, state: &mut State) {
+        let Some(broken) = state.up.take() else { return };
+        let lasted = broken.opened.elapsed() >= Duration::from_secs(STEADY_SECS);
+        broken.close().await;
+        if lasted {
+            state.failures = 0;
+        } else {
+            self.note_failure(state, "the connection broke");
+        }
+    }
+
+    fn note_failure(&self, state: &mut State, reason: &str) {
+        state.failures += 1;
+        let (first, longest) = BACKOFF_MS;
+        let delay = first.saturating_mul(1 << state.failures.min(16)).min(longest);
+        let delay = if state.failures >= ATTEMPTS { PARKED_SECS * 1_000 } else { delay };
+        state.again = Some(Instant::now() + Duration::from_millis(delay));
+        let words = self.words.last();
+        state.reason = match words.last() {
+            Some(_) => format!("{reason}; it said: {}", words.join(" | ")),
+            None => reason.to_owned(),
+        };
+    }
+
+    pub(super) async fn health(&self) -> Health {
+        let state = self.state.lock().await;
+        match &state.up {
+            Some(up) if up.is_up() => Health::Up,
+            _ if state.failures >= ATTEMPTS => Health::Parked(state.reason.clone()),
+            _ if state.failures > 0 => Health::Down(state.reason.clone()),
+            _ => Health::Idle,
+        }
+    }
+
+    /// Forgets that a server failed: the next call tries it at once.
+    pub(super) async fn forgive(&self) {
+        let mut state = self.state.lock().await;
+        (state.failures, state.again) = (0, None);
+    }
+
+    pub(super) async fn close(&self) {
+        if let Some(up) = self.state.lock().await.up.take() {
+            up.close().await;
+        }
+    }
+
+    /// What is up now, without waiting.
+    pub(super) fn up(&self) -> Option<Arc<Connection>> {
+        self.state.try_lock().ok()?.up.clone()
+    }
+
+    async fn open(&self) -> Result<Connection, String> {
+        let opening = Duration::from_secs(CONNECT_SECS);
+        match tokio::time::timeout(opening, self.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(format!("it did not answer within {CONNECT_SECS} s")),
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, String> {
+        let lifecycle = ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
+            legacy_version: Some(ProtocolVersion::V_2025_11_25),
+        };
+        let (service, process) = match &self.entry.road {
+            Road::Child { .. } => {
+                let program = self.program()?;
+                let (process, stdout, stdin) =
+                    Process::start(&program, self.records.as_deref(), self.words.clone())
+                        .map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
+                // Something that it started may hold its output: then no end of it is ever read.
+                let served = tokio::select! {
+                    served = us().serve_with_lifecycle((stdout, stdin), lifecycle) => served,
+                    () = process.ended.cancelled() => return Err(ENDED.to_owned()),
+                };
+                (served.map_err(|error| plainly(&error))?, Some(process))
+            }
+            Road::Http { url, headers } => {
+                let transport = self.http(url, headers)?;
+                let served = us().serve_with_lifecycle(transport, lifecycle).await;
+                (served.map_err(|error| plainly(&error))?, None)
+            }
+        };
+        let tools =
+            service.list_all_tools().await.map_err(|error| format!("it does not list its tools: {error}"))?;
+        let lost = process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.clone());
+        Ok(Connection {
+            peer: service.peer().clone(),
+            catalogue: Catalogue::new(&self.alias, &self.entry, tools),
+            lost,
+            opened: Instant::now(),
+            process,
+            service: Mutex::new(Some(service)),
+        })
+    }
+
+    fn program(&self) -> Result<Program, String> {
+        let Road::Child { command, args, env, cwd } = &self.entry.road else {
+            return Err("it is no program".to_owned());
+        };
+        Ok(Program {
+            command: self.expand(command)?,
+            args: args.iter().map(|arg| self.expand(arg)).collect::<Result<_, _>>()?,
+            env: env
+                .iter()
+                .map(|(key, text)| Ok((key.clone(), self.expand(text)?)))
+                .collect::<Result<_, String>>()?,
+            cwd: cwd.as_ref().map(|cwd| self.expand(cwd)).transpose()?,
+        })
+    }
+
+    fn http(
+        &self,
+        url: &Text,
+        headers: &std::collections::BTreeMap<String, Text>,
+    ) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+        let mut custom = std::collections::HashMap::new();
+        for (name, text) in headers {
+            let bad = |_| format!("the header `{name}` cannot be sent");
+            let mut value = http::HeaderValue::from_str(&self.expand(text)?).map_err(bad)?;
+            value.set_sensitive(true);
+            let key =
+                name.parse::<http::HeaderName>().map_err(|_| format!("`{name}` is no name of a header"))?;
+            custom.insert(key, value);
+        }
+        let config = StreamableHttpClientTransportConfig::with_uri(self.expand(url)?)
+            .custom_headers(custom)
+            .max_sse_event_size(ANSWER_BYTES);
+        Ok(StreamableHttpClientTransport::from_config(config))
+    }
+
+    fn expand(&self, text: &Text) -> Result<String, String> {
+        text.expand(&*self.variables).map_err(|missing| not_set(&missing))
+    }
+}
+
+/// What we say of ourselves.
+fn us() -> ClientConfig {
+    let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION"));
+    ClientConfig::new(ClientCapabilities::default(), ourselves)
+}
+
+/// Why a server did not answer, without the names of types.
+fn plainly(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => match error.error.to_string() {
+            text if text.contains("Broken pipe") => ENDED.to_owned(),
+            text => text,
+        },
+        ClientInitializeError::ConnectionClosed(_) => ENDED.to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn not_set(missing: &BTreeSet<String>) -> String {
+    let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [one] => format!("the variable {one} is not set"),
+        _ => format!("the variables {} are not set", names.join(", ")),
+    }
+}

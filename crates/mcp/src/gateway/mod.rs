@@ -1,0 +1,253 @@
+//! The way out: tools of MCP servers, called for a user.
+
+mod answer;
+mod catalogue;
+mod child;
+mod line;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, RequestMetaObject, ServerResult};
+use rmcp::service::PeerRequestOptions;
+use serde_json::Value;
+use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, Principal, ToolCall, ToolCaller, Traits};
+
+pub use catalogue::ToolInfo;
+pub use line::Health;
+
+use crate::config::{ProcessEnv, Servers, Variables};
+use crate::limits::{CALL_SECS, CONNECTIONS, IDLE_SECS};
+use crate::names::Aliases;
+use line::{Connection, Line};
+
+/// Gives the variables of a user, for connections of their own.
+pub type UserVariables = dyn Fn(&Principal) -> Arc<dyn Variables + Send + Sync> + Send + Sync;
+
+/// What a gateway may be told.
+#[derive(Default)]
+pub struct Options {
+    /// Where processes are recorded, so that those that a dead gateway left behind are ended.
+    pub records: Option<PathBuf>,
+    /// What `${user:NAME}` stands for.
+    pub users: Option<Box<UserVariables>>,
+}
+
+/// Calls tools of MCP servers. A clone is another handle to the same one.
+#[derive(Clone)]
+pub struct Gateway(Arc<Inner>);
+
+struct Inner {
+    aliases: Aliases,
+    servers: Servers,
+    options: Options,
+    lines: Mutex<Lines>,
+}
+
+/// A connection per server, and per user where a server needs that.
+type Lines = BTreeMap<(String, Option<String>), Arc<Line>>;
+
+/// How a server is doing, and what it has.
+#[derive(Debug)]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// How it is doing.
+    pub health: Health,
+    /// Its tools, as far as they are known.
+    pub tools: Vec<Arc<ToolInfo>>,
+    /// What is wrong with some of them.
+    pub warnings: Vec<String>,
+}
+
+impl Gateway {
+    /// A gateway to some servers. Nothing is started before it is needed; what an earlier one left behind is ended.
+    pub fn new(servers: Servers, options: Options) -> Result<Self, String> {
+        if let Some(records) = &options.records {
+            child::reap(records);
+        }
+        let aliases = Aliases::new(servers.servers.keys())?;
+        Ok(Self(Arc::new(Inner { aliases, servers, options, lines: Mutex::default() })))
+    }
+
+    /// Connects to every server, so that its tools are known. Those of each user wait for their users.
+    pub async fn connect(&self) -> Vec<ServerStatus> {
+        let shared: Vec<Arc<Line>> = self.shared_lines();
+        let opening = shared.iter().map(|line| async move {
+            let _ = line.connection().await;
+        });
+        futures::future::join_all(opening).await;
+        self.status().await
+    }
+
+    /// How the servers are doing.
+    pub async fn status(&self) -> Vec<ServerStatus> {
+        let mut all = Vec::new();
+        for line in self.shared_lines() {
+            let health = line.health().await;
+            let up = line.up();
+            let catalogue = up.as_ref().map(|up| &up.catalogue);
+            all.push(ServerStatus {
+                name: line.server.clone(),
+                health,
+                tools: catalogue.map(|known| known.tools.values().cloned().collect()).unwrap_or_default(),
+                warnings: catalogue.map(|known| known.warnings.clone()).unwrap_or_default(),
+            });
+        }
+        all
+    }
+
+    /// Tries a server again that was given up.
+    pub async fn restart(&self, server: &str) {
+        let lines = self.lines_of(server);
+        for line in lines {
+            line.close().await;
+            line.forgive().await;
+        }
+    }
+
+    /// Closes every connection and ends every process.
+    pub async fn shutdown(&self) {
+        let lines: Vec<Arc<Line>> = {
+            let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *lines).into_values().collect()
+        };
+        futures::future::join_all(lines.iter().map(|line| line.close())).await;
+    }
+
+    fn shared_lines(&self) -> Vec<Arc<Line>> {
+        let shared = self.0.servers.servers.iter().filter(|(_, entry)| !entry.is_personal());
+        shared.filter_map(|(server, _)| self.line(server, None).ok()).collect()
+    }
+
+    fn lines_of(&self, server: &str) -> Vec<Arc<Line>> {
+        let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|((name, _), _)| name == server).map(|(_, line)| line.clone()).collect()
+    }
+
+    /// The connection to a server: everybody's, or that of a user.
+    fn line(&self, server: &str, user: Option<&Principal>) -> Result<Arc<Line>, String> {
+        let Some(entry) = self.0.servers.servers.get(server) else {
+            return Err(format!("there is no server `{server}`"));
+        };
+        let user = user.filter(|_| entry.is_personal());
+        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (server.to_owned(), user.map(|user| user.id.clone()));
+        if let Some(line) = lines.get(&key) {
+            return Ok(line.clone());
+        }
+        if lines.len() >= CONNECTIONS {
+            return Err(format!("more than {CONNECTIONS} connections are open"));
+        }
+        let variables = match (user, &self.0.options.users) {
+            (Some(user), Some(users)) => users(user),
+            _ => Arc::new(ProcessEnv),
+        };
+        let alias =
+            self.0.aliases.iter().find(|(_, name)| *name == server).map_or(server, |(alias, _)| alias);
+        let records = self.0.options.records.clone();
+        let line = Arc::new(Line::new(server, alias, entry.clone(), variables, records));
+        lines.insert(key, line.clone());
+        Ok(line)
+    }
+
+    async fn make(&self, call: ToolCall) -> Outcome {
+        let Some(server) = self.0.aliases.server_of(&call.tool) else {
+            return Err(self.unknown(&call.tool));
+        };
+        let never_sent = |problem: String| Failure::new(FailureKind::Transport, problem);
+        let line = self.line(server, Some(&call.principal)).map_err(never_sent)?;
+        let connection = tokio::select! {
+            connection = line.connection() => connection.map_err(never_sent)?,
+            () = call.cancelled.cancelled() => {
+                return Err(Failure::new(FailureKind::Cancelled, "stopped before the call was sent"));
+            }
+        };
+        let Some(tool) = connection.catalogue.tools.get(&*call.tool).cloned() else {
+            return Err(self.unknown(&call.tool));
+        };
+        let problems = tool.problems(call.args.value());
+        if !problems.is_empty() {
+            let message =
+                format!("the arguments are not what `{}` takes: {}", call.tool, problems.join("; "));
+            return Err(Failure::new(FailureKind::Validation, message));
+        }
+        send(&line, &connection, &tool, &call).await
+    }
+
+    /// There is no such tool: the nearest names help.
+    fn unknown(&self, tool: &str) -> Failure {
+        let known = self.known_tools();
+        let near = |name: &String| strsim::jaro_winkler(name, tool);
+        let nearest = known.iter().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|name| near(name) > 0.8);
+        let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        Failure::new(FailureKind::NotFound, format!("there is no tool `{tool}`{hint}"))
+    }
+
+    fn known_tools(&self) -> Vec<String> {
+        let lines: Vec<Arc<Line>> = {
+            let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.values().cloned().collect()
+        };
+        let up = lines.iter().filter_map(|line| line.up());
+        up.flat_map(|up| up.catalogue.tools.keys().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+impl ToolCaller for Gateway {
+    fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(self.make(call))
+    }
+
+    fn traits(&self, tool: &str) -> Traits {
+        let known = || {
+            let server = self.0.aliases.server_of(tool)?;
+            let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
+            up.catalogue.tools.get(tool).map(|tool| tool.traits)
+        };
+        known().unwrap_or_default()
+    }
+}
+
+/// Sends a call and waits for its end: an answer, too long a silence, the end of the connection, or the word to stop.
+async fn send(line: &Line, connection: &Connection, tool: &ToolInfo, call: &ToolCall) -> Outcome {
+    let mut params = CallToolRequestParams::new(tool.original.clone());
+    params.arguments = call.args.value().as_object().cloned();
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    let idle = line.entry.timeout.unwrap_or(Duration::from_secs(IDLE_SECS));
+    let options = PeerRequestOptions::with_timeout(idle)
+        .with_meta(meta(call))
+        .reset_timeout_on_progress()
+        .with_max_total_timeout(Duration::from_secs(CALL_SECS));
+    let sent = connection.peer.send_request_with_option(request, options).await;
+    let handle = sent.map_err(|error| answer::failure(&line.server, error))?;
+    let id = handle.id.clone();
+    let answered = tokio::select! {
+        biased;
+        answered = handle.await_response() => answered,
+        () = connection.lost.cancelled() => return Err(answer::lost(&line.server, "its process ended")),
+        () = call.cancelled.cancelled() => {
+            let stop = rmcp::model::CancelledNotificationParam::new(Some(id), Some("the step was stopped".to_owned()));
+            let _ = connection.peer.notify_cancelled(stop).await;
+            return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
+        }
+    };
+    match answered {
+        Ok(ServerResult::CallToolResult(result)) => answer::outcome(result),
+        Ok(_) => Err(answer::lost(&line.server, "it answered with something else than a result")),
+        Err(error) => Err(answer::failure(&line.server, error)),
+    }
+}
+
+/// What goes along with a call: who it is for, and what tells a repetition.
+fn meta(call: &ToolCall) -> RequestMetaObject {
+    let mut meta = RequestMetaObject::new();
+    let mut put = |key: &str, value: Value| drop(meta.0.0.insert(format!("dev.steprail/{key}"), value));
+    put("idempotencyKey", Value::from(&*call.idempotency_key));
+    put("run", Value::from(call.run.to_string()));
+    put("step", Value::from(&*call.path));
+    put("attempt", Value::from(call.attempt));
+    meta
+}

@@ -1,0 +1,10 @@
+//! MCP in and out. The only crate that knows the protocol.
+//!
+//! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows.
+
+pub mod config;
+mod gateway;
+pub mod limits;
+pub mod names;
+
+pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};

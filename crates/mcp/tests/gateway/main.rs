@@ -1,0 +1,239 @@
+//! The gateway with servers that behave, and with servers that do not.
+
+mod fixture;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::{Value, json};
+use steprail_engine::{Failure, FailureKind, Outcome, Payload, Principal, RunId, ToolCall, ToolCaller};
+use steprail_mcp::config::Servers;
+use steprail_mcp::{Gateway, Health, Options};
+use tokio_util::sync::CancellationToken;
+
+/// Says that this program is to be the server.
+const FIXTURE: &str = "STEPRAIL_FIXTURE";
+
+fn main() -> std::process::ExitCode {
+    if std::env::var_os(FIXTURE).is_some() {
+        fixture::serve();
+        return std::process::ExitCode::SUCCESS;
+    }
+    let tests = vec![
+        trial("calls_reach_their_server_and_answers_come_back", calls_reach_their_server),
+        trial("what_tells_a_repetition_goes_along", what_tells_a_repetition_goes_along),
+        trial("a_server_that_dies_in_a_call_leaves_an_unknown_outcome", a_server_that_dies),
+        trial("an_answer_without_measure_harms_nobody_else", an_answer_without_measure),
+        trial("a_call_that_is_stopped_ends", a_call_that_is_stopped_ends),
+        trial("a_server_that_keeps_failing_is_parked_with_its_last_words", a_server_that_keeps_failing),
+        trial("a_server_that_never_answers_is_given_up", a_server_that_never_answers),
+        trial("a_process_whose_output_another_one_holds_is_seen_to_end", a_held_output),
+        trial("garbage_is_passed_over_or_ends_the_connection", garbage_is_passed_over),
+        trial("everything_that_a_server_started_ends_with_it", everything_ends),
+        trial("what_a_dead_gateway_left_behind_is_ended", what_was_left_behind_is_ended),
+        trial("a_variable_that_is_not_set_is_named", a_variable_that_is_not_set),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
+
+fn trial<F: Future<Output = ()> + 'static>(name: &str, test: fn() -> F) -> Trial {
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|error| Failed::from(error.to_string()))?.block_on(test());
+        Ok(())
+    })
+}
+
+/// A config entry for the server in this program.
+fn fixture() -> Value {
+    let program = std::env::current_exe().expect("a program");
+    json!({ "command": program, "env": { FIXTURE: "1" } })
+}
+
+fn shell(script: &str) -> Value {
+    json!({ "command": "/bin/sh", "args": ["-c", script] })
+}
+
+fn gateway(servers: &Value) -> Gateway {
+    recorded(servers, None)
+}
+
+fn recorded(servers: &Value, records: Option<&Path>) -> Gateway {
+    let servers = Servers::read(&json!({ "mcpServers": servers }).to_string()).expect("servers");
+    Gateway::new(servers, Options { records: records.map(Path::to_owned), users: None }).expect("a gateway")
+}
+
+fn a_call(tool: &str, args: Value) -> ToolCall {
+    ToolCall {
+        tool: tool.into(),
+        args: Payload::new(args),
+        principal: Arc::new(Principal::user("ann")),
+        run: RunId(uuid::Uuid::nil()),
+        path: "step".into(),
+        attempt: 1,
+        idempotency_key: "key-1".into(),
+        deadline: None,
+        persona: None,
+        cancelled: CancellationToken::new(),
+    }
+}
+
+async fn call(gateway: &Gateway, tool: &str, args: Value) -> Outcome {
+    gateway.call(a_call(tool, args)).await
+}
+
+fn failed(outcome: Outcome) -> (FailureKind, String) {
+    let Failure { kind, message, .. } = outcome.expect_err("a failure");
+    (kind, message.to_string())
+}
+
+async fn calls_reach_their_server() {
+    let gateway = gateway(&json!({ "My Server": fixture() }));
+    let status = gateway.connect().await;
+    assert_eq!(
+        (status[0].name.as_str(), &status[0].health, status[0].tools.len()),
+        ("My Server", &Health::Up, 7)
+    );
+    let said = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let traits = gateway.traits("my-server__echo_text");
+    assert!(traits.read_only && traits.idempotent && !traits.destructive);
+    let (kind, message) = failed(call(&gateway, "my-server__echo_text", json!({ "text": 1 })).await);
+    assert_eq!(kind, FailureKind::Validation);
+    assert!(message.contains("`/text`: 1 is not of type \"string\""), "{message}");
+    let broke = failed(call(&gateway, "my-server__fail", json!({})).await);
+    assert_eq!(broke, (FailureKind::ToolError, "it did not work".to_owned()));
+    let (kind, message) = failed(call(&gateway, "my-server__echo_txt", json!({})).await);
+    assert_eq!(kind, FailureKind::NotFound);
+    assert!(message.ends_with("did you mean `my-server__echo_text`?"), "{message}");
+    gateway.shutdown().await;
+}
+
+async fn what_tells_a_repetition_goes_along() {
+    let gateway = gateway(&json!({ "a": fixture() }));
+    let meta = call(&gateway, "a__meta", json!({})).await.expect("an answer");
+    assert_eq!(meta["dev.steprail/idempotencyKey"], "key-1");
+    assert_eq!(meta["dev.steprail/step"], "step");
+    gateway.shutdown().await;
+}
+
+async fn a_server_that_dies() {
+    let gateway = gateway(&json!({ "a": fixture() }));
+    let (kind, message) = failed(call(&gateway, "a__die", json!({})).await);
+    assert_eq!(kind, FailureKind::Lost, "{message}");
+    let again = call(&gateway, "a__echo_text", json!({ "text": "back" })).await;
+    assert_eq!(again.expect("it was started anew"), json!({ "said": "back" }));
+    gateway.shutdown().await;
+}
+
+async fn an_answer_without_measure() {
+    let gateway = gateway(&json!({ "a": fixture(), "b": fixture() }));
+    gateway.connect().await;
+    let big = async { failed(call(&gateway, "a__big", json!({})).await).0 };
+    let other = call(&gateway, "b__echo_text", json!({ "text": "calm" }));
+    let (kind, other) = tokio::join!(big, other);
+    assert_eq!(kind, FailureKind::Lost);
+    assert_eq!(other.expect("an answer"), json!({ "said": "calm" }));
+    gateway.shutdown().await;
+}
+
+async fn a_call_that_is_stopped_ends() {
+    let gateway = gateway(&json!({ "a": fixture() }));
+    gateway.connect().await;
+    let waiting = a_call("a__wait", json!({}));
+    let token = waiting.cancelled.clone();
+    let (outcome, ()) = tokio::join!(gateway.call(waiting), async { token.cancel() });
+    assert_eq!(failed(outcome).0, FailureKind::Cancelled);
+    gateway.shutdown().await;
+}
+
+async fn a_server_that_keeps_failing() {
+    tokio::time::pause();
+    let gateway = gateway(&json!({ "a": shell("echo I cannot start >&2; exit 3") }));
+    for _ in 0..5 {
+        assert_eq!(failed(call(&gateway, "a__x", json!({})).await).0, FailureKind::Transport);
+    }
+    let Health::Parked(reason) = gateway.status().await.remove(0).health else { panic!("it is not parked") };
+    assert!(reason.contains("it said: I cannot start"), "{reason}");
+    gateway.restart("a").await;
+    assert_eq!(gateway.status().await.remove(0).health, Health::Idle);
+}
+
+async fn a_server_that_never_answers() {
+    tokio::time::pause();
+    let gateway = gateway(&json!({ "a": shell("exec sleep 1000") }));
+    let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
+    assert_eq!(kind, FailureKind::Transport);
+    assert!(message.contains("it did not answer within 30 s"), "{message}");
+    gateway.shutdown().await;
+}
+
+async fn a_held_output() {
+    let gateway = gateway(&json!({ "a": shell("sleep 1000 & exit 0") }));
+    let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
+    assert_eq!(kind, FailureKind::Transport);
+    assert!(message.contains("it ended before it answered"), "{message}");
+    gateway.shutdown().await;
+}
+
+async fn garbage_is_passed_over() {
+    let program = std::env::current_exe().expect("a program");
+    let talks = |first: &str| {
+        let mut entry = shell(&format!("{first}; exec '{}'", program.display()));
+        entry["env"] = json!({ FIXTURE: "1" });
+        entry
+    };
+    let servers = json!({ "a": talks("echo hello"), "b": talks(r#"echo '{"odd": 1}'"#) });
+    let gateway = gateway(&servers);
+    let said = call(&gateway, "a__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    // JSON that is no message ends the connection: nothing after it can be trusted.
+    assert_eq!(
+        failed(call(&gateway, "b__echo_text", json!({ "text": "hi" })).await).0,
+        FailureKind::Transport
+    );
+    gateway.shutdown().await;
+}
+
+/// Whether a process runs. One that has ended and that nobody asks after does not.
+fn runs(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// Returns when a process has ended; a test that waits for ever fails.
+async fn has_ended(process: &str) {
+    while runs(process) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn everything_ends() {
+    let gateway = gateway(&json!({ "a": fixture() }));
+    let grandchild = call(&gateway, "a__nest", json!({})).await.expect("a process");
+    let grandchild = grandchild.as_str().expect("a number").to_owned();
+    assert!(runs(&grandchild));
+    gateway.shutdown().await;
+    has_ended(&grandchild).await;
+}
+
+async fn what_was_left_behind_is_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = recorded(&json!({ "a": fixture() }), Some(folder.path()));
+    let grandchild = call(&gateway, "a__nest", json!({})).await.expect("a process");
+    let grandchild = grandchild.as_str().expect("a number").to_owned();
+    assert_eq!(std::fs::read_dir(folder.path()).expect("records").count(), 1);
+    // As if it had died: nobody ends anything.
+    std::mem::forget(gateway);
+    drop(recorded(&json!({}), Some(folder.path())));
+    has_ended(&grandchild).await;
+    assert_eq!(std::fs::read_dir(folder.path()).expect("records").count(), 0);
+}
+
+async fn a_variable_that_is_not_set() {
+    let gateway = gateway(&json!({ "a": { "command": "x", "env": { "K": "${STEPRAIL_NOT_SET}" } } }));
+    let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
+    assert_eq!(kind, FailureKind::Transport);
+    assert_eq!(message, "a cannot be reached: the variable `STEPRAIL_NOT_SET` is not set");
+}
