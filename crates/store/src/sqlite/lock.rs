@@ -14,7 +14,8 @@ use crate::StoreError;
 pub(super) struct Lock(#[expect(dead_code, reason = "dropping it gives the lock back")] File);
 
 impl Lock {
-    pub(super) fn take(database: &Path, address: Option<&str>) -> Result<Self, StoreError> {
+    /// Takes the lock of a database; `called` is what its user calls it.
+    pub(super) fn take(database: &Path, called: &Path, address: Option<&str>) -> Result<Self, StoreError> {
         let path = beside(database);
         let cannot = |error: std::io::Error| {
             StoreError::ReadOnly(format!("cannot open the lock file {}: {error}", path.display()))
@@ -28,7 +29,7 @@ impl Lock {
             .map_err(cannot)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(in_use(database, &mut file)),
+            Err(Errno::WOULDBLOCK) => return Err(in_use(called, &mut file)),
             Err(error) => return Err(cannot(error.into())),
         }
         let holder = match address {

@@ -67,8 +67,9 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens or creates a database file, brings its format up to date, and keeps other writers out.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, StoreError> {
-        let path = true_path(path.as_ref())?;
-        let lock = Lock::take(&path, options.address.as_deref())?;
+        let called = path.as_ref();
+        let path = true_path(called)?;
+        let lock = Lock::take(&path, called, options.address.as_deref())?;
         let connection = Connection::open(&path)?;
         Self::set_up(connection, Some(path), Some(lock), options.durability)
     }
