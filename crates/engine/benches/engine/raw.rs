@@ -203,6 +203,7 @@ impl Raw {
     /// Writes the beginnings of runs: each with its first step.
     fn begin_runs(&self, steps: &[Step]) {
         let mut create = self.statement(INSERT_RUN);
+        let mut inputs = self.statement(INSERT_INPUTS);
         let mut insert = self.statement(INSERT_STEP);
         let mut event = self.statement(INSERT_EVENT);
         let mut run = self.statement(TURN_RUN);
@@ -210,6 +211,7 @@ impl Raw {
         for step in steps {
             let id = uuid::Uuid::now_v7().to_string();
             create.execute(params![step.run, id, step.principal, NOW]).expect("a run");
+            inputs.execute([step.run]).expect("inputs");
             for (seq, (_, body)) in [1, 2].into_iter().zip(&step.events) {
                 event.execute(params![step.run, seq, NOW, body, &step.hash[..]]).expect("an event");
             }
@@ -254,8 +256,9 @@ const TURN_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updat
     current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8, output_json = ?9,
     error_json = NULL WHERE id = ?1 AND seq < ?2";
 const INSERT_RUN: &str = "INSERT INTO workflow_runs (id, run_id, definition_id, status, active, created_by,
-    principal_json, depth, interruptible, input_json, created_at, updated_at, seq, head_hash)
-    VALUES (?1, ?2, 1, 'pending', 0, 'ann', ?3, 0, 0, '{}', ?4, ?4, 0, zeroblob(32))";
+    principal_json, depth, interruptible, created_at, updated_at, seq, head_hash)
+    VALUES (?1, ?2, 1, 'pending', 0, 'ann', ?3, 0, 0, ?4, ?4, 0, zeroblob(32))";
+const INSERT_INPUTS: &str = "INSERT INTO workflow_inputs (run_id, input_json) VALUES (?1, '{}')";
 
 /// Runs with the numbers from 1, in a database that the store has made.
 fn create_runs(path: &Path, durability: Durability, runs: usize) {

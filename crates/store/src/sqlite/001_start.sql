@@ -45,7 +45,6 @@ CREATE TABLE workflow_runs (
     interruptible  INTEGER NOT NULL CHECK (interruptible IN (0, 1)),
     request_key    TEXT,
     current_step   TEXT,
-    input_json     TEXT    NOT NULL,
     output_json    TEXT,
     error_json     TEXT,
     created_at     INTEGER NOT NULL,
@@ -79,11 +78,22 @@ CREATE INDEX idx_runs_definition ON workflow_runs (definition_id);
 
 -- What an answer that comes after the end adds to the log moves the head of the log, and nothing else.
 CREATE TRIGGER an_end_is_final
-BEFORE UPDATE OF run_id, definition_id, status, active, created_by, principal_json, input_json, output_json, error_json,
-                 created_at, completed_at ON workflow_runs
+BEFORE UPDATE OF run_id, definition_id, status, active, created_by, principal_json, output_json, error_json, created_at,
+                 completed_at ON workflow_runs
 WHEN OLD.completed_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'a run that ended stays as it is');
+END;
+
+-- Apart from the run's row, which is written with every step: a list of 100,000 items is not written with it.
+CREATE TABLE workflow_inputs (
+    run_id     INTEGER PRIMARY KEY,
+    input_json TEXT    NOT NULL
+) STRICT;
+
+CREATE TRIGGER inputs_never_change BEFORE UPDATE ON workflow_inputs
+BEGIN
+    SELECT RAISE(ABORT, 'the inputs of a run never change');
 END;
 
 CREATE TABLE workflow_step_runs (
@@ -233,9 +243,10 @@ END;
 
 -- The shape that a single table of workflows and one of steps would have.
 CREATE VIEW workflows AS
-SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, r.input_json, r.status, r.created_by,
+SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, i.input_json, r.status, r.created_by,
        r.completed_at, CASE WHEN r.status = 'cancelled' THEN r.completed_at END AS cancelled_at
-FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id;
+FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
+     JOIN workflow_inputs i ON i.run_id = r.id;
 
 CREATE VIEW workflow_steps AS
 SELECT r.run_id || ':' || s.n || ':' || s.attempt AS id,

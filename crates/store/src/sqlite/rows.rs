@@ -40,7 +40,7 @@ pub(super) fn event(run: RunId, row: &Row<'_>) -> Result<StoredEvent, StoreError
 }
 
 pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.created_by, r.current_step,
-    r.input_json, r.output_json, r.error_json, r.created_at, r.updated_at, r.completed_at, r.seq,
+    (SELECT i.input_json FROM workflow_inputs i WHERE i.run_id = r.id), r.output_json, r.error_json, r.created_at, r.updated_at, r.completed_at, r.seq,
     (SELECT p.run_id FROM workflow_runs p WHERE p.id = r.parent_id)";
 
 pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {

@@ -113,10 +113,9 @@ impl Store for SqliteStore {
         let parent = new.parent.as_ref();
         let sql = "INSERT INTO workflow_runs
                    (run_id, definition_id, status, active, created_by, principal_json, parent_id, parent_n,
-                    parent_attempt, depth, rerun_json, interruptible, request_key, input_json, created_at, updated_at,
-                    seq, head_hash)
-                   VALUES (?1, ?2, 'pending', 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, 0,
-                           zeroblob(32))";
+                    parent_attempt, depth, rerun_json, interruptible, request_key, created_at, updated_at, seq,
+                    head_hash)
+                   VALUES (?1, ?2, 'pending', 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12, 0, zeroblob(32))";
         self.connection.prepare_cached(sql)?.execute(params![
             new.id.to_string(),
             new.definition,
@@ -129,10 +128,12 @@ impl Store for SqliteStore {
             new.rerun.map(serde_json::to_string).transpose()?,
             new.interruptible,
             new.request_key,
-            new.inputs.json(),
             new.now
         ])?;
-        Ok(RunKey(self.connection.last_insert_rowid()))
+        let key = self.connection.last_insert_rowid();
+        let sql = "INSERT INTO workflow_inputs (run_id, input_json) VALUES (?1, ?2)";
+        self.connection.prepare_cached(sql)?.execute(params![key, new.inputs.json()])?;
+        Ok(RunKey(key))
     }
 
     fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError> {
@@ -232,7 +233,9 @@ impl Store for SqliteStore {
         let text = |row: &Row<'_>| Ok(row.get::<_, Option<String>>(0)?);
         let key = run.0;
         let found = match wanted {
-            Wanted::Inputs => self.one("SELECT input_json FROM workflow_runs WHERE id = ?1", [key], text)?,
+            Wanted::Inputs => {
+                self.one("SELECT input_json FROM workflow_inputs WHERE run_id = ?1", [key], text)?
+            }
             Wanted::Result => self.one("SELECT output_json FROM workflow_runs WHERE id = ?1", [key], text)?,
             Wanted::Input(n) => {
                 let sql = format!(
@@ -351,6 +354,10 @@ impl Store for SqliteStore {
     }
 }
 
+/// Every table with rows of a run, beside that of runs.
+const TABLES: [&str; 6] =
+    ["workflow_inputs", "workflow_events", "workflow_step_runs", "alarms", "workflow_waits", "approvals"];
+
 impl SqliteStore {
     fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError> {
         // A run that another one waits for or repeats is kept until that one ended.
@@ -364,7 +371,7 @@ impl SqliteStore {
         self.connection.execute(sql, [self.next_event - 1])?;
         for run in &old {
             self.connection.prepare_cached("DELETE FROM workflow_runs WHERE id = ?1")?.execute([run])?;
-            for table in ["workflow_events", "workflow_step_runs", "alarms", "workflow_waits", "approvals"] {
+            for table in TABLES {
                 let sql = format!("DELETE FROM {table} WHERE run_id = ?1");
                 self.connection.prepare_cached(&sql)?.execute([run])?;
             }
