@@ -27,6 +27,8 @@ use steprail_store::sqlite::SqliteStore;
 
 /// Seeds that are played: few with every test run, many by `just sim`.
 const SEEDS: u64 = 400;
+/// Seeds after which a long run says how far it is.
+const TOLD_EVERY: u64 = 2_000;
 /// Things that happen in one simulation before faults stop.
 const TURNS: u32 = 60;
 /// Turns that everything may take to come to an end once nothing fails any more.
@@ -44,6 +46,9 @@ fn no_seed_breaks_a_promise() {
     let first = variable("STEPRAIL_FIRST").unwrap_or(1);
     let mut tally = Tally::default();
     for seed in first..first + seeds {
+        if seeds > TOLD_EVERY && seed > first && (seed - first).is_multiple_of(TOLD_EVERY) {
+            println!("{} of {seeds} seeds", seed - first);
+        }
         let sim = Sim::play(seed, false);
         tally.add(&sim);
         assert!(sim.broken.is_empty(), "seed {seed}: {:#?}\nreplay with: just sim {seed}", sim.broken);

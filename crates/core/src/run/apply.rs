@@ -1,6 +1,7 @@
 //! Events to state: the one fold that deciding, recovery and tests share.
 
-use super::event::{Event, Place, ScopeKey, Started, StepRef};
+use super::event::Event;
+use super::parts::{Place, ScopeKey, Started, StepRef};
 use super::state::{Done, Live, Phase, Progress, Run, RunStatus, StepStatus};
 use super::{Failure, Millis};
 use crate::expr::StepIx;

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::decide::{Decided, Decision, Entry, Task};
-use super::event::{Event, Started, StepRef};
+use super::event::Event;
+use super::parts::{Started, StepRef};
 use super::state::Phase;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::{Approve, Hash, Kind, OnDeny, Step};

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::{Event, Next, ScopeKey, Started};
+use super::event::Event;
 use super::flow::no_branch_matched;
+use super::parts::{Next, ScopeKey, Started};
 use super::payload::fits;
 use super::state::{Phase, Progress};
 use super::values::Evaluated;

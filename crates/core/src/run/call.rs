@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::{Event, Started};
+use super::event::Event;
+use super::parts::Started;
 use super::state::Phase;
 use super::values::Evaluated;
 use super::world::{Admission, Claim, Claimed};

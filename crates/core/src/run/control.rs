@@ -1,7 +1,8 @@
 //! Cancel, pause and resume.
 
 use super::decide::{Decided, Decision};
-use super::event::{Event, PauseReason, ScopeKey};
+use super::event::Event;
+use super::parts::{PauseReason, ScopeKey};
 use super::state::RunStatus;
 use super::{Failure, FailureKind};
 use crate::plan::RetryPolicy;

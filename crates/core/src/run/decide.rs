@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::event::{Event, Next, PauseReason, Place, ScopeKey, Started, StepRef};
+use super::event::Event;
+use super::parts::{Next, PauseReason, Place, ScopeKey, Started, StepRef};
 use super::state::{Live, Phase, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{AlarmKind, Failure, Input, Millis, Payload};

@@ -1,7 +1,8 @@
 //! From step to step: entering blocks, transitions, the end of blocks and of the run.
 
 use super::decide::{Decided, Decision, Entry, Task};
-use super::event::{Event, Next, ScopeKey, StepRef};
+use super::event::Event;
+use super::parts::{Next, ScopeKey, StepRef};
 use super::state::{Phase, StepStatus};
 use super::{Failure, FailureKind, Payload};
 use crate::expr::StepIx;

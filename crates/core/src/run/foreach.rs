@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::Started;
+use super::parts::Started;
 use super::{Failure, FailureKind, Payload};
 use crate::plan::Foreach;
 

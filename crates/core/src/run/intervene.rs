@@ -1,8 +1,9 @@
 //! What a human changes in a run that is under way.
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::{Event, StepRef};
+use super::event::Event;
 use super::input::{Edit, Intervention};
+use super::parts::StepRef;
 use super::state::Phase;
 
 impl Decision<'_> {

@@ -1,8 +1,9 @@
 //! A call whose outcome is unknown: never repeated silently where it could hurt.
 
 use super::decide::{Decided, Decision};
-use super::event::{Event, Resolved};
+use super::event::Event;
 use super::input::Resolution;
+use super::parts::Resolved;
 use super::state::Phase;
 use super::values::Fetched;
 use super::{Failure, FailureKind, Payload};

@@ -1,6 +1,6 @@
 //! The path of a step execution: `per_file[3].export`, `check#2`.
 
-use super::event::ScopeKey;
+use super::parts::ScopeKey;
 use super::state::Run;
 use crate::expr::StepIx;
 use crate::plan::{Kind, Plan};

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::Started;
+use super::parts::Started;
 use super::values::Evaluated;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::Sleep;

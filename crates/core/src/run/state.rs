@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{PauseReason, ScopeKey, StepRef};
+use super::parts::{PauseReason, ScopeKey, StepRef};
 use super::{Failure, Millis};
 use crate::expr::StepIx;
 

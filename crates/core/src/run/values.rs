@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::decide::Decision;
-use super::event::{Event, ScopeKey};
+use super::event::Event;
+use super::parts::ScopeKey;
 use super::payload::fits;
 use super::state::StepStatus;
 use super::{Failure, Payload, WorldError};

@@ -1,7 +1,7 @@
 //! `workflow`: another run, and waiting for it.
 
 use super::decide::{Decided, Decision, Entry};
-use super::event::Started;
+use super::parts::Started;
 use super::state::Phase;
 use super::world::Child;
 use super::{Failure, Payload};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::event::{Event, Started, StepRef};
+use super::event::Event;
+use super::parts::{Started, StepRef};
 use super::{Failure, Millis, Payload};
 use crate::expr::Ambient;
 use crate::plan::Hash;
