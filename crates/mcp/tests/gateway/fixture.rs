@@ -11,8 +11,11 @@ use rmcp::model::{
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 
+#[derive(Clone)]
 struct Fixture;
 
 fn schema(value: &Value) -> Arc<rmcp::model::JsonObject> {
@@ -68,6 +71,17 @@ impl ServerHandler for Fixture {
             _ => std::process::exit(9),
         }))
     }
+}
+
+/// Serves over HTTP, and says where.
+pub(crate) async fn serve_http() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let sessions = Arc::new(LocalSessionManager::default());
+    let service = StreamableHttpService::new(|| Ok(Fixture), sessions, StreamableHttpServerConfig::default());
+    let router = axum::Router::new().nest_service("/mcp", service);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/mcp")
 }
 
 /// Serves until the other side goes away.

@@ -33,6 +33,8 @@ fn main() -> std::process::ExitCode {
         trial("everything_that_a_server_started_ends_with_it", everything_ends),
         trial("what_a_dead_gateway_left_behind_is_ended", what_was_left_behind_is_ended),
         trial("a_variable_that_is_not_set_is_named", a_variable_that_is_not_set),
+        trial("servers_are_reached_over_http", servers_are_reached_over_http),
+        trial("a_server_that_nobody_runs_is_told_apart_from_a_lost_call", nobody_listens),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
@@ -236,4 +238,25 @@ async fn a_variable_that_is_not_set() {
     let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
     assert_eq!(kind, FailureKind::Transport);
     assert_eq!(message, "a cannot be reached: the variable `STEPRAIL_NOT_SET` is not set");
+}
+
+async fn servers_are_reached_over_http() {
+    let url = fixture::serve_http().await;
+    let gateway =
+        gateway(&json!({ "web": { "type": "http", "url": url, "headers": { "X-Team": "${USER:-ops}" } } }));
+    let said = call(&gateway, "web__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let broke = failed(call(&gateway, "web__fail", json!({})).await);
+    assert_eq!(broke, (FailureKind::ToolError, "it did not work".to_owned()));
+    gateway.shutdown().await;
+}
+
+async fn nobody_listens() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    drop(listener);
+    let gateway = gateway(&json!({ "web": { "url": url } }));
+    let (kind, message) = failed(call(&gateway, "web__x", json!({})).await);
+    assert_eq!(kind, FailureKind::Transport, "{message}");
+    gateway.shutdown().await;
 }
