@@ -48,17 +48,9 @@ impl Readers {
         &self,
         sql: &str,
         params: impl rusqlite::Params,
-        mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+        read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        self.with(|connection| {
-            let mut statement = connection.prepare_cached(sql)?;
-            let mut found = statement.query(params)?;
-            let mut list = Vec::new();
-            while let Some(row) = found.next()? {
-                list.push(read(row)?);
-            }
-            Ok(list)
-        })
+        self.with(|connection| rows::all(connection, sql, params, read))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows to values.
 
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, RunStatus};
@@ -37,6 +37,22 @@ pub(super) fn event(run: RunId, row: &Row<'_>) -> Result<StoredEvent, StoreError
         event,
         hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
     })
+}
+
+/// Everything that a question finds.
+pub(super) fn all<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        list.push(read(row)?);
+    }
+    Ok(list)
 }
 
 pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.created_by, r.current_step,

@@ -35,9 +35,7 @@ pub(super) fn remove(connection: &Connection, name: &str) -> Result<bool, StoreE
 
 pub(super) fn due(connection: &Connection, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM schedules WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2");
-    let mut statement = connection.prepare_cached(&sql)?;
-    let found = statement.query(params![now, limit])?;
-    read_all(found)
+    rows::all(connection, &sql, params![now, limit], read)
 }
 
 pub(super) fn next(connection: &Connection) -> Result<Option<Millis>, StoreError> {
@@ -46,18 +44,7 @@ pub(super) fn next(connection: &Connection) -> Result<Option<Millis>, StoreError
 }
 
 pub(super) fn all(connection: &Connection) -> Result<Vec<Schedule>, StoreError> {
-    let mut statement =
-        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM schedules ORDER BY name"))?;
-    let found = statement.query([])?;
-    read_all(found)
-}
-
-fn read_all(mut found: rusqlite::Rows<'_>) -> Result<Vec<Schedule>, StoreError> {
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.push(read(row)?);
-    }
-    Ok(list)
+    rows::all(connection, &format!("SELECT {COLUMNS} FROM schedules ORDER BY name"), [], read)
 }
 
 fn read(row: &Row<'_>) -> Result<Schedule, StoreError> {

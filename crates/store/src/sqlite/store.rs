@@ -26,15 +26,9 @@ impl SqliteStore {
         &self,
         sql: &str,
         params: impl rusqlite::Params,
-        mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+        read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut found = statement.query(params)?;
-        let mut list = Vec::new();
-        while let Some(row) = found.next()? {
-            list.push(read(row)?);
-        }
-        Ok(list)
+        rows::all(&self.connection, sql, params, read)
     }
 }
 
