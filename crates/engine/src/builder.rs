@@ -9,6 +9,7 @@ use steprail_store::sqlite::SqliteStore;
 use steprail_store::{RunKey, Storage, StoreError};
 use tokio::sync::watch;
 
+use crate::access::AllowAll;
 use crate::calls::{Calls, Ports};
 use crate::clock::{Clock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
@@ -16,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::kernel::{Answer, Interrupt, Kernel, Setup};
 use crate::limits::Limits;
-use crate::ports::{AllowAll, ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
+use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 
 /// Puts an engine together. Only a store is needed; without tools, every call fails.
 #[derive(Default)]

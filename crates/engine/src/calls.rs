@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use steprail_core::limits::CANCEL_GRACE_MS;
+use steprail_core::pattern;
 use steprail_core::run::{Failure, FailureKind, Payload};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -76,9 +77,7 @@ impl Calls {
 }
 
 async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Result<Payload, Failure> {
-    if let Err(reason) = ports.authorizer.may_call(&order.principal, &order.tool).await {
-        return Err(Failure::new(FailureKind::Permission, reason));
-    }
+    authorize(ports, &order).await.map_err(|reason| Failure::new(FailureKind::Permission, reason))?;
     let (run, path) = (order.run, order.path.clone());
     let call = ToolCall {
         tool: order.tool,
@@ -106,6 +105,15 @@ async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Resu
         Ok(value)
     };
     until_stopped(called, &token).await.map(Payload::new)
+}
+
+/// What the user could call when the run was started and still can.
+async fn authorize(ports: &Ports, order: &CallOrder) -> Result<(), String> {
+    let (user, tool) = (&order.principal, &order.tool);
+    if user.tools.as_ref().is_some_and(|tools| !tools.iter().any(|pattern| pattern::matches(pattern, tool))) {
+        return Err(format!("{} could not call `{tool}` when the run was started", user.id));
+    }
+    ports.authorizer.may_call(user, tool).await
 }
 
 /// A call that is told to stop has some time to do so; then it is dropped, a little before the engine would

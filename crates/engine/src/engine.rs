@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::load;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_core::source::Source;
+use steprail_core::spec::Spec;
 use steprail_store::{
-    Approval, ListRuns, Principal, Reads, RunId, RunRow, Schedule, StepRow, StoreError, StoredEvent,
+    Approval, Definition, ListRuns, Principal, Reads, RunId, RunRow, Schedule, Session, StepRow, StoreError,
+    StoredEvent,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Right;
 use crate::builder::Builder;
 use crate::clock::Clock;
 use crate::driver::Message;
@@ -40,6 +43,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     authorizer: Arc<dyn Authorizer>,
     room: Semaphore,
+    /// Counts changes of definitions.
+    definitions: watch::Sender<u64>,
 }
 
 impl Drop for Inner {
@@ -54,7 +59,7 @@ impl Drop for Inner {
 pub struct Start {
     workflow: Workflow,
     inputs: Value,
-    principal: Principal,
+    pub(crate) principal: Principal,
     request_key: Option<String>,
 }
 
@@ -86,6 +91,16 @@ impl Start {
     /// A definition as text, from a file with a name.
     pub fn file(source: impl Into<String>, text: impl Into<String>, principal: Principal) -> Self {
         Self::of(Workflow::Inline { text: text.into(), source: source.into() }, principal)
+    }
+
+    /// One call of a tool: a run of one step. A call whose outcome is unknown fails; nobody is asked.
+    pub fn call(tool: &str, args: Value, principal: Principal) -> Self {
+        let steps =
+            json!([{ "id": "call", "tool": tool, "args": "{{inputs.args}}", "on_uncertain": "fail" }]);
+        let inputs = json!({ "args": { "type": "object" } });
+        let name = format!("call {tool}");
+        let text = json!({ "name": name, "inputs": inputs, "steps": steps }).to_string();
+        Self::inline(text, principal).inputs(json!({ "args": args }))
     }
 
     /// Whatever there is to run.
@@ -148,7 +163,8 @@ impl Engine {
         room: usize,
     ) -> Self {
         let room = Semaphore::new(room.clamp(1, Semaphore::MAX_PERMITS));
-        Self(Arc::new(Inner { messages, readers, last_event, fault, clock, authorizer, room }))
+        let definitions = watch::Sender::new(0);
+        Self(Arc::new(Inner { messages, readers, last_event, fault, clock, authorizer, room, definitions }))
     }
 
     async fn request(&self, action: Action) -> Result<Answer, Error> {
@@ -162,7 +178,15 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)?
     }
 
-    async fn read<T: Send + 'static>(
+    /// Whether a user has a right.
+    pub(crate) fn authorize(&self, principal: &Principal, right: Right) -> Result<(), Error> {
+        if principal.agent && right == Right::Approve {
+            return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
+        }
+        self.0.authorizer.may(principal, right).map_err(Error::Denied)
+    }
+
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
@@ -174,16 +198,46 @@ impl Engine {
     /// Stores a definition, given as YAML or JSON. Gives its version, and warnings.
     pub async fn define(&self, text: &str, by: &Principal) -> Result<(Defined, Vec<Diagnostic>), Error> {
         let (spec, warnings) = check(UNNAMED, text)?;
+        self.define_spec(spec, by, warnings).await
+    }
+
+    /// Stores a definition, and offers it to agents as a tool or does not, whatever it says itself.
+    pub async fn define_published(
+        &self,
+        text: &str,
+        publish: bool,
+        by: &Principal,
+    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
+        let (spec, warnings) = check_with(UNNAMED, text, |spec| spec.publish(publish))?;
+        self.define_spec(spec, by, warnings).await
+    }
+
+    async fn define_spec(
+        &self,
+        spec: Arc<str>,
+        by: &Principal,
+        warnings: Vec<Diagnostic>,
+    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
         let source = UNNAMED.into();
         match self.request(Action::Define { spec, source, by: by.id.clone() }).await? {
-            Answer::Defined(defined) => Ok((defined, warnings)),
+            Answer::Defined(defined) => {
+                self.0.definitions.send_modify(|changes| *changes += 1);
+                Ok((defined, warnings))
+            }
             _ => Err(Error::Stopped),
         }
     }
 
     /// Hides a definition from new runs. Runs that are under way go on.
     pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
-        self.request(Action::DeleteDefinition { name: name.to_owned() }).await.map(drop)
+        self.request(Action::DeleteDefinition { name: name.to_owned() }).await?;
+        self.0.definitions.send_modify(|changes| *changes += 1);
+        Ok(())
+    }
+
+    /// Told when definitions change; counts the changes.
+    pub fn definition_changes(&self) -> watch::Receiver<u64> {
+        self.0.definitions.subscribe()
     }
 
     /// Starts a run. It is durable when this returns.
@@ -212,9 +266,10 @@ impl Engine {
         &self,
         workflow: StartOf,
         inputs: Value,
-        principal: Principal,
+        mut principal: Principal,
         request_key: Option<String>,
     ) -> Result<RunHandle, Error> {
+        principal.tools = self.0.authorizer.tools(&principal);
         let id = RunId(uuid::Uuid::now_v7());
         let start = Box::new(StartRun { workflow, inputs, principal, request_key, id });
         match self.request(Action::Start(start)).await? {
@@ -238,6 +293,28 @@ impl Engine {
         view.await?.ok_or_else(|| no_run(run))
     }
 
+    /// A run without its steps.
+    pub async fn row(&self, run: RunId) -> Result<RunRow, Error> {
+        self.read(move |readers| readers.run(run)).await?.ok_or_else(|| no_run(run))
+    }
+
+    /// The newest version of every definition, by name.
+    pub async fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        self.read(|readers| readers.definitions()).await
+    }
+
+    /// The newest version of every definition that is offered as a tool, by name.
+    pub async fn published(&self) -> Result<Vec<Definition>, Error> {
+        self.read(|readers| readers.published()).await
+    }
+
+    /// A version of a definition; the newest without one.
+    pub async fn definition(&self, name: &str, version: Option<u32>) -> Result<Definition, Error> {
+        let wanted = name.to_owned();
+        let found = self.read(move |readers| readers.definition(&wanted, version)).await?;
+        found.ok_or_else(|| Error::NotFound(format!("there is no definition `{name}`")))
+    }
+
     /// Runs, newest first.
     pub async fn list(&self, list: ListRuns) -> Result<Vec<RunRow>, Error> {
         self.read(move |readers| readers.runs(&list)).await
@@ -251,6 +328,11 @@ impl Engine {
     /// Events as they are committed, of one run or of all, after a cursor.
     pub fn subscribe(&self, run: Option<RunId>, cursor: i64) -> Subscription {
         Subscription::new(self.0.readers.clone(), self.0.last_event.clone(), run, cursor)
+    }
+
+    /// Told when events are committed: the number of the last one.
+    pub fn news(&self) -> watch::Receiver<i64> {
+        self.0.last_event.clone()
     }
 
     /// The cursor after the last event of all runs: a subscription with it sees what is still to come.
@@ -296,9 +378,16 @@ impl Engine {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
+        self.authorize(by, Right::Approve)?;
         let (path, by) = (path.to_owned(), by.clone());
         self.request(Action::Decide { run, path, approved, by, reason, digest }).await.map(drop)
+    }
+
+    /// Whether somebody may decide at an open gate; the error says why not.
+    pub async fn may_decide(&self, run: RunId, path: &str, by: &Principal) -> Result<(), Error> {
+        self.authorize(by, Right::Approve)?;
+        let (path, by) = (path.to_owned(), by.clone());
+        self.request(Action::MayDecide { run, path, by }).await.map(drop)
     }
 
     /// Stops a run and everything in it.
@@ -353,7 +442,7 @@ impl Engine {
         resolution: Resolution,
         by: &Principal,
     ) -> Result<(), Error> {
-        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
+        self.authorize(by, Right::Approve)?;
         let (path, by) = (path.to_owned(), by.clone());
         self.request(Action::Resolve { run, path, resolution, by }).await.map(drop)
     }
@@ -365,7 +454,7 @@ impl Engine {
         intervention: Intervention,
         by: &Principal,
     ) -> Result<(), Error> {
-        self.0.authorizer.may_decide(by).map_err(Error::Denied)?;
+        self.authorize(by, Right::Approve)?;
         self.request(Action::Intervene { run, intervention, by: by.clone() }).await.map(drop)
     }
 
@@ -407,6 +496,22 @@ impl Engine {
     /// Every schedule, by name, with what became of its last time.
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
         self.read(|readers| readers.schedules()).await
+    }
+
+    /// Keeps the session of a client, so that it outlives this process.
+    pub async fn keep_session(&self, session: Session) -> Result<(), Error> {
+        self.request(Action::PutSession(session)).await.map(drop)
+    }
+
+    /// Forgets a session.
+    pub async fn drop_session(&self, id: &str) -> Result<(), Error> {
+        self.request(Action::DropSession { id: id.to_owned() }).await.map(drop)
+    }
+
+    /// The session of a client.
+    pub async fn session(&self, id: &str) -> Result<Option<Session>, Error> {
+        let id = id.to_owned();
+        self.read(move |readers| readers.session(&id)).await
     }
 
     /// Whether a run can go on: an error if what is stored of it is damaged.
@@ -492,10 +597,22 @@ impl RunHandle {
 
 /// Checks a definition; gives its canonical JSON and warnings.
 fn check(source: &str, text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
+    check_with(source, text, |_| ())
+}
+
+/// Checks a definition and changes it.
+fn check_with(
+    source: &str,
+    text: &str,
+    change: impl FnOnce(&mut Spec),
+) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
     let loaded = load(&Source::new(source, text));
     let is_error = |diagnostic: &Diagnostic| diagnostic.code.severity() == Severity::Error;
     match (loaded.spec, loaded.plan) {
-        (Some(spec), Some(_)) => Ok((spec.to_canonical_json().into(), loaded.diagnostics)),
+        (Some(mut spec), Some(_)) => {
+            change(&mut spec);
+            Ok((spec.to_canonical_json().into(), loaded.diagnostics))
+        }
         _ => Err(Error::Invalid(loaded.diagnostics.into_iter().filter(is_error).collect())),
     }
 }

@@ -12,6 +12,7 @@
 // No panic is reachable from input.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod access;
 mod builder;
 mod calls;
 mod clock;
@@ -23,7 +24,9 @@ mod feed;
 pub mod kernel;
 mod limits;
 mod ports;
+mod user;
 
+pub use access::{Access, Grants, Right};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Resume, RunHandle, RunView, Start, Workflow};
@@ -33,10 +36,13 @@ pub use limits::Limits;
 pub use ports::{
     ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, Outcome, ToolCall, ToolCaller, Tools, Traits,
 };
+pub use user::User;
+
 pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, Intervention, Payload, Resolution, RunStatus,
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Approval, Fired, ListRuns, Overlap, Principal, RunId, RunRow, Schedule, StepRow, StoredEvent,
+    Approval, Definition, Fired, ListRuns, Overlap, Principal, RunId, RunRow, Schedule, Session, StepRow,
+    StoredEvent,
 };

@@ -11,6 +11,8 @@ use steprail_core::run::{Failure, FailureKind, Millis, Payload};
 use steprail_store::{Principal, RunId};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Right;
+
 /// A future in a box: what an async method of a port gives back.
 pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
@@ -56,24 +58,22 @@ pub trait ToolCaller: Send + Sync {
     }
 }
 
-/// Says who may do what. Asked before every call.
+/// Says who may do what, now. Asked before every call.
 pub trait Authorizer: Send + Sync {
-    /// Whether a user may call a tool now; the error says why not.
+    /// Whether a user may call a tool; the error says why not.
     fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Whether a user may decide at gates; the error says why not.
-    fn may_decide(&self, principal: &Principal) -> Result<(), String> {
-        let _ = principal;
+    /// Whether a user has a right; the error says why not.
+    fn may(&self, principal: &Principal, right: Right) -> Result<(), String> {
+        let _ = (principal, right);
         Ok(())
     }
-}
 
-/// Everybody may do everything: for programs with a single user.
-pub(crate) struct AllowAll;
-
-impl Authorizer for AllowAll {
-    fn may_call<'a>(&'a self, _: &'a Principal, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async { Ok(()) })
+    /// The tools that a user may call, as patterns; none means all. A run never gets more than its user had when it
+    /// was started.
+    fn tools(&self, principal: &Principal) -> Option<Vec<String>> {
+        let _ = principal;
+        None
     }
 }
 

@@ -1,10 +1,12 @@
 //! MCP in and out. The only crate that knows the protocol.
 //!
-//! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows.
+//! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows; [`Server`] lets agents drive workflows.
 
 pub mod config;
 mod gateway;
 pub mod limits;
 pub mod names;
+mod server;
 
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
+pub use server::{Identify, Server, Settings, ToolNames, offered, router};

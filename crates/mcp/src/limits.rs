@@ -1,4 +1,4 @@
-//! Every bound of the gateway, named in one place.
+//! Every bound of the gateway and of the server, named in one place.
 
 /// Bytes of one message of a server.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
@@ -26,3 +26,42 @@ pub const STDERR_CHARS: usize = 400;
 pub const TOOLS: usize = 5_000;
 /// Connections to one server, each for another user.
 pub const CONNECTIONS: usize = 1_000;
+
+/// Seconds that a call waits for a run, where it does not say.
+pub const WAIT_SECS: f64 = 10.0;
+/// Seconds that a call waits at most: clients give up after 60.
+pub const MAX_WAIT_SECS: f64 = 45.0;
+/// Seconds that a call of another server's tool is waited for; then it is a run that goes on.
+pub const PASSED_ON_SECS: f64 = 45.0;
+/// Seconds after which a run becomes a task for clients that know tasks.
+pub const TASK_SECS: f64 = 0.5;
+/// Seconds that the user of a client has to answer a question.
+pub const ASK_SECS: u64 = 40;
+/// Milliseconds after which a client should ask for a task again: one under way, and one that waits for somebody.
+pub const POLL_MS: u64 = 2_000;
+/// See [`POLL_MS`].
+pub const POLL_PAUSED_MS: u64 = 10_000;
+/// Seconds of silence after which a client that waits is told that the run is still under way.
+pub const HEARTBEAT_SECS: u64 = 5;
+/// Steps of a run that an answer shows: the last ones.
+pub const HISTORY: usize = 50;
+/// Bytes of an output that an answer shows.
+pub const OUTPUT_BYTES: usize = 100_000;
+/// Entries of a list, where the call does not say.
+pub const PAGE: usize = 50;
+/// Events of a list, where the call does not say.
+pub const EVENTS_PAGE: usize = 100;
+/// Events of a run that a resource shows.
+pub const RESOURCE_EVENTS: usize = 10_000;
+/// Tools on one page of the list.
+pub const TOOLS_PAGE: usize = 500;
+/// Milliseconds that a list may be kept by a client.
+pub const LIST_TTL_MS: u64 = 5_000;
+/// Milliseconds within which a start with the same inputs may be a repetition.
+pub const DUPLICATE_MS: i64 = 120_000;
+/// Runs among which a repetition is looked for.
+pub const DUPLICATE_RUNS: usize = 20;
+/// Resources that one client watches.
+pub const WATCHES: usize = 1_000;
+/// Milliseconds in which changes of resources are collected before they are told.
+pub const NEWS_MS: u64 = 500;

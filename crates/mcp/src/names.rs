@@ -24,12 +24,18 @@ pub fn alias(server: &str) -> String {
 
 /// What a tool of a server is called.
 pub fn full_name(alias: &str, tool: &str) -> String {
-    let plain: String = tool
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
-        .collect();
     let room = NAME_CHARS - alias.len() - 2;
-    format!("{alias}__{}", shortened(&plain, room))
+    format!("{alias}__{}", shortened(&plain(tool), room))
+}
+
+/// What a published workflow is called as a tool.
+pub fn workflow_name(workflow: &str) -> String {
+    format!("wf_{}", shortened(&plain(workflow), NAME_CHARS - 3))
+}
+
+/// A name with the characters that every client takes.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
 }
 
 /// The end of a name, where the words that tell tools apart usually are, with a hash of the whole before it.

@@ -16,7 +16,7 @@ pub use chain::{Link, link};
 pub use error::StoreError;
 pub use rows::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun,
-    Principal, Purged, Rerun, RunId, RunKey, RunRow, StepRow, StoredEvent, Wanted,
+    Principal, Purged, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Wanted,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -102,6 +102,11 @@ pub trait Store: Send {
     /// Schedules whose time has come, the oldest first.
     fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
 
+    /// Stores the session of a client; beyond a limit, the oldest ones make room.
+    fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError>;
+    /// Takes a session away.
+    fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
+
     /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
     /// started and that no run has, and results under keys whose time is up.
     fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
@@ -123,10 +128,16 @@ pub trait Reads: Send + Sync {
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of one run or of all.
     fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// The session of a client.
+    fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every schedule, by name.
     fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
     /// The newest version of every definition, by name.
     fn definitions(&self) -> Result<Vec<Definition>, StoreError>;
+    /// The newest version of every definition that is offered as a tool, by name.
+    fn published(&self) -> Result<Vec<Definition>, StoreError>;
+    /// A version of a definition that can be started; the newest without one.
+    fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
 }
 
 /// A store to write to, and its readers.

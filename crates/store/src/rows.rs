@@ -57,12 +57,26 @@ pub struct Principal {
     /// Whether an agent acts for the user. An agent never decides at gates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent: bool,
+    /// The tools that the user could call when the run was started, as patterns; none means all. What the user
+    /// may do later does not widen a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// What the run was started through: a client, a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
 }
 
 impl Principal {
     /// A user with an id and nothing else.
     pub fn user(id: impl Into<String>) -> Self {
         Self { id: id.into(), ..Self::default() }
+    }
+
+    /// The same user, through a client or a tool that is named.
+    #[must_use]
+    pub fn via(mut self, what: impl Into<String>) -> Self {
+        self.via = Some(what.into());
+        self
     }
 
     /// The same user, through an agent.
@@ -88,6 +102,8 @@ pub struct NewDefinition<'n> {
     pub now: Millis,
     /// Whether only the run that brought it uses it.
     pub hidden: bool,
+    /// Whether it is offered as a tool.
+    pub published: bool,
 }
 
 /// A stored version of a definition.
@@ -306,6 +322,9 @@ pub struct RunRow {
     pub parent: Option<RunId>,
     /// Whom it acts as.
     pub created_by: String,
+    /// What it was started through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
     /// The step that began last.
     pub current_step: Option<String>,
     /// Its inputs.
@@ -387,6 +406,17 @@ pub struct Approval {
     pub decided_by: Option<String>,
     /// Why.
     pub reason: Option<String>,
+}
+
+/// The session of a client, which outlives the process that it began with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Its id.
+    pub id: String,
+    /// Whose it is.
+    pub user: String,
+    /// What it takes to go on with it, as JSON.
+    pub state: String,
 }
 
 /// Which runs to list: by default the newest hundred.

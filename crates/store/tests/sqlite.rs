@@ -13,8 +13,15 @@ const SPEC: &str = r#"{"name":"one","steps":[{"id":"a","tool":"demo__a"}]}"#;
 fn with_a_run() -> SqliteStore {
     let mut store = SqliteStore::in_memory().expect("a database");
     store.begin().expect("a transaction");
-    let new =
-        NewDefinition { name: "one", hash: Hash([1; 32]), spec_json: SPEC, by: "ann", now: 1, hidden: false };
+    let new = NewDefinition {
+        name: "one",
+        hash: Hash([1; 32]),
+        spec_json: SPEC,
+        by: "ann",
+        now: 1,
+        hidden: false,
+        published: false,
+    };
     let definition = store.define(&new).expect("a definition");
     let inputs = Payload::new(serde_json::json!({}));
     let principal = Principal::user("ann");

@@ -15,6 +15,7 @@ use crate::document::Node;
 use crate::limits::RunLimits;
 use crate::source::{Source, Span};
 use crate::spec::head::{Head, OnRestart};
+use crate::spec::publish::Publish;
 use crate::spec::value::{Spanned, Text};
 use crate::spec::{Body, Spec};
 use crate::steps::OnFail;
@@ -127,7 +128,7 @@ impl<'s> Compiler<'s, '_> {
                 .flatten()
                 .map(|(name, text)| (name.clone(), text.value.clone()))
                 .collect(),
-            publish: head.publish.as_ref().is_some_and(|publish| publish.value),
+            publish: head.publish.clone().filter(Publish::is_on),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::expr::{Template, ValueTemplate, is_word};
 use crate::limits::RunLimits;
+use crate::pattern;
 use crate::source::Span;
 use crate::spec::head::is_definition_name;
 use crate::spec::policy::MissingTool;
@@ -82,7 +83,7 @@ impl Compiler<'_, '_> {
     pub(super) fn check_allowed(&mut self, server: Option<&str>, tool: &str, place: Span) {
         let Some(patterns) = &self.head.allowed_tools else { return };
         let name = server.map_or_else(|| tool.to_owned(), |server| format!("{server}__{tool}"));
-        if !tool.is_empty() && !patterns.iter().any(|pattern| glob(pattern, &name)) {
+        if !tool.is_empty() && !patterns.iter().any(|pattern| pattern::matches(pattern, &name)) {
             let message = format!("`allowed_tools` does not allow the tool `{name}`");
             self.report(
                 Diagnostic::new(Code::ToolNotAllowed, place, message).hint(format!("add `{name}` to it")),
@@ -282,44 +283,4 @@ impl Compiler<'_, '_> {
 
 pub(super) fn no_arguments() -> ValueTemplate {
     ValueTemplate::Literal(Value::Object(Map::new()))
-}
-
-/// Whether a pattern with `*` for anything matches a name.
-fn glob(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::glob;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, name, matches) in [
-            ("crm__read_*", "crm__read_contact", true),
-            ("crm__read_*", "crm__write_contact", false),
-            ("*", "anything", true),
-            ("git__log", "git__log", true),
-            ("git__log", "git__logs", false),
-            ("*__get_*_by_id", "crm__get_contact_by_id", true),
-            ("a*a", "a", false),
-        ] {
-            assert_eq!(glob(pattern, name), matches, "{pattern} on {name}");
-        }
-    }
 }

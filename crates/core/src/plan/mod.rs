@@ -32,6 +32,7 @@ use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
 use crate::spec::head::OnRestart;
 use crate::spec::policy::{Effects, MissingTool, OnUncertain, Scope};
+use crate::spec::publish::Publish;
 use crate::steps::{OnFail, OnTimeout};
 
 /// A compiled definition. It never changes; its hash is the definition's identity.
@@ -90,8 +91,8 @@ pub struct Settings {
     pub limits: RunLimits,
     /// Words to find the definition by.
     pub labels: BTreeMap<String, String>,
-    /// Whether it is offered to agents as a tool.
-    pub publish: bool,
+    /// How it is offered to agents as a tool, if it is.
+    pub publish: Option<Publish>,
 }
 
 /// SHA-256 of a definition's canonical JSON.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::fields::{Reader, choice, record};
 use super::input::Input;
 use super::policy::{MissingTool, OnUncertain};
+use super::publish::Publish;
 use super::step::Steps;
 use super::value::{Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
@@ -37,8 +38,8 @@ record! {
         limits: LimitFields,
         /// Words to find the definition by.
         labels: BTreeMap<String, Text>,
-        /// Whether the workflow is offered to agents as a tool.
-        publish: Spanned<bool>,
+        /// Whether the workflow is offered to agents as a tool: `true`, or how.
+        publish: Publish,
     }
 }
 

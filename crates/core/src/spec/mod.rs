@@ -5,6 +5,7 @@ pub mod graph;
 pub mod head;
 pub mod input;
 pub mod policy;
+pub mod publish;
 pub mod reference;
 pub mod retry;
 pub mod schema;
@@ -19,6 +20,7 @@ use crate::source::{Source, Span};
 use fields::{Fields, FromNode, Reader, Record};
 use graph::Graph;
 use head::Head;
+use publish::Publish;
 use step::Steps;
 use value::Text;
 
@@ -53,6 +55,14 @@ pub enum Body {
 }
 
 impl Spec {
+    /// Says whether the workflow is offered to agents as a tool.
+    pub fn publish(&mut self, publish: bool) {
+        let is_on = self.head.publish.as_ref().is_some_and(Publish::is_on);
+        if is_on != publish {
+            self.head.publish = publish.then_some(Publish::Plain(true));
+        }
+    }
+
     /// The definition as JSON text that reads back as the same definition. Fields stand in the order in
     /// which the types declare them and maps are sorted by key, so equal definitions give equal text: this
     /// is what the hash is taken of.

@@ -271,6 +271,7 @@ fn create_runs(path: &Path, durability: Durability, runs: usize) {
         by: "ann",
         now: NOW,
         hidden: false,
+        published: false,
     };
     let definition = store.define(&new).expect("a definition").id;
     let inputs = Payload::new(serde_json::json!({}));

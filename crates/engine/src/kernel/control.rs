@@ -24,6 +24,16 @@ impl Kernel {
                     done,
                 )
             }
+            Action::MayDecide { run, path, by } => {
+                let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                let Some(entry) = self.runs.get(&key) else { return Ok(Err(no_run(*run))) };
+                let open = entry.run.find(path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
+                let Some((_, live)) = open else {
+                    return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
+                };
+                let kind = &entry.compiled.plan.step(live.step).kind;
+                Ok(may_decide(kind, &entry.head.principal, by).map(|()| Answer::Done))
+            }
             Action::Cancel { run, by, reason } => {
                 let input = Input::Cancel { by: Some(by.as_str().into()), reason: reason.as_str().into() };
                 self.act(*run, input, "cancelled", now, done)

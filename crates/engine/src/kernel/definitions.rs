@@ -107,7 +107,15 @@ impl Kernel {
             let errors = errors.filter(|diagnostic| diagnostic.code.severity() == Severity::Error).collect();
             return Ok(Err(Error::Invalid(errors)));
         };
-        let new = NewDefinition { name: &plan.name, hash: plan.hash, spec_json: spec, by, now, hidden };
+        let new = NewDefinition {
+            name: &plan.name,
+            hash: plan.hash,
+            spec_json: spec,
+            by,
+            now,
+            hidden,
+            published: plan.settings.publish.is_some(),
+        };
         let stored = self.store.define(&new)?;
         Ok(Ok(Defined { id: stored.id, name: stored.name, version: stored.version, hash: stored.hash }))
     }

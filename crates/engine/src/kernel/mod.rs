@@ -301,6 +301,8 @@ impl Kernel {
             }
             Action::Schedule(schedule) => self.schedule(schedule, now),
             Action::Unschedule { name } => self.unschedule(name),
+            Action::PutSession(session) => self.store.put_session(session, now).map(|()| Ok(Answer::Done)),
+            Action::DropSession { id } => self.store.drop_session(id).map(|()| Ok(Answer::Done)),
             Action::Sync => Ok(Ok(Answer::Done)),
             Action::Wait(run) => self.wait(*run),
             Action::Check(run) => self.wait(*run).map(|found| found.map(|_| Answer::Done)),

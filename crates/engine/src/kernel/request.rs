@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Resolution, RunStatus};
-use steprail_store::{Principal, Purged, RunId, RunKey, Schedule};
+use steprail_store::{Principal, Purged, RunId, RunKey, Schedule, Session};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -97,6 +97,13 @@ pub enum Action {
         /// Its name.
         name: String,
     },
+    /// Stores the session of a client.
+    PutSession(Session),
+    /// Takes a session away.
+    DropSession {
+        /// Its id.
+        id: String,
+    },
     /// Answers when everything before is done.
     Sync,
     /// Answers when a run has ended.
@@ -122,6 +129,15 @@ pub enum Action {
         reason: Option<String>,
         /// What the decider saw.
         digest: Option<Hash>,
+    },
+    /// Answers whether somebody may decide at an open gate.
+    MayDecide {
+        /// The run.
+        run: RunId,
+        /// The step's path.
+        path: String,
+        /// Who.
+        by: Principal,
     },
     /// Stops a run.
     Cancel {

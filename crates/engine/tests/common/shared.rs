@@ -7,7 +7,7 @@ use steprail_core::run::{Millis, Payload, Record, Run};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, Purged, RunId,
-    RunKey, Schedule, Store, StoreError, StoredEvent, Wanted,
+    RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted,
 };
 
 /// A handle to a store.
@@ -128,6 +128,8 @@ impl Store for Shared {
         fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
         fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError>;
         fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
+        fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError>;
+        fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
         fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
         fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
     }

@@ -84,7 +84,8 @@ pub(super) fn failure(server: &str, error: ServiceError) -> Failure {
                 ErrorCode::METHOD_NOT_FOUND => FailureKind::NotFound,
                 _ => FailureKind::ToolError,
             };
-            Failure::new(kind, format!("{server} refused the call: {}", error.message))
+            let message = format!("{server} refused the call: {}", error.message);
+            Failure::new(kind, message).code(&format!("mcp {}", error.code.0))
         }
         ServiceError::Timeout { timeout } => {
             let message =

@@ -26,6 +26,8 @@ pub struct ToolInfo {
     pub output_schema: Option<Value>,
     /// What a repeated call does.
     pub traits: Traits,
+    /// As its server describes it.
+    described: Tool,
     validator: Option<Validator>,
 }
 
@@ -73,8 +75,10 @@ impl ToolInfo {
         let read_only = hint(|hints| hints.read_only_hint).unwrap_or(false);
         let input_schema = Value::Object((*tool.input_schema).clone());
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
+        let described = tool.clone();
         Self {
             name,
+            described,
             original: tool.name.into_owned(),
             description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
             // A schema that cannot be read checks nothing: its server will.
@@ -88,6 +92,13 @@ impl ToolInfo {
                 destructive: !read_only && hint(|hints| hints.destructive_hint).unwrap_or(false),
             },
         }
+    }
+
+    /// The tool as we offer it to our own clients: under its name here.
+    pub(crate) fn as_mcp(&self) -> Tool {
+        let mut tool = self.described.clone();
+        tool.name = self.name.clone().into();
+        tool
     }
 
     /// Every way in which arguments are not what the tool takes.

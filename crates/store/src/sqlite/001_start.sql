@@ -17,8 +17,12 @@ CREATE TABLE workflow_definitions (
     created_at INTEGER NOT NULL,
     created_by TEXT    NOT NULL,
     deleted_at INTEGER,
+    published  INTEGER NOT NULL CHECK (published IN (0, 1)),
     UNIQUE (name, version)
 ) STRICT;
+
+-- What agents are offered as tools.
+CREATE INDEX idx_definitions_published ON workflow_definitions (name) WHERE published = 1;
 
 CREATE TRIGGER definitions_never_change
 BEFORE UPDATE OF name, version, hash, spec_json ON workflow_definitions
@@ -175,6 +179,17 @@ CREATE TABLE schedules (
 
 -- The next run to start.
 CREATE INDEX idx_schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
+
+-- Sessions of clients, so that they outlive the server's process.
+CREATE TABLE sessions (
+    id         TEXT    PRIMARY KEY,
+    user       TEXT    NOT NULL,
+    state_json TEXT    NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The oldest make room.
+CREATE INDEX idx_sessions_age ON sessions (created_at);
 
 CREATE TABLE workflow_waits (
     run_id INTEGER NOT NULL,

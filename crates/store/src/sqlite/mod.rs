@@ -30,6 +30,8 @@ const CHECKPOINT_PAGES: u32 = 4_000;
 const WAL_BYTES: u32 = 64 * 1024 * 1024;
 /// Prepared statements kept by a connection.
 const STATEMENTS: usize = 64;
+/// Sessions of clients that are kept.
+const SESSIONS: usize = 10_000;
 
 /// What a commit has reached when it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
 
 use super::{BUSY_TIMEOUT, STATEMENTS, rows, schedules};
 use crate::Reads;
-use crate::{Approval, Definition, ListRuns, RunId, RunRow, Schedule, StepRow, StoreError, StoredEvent};
+use crate::{
+    Approval, Definition, ListRuns, RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent,
+};
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 8;
@@ -136,13 +138,38 @@ impl Reads for Readers {
         self.all(&sql, params![run.map(|run| run.to_string()), limit], rows::approval)
     }
 
+    fn session(&self, id: &str) -> Result<Option<Session>, StoreError> {
+        let sql = "SELECT id, user, state_json FROM sessions WHERE id = ?1";
+        let read = |row: &Row<'_>| Ok(Session { id: row.get(0)?, user: row.get(1)?, state: row.get(2)? });
+        Ok(self.all(sql, [id], read)?.pop())
+    }
+
     fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
         self.with(schedules::all)
     }
 
     fn definitions(&self) -> Result<Vec<Definition>, StoreError> {
+        self.newest_definitions("1")
+    }
+
+    fn published(&self) -> Result<Vec<Definition>, StoreError> {
+        self.newest_definitions("published = 1")
+    }
+
+    fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM workflow_definitions d WHERE deleted_at IS NULL AND version =
+            "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL
+             AND (?2 IS NULL OR version = ?2) ORDER BY version DESC LIMIT 1",
+            rows::DEFINITION
+        );
+        Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
+    }
+}
+
+impl Readers {
+    fn newest_definitions(&self, which: &str) -> Result<Vec<Definition>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_definitions d WHERE {which} AND deleted_at IS NULL AND version =
              (SELECT max(version) FROM workflow_definitions WHERE name = d.name AND deleted_at IS NULL)
              ORDER BY name",
             rows::DEFINITION

@@ -4,10 +4,10 @@ use rusqlite::{OptionalExtension, Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
-use super::{SqliteStore, rows, schedules};
+use super::{SESSIONS, SqliteStore, rows, schedules};
 use crate::{
     Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Purged,
-    RunId, RunKey, Schedule, Store, StoreError, StoredEvent, Wanted, link,
+    RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted, link,
 };
 
 impl SqliteStore {
@@ -69,8 +69,9 @@ impl Store for SqliteStore {
         let newest = "SELECT max(version) FROM workflow_definitions WHERE name = ?1";
         let newest = self.one(newest, [new.name], |row| Ok(row.get::<_, Option<u32>>(0)?))?;
         let version = newest.flatten().map_or(1, |newest| newest + 1);
-        let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
+                                                     published)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         self.connection.prepare_cached(sql)?.execute(params![
             new.name,
             version,
@@ -78,7 +79,8 @@ impl Store for SqliteStore {
             new.spec_json,
             new.now,
             new.by,
-            new.hidden.then_some(new.now)
+            new.hidden.then_some(new.now),
+            new.published
         ])?;
         let id = self.connection.last_insert_rowid();
         self.definition(id)?.ok_or_else(|| StoreError::Other("a definition was not stored".to_owned()))
@@ -335,6 +337,22 @@ impl Store for SqliteStore {
 
     fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError> {
         schedules::remove(&self.connection, name)
+    }
+
+    fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError> {
+        let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)
+                   ON CONFLICT (id) DO UPDATE SET state_json = ?3 WHERE user = ?2";
+        let values = params![session.id, session.user, session.state, now];
+        self.connection.prepare_cached(sql)?.execute(values)?;
+        let sql = "DELETE FROM sessions WHERE id IN
+                   (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 100 OFFSET ?1)";
+        self.connection.prepare_cached(sql)?.execute([SESSIONS])?;
+        Ok(())
+    }
+
+    fn drop_session(&mut self, id: &str) -> Result<(), StoreError> {
+        self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id])?;
+        Ok(())
     }
 
     fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError> {

@@ -1,0 +1,236 @@
+//! What somebody may do with an engine. Every surface acts through this: it knows who asks.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use steprail_core::diagnostic::Diagnostic;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Intervention, Resolution, RunStatus};
+use steprail_store::{Approval, Definition, ListRuns, Principal, RunId, RunRow, StoredEvent};
+
+use crate::access::Right;
+use crate::engine::{Engine, Resume, RunHandle, RunView, Start, Workflow};
+use crate::error::Error;
+use crate::feed::Subscription;
+use crate::kernel::{Defined, no_run};
+
+/// Somebody with an engine. A run that they may not see is one that is not there.
+#[derive(Debug, Clone)]
+pub struct User {
+    engine: Engine,
+    principal: Principal,
+}
+
+impl Engine {
+    /// The engine as somebody sees it.
+    pub fn as_user(&self, principal: Principal) -> User {
+        User { engine: self.clone(), principal }
+    }
+}
+
+impl User {
+    /// Who it is.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Whether they have a right.
+    pub fn may(&self, right: Right) -> bool {
+        self.engine.authorize(&self.principal, right).is_ok()
+    }
+
+    fn need(&self, right: Right) -> Result<(), Error> {
+        self.engine.authorize(&self.principal, right)
+    }
+
+    /// Stores a definition; `publish` goes before what it says itself.
+    pub async fn define(
+        &self,
+        text: &str,
+        publish: Option<bool>,
+    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
+        self.need(Right::Workflow)?;
+        match publish {
+            Some(publish) => self.engine.define_published(text, publish, &self.principal).await,
+            None => self.engine.define(text, &self.principal).await,
+        }
+    }
+
+    /// The newest version of every definition.
+    pub async fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))?;
+        self.engine.definitions().await
+    }
+
+    /// A version of a definition; the newest without one.
+    pub async fn definition(&self, name: &str, version: Option<u32>) -> Result<Definition, Error> {
+        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))?;
+        self.engine.definition(name, version).await
+    }
+
+    /// Definitions that are offered as tools; none to somebody who may not run them.
+    pub async fn published(&self) -> Result<Vec<Definition>, Error> {
+        if self.may(Right::Workflow) { self.engine.published().await } else { Ok(Vec::new()) }
+    }
+
+    /// The same user, through a client or a tool that is named.
+    #[must_use]
+    pub fn via(&self, what: impl Into<String>) -> Self {
+        Self { engine: self.engine.clone(), principal: self.principal.clone().via(what) }
+    }
+
+    /// Starts a run.
+    pub async fn start(
+        &self,
+        workflow: Workflow,
+        inputs: Value,
+        request_key: Option<String>,
+    ) -> Result<RunHandle, Error> {
+        self.need(Right::Workflow)?;
+        let start = Start::of(workflow, self.principal.clone()).inputs(inputs);
+        self.engine.start(request_key.into_iter().fold(start, Start::request_key)).await
+    }
+
+    /// Calls a tool. The call is a run of one step: it is authorised, checked, bounded and recorded as a step is.
+    pub async fn call_tool(&self, tool: &str, args: Value) -> Result<RunHandle, Error> {
+        self.engine.start(Start::call(tool, args, self.principal.clone())).await
+    }
+
+    /// Runs once more what an ended run ran.
+    pub async fn rerun(&self, run: RunId, reuse_except: Option<Vec<String>>) -> Result<RunHandle, Error> {
+        self.need(Right::Workflow)?;
+        self.row(run).await?;
+        self.engine.rerun(run, reuse_except, self.principal.clone()).await
+    }
+
+    /// A run without its steps.
+    pub async fn row(&self, run: RunId) -> Result<RunRow, Error> {
+        let row = self.engine.row(run).await?;
+        if row.created_by == self.principal.id || self.may(Right::View) { Ok(row) } else { Err(no_run(run)) }
+    }
+
+    /// A run with its steps and open questions.
+    pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
+        self.row(run).await?;
+        self.engine.status(run).await
+    }
+
+    /// Waits until a run has ended, waits for somebody, or has an event after `since`; not longer than `patience`.
+    pub async fn wait(&self, run: RunId, since: Option<u64>, patience: Duration) -> Result<RunRow, Error> {
+        let row = self.row(run).await?;
+        let deadline = tokio::time::Instant::now() + patience;
+        let mut feed = self.engine.subscribe(Some(run), i64::try_from(row.seq).unwrap_or(i64::MAX));
+        let mut row = row;
+        loop {
+            let rests = !matches!(row.status, RunStatus::Pending | RunStatus::Running);
+            if rests || since.is_some_and(|since| row.seq > since) {
+                return Ok(row);
+            }
+            match tokio::time::timeout_at(deadline, feed.next()).await {
+                Ok(event) => drop(event?.ok_or(Error::Stopped)?),
+                Err(_) => return Ok(row),
+            }
+            row = self.engine.row(run).await?;
+        }
+    }
+
+    /// Runs, newest first: those of everybody, or their own.
+    pub async fn list(&self, mut list: ListRuns) -> Result<Vec<RunRow>, Error> {
+        if !self.may(Right::View) {
+            list.created_by = Some(self.principal.id.clone());
+        }
+        self.engine.list(list).await
+    }
+
+    /// Events of a run after a number.
+    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
+        self.row(run).await?;
+        self.engine.events(run, after, limit).await
+    }
+
+    /// Events of a run as they are committed.
+    pub async fn follow(&self, run: RunId, after: u64) -> Result<Subscription, Error> {
+        self.row(run).await?;
+        Ok(self.engine.subscribe(Some(run), i64::try_from(after).unwrap_or(i64::MAX)))
+    }
+
+    /// Open questions, oldest first: everybody's for those who decide or may see them, else those of their own runs.
+    pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
+        let open = self.engine.approvals(limit).await?;
+        if self.may(Right::Approve) || self.may(Right::View) {
+            return Ok(open);
+        }
+        let mut own = Vec::new();
+        for approval in open {
+            if self.row(approval.run_id).await.is_ok() {
+                own.push(approval);
+            }
+        }
+        Ok(own)
+    }
+
+    /// Whether they may decide at an open gate.
+    pub async fn may_decide(&self, run: RunId, path: &str) -> bool {
+        self.engine.may_decide(run, path, &self.principal).await.is_ok()
+    }
+
+    /// Decides at a gate. `digest` binds the answer to what was shown.
+    pub async fn decide(
+        &self,
+        run: RunId,
+        path: &str,
+        approved: bool,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        match approved {
+            true => self.engine.approve(run, path, &self.principal, reason, digest).await,
+            false => self.engine.deny(run, path, &self.principal, reason, digest).await,
+        }
+    }
+
+    /// Says what became of a call whose outcome is unknown.
+    pub async fn resolve(&self, run: RunId, path: &str, resolution: Resolution) -> Result<(), Error> {
+        self.engine.resolve(run, path, resolution, &self.principal).await
+    }
+
+    /// Changes a run that is under way.
+    pub async fn intervene(&self, run: RunId, intervention: Intervention) -> Result<(), Error> {
+        self.engine.intervene(run, intervention, &self.principal).await
+    }
+
+    /// Stops a run and everything in it.
+    pub async fn cancel(&self, run: RunId, reason: &str) -> Result<(), Error> {
+        self.need_control(run, None).await?;
+        self.engine.cancel(run, &self.principal, reason).await
+    }
+
+    /// Holds back every step of a run that would begin.
+    pub async fn pause(&self, run: RunId) -> Result<(), Error> {
+        self.need_control(run, None).await?;
+        self.engine.pause(run, &self.principal).await
+    }
+
+    /// Lets a run go on that was paused or interrupted.
+    pub async fn resume(&self, run: RunId, resume: Resume) -> Result<(), Error> {
+        self.need_control(run, Some(Right::Workflow)).await?;
+        self.engine.resume(run, &self.principal, resume).await
+    }
+
+    /// Brings an event to a run, or to every run that waits for it.
+    pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
+        match run {
+            Some(run) => self.need_control(run, Some(Right::Workflow)).await?,
+            None => self.need(Right::Administer)?,
+        }
+        self.engine.signal(event, payload, run).await
+    }
+
+    /// For their own run, the right that is given; the right to change those of others for others.
+    async fn need_control(&self, run: RunId, own: Option<Right>) -> Result<(), Error> {
+        if self.row(run).await?.created_by != self.principal.id {
+            return self.need(Right::Administer);
+        }
+        own.map_or(Ok(()), |right| self.need(right))
+    }
+}

@@ -1,0 +1,71 @@
+//! The server over streamable HTTP: who asks, whose session it is, and which pages may not ask.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, header};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use steprail_engine::{Engine, Principal};
+use tokio_util::sync::CancellationToken;
+
+use super::Server;
+use super::sessions::{REQUESTER, Sessions};
+
+/// Says who sends a request, by its headers. Nobody is refused with 401.
+pub trait Identify: Send + Sync + 'static {
+    /// The user.
+    fn identify(&self, headers: &HeaderMap) -> Option<Principal>;
+}
+
+impl<F: Fn(&HeaderMap) -> Option<Principal> + Send + Sync + 'static> Identify for F {
+    fn identify(&self, headers: &HeaderMap) -> Option<Principal> {
+        self(headers)
+    }
+}
+
+struct Door {
+    engine: Engine,
+    identify: Box<dyn Identify>,
+}
+
+const SESSION: &str = "mcp-session-id";
+
+/// The route `/mcp`. Pages of other origins are refused, and so are names that do not mean this machine.
+pub fn router(server: &Server, identify: impl Identify, shutdown: CancellationToken) -> Router {
+    let engine = server.shared.engine.clone();
+    let mut config = StreamableHttpServerConfig::default()
+        .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+        .enforce_origin_validation()
+        .with_cancellation_token(shutdown);
+    config.session_store = Some(Arc::new(Sessions(engine.clone())));
+    let handler = server.clone();
+    let sessions = Arc::new(LocalSessionManager::default());
+    let service = StreamableHttpService::new(move || Ok(handler.for_client()), sessions, config);
+    let door = Arc::new(Door { engine, identify: Box::new(identify) });
+    Router::new().nest_service("/mcp", service).layer(from_fn_with_state(door, enter))
+}
+
+/// Lets a request in for a user, and to no session but their own.
+async fn enter(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
+    let Some(user) = door.identify.identify(request.headers()) else {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"steprail\"")];
+        return (StatusCode::UNAUTHORIZED, challenge, "a valid token is needed").into_response();
+    };
+    if let Some(session) = request.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
+        match Sessions(door.engine.clone()).owner(session).await {
+            Ok(Some(owner)) if owner == user.id => {}
+            Ok(_) => return (StatusCode::NOT_FOUND, "there is no such session").into_response(),
+            Err(error) => {
+                return (StatusCode::SERVICE_UNAVAILABLE, format!("sessions cannot be read: {error}"))
+                    .into_response();
+            }
+        }
+    }
+    let requester = user.id.clone();
+    request.extensions_mut().insert(user);
+    REQUESTER.scope(requester, next.run(request)).await
+}

@@ -1,0 +1,174 @@
+//! Definitions, runs and open questions as resources.
+
+use rmcp::model::{
+    CacheScope, CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData,
+    ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Reference, Resource,
+    ResourceContents, ResourceTemplate,
+};
+use serde_json::{Value, json};
+use steprail_engine::{Error, ListRuns, RunId, User};
+
+use super::answer::protocol_error;
+use super::tools::event_facts;
+use crate::limits::{LIST_TTL_MS, PAGE, RESOURCE_EVENTS};
+
+const JSON: &str = "application/json";
+pub(super) const SCHEMA: &str = "workflow://schema";
+pub(super) const APPROVALS: &str = "workflow://approvals";
+const DEFINITIONS: &str = "workflow://definitions/";
+const RUNS: &str = "workflow://runs/";
+
+/// What a URI speaks of.
+enum Uri<'u> {
+    Schema,
+    Approvals,
+    Definition(&'u str, Option<u32>),
+    Run(RunId),
+    Events(RunId),
+}
+
+impl<'u> Uri<'u> {
+    fn read(uri: &'u str) -> Option<Self> {
+        if let Some(rest) = uri.strip_prefix(DEFINITIONS) {
+            return Some(match rest.rsplit_once('@').map(|(name, version)| (name, version.parse())) {
+                Some((name, Ok(version))) => Self::Definition(name, Some(version)),
+                _ => Self::Definition(rest, None),
+            });
+        }
+        if let Some(rest) = uri.strip_prefix(RUNS) {
+            return match rest.strip_suffix("/events") {
+                Some(id) => id.parse().ok().map(Self::Events),
+                None => rest.parse().ok().map(Self::Run),
+            };
+        }
+        match uri {
+            SCHEMA => Some(Self::Schema),
+            APPROVALS => Some(Self::Approvals),
+            _ => None,
+        }
+    }
+}
+
+/// The run that a URI speaks of.
+pub(super) fn run_of(uri: &str) -> Option<RunId> {
+    match Uri::read(uri)? {
+        Uri::Run(run) | Uri::Events(run) => Some(run),
+        _ => None,
+    }
+}
+
+/// The schema, open questions, every definition, and the newest runs.
+pub(super) async fn list(user: &User) -> Result<ListResourcesResult, ErrorData> {
+    let refused = |error: Error| protocol_error(&error);
+    let plain = |uri: &str, name: &str, about: &str| {
+        Resource::new(uri, name).with_description(about).with_mime_type(JSON)
+    };
+    let mut resources = vec![
+        plain(SCHEMA, "schema", "The JSON Schema of workflow definitions."),
+        plain(APPROVALS, "approvals", "Questions that wait for a human."),
+    ];
+    // Somebody without the right sees what is left.
+    for definition in user.definitions().await.unwrap_or_default() {
+        let uri = format!("{DEFINITIONS}{}", encoded(&definition.name));
+        resources.push(plain(&uri, &definition.name, "A workflow definition, its newest version."));
+    }
+    for run in user.list(ListRuns { limit: PAGE, ..ListRuns::default() }).await.map_err(refused)? {
+        let about = format!("A run of {}, {}.", run.name, run.status.word());
+        resources.push(plain(&format!("{RUNS}{}", run.run_id), &format!("run {}", run.run_id), &about));
+    }
+    let mut result = ListResourcesResult::with_all_items(resources);
+    result.ttl_ms = Some(LIST_TTL_MS);
+    result.cache_scope = Some(CacheScope::Private);
+    Ok(result)
+}
+
+/// A name as it stands in a URI.
+fn encoded(name: &str) -> String {
+    name.replace('%', "%25").replace(' ', "%20")
+}
+
+fn decoded(name: &str) -> String {
+    name.replace("%20", " ").replace("%25", "%")
+}
+
+pub(super) fn templates() -> ListResourceTemplatesResult {
+    let template = |uri: String, name: &str, about: &str| {
+        ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
+    };
+    ListResourceTemplatesResult::with_all_items(vec![
+        template(
+            format!("{DEFINITIONS}{{name}}"),
+            "definition",
+            "A workflow definition; name@2 is its second version.",
+        ),
+        template(format!("{RUNS}{{run_id}}"), "run", "Where a run stands, with every step."),
+        template(format!("{RUNS}{{run_id}}/events"), "events", "The log of a run."),
+    ])
+}
+
+/// Reads a resource.
+pub(super) async fn read(user: &User, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    let value = value(user, uri).await?;
+    let contents = ResourceContents::text(format!("{value:#}"), uri).with_mime_type(JSON);
+    let mut result = ReadResourceResult::new(vec![contents]);
+    result.ttl_ms = Some(0);
+    result.cache_scope = Some(CacheScope::Private);
+    Ok(result)
+}
+
+/// Whether a resource is there.
+pub(super) async fn check(user: &User, uri: &str) -> Result<(), ErrorData> {
+    value(user, uri).await.map(drop)
+}
+
+fn not_found(uri: &str) -> ErrorData {
+    ErrorData::resource_not_found(format!("there is no resource `{uri}`"), Some(json!({ "uri": uri })))
+}
+
+async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
+    let value = match Uri::read(uri).ok_or_else(|| not_found(uri))? {
+        Uri::Schema => Ok(steprail_core::spec::schema::definition_schema()),
+        Uri::Approvals => user.approvals(PAGE).await.map(|open| json!({ "approvals": open })),
+        Uri::Definition(name, version) => user.definition(&decoded(name), version).await.map(|definition| {
+            let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
+            json!({ "name": definition.name, "version": definition.version, "hash": definition.hash, "spec": spec })
+        }),
+        Uri::Run(run) => user.status(run).await.map(|view| json!(view)),
+        Uri::Events(run) => user.events(run, 0, RESOURCE_EVENTS).await.map(|events| {
+            json!({ "run_id": run, "events": events.iter().map(event_facts).collect::<Vec<_>>() })
+        }),
+    };
+    value.map_err(|error| match error {
+        Error::NotFound(_) => not_found(uri),
+        other => protocol_error(&other),
+    })
+}
+
+/// Names of definitions and ids of runs that begin as what was typed.
+pub(super) async fn complete(
+    user: &User,
+    request: CompleteRequestParams,
+) -> Result<CompleteResult, ErrorData> {
+    let begun = &request.argument.value;
+    let of_runs = match &request.r#ref {
+        Reference::Resource(resource) => resource.uri.starts_with(RUNS),
+        Reference::Prompt(prompt) => prompt.name == super::prompts::EXPLAIN,
+        _ => false,
+    };
+    let of_definitions =
+        matches!(&request.r#ref, Reference::Resource(resource) if resource.uri.starts_with(DEFINITIONS));
+    let words: Vec<String> = if of_runs {
+        let rows = user.list(ListRuns::default()).await.map_err(|error| protocol_error(&error))?;
+        rows.iter().map(|row| row.run_id.to_string()).collect()
+    } else if of_definitions {
+        let all = user.definitions().await.map_err(|error| protocol_error(&error))?;
+        all.into_iter().map(|definition| definition.name).collect()
+    } else {
+        Vec::new()
+    };
+    let fitting = words.into_iter().filter(|word| word.starts_with(begun.as_str()));
+    let values = fitting.take(CompletionInfo::MAX_VALUES).collect();
+    CompletionInfo::new(values)
+        .map(CompleteResult::new)
+        .map_err(|problem| ErrorData::internal_error(problem, None))
+}

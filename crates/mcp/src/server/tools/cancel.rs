@@ -1,0 +1,42 @@
+//! `workflow_cancel`: stops a run and everything in it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use steprail_engine::Right;
+
+use super::super::Shared;
+use super::super::answer::{Answer, Asked};
+use super::super::view;
+use super::{Entry, Hints, run_id, schema};
+
+pub(super) const TOOL: Entry = Entry {
+    name: "workflow_cancel",
+    dotted: Some("workflows.cancel"),
+    title: "Cancel a run",
+    description: "Stops a run for good, running or paused, with every call in flight and every run that it started. What \
+                  its steps have done is not undone.",
+    hints: Hints::STOPS,
+    needs: Right::Workflow,
+    schema: schema::of::<Args>,
+    run: |shared, asked| Box::pin(run(shared, asked)),
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// The run's id, as workflow_start gave it.
+    #[serde(alias = "workflow_id")]
+    run_id: String,
+    /// Why, for those who look later.
+    reason: Option<String>,
+}
+
+async fn run(_: &Shared, asked: &Asked) -> Answer {
+    let args: Args = asked.arguments()?;
+    let run = run_id(&args.run_id)?;
+    let reason = args.reason.unwrap_or_else(|| "cancelled over MCP".to_owned());
+    if !asked.user.row(run).await?.status.is_terminal() {
+        asked.user.cancel(run, &reason).await?;
+    }
+    Ok(view::run(&asked.user.status(run).await?).into())
+}

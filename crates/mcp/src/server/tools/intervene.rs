@@ -1,0 +1,97 @@
+//! `workflow_intervene`: a human changes a run that is under way.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use steprail_engine::{Edit, Intervention, Payload, Resolution, Right};
+
+use super::super::Shared;
+use super::super::answer::{Answer, Asked, Refusal};
+use super::super::view;
+use super::{Entry, Hints, run_id, schema};
+
+pub(super) const TOOL: Entry = Entry {
+    name: "workflow_intervene",
+    dotted: None,
+    title: "Change a run",
+    description: "A human changes a run that is under way: sets the arguments of a step to come (set_arguments), replaces \
+                  what a step gave (set_output) or the inputs (set_inputs), leaves a step out (skip), gives its result \
+                  (supply_result); or says what became of a call with an unknown outcome (happened, retry, fail, or skip).",
+    hints: Hints::STOPS,
+    needs: Right::Approve,
+    schema: schema::of::<Args>,
+    run: |shared, asked| Box::pin(run(shared, asked)),
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// The run's id.
+    #[serde(alias = "workflow_id")]
+    run_id: String,
+    /// What to do.
+    action: Action,
+    /// The step, by its path; its id for set_output. Not for set_inputs.
+    step: Option<String>,
+    /// The arguments, the output, the inputs or the result.
+    value: Option<Value>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    SetArguments,
+    SetOutput,
+    SetInputs,
+    Skip,
+    SupplyResult,
+    Happened,
+    Retry,
+    Fail,
+}
+
+/// What an action comes to.
+enum Change {
+    Intervention(Intervention),
+    Resolution(Resolution),
+}
+
+async fn run(_: &Shared, asked: &Asked) -> Answer {
+    let args: Args = asked.arguments()?;
+    let run = run_id(&args.run_id)?;
+    let step = args.step.unwrap_or_default();
+    if step.is_empty() && args.action != Action::SetInputs {
+        return Err(Refusal::new("bad_input", "`step` is missing"));
+    }
+    let uncertain = |view: &steprail_engine::RunView| {
+        view.steps.iter().any(|row| row.path == step && row.status == "uncertain")
+    };
+    let is_uncertain = uncertain(&asked.user.status(run).await?);
+    match change(args.action, &step, args.value, is_uncertain)? {
+        Change::Intervention(intervention) => asked.user.intervene(run, intervention).await?,
+        Change::Resolution(resolution) => asked.user.resolve(run, &step, resolution).await?,
+    }
+    Ok(view::run(&asked.user.status(run).await?).into())
+}
+
+fn change(action: Action, step: &str, value: Option<Value>, is_uncertain: bool) -> Result<Change, Refusal> {
+    let path = || Box::<str>::from(step);
+    let value = || value.clone().ok_or_else(|| Refusal::new("bad_input", "`value` is missing"));
+    Ok(match action {
+        Action::SetArguments => {
+            Change::Intervention(Intervention::SetArguments { path: path(), args: value()? })
+        }
+        Action::SetOutput => {
+            Change::Intervention(Intervention::SetValue(Edit { id: Some(path()), value: value()? }))
+        }
+        Action::SetInputs => Change::Intervention(Intervention::SetValue(Edit { id: None, value: value()? })),
+        Action::Skip if is_uncertain => Change::Resolution(Resolution::Skip),
+        Action::Skip => Change::Intervention(Intervention::Skip { path: path() }),
+        Action::SupplyResult => {
+            Change::Intervention(Intervention::SupplyResult { path: path(), output: Payload::new(value()?) })
+        }
+        Action::Happened => Change::Resolution(Resolution::Happened(Payload::new(value()?))),
+        Action::Retry => Change::Resolution(Resolution::Retry),
+        Action::Fail => Change::Resolution(Resolution::Fail),
+    })
+}

@@ -1,0 +1,218 @@
+//! The tools that agents drive workflows with: one file each.
+
+mod cancel;
+mod decide;
+mod define;
+mod events;
+mod explain;
+mod interrupt;
+mod intervene;
+mod list_definitions;
+mod list_runs;
+mod lookup;
+mod rerun;
+mod resume;
+mod schema;
+mod signal;
+mod start;
+mod status;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use rmcp::model::{
+    CacheScope, CallToolResponse, ErrorData, JsonObject, ListToolsResult, Tool, ToolAnnotations,
+};
+use schemars::JsonSchema;
+use steprail_core::diagnostic::nearest;
+use steprail_core::pattern;
+use steprail_engine::{Right, RunId, User};
+
+use super::Shared;
+use super::answer::{Answer, Asked, Refusal};
+use super::published;
+
+use crate::limits::{LIST_TTL_MS, TOOLS_PAGE};
+pub(super) use events::event as event_facts;
+pub(super) use explain::story;
+
+/// Which names of tools are listed. Whatever is listed, all are understood.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolNames {
+    /// `workflow_start`: what every client takes.
+    #[default]
+    Underscore,
+    /// `workflows.run`, where there is such a name.
+    Dotted,
+    /// Both.
+    Both,
+}
+
+/// A tool of ours.
+pub(super) struct Entry {
+    name: &'static str,
+    /// A name with a dot that older systems call it by. With `_` for the dot it is one, too.
+    dotted: Option<&'static str>,
+    title: &'static str,
+    description: &'static str,
+    hints: Hints,
+    /// Who is offered it.
+    needs: Right,
+    schema: fn() -> Arc<JsonObject>,
+    run: for<'a> fn(&'a Shared, &'a Asked) -> Running<'a>,
+}
+
+type Running<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+/// What a tool may do to the world.
+struct Hints {
+    read_only: bool,
+    destructive: bool,
+    idempotent: bool,
+    open_world: bool,
+}
+
+impl Hints {
+    const LOOKS: Self = Self { read_only: true, destructive: false, idempotent: true, open_world: false };
+    const CHANGES: Self = Self { read_only: false, destructive: false, idempotent: true, open_world: false };
+    const STOPS: Self = Self { read_only: false, destructive: true, idempotent: true, open_world: false };
+    const ACTS: Self = Self { read_only: false, destructive: true, idempotent: false, open_world: true };
+}
+
+/// Every tool, in the order in which they are listed.
+const ALL: &[&Entry] = &[
+    &define::TOOL,
+    &list_definitions::TOOL,
+    &lookup::TOOL,
+    &start::TOOL,
+    &status::TOOL,
+    &list_runs::TOOL,
+    &events::TOOL,
+    &explain::TOOL,
+    &decide::APPROVE,
+    &decide::DENY,
+    &cancel::TOOL,
+    &interrupt::TOOL,
+    &resume::TOOL,
+    &rerun::TOOL,
+    &signal::TOOL,
+    &intervene::TOOL,
+];
+
+impl Entry {
+    fn named(&self, name: &'static str) -> Tool {
+        let hints = ToolAnnotations::with_title(self.title)
+            .read_only(self.hints.read_only)
+            .destructive(self.hints.destructive)
+            .idempotent(self.hints.idempotent)
+            .open_world(self.hints.open_world);
+        Tool::new(name, self.description, (self.schema)()).with_title(self.title).with_annotations(hints)
+    }
+
+    pub(super) fn tool(&self) -> Tool {
+        self.named(self.name)
+    }
+
+    fn tools(&self, names: ToolNames) -> impl Iterator<Item = Tool> {
+        let dotted = self.dotted.filter(|_| names != ToolNames::Underscore);
+        let plain = names != ToolNames::Dotted || dotted.is_none();
+        plain.then(|| self.tool()).into_iter().chain(dotted.map(|name| self.named(name)))
+    }
+
+    fn answers_to(&self, name: &str) -> bool {
+        let dotted = |dotted: &str| dotted == name || dotted.replace('.', "_") == name;
+        self.name == name || self.dotted.is_some_and(dotted)
+    }
+}
+
+/// The names of the tools that somebody with these rights is offered.
+pub fn offered(may: impl Fn(Right) -> bool) -> Vec<&'static str> {
+    ALL.iter().filter(|entry| may(entry.needs)).map(|entry| entry.name).collect()
+}
+
+/// A tool by any of its names.
+pub(super) fn find(name: &str) -> Option<&'static Entry> {
+    ALL.iter().copied().find(|entry| entry.answers_to(name))
+}
+
+/// One page of what a user is offered: our tools, published workflows, and what is passed on of other servers.
+pub(super) async fn list(
+    shared: &Shared,
+    user: &User,
+    cursor: Option<&str>,
+) -> Result<ListToolsResult, ErrorData> {
+    let ours = ALL.iter().filter(|entry| user.may(entry.needs));
+    let mut tools: Vec<Tool> = ours.flat_map(|entry| entry.tools(shared.settings.tool_names)).collect();
+    tools.extend(published::tools(shared, user).await?);
+    tools.extend(exposed(shared).await);
+    let from = match cursor {
+        None => 0,
+        Some(name) => {
+            let unknown = || ErrorData::invalid_params("the cursor is not one of ours", None);
+            tools.iter().position(|tool| tool.name == name).ok_or_else(unknown)?
+        }
+    };
+    let next = tools.get(from + TOOLS_PAGE).map(|tool| tool.name.to_string());
+    let page = tools.into_iter().skip(from).take(TOOLS_PAGE).collect();
+    let mut result = ListToolsResult::with_all_items(page);
+    result.next_cursor = next;
+    result.ttl_ms = Some(LIST_TTL_MS);
+    result.cache_scope = Some(CacheScope::Private);
+    Ok(result)
+}
+
+/// Tools of other servers that are offered as they are.
+async fn exposed(shared: &Shared) -> Vec<Tool> {
+    let (Some(gateway), false) = (&shared.gateway, shared.settings.expose.is_empty()) else {
+        return Vec::new();
+    };
+    let mut tools: Vec<Tool> = Vec::new();
+    for server in gateway.status().await {
+        let passed_on = server.tools.iter().filter(|tool| is_exposed(shared, &tool.name));
+        tools.extend(passed_on.map(|tool| tool.as_mcp()));
+    }
+    tools
+}
+
+fn is_exposed(shared: &Shared, tool: &str) -> bool {
+    shared.settings.expose.iter().any(|pattern| pattern::matches(pattern, tool))
+}
+
+/// Calls a tool by any of its names.
+pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolResponse, ErrorData> {
+    let name = &*asked.request.name;
+    let answer = if let Some(entry) = find(name) {
+        (entry.run)(shared, &asked).await
+    } else if let Some(definition) = published::find(shared, &asked.user, name).await? {
+        published::call(&asked, &definition).await
+    } else if is_exposed(shared, name) {
+        start::call_tool(&asked).await
+    } else {
+        return Err(unknown(name));
+    };
+    answer.or_else(Refusal::into_response)
+}
+
+fn unknown(name: &str) -> ErrorData {
+    let near = nearest(name, ALL.iter().map(|entry| entry.name));
+    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    ErrorData::invalid_params(format!("Unknown tool: there is no tool `{name}`{hint}"), None)
+}
+
+/// Arguments of a tool that speaks of one run.
+#[derive(serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OfRun {
+    /// The run's id, as workflow_start gave it.
+    #[serde(alias = "workflow_id")]
+    run_id: String,
+}
+
+/// Reads the id of a run.
+fn run_id(text: &str) -> Result<RunId, Refusal> {
+    let bad = |_| {
+        Refusal::new("not_found", format!("there is no run `{text}`")).hint("workflow_list_runs lists them")
+    };
+    text.parse().map_err(bad)
+}

@@ -1,0 +1,54 @@
+//! Input schemas from the types that arguments are read into: flat, with plain types that every client takes.
+
+use std::sync::Arc;
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+/// The schema of a type.
+pub(super) fn of<T: JsonSchema>() -> Arc<JsonObject> {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    plain(&mut schema);
+    match schema {
+        Value::Object(map) => Arc::new(map),
+        _ => Arc::default(),
+    }
+}
+
+/// Takes out what clients stumble over: names of Rust's types, and `null` where a field may be left out.
+fn plain(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    map.remove("title");
+    let is_rust = |format: &Value| {
+        format
+            .as_str()
+            .is_some_and(|word| word.starts_with("uint") || word.starts_with("int") || word == "double")
+    };
+    if map.get("format").is_some_and(is_rust) {
+        map.remove("format");
+    }
+    if let Some(Value::Array(types)) = map.get_mut("type") {
+        types.retain(|word| word != "null");
+        if let [one] = types.as_slice() {
+            let one = one.clone();
+            map.insert("type".to_owned(), one);
+        }
+    }
+    if let Some(Value::Array(choices)) = map.get_mut("enum") {
+        choices.retain(|choice| !choice.is_null());
+    }
+    if map.get("default").is_some_and(Value::is_null) {
+        map.remove("default");
+    }
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(plain);
+    }
+    if let Some(items) = map.get_mut("items") {
+        plain(items);
+    }
+}
