@@ -4,7 +4,9 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cli;
+mod daemon;
 mod scripted;
+mod tools;
 
 use std::process::ExitCode;
 

@@ -4,15 +4,17 @@ mod check;
 mod database;
 mod graph;
 mod input;
+mod mcp;
 mod progress;
 mod purge;
 mod record;
 mod resume;
 mod run;
 mod schema;
+mod serve;
 mod session;
 mod stop;
-mod tools;
+mod tools_at;
 mod tree;
 mod waiting;
 
@@ -20,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use exit::IN_USE;
 use stop::Stop;
 
 /// Durable workflows of MCP tool calls.
@@ -38,6 +41,8 @@ enum Verb {
     Run(run::Run),
     Resume(resume::Resume),
     Purge(purge::Purge),
+    Serve(serve::Serve),
+    Mcp(mcp::Mcp),
 }
 
 impl Cli {
@@ -50,6 +55,8 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Resume(resume) => resume.run(),
             Verb::Purge(purge) => purge.run(),
+            Verb::Serve(serve) => serve.run(),
+            Verb::Mcp(mcp) => mcp.run(),
         };
         result.unwrap_or_else(Stop::tell)
     }
@@ -71,7 +78,7 @@ mod exit {
     /// The database failed in a way that does not pass.
     pub(super) const STORAGE: u8 = 70;
     /// Another process has the database.
-    pub(super) const IN_USE: u8 = 73;
+    pub(crate) const IN_USE: u8 = 73;
     /// Interrupted by Ctrl-C: what a shell reports for it.
     pub(super) const INTERRUPTED: u8 = 130;
     /// The reader of the output went away: what a shell reports for it.

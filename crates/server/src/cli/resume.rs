@@ -13,9 +13,10 @@ use steprail_store::sqlite::Readers;
 use super::database::{Database, Reach};
 use super::session::{self, Session, Setup, Signal};
 use super::stop::Stop;
-use super::tools::ToolsAt;
+use super::tools_at::ToolsAt;
 use super::tree::Tree;
 use super::waiting::Again;
+use crate::daemon::Home;
 
 /// Go on with unfinished runs, and answer those that wait for a human
 ///
@@ -63,7 +64,7 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let tools = self.tools.read()?;
+        let tools = self.tools.read(Home::find(None).ok().as_ref())?;
         let db = Database::existing(self.db.clone())?;
         let again = Again::new(db.path(), &self.tools);
         let setup = Setup { db, tools, again, durability: Some(self.durability) };

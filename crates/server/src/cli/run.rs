@@ -6,16 +6,18 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value};
 use steprail_core::load;
-use steprail_core::plan::Plan;
+use steprail_core::plan::{Kind, Plan};
 use steprail_core::source::Source;
 use steprail_engine::{Principal, Start};
 
 use super::database::{Database, Reach};
 use super::session::{self, Session, Setup, Signal};
 use super::stop::{Stop, show_problems};
-use super::tools::ToolsAt;
+use super::tools_at::ToolsAt;
 use super::waiting::Again;
 use super::{exit, input};
+use crate::daemon::Home;
+use crate::tools::Named;
 
 /// Run a definition with the tools of MCP servers, or with scripted ones
 ///
@@ -55,7 +57,14 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         let (source, plan) = self.definition()?;
-        let tools = self.tools.read()?;
+        let home = Home::find(None).ok();
+        let tools = self.tools.read(home.as_ref())?;
+        let calls = plan.steps.iter().any(|step| matches!(step.kind, Kind::Call(_)));
+        if calls && matches!(tools, Named::None) {
+            let place = home.map(|home| home.servers().display().to_string()).unwrap_or_default();
+            let message = "the definition calls tools, and no servers are configured";
+            return Err(Stop::usage(message).hint(format!("name a config file with --servers, or put one at {place}")));
+        }
         let start = Start::file(source.name(), source.text(), Principal::user(session::user()));
         let start = start.inputs(self.inputs(&plan));
         let db = self.db.clone().map_or_else(Database::temporary, Database::at)?;

@@ -14,11 +14,11 @@ use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
 use super::database::{Database, Reach};
 use super::progress::Screen;
 use super::stop::{Stop, show_problems};
-use super::tools::{Named, Tools};
 use super::tree::Tree;
 use super::waiting::Again;
 use super::{exit, input, record};
 use crate::scripted::Script;
+use crate::tools::{Named, Tools};
 
 /// Events of a run that are read at once.
 const PAGE: usize = 1_000;
@@ -67,7 +67,7 @@ impl Session {
         let mut tree = Tree::default();
         choose(&readers, &mut tree)?;
         let cursor = readers.last_event()?;
-        let tools = setup.tools.open(setup.db.path())?;
+        let tools = setup.tools.open(setup.db.path()).map_err(Stop::usage)?;
         let screen = Screen::stderr();
         tools.connect().await.iter().for_each(|warning| screen.say(&format!("warning: {warning}")));
         let builder = Engine::builder().store(store).tools(tools.clone());

@@ -5,7 +5,7 @@ use std::path::Path;
 use steprail_engine::RunId;
 
 use super::progress::harmless;
-use super::tools::ToolsAt;
+use super::tools_at::ToolsAt;
 use super::tree::{Open, State};
 
 /// How this command was called, as far as the next one needs it.
@@ -25,8 +25,8 @@ impl Again {
     /// The command that goes on with a run.
     pub(super) fn command(&self, run: Option<RunId>) -> String {
         let run = run.map(|run| format!(" {run}")).unwrap_or_default();
-        let (option, file) = self.tools.argument();
-        format!("steprail resume --db {} {option} {}{run}", quoted(&self.db), quoted(file))
+        let tools = self.tools.argument().map(|(option, file)| format!(" {option} {}", quoted(file)));
+        format!("steprail resume --db {}{}{run}", quoted(&self.db), tools.unwrap_or_default())
     }
 
     /// Says what a step waits for, and how to answer.

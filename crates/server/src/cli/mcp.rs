@@ -1,0 +1,53 @@
+//! `steprail mcp`: what an MCP client starts.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tokio::io::{copy, stdin, stdout};
+
+use super::serve::ServeSettings;
+use super::session;
+use super::stop::Stop;
+use crate::daemon;
+
+/// Serve one MCP client on standard input and output
+///
+/// This is what you write into the configuration of an MCP client. It passes everything on to the daemon of the data
+/// directory, and starts one if there is none: runs outlive the client. The other options are for a daemon that is
+/// started.
+#[derive(Debug, Args)]
+pub(super) struct Mcp {
+    #[command(flatten)]
+    settings: ServeSettings,
+    /// Run the engine in this process instead; its runs wait when the client ends
+    #[arg(long)]
+    embedded: bool,
+}
+
+impl Mcp {
+    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        session::block_on(async { if self.embedded { self.embed().await } else { self.bridge().await } })
+    }
+
+    async fn embed(&self) -> Result<ExitCode, Stop> {
+        let home = self.settings.home()?;
+        let daemon = self.settings.open(&home).await?;
+        let served = daemon.server.for_user(daemon.client()).serve(stdin(), stdout()).await;
+        daemon.close().await;
+        served.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)
+    }
+
+    /// Bytes in, bytes out: what they mean is the daemon's business.
+    async fn bridge(&self) -> Result<ExitCode, Stop> {
+        let home = self.settings.home()?;
+        let arguments = self.settings.arguments();
+        let stream = daemon::connect(&home, &home.agents(), &arguments).await.map_err(Stop::usage)?;
+        let (mut from, mut to) = stream.into_split();
+        let (mut stdin, mut stdout) = (stdin(), stdout());
+        tokio::select! {
+            _ = copy(&mut stdin, &mut to) => {}
+            _ = copy(&mut from, &mut stdout) => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

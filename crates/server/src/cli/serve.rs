@@ -1,0 +1,163 @@
+//! `steprail serve`: the daemon.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use steprail_engine::{Durability, Engine, Options, Principal, SqliteStore};
+use steprail_mcp::{Settings, ToolNames};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::database::Reach;
+use super::session;
+use super::stop::Stop;
+use super::tools_at::ToolsAt;
+use crate::daemon::{Daemon, Home};
+
+/// Run the daemon: one engine for every client of this machine
+///
+/// Runs that were under way go on by themselves. MCP clients reach it through `steprail mcp`, or over HTTP.
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    pub settings: ServeSettings,
+    /// Serve MCP over HTTP at this address of this machine, under /mcp; port 0 takes any that is free
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+}
+
+/// What a daemon and an embedded server are told.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ServeSettings {
+    /// The data directory; $STEPRAIL_DATA, or steprail in the user's data directory by default
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub tools: ToolsAt,
+    /// Which names of tools are listed; all are understood
+    #[arg(long, value_name = "NAMES", default_value = "underscore")]
+    tool_names: Names,
+    /// Offer tools of the servers as they are, too: a name or a pattern such as `git__*`
+    #[arg(long, value_name = "PATTERN")]
+    expose: Vec<String>,
+    /// Let answers that arrive over MCP decide at gates: for clients that ask a human
+    #[arg(long)]
+    clients_decide: bool,
+    /// What a commit survives
+    #[arg(long, default_value = "full")]
+    durability: Reach,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Names {
+    /// `workflow_start`
+    Underscore,
+    /// `workflows.run`, where there is such a name
+    Dotted,
+    /// Both
+    Both,
+}
+
+impl ServeSettings {
+    pub(super) fn home(&self) -> Result<Home, Stop> {
+        Home::find(self.data.clone()).map_err(Stop::usage)
+    }
+
+    /// The same on the command line of a daemon.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if let Some((option, file)) = self.tools.argument() {
+            let file =
+                std::path::absolute(file).map_or_else(|_| file.to_owned(), |path| path.display().to_string());
+            arguments.extend([option.to_owned(), file]);
+        }
+        for pattern in &self.expose {
+            arguments.extend(["--expose".to_owned(), pattern.clone()]);
+        }
+        if self.clients_decide {
+            arguments.push("--clients-decide".to_owned());
+        }
+        let word =
+            |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let names = word(self.tool_names.to_possible_value());
+        arguments.extend(names.into_iter().flat_map(|names| ["--tool-names".to_owned(), names]));
+        let durability = word(self.durability.to_possible_value());
+        arguments.extend(durability.into_iter().flat_map(|word| ["--durability".to_owned(), word]));
+        arguments
+    }
+
+    /// Takes the database and starts the engine. What the user should know is said on standard error.
+    pub(super) async fn open(&self, home: &Home) -> Result<Daemon, Stop> {
+        home.create().map_err(Stop::usage)?;
+        let named = self.tools.read(Some(home))?;
+        let durability = match self.durability {
+            Reach::Full => Durability::Full,
+            Reach::Process => Durability::Process,
+        };
+        let store = SqliteStore::open(home.database(), &Options { durability, ..Options::default() })?;
+        let tools = named.open(&home.database()).map_err(Stop::usage)?;
+        let warnings = tools.connect().await;
+        let mut err = anstream::stderr();
+        for warning in warnings {
+            writeln!(err, "warning: {warning}")?;
+        }
+        let engine = Engine::builder().store(store).tools(tools.clone()).spawn()?;
+        let tool_names = match self.tool_names {
+            Names::Underscore => ToolNames::Underscore,
+            Names::Dotted => ToolNames::Dotted,
+            Names::Both => ToolNames::Both,
+        };
+        let settings = Settings { tool_names, expose: self.expose.clone() };
+        let owner = Principal::user(session::user());
+        Ok(Daemon::new(engine, tools, settings, owner, self.clients_decide))
+    }
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        session::block_on(async {
+            if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
+                let message =
+                    format!("{address} can be reached from other machines, and nobody would have to sign in");
+                return Err(Stop::usage(message).hint("listen on 127.0.0.1"));
+            }
+            let home = self.settings.home()?;
+            let daemon = self.settings.open(&home).await?;
+            let stop = CancellationToken::new();
+            let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
+            daemon.open_pipes(&home, &stop).map_err(cannot)?;
+            let mut out = anstream::stdout();
+            writeln!(out, "data {}", home.path().display())?;
+            if let Some(address) = self.listen {
+                let address = daemon.open_port(address, &stop).await.map_err(cannot)?;
+                writeln!(out, "mcp http://{address}/mcp")?;
+            }
+            writeln!(out, "ready")?;
+            out.flush()?;
+            wait_for_end().await?;
+            stop.cancel();
+            if let left @ 1.. = daemon.close().await {
+                writeln!(
+                    anstream::stderr(),
+                    "{left} calls were still in flight; the next start deals with them"
+                )?;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Waits until somebody wants the process to end.
+async fn wait_for_end() -> Result<(), Stop> {
+    let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen for signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

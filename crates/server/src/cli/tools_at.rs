@@ -1,0 +1,53 @@
+//! Where the tools of a command are: in a script, at MCP servers that it names, or at those that are configured.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use steprail_mcp::config::Servers;
+
+use super::input;
+use super::session::read_script;
+use super::stop::Stop;
+use crate::daemon::Home;
+use crate::tools::Named;
+
+/// Where tools are, on the command line.
+#[derive(Debug, Clone, Args)]
+#[group(multiple = false)]
+pub(super) struct ToolsAt {
+    /// MCP servers: a config file of your MCP client, such as `.mcp.json`; without it, servers.json in the data directory
+    #[arg(long, value_name = "FILE")]
+    servers: Option<String>,
+    /// Scripted tools instead: a file that says what each does, such as `mail__send: { return: ok, sleep: 1s, fail: 2 }`
+    #[arg(long, value_name = "SCRIPT")]
+    tools: Option<String>,
+}
+
+impl ToolsAt {
+    /// As it is written on a command line.
+    pub(super) fn argument(&self) -> Option<(&'static str, &str)> {
+        let servers = self.servers.as_deref().map(|file| ("--servers", file));
+        servers.or(self.tools.as_deref().map(|file| ("--tools", file)))
+    }
+
+    /// Reads the file, or says what is wrong with it. Without one, the configured servers count, or there are none.
+    pub(super) fn read(&self, home: Option<&Home>) -> Result<Named, Stop> {
+        match (self.argument(), home.map(Home::servers)) {
+            (Some(("--servers", file)), _) => read_servers(file),
+            (Some((_, file)), _) => read_script(file).map(|script| Named::Scripted(Arc::new(script))),
+            (None, Some(configured)) if configured.is_file() => read_servers(&text(&configured)),
+            (None, _) => Ok(Named::None),
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn read_servers(file: &str) -> Result<Named, Stop> {
+    let source = input::read(file)?;
+    let servers = Servers::read(source.text());
+    servers.map(Named::Servers).map_err(|problem| Stop::usage(format!("{file}: {problem}")))
+}

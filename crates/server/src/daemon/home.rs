@@ -1,0 +1,73 @@
+//! The data directory: where a daemon keeps everything.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a socket's path that the system takes.
+const SOCKET_BYTES: usize = 107;
+
+/// A data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Home(PathBuf);
+
+impl Home {
+    /// The directory that was named, or that of the user.
+    pub(crate) fn find(named: Option<PathBuf>) -> Result<Self, String> {
+        let set = |name: &str| {
+            std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from)
+        };
+        let of_user = || {
+            let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
+            data.map(|data| data.join("steprail"))
+        };
+        let found = named.or_else(|| set("STEPRAIL_DATA")).or_else(of_user);
+        let path = found.ok_or("there is no home directory; name a data directory with --data")?;
+        std::path::absolute(&path).map(Self).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Creates it, for its owner alone.
+    pub(crate) fn create(&self) -> Result<(), String> {
+        let told =
+            |error: io::Error| format!("cannot create the data directory {}: {error}", self.0.display());
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(told)?;
+        // Whoever reaches the sockets in it is the owner.
+        std::fs::set_permissions(&self.0, std::fs::Permissions::from_mode(0o700)).map_err(told)?;
+        match self.humans().as_os_str().len() {
+            bytes if bytes > SOCKET_BYTES => Err(format!(
+                "the path {} is too long for a socket; name a shorter data directory with --data",
+                self.0.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.0.join("steprail.db")
+    }
+
+    /// The socket of MCP clients.
+    pub(crate) fn agents(&self) -> PathBuf {
+        self.0.join("agents.sock")
+    }
+
+    /// The socket of the terminal.
+    pub(crate) fn humans(&self) -> PathBuf {
+        self.0.join("human.sock")
+    }
+
+    /// The servers whose tools are called, as MCP clients write them down.
+    pub(crate) fn servers(&self) -> PathBuf {
+        self.0.join("servers.json")
+    }
+
+    /// What a daemon in the background says.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.0.join("daemon.log")
+    }
+}
