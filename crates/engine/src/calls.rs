@@ -4,20 +4,21 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use steprail_core::limits::CANCEL_GRACE_MS;
 use steprail_core::pattern;
-use steprail_core::run::{Failure, FailureKind, Payload};
+use steprail_core::run::{Failure, FailureKind, Payload, Report};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::driver::Message;
 use crate::kernel::{Action, CallId, CallOrder, Request};
+use crate::limits::{PROGRESS_AT_ONCE, PROGRESS_MS};
 use crate::ports::{ArtefactStore, Authorizer, Outcome, ToolCall, ToolCaller};
 
 /// What calls need.
@@ -51,7 +52,8 @@ impl Calls {
         let (ports, ended) = (self.ports.clone(), self.ended.clone());
         self.runtime.spawn(async move {
             let id = order.id;
-            let outcome = CatchPanic(Box::pin(make(&ports, order, token))).await;
+            let reports = Reports::to(id, ended.clone());
+            let outcome = CatchPanic(Box::pin(make(&ports, order, token, reports))).await;
             let request = Request { action: Action::CallEnded { id, outcome }, reply: None };
             // The engine may be gone; then the call counts as lost, which is true.
             let _ = ended.send(Message::Request(request));
@@ -76,7 +78,12 @@ impl Calls {
     }
 }
 
-async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Result<Payload, Failure> {
+async fn make(
+    ports: &Ports,
+    order: CallOrder,
+    token: CancellationToken,
+    reports: Reports,
+) -> Result<Payload, Failure> {
     authorize(ports, &order).await.map_err(|reason| Failure::new(FailureKind::Permission, reason))?;
     let (run, path) = (order.run, order.path.clone());
     let call = ToolCall {
@@ -90,6 +97,8 @@ async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Resu
         deadline: order.deadline,
         persona: order.persona,
         cancelled: token.clone(),
+        resumes: order.resumes,
+        reports,
     };
     let called = async {
         let mut value = ports.tools.call(call).await?;
@@ -105,6 +114,53 @@ async fn make(ports: &Ports, order: CallOrder, token: CancellationToken) -> Resu
         Ok(value)
     };
     until_stopped(called, &token).await.map(Payload::new)
+}
+
+/// Where a call tells how far it is. A clone is the same place.
+#[derive(Clone, Default)]
+pub struct Reports(Option<Arc<Reporter>>);
+
+struct Reporter {
+    call: CallId,
+    sender: Sender<Message>,
+    /// How often progress was told, and when last.
+    told: Mutex<(u32, Option<Instant>)>,
+}
+
+impl Reports {
+    fn to(call: CallId, sender: Sender<Message>) -> Self {
+        Self(Some(Arc::new(Reporter { call, sender, told: Mutex::default() })))
+    }
+
+    /// Tells something. Progress is in the log of its run: what comes too often is left out.
+    pub fn tell(&self, report: Report) {
+        let Some(reporter) = &self.0 else { return };
+        if matches!(report, Report::Progress { .. }) && !reporter.is_time() {
+            return;
+        }
+        let action = Action::CallReported { id: reporter.call, report };
+        // The engine may be gone; then nobody wants to know.
+        let _ = reporter.sender.send(Message::Request(Request { action, reply: None }));
+    }
+}
+
+impl Reporter {
+    fn is_time(&self) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, last) = &mut *told;
+        let early = last.is_some_and(|last| last.elapsed() < Duration::from_millis(PROGRESS_MS));
+        if *count >= PROGRESS_AT_ONCE && early {
+            return false;
+        }
+        (*count, *last) = (*count + 1, Some(Instant::now()));
+        true
+    }
+}
+
+impl std::fmt::Debug for Reports {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Reports")
+    }
 }
 
 /// What the user could call when the run was started and still can.

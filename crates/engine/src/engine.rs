@@ -354,7 +354,19 @@ impl Engine {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        self.decide(run, path, true, by, reason, digest).await
+        self.decide(run, path, true, by, reason, digest, None).await
+    }
+
+    /// Says what a tool wanted to know.
+    pub async fn answer(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        answer: Value,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.decide(run, path, true, by, None, digest, Some(answer)).await
     }
 
     /// Says no at a gate.
@@ -366,9 +378,10 @@ impl Engine {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        self.decide(run, path, false, by, reason, digest).await
+        self.decide(run, path, false, by, reason, digest, None).await
     }
 
+    #[expect(clippy::too_many_arguments, reason = "named by the three that call it")]
     async fn decide(
         &self,
         run: RunId,
@@ -377,10 +390,11 @@ impl Engine {
         by: &Principal,
         reason: Option<String>,
         digest: Option<Hash>,
+        answer: Option<Value>,
     ) -> Result<(), Error> {
         self.authorize(by, Right::Approve)?;
         let (path, by) = (path.to_owned(), by.clone());
-        self.request(Action::Decide { run, path, approved, by, reason, digest }).await.map(drop)
+        self.request(Action::Decide { run, path, approved, by, reason, digest, answer }).await.map(drop)
     }
 
     /// Whether somebody may decide at an open gate; the error says why not.

@@ -34,12 +34,14 @@ pub use error::Error;
 pub use feed::Subscription;
 pub use limits::Limits;
 pub use ports::{
-    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, Outcome, ToolCall, ToolCaller, Tools, Traits,
+    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, Outcome, Reports, Resumes, ToolCall, ToolCaller,
+    Tools, Traits,
 };
 pub use user::User;
 
 pub use steprail_core::run::{
-    Edit, Event, Failure, FailureKind, Intervention, Payload, Resolution, RunStatus,
+    Answered, Edit, Event, Failure, FailureKind, Intervention, Payload, Question, Report, Resolution,
+    RunStatus,
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{

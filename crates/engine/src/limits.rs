@@ -39,3 +39,7 @@ pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
 pub(crate) const SHUTDOWN_MS: u64 = 20_000;
 /// Events that a subscription reads at once.
 pub(crate) const FEED_PAGE: usize = 256;
+/// Reports of progress of one call that are all written; then one per [`PROGRESS_MS`].
+pub(crate) const PROGRESS_AT_ONCE: u32 = 10;
+/// Milliseconds between reports of progress that are written.
+pub(crate) const PROGRESS_MS: u64 = 1_000;

@@ -12,6 +12,8 @@ use steprail_store::{Principal, RunId};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Right;
+pub use crate::calls::Reports;
+pub use crate::kernel::Resumes;
 
 /// A future in a box: what an async method of a port gives back.
 pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
@@ -42,11 +44,16 @@ pub struct ToolCall {
     pub persona: Option<Box<str>>,
     /// Cancelled when the call should stop: its time is up, or its run ended.
     pub cancelled: CancellationToken,
+    /// What it goes on with, if it is not new.
+    pub resumes: Option<Resumes>,
+    /// Where to tell how far it is.
+    pub reports: Reports,
 }
 
 /// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
 /// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
-/// answered with an error.
+/// answered with an error. A tool that asks a human something ends its call with [`Failure::asks`]; the call is made
+/// again with the answer.
 pub trait ToolCaller: Send + Sync {
     /// Makes a call. When `call.cancelled` is cancelled it should end soon; a panic is a failure of the step.
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome>;

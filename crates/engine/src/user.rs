@@ -189,6 +189,17 @@ impl User {
         }
     }
 
+    /// Says what a tool wanted to know.
+    pub async fn answer(
+        &self,
+        run: RunId,
+        path: &str,
+        answer: Value,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.engine.answer(run, path, &self.principal, answer, digest).await
+    }
+
     /// Says what became of a call whose outcome is unknown.
     pub async fn resolve(&self, run: RunId, path: &str, resolution: Resolution) -> Result<(), Error> {
         self.engine.resolve(run, path, resolution, &self.principal).await

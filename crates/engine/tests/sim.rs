@@ -322,7 +322,7 @@ impl Sim {
                     return self.decide_on_something_else(run, &path);
                 }
                 let approved = self.rng.u8(0..4) != 0;
-                Action::Decide { run, path, approved, by, reason: None, digest: None }
+                Action::Decide { run, path, approved, by, reason: None, digest: None, answer: None }
             }
             (_, Phase::Uncertain) => {
                 let resolution = match self.rng.u8(0..4) {
@@ -348,7 +348,15 @@ impl Sim {
     fn decide_on_something_else(&mut self, run: RunId, path: &str) {
         let digest = Some(Hash([7; 32]));
         let by = Principal::user("bob");
-        let action = Action::Decide { run, path: path.to_owned(), approved: true, by, reason: None, digest };
+        let action = Action::Decide {
+            run,
+            path: path.to_owned(),
+            approved: true,
+            by,
+            reason: None,
+            digest,
+            answer: None,
+        };
         if let Some(Ok(_)) = self.ask(action) {
             self.broken.push(format!("{path}: approved by somebody who saw something else"));
         }
@@ -722,9 +730,15 @@ impl Sim {
                 let path = live.path.to_string();
                 let by = Principal::user("bob");
                 let action = match &live.phase {
-                    Phase::Gate { .. } => {
-                        Action::Decide { run, path, approved: true, by, reason: None, digest: None }
-                    }
+                    Phase::Gate { .. } => Action::Decide {
+                        run,
+                        path,
+                        approved: true,
+                        by,
+                        reason: None,
+                        digest: None,
+                        answer: None,
+                    },
                     Phase::Uncertain => {
                         self.uncertain += 1;
                         Action::Resolve { run, path, resolution: Resolution::Retry, by }

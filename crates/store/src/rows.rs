@@ -406,6 +406,9 @@ pub struct Approval {
     pub decided_by: Option<String>,
     /// Why.
     pub reason: Option<String>,
+    /// The JSON Schema of the answer that a tool asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form: Option<Box<RawValue>>,
 }
 
 /// The session of a client, which outlives the process that it began with.

@@ -1,7 +1,7 @@
 //! Events to state: the one fold that deciding, recovery and tests share.
 
 use super::event::Event;
-use super::parts::{Place, ScopeKey, Started, StepRef};
+use super::parts::{Answered, Place, ScopeKey, Started, StepRef};
 use super::state::{Done, Live, Phase, Progress, Run, RunStatus, StepStatus};
 use super::{Failure, Millis};
 use crate::expr::StepIx;
@@ -63,6 +63,7 @@ impl Run {
                 self.edits.remove(&*step.path);
                 self.enter(plan, step, place, phase_of(what), *until);
                 if let Some(live) = self.live.get_mut(&step.n) {
+                    live.task = None;
                     if let (Started::Call { key, claimed, .. }, Kind::Call(call)) =
                         (what, &plan.step(live.step).kind)
                     {
@@ -97,6 +98,7 @@ impl Run {
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.attempt = step.attempt + 1;
                     live.alarm = true;
+                    (live.task, live.asked) = (None, None);
                 }
             }
             Event::StepUncertain { step, .. } => {
@@ -119,9 +121,15 @@ impl Run {
                     live.alarm = until.is_some();
                 }
             }
-            Event::ApprovalRequested { step, digest, until, escalate, .. } => {
+            Event::CallAccepted { step, task } => {
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.task = Some(task.clone());
+                }
+            }
+            Event::ApprovalRequested { step, digest, until, escalate, state, .. } => {
                 self.phase(step.n, Phase::Gate { until: *until, level: 0, digest: *digest });
                 if let Some(live) = self.live.get_mut(&step.n) {
+                    live.asked = state.clone().map(|state| Box::new(Answered { state, answer: None }));
                     live.alarm = until.is_some() || escalate.is_some();
                 }
             }
@@ -132,11 +140,14 @@ impl Run {
                     *so_far = level + 1;
                 }
             }
-            Event::ApprovalGranted { step, .. } => {
+            Event::ApprovalGranted { step, answer, .. } => {
                 self.phase(step.n, Phase::Ready);
                 self.no_alarm(step.n);
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.approved = true;
+                    if let Some(asked) = &mut live.asked {
+                        asked.answer.clone_from(answer);
+                    }
                 }
             }
             Event::ApprovalDenied { step, .. } => {
@@ -184,6 +195,8 @@ impl Run {
                 claim: false,
                 approved: false,
                 key: None,
+                task: None,
+                asked: None,
             };
             self.live.insert(step.n, live);
             self.moving += 1;

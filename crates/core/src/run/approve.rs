@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::decide::{Decided, Decision, Entry, Task};
 use super::event::Event;
-use super::parts::{Started, StepRef};
+use super::parts::{Question, Started, StepRef};
 use super::state::Phase;
 use super::{Failure, FailureKind, Millis, Payload};
-use crate::plan::{Approve, Hash, Kind, OnDeny, Step};
+use crate::plan::{Approve, Call, Hash, Kind, OnDeny, Step};
 use crate::steps::OnTimeout;
 
 /// The reason of a denial that gives none.
@@ -36,6 +36,8 @@ impl Decision<'_> {
             until,
             escalate,
             notify: approve.notify.to_vec(),
+            form: None,
+            state: None,
         });
         Ok(())
     }
@@ -65,8 +67,31 @@ impl Decision<'_> {
             until: None,
             escalate: None,
             notify: Vec::new(),
+            form: None,
+            state: None,
         };
         self.record(event, args);
+        Ok(())
+    }
+
+    /// A tool asks a human before it goes on: a gate in the middle of a call.
+    pub(super) fn gate_within(&mut self, n: u32, question: Question) -> Decided {
+        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+        let tool = self.call_of(n).map(Call::full_name);
+        let bound = Payload::new(json!([question.form, question.state]));
+        let digest = digest(&step, tool.as_deref(), &question.message, Some(&bound));
+        self.emit(Event::ApprovalRequested {
+            step,
+            digest,
+            prompt: question.message,
+            tool: None,
+            args: None,
+            until: None,
+            escalate: None,
+            notify: Vec::new(),
+            form: Some(question.form),
+            state: Some(question.state),
+        });
         Ok(())
     }
 
@@ -86,6 +111,7 @@ impl Decision<'_> {
         by: Box<str>,
         reason: Option<&str>,
         seen: Option<Hash>,
+        answer_given: Option<serde_json::Value>,
     ) -> Decided {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let Some(Phase::Gate { until, digest, .. }) = self.run.live.get(&n).map(|live| &live.phase) else {
@@ -96,7 +122,12 @@ impl Decision<'_> {
             return Ok(());
         }
         if approved {
-            self.emit(Event::ApprovalGranted { step, by: by.clone(), reason: reason.map(Into::into) });
+            self.emit(Event::ApprovalGranted {
+                step,
+                by: by.clone(),
+                reason: reason.map(Into::into),
+                answer: answer_given,
+            });
             if matches!(self.live(n).map(|(_, step)| &step.kind), Some(Kind::Approve(_))) {
                 return self.complete(n, answer(true, Some(&by), reason), None);
             }
@@ -147,6 +178,11 @@ impl Decision<'_> {
     fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> Decided {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
         let scope = live.scope;
+        if live.asked.is_some() {
+            // The tool is told that it gets no answer, and goes on as it sees fit.
+            self.emit(Event::ApprovalDenied { step: step.clone(), by, reason: reason.into() });
+            return self.begin(n);
+        }
         let on_deny = match &spec.kind {
             Kind::Approve(approve) => approve.on_deny,
             _ => OnDeny::Cancel,

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::decide::{Decided, Decision, Entry};
 use super::event::Event;
-use super::parts::Started;
-use super::state::Phase;
+use super::parts::{Report, Started};
+use super::state::{Live, Phase};
 use super::values::Evaluated;
 use super::world::{Admission, Claim, Claimed};
 use super::{Failure, FailureKind, Payload};
@@ -134,10 +134,28 @@ impl Decision<'_> {
             {
                 self.lost(n, error)?;
             }
+            (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) => {
+                self.gate_within(n, *question)?;
+            }
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
             _ => {}
         }
         Ok(())
+    }
+
+    /// A call tells something before it ends.
+    pub(super) fn reported(&mut self, n: u32, attempt: u32, report: Report) {
+        let calling = |live: &&Live| live.attempt == attempt && live.phase == Phase::Calling;
+        let Some(step) = self.run.live.get(&n).filter(calling).and_then(|_| self.run.step_ref(n)) else {
+            return;
+        };
+        self.emit(match report {
+            Report::Progress { progress, total, message } => {
+                Event::StepProgressed { step, progress, total, message }
+            }
+            Report::Task { id } => Event::CallAccepted { step, task: id },
+            Report::ToolChanged { what } => Event::ToolChanged { step, what },
+        });
     }
 
     /// A call that was given up answered. If nobody has said yet what happened, it is no longer unknown.

@@ -82,6 +82,10 @@ impl<'d> Decision<'d> {
         let status = self.run.status;
         match input {
             Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
+            Input::Reported { n, attempt, report } => {
+                self.reported(n, attempt, report);
+                Ok(())
+            }
             Input::AnsweredLate { n, attempt, output } => self.answered_late(n, attempt, output),
             _ if status.is_terminal() => Ok(()),
             Input::Resume { by, force } => self.resume(by, &force),
@@ -93,8 +97,8 @@ impl<'d> Decision<'d> {
             // There is nothing to do but what every decision does in the end.
             Input::Admitted => Ok(()),
             Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
-            Input::Decided { n, approved, by, reason, digest } => {
-                self.decided(n, approved, by, reason.as_deref(), digest)
+            Input::Decided { n, approved, by, reason, digest, answer } => {
+                self.decided(n, approved, by, reason.as_deref(), digest, answer)
             }
             Input::Signalled { event, payload, keep } => self.signalled(event, payload, keep),
             Input::ChildEnded { n, attempt, outcome } => self.child_ended(n, attempt, outcome),
@@ -347,7 +351,8 @@ impl Decision<'_> {
             self.hold(at);
             return Ok(());
         }
-        if step.needs_human && !approved {
+        let asked = self.run.live.get(&at.n()).is_some_and(|live| live.asked.is_some());
+        if step.needs_human && !approved && !asked {
             return self.gate_before(at);
         }
         match &step.kind {

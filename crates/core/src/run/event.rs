@@ -157,6 +157,42 @@ pub enum Event {
         /// The step.
         step: StepRef,
     },
+    /// A call told how far it is.
+    StepProgressed {
+        /// The step.
+        step: StepRef,
+        /// So much.
+        progress: f64,
+        /// Of so much.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<f64>,
+        /// In words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Box<str>>,
+    },
+    /// A call goes on by itself at the tool's server, under a name.
+    CallAccepted {
+        /// The step.
+        step: StepRef,
+        /// The name.
+        task: Box<str>,
+    },
+    /// The engine restarted, and asks for a call that goes on by itself instead of making it again.
+    CallResumed {
+        /// The step.
+        step: StepRef,
+        /// The tool.
+        tool: Box<str>,
+        /// The name that the call goes by.
+        task: Box<str>,
+    },
+    /// A tool is not what it was when the definition was stored.
+    ToolChanged {
+        /// The step.
+        step: StepRef,
+        /// What is different.
+        what: Box<str>,
+    },
     /// A tool is asked whether a call with an unknown outcome took place.
     VerifyStarted {
         /// The step.
@@ -226,6 +262,12 @@ pub enum Event {
         /// Whom to tell.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         notify: Vec<Box<str>>,
+        /// The JSON Schema of the answer that a tool asks for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        form: Option<Value>,
+        /// What the tool wants back with the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<Value>,
     },
     /// A human said yes.
     ApprovalGranted {
@@ -236,6 +278,9 @@ pub enum Event {
         /// Why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Box<str>>,
+        /// What a tool wanted to know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer: Option<Value>,
     },
     /// A human said no, or the time was up.
     ApprovalDenied {
@@ -310,6 +355,10 @@ impl Event {
             Self::UncertaintyResolved { .. } => "uncertainty_resolved",
             Self::CallTimedOut { .. } => "call_timed_out",
             Self::CallAbandoned { .. } => "call_abandoned",
+            Self::StepProgressed { .. } => "step_progressed",
+            Self::CallAccepted { .. } => "call_accepted",
+            Self::CallResumed { .. } => "call_resumed",
+            Self::ToolChanged { .. } => "tool_changed",
             Self::VerifyStarted { .. } => "verify_started",
             Self::LateResult { .. } => "late_result",
             Self::KeyAwaited { .. } => "key_awaited",
@@ -354,6 +403,10 @@ impl Event {
             | Self::UncertaintyResolved { step, .. }
             | Self::CallTimedOut { step, .. }
             | Self::CallAbandoned { step, .. }
+            | Self::StepProgressed { step, .. }
+            | Self::CallAccepted { step, .. }
+            | Self::CallResumed { step, .. }
+            | Self::ToolChanged { step, .. }
             | Self::VerifyStarted { step, .. }
             | Self::LateResult { step, .. }
             | Self::KeyAwaited { step, .. }

@@ -6,6 +6,8 @@ use crate::expr::EvalError;
 use crate::limits;
 pub use crate::spec::retry::FailureKind;
 
+use super::parts::Question;
+
 /// Why a step or a run failed. Retry policies match the kind, never the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -22,6 +24,9 @@ pub struct Failure {
     /// The step that failed first, where this one only failed with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Box<str>>,
+    /// What the tool asks a human before it goes on: then it has not failed, unless nobody can be asked.
+    #[serde(skip)]
+    pub question: Option<Box<Question>>,
 }
 
 impl Failure {
@@ -33,7 +38,7 @@ impl Failure {
             message.truncate(end.unwrap_or_default());
             message.push('…');
         }
-        Self { kind, code: None, message: message.into(), transient: false, step: None }
+        Self { kind, code: None, message: message.into(), transient: false, step: None, question: None }
     }
 
     /// With the name of the rule that was broken.
@@ -41,6 +46,13 @@ impl Failure {
     pub fn code(mut self, code: &str) -> Self {
         self.code = Some(code.into());
         self
+    }
+
+    /// A tool that asks a human something before it goes on.
+    pub fn asks(question: Question) -> Self {
+        let message = format!("the tool asks: {}", question.message);
+        let question = Some(Box::new(question));
+        Self { question, ..Self::new(FailureKind::ToolError, message) }
     }
 
     /// Marked as passing: worth another attempt.

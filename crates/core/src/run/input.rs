@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::parts::Report;
 use super::{AlarmKind, Failure, Payload};
 use crate::plan::Hash;
 
@@ -18,6 +19,15 @@ pub enum Input {
         attempt: u32,
         /// How.
         outcome: Result<Payload, Failure>,
+    },
+    /// A call tells something before it ends.
+    Reported {
+        /// The execution.
+        n: u32,
+        /// The attempt.
+        attempt: u32,
+        /// What.
+        report: Report,
     },
     /// A call that was given up answered after all.
     AnsweredLate {
@@ -49,6 +59,8 @@ pub enum Input {
         reason: Option<Box<str>>,
         /// What the decision is bound to, as the decider saw it.
         digest: Option<Hash>,
+        /// What a tool wanted to know.
+        answer: Option<Value>,
     },
     /// An event arrived for a run.
     Signalled {

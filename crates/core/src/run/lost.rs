@@ -11,12 +11,21 @@ use crate::limits;
 use crate::plan::{BackoffKind, Call, RetryPolicy, Verify};
 use crate::spec::policy::{Effects, OnUncertain};
 
+/// The code of a call that was lost because the engine was started anew.
+pub const RESTARTED: &str = "restarted";
+
 impl Decision<'_> {
     /// The outcome of a call is unknown: it timed out, the connection was lost, or the engine died.
     pub(super) fn lost(&mut self, n: u32, error: Failure) -> Decided {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let crate::plan::Kind::Call(call) = &step.kind else { return self.fail_attempt(n, error) };
         let attempt = live.attempt;
+        if let (Some(task), Some(RESTARTED), Some(step)) =
+            (live.task.clone(), error.code.as_deref(), self.run.step_ref(n))
+        {
+            self.emit(Event::CallResumed { step, tool: call.full_name(), task });
+            return Ok(());
+        }
         let left = |attempts: u32| attempt < attempts;
         if let Some(verify) = &call.verify {
             return self.ask_verify(n, verify, error);

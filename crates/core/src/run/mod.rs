@@ -35,7 +35,11 @@ pub use decide::decide;
 pub use event::Event;
 pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
-pub use parts::{AlarmKind, Next, Parent, PauseReason, Place, Resolved, ScopeKey, Started, StepRef};
+pub use lost::RESTARTED;
+pub use parts::{
+    AlarmKind, Answered, Next, Parent, PauseReason, Place, Question, Report, Resolved, ScopeKey, Started,
+    StepRef,
+};
 pub use payload::{Payload, is_deeper};
 pub use state::{Live, Phase, Run, RunStatus, StepStatus};
 pub use world::{Admission, Child, Claim, Claimed, Record, Traits, World, WorldError};

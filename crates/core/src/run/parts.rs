@@ -195,3 +195,47 @@ impl AlarmKind {
             .find(|kind| kind.word() == word)
     }
 }
+
+/// What a tool asks a human in the middle of its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The question.
+    pub message: Box<str>,
+    /// The JSON Schema of the answer: a map of plain values.
+    pub form: Value,
+    /// What the tool wants back with the answer.
+    pub state: Value,
+}
+
+/// What became of a question: the tool goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// What the tool wants back.
+    pub state: Value,
+    /// The answer; none if the human refuses to give one.
+    pub answer: Option<Value>,
+}
+
+/// What a call tells before it ends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// How far it is.
+    Progress {
+        /// So much.
+        progress: f64,
+        /// Of so much.
+        total: Option<f64>,
+        /// In words.
+        message: Option<Box<str>>,
+    },
+    /// It goes on by itself on the other side, under this name: after a restart it can be asked for there.
+    Task {
+        /// The name.
+        id: Box<str>,
+    },
+    /// The tool is not what it was when the definition was stored.
+    ToolChanged {
+        /// What is different.
+        what: Box<str>,
+    },
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::parts::{PauseReason, ScopeKey, StepRef};
+use super::parts::{Answered, PauseReason, ScopeKey, StepRef};
 use super::{Failure, Millis};
 use crate::expr::StepIx;
 
@@ -175,6 +175,10 @@ pub struct Live {
     pub approved: bool,
     /// The idempotency key that its call was made with, where the definition has a template for it.
     pub key: Option<Box<str>>,
+    /// The name that its call goes by at the tool's server.
+    pub task: Option<Box<str>>,
+    /// What its tool asked, and what a human said.
+    pub asked: Option<Box<Answered>>,
 }
 
 /// What an execution is doing.

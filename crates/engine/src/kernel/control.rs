@@ -15,11 +15,18 @@ type Answered = Result<Result<Answer, Error>, StoreError>;
 impl Kernel {
     pub(super) fn control(&mut self, action: &Action, now: Millis, done: &mut Done) -> Answered {
         match action {
-            Action::Decide { run, path, approved, by, reason, digest } => {
+            Action::Decide { run, path, approved, by, reason, digest, answer } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 self.decide_gate(
                     key,
-                    &Decision { path, approved: *approved, by, reason: reason.as_deref(), digest: *digest },
+                    &Decision {
+                        path,
+                        approved: *approved,
+                        by,
+                        reason: reason.as_deref(),
+                        digest: *digest,
+                        answer: answer.as_ref(),
+                    },
                     now,
                     done,
                 )
@@ -141,7 +148,11 @@ impl Kernel {
             by: decision.by.id.as_str().into(),
             reason: decision.reason.map(Into::into),
             digest: decision.digest,
+            answer: decision.answer.cloned(),
         };
+        if let Some(error) = decision.answer.and_then(|answer| too_much("an answer", answer)) {
+            return Ok(Err(error));
+        }
         if self.input(key, input, now, done)? {
             return Ok(Ok(Answer::Done));
         }
@@ -309,6 +320,7 @@ struct Decision<'d> {
     by: &'d Principal,
     reason: Option<&'d str>,
     digest: Option<Hash>,
+    answer: Option<&'d Value>,
 }
 
 /// Who may decide: never an agent, not the one who started the run unless the gate allows it, and only those

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use steprail_core::plan::Kind;
 use steprail_core::run::{
-    Event, Failure, FailureKind, Input, Millis, Payload, Phase, Record, Run, RunStatus, Started,
+    Answered, Event, Failure, FailureKind, Input, Millis, Payload, Phase, Record, Report, Run, RunStatus,
+    Started,
 };
 use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
 
@@ -53,6 +54,17 @@ pub struct CallOrder {
     pub deadline: Option<Millis>,
     /// A role for the tool to take.
     pub persona: Option<Box<str>>,
+    /// What it goes on with, if it is not new.
+    pub resumes: Option<Resumes>,
+}
+
+/// What a call goes on with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resumes {
+    /// A call that goes on by itself at the tool's server, under this name: ask for it there.
+    Task(Box<str>),
+    /// A call whose tool asked something.
+    Answer(Box<Answered>),
 }
 
 /// What the end of a run is for the step that waits for it.
@@ -130,6 +142,7 @@ impl Kernel {
             Event::VerifyStarted { step, tool, args, until } => {
                 (step, tool, args.to_string().into(), *until, true)
             }
+            Event::CallResumed { step, tool, task } => (step, tool, task.clone(), None, false),
             _ => return,
         };
         let Some(live) = entry.run.live().get(&step.n) else { return };
@@ -139,6 +152,11 @@ impl Kernel {
         }
         let persona = match &entry.compiled.plan.step(live.step).kind {
             Kind::Call(call) => call.persona.clone(),
+            _ => None,
+        };
+        let resumes = match (&record.event, &live.asked) {
+            (Event::CallResumed { task, .. }, _) => Some(Resumes::Task(task.clone())),
+            (_, Some(asked)) if !is_probe => Some(Resumes::Answer(asked.clone())),
             _ => None,
         };
         let id = self.flights.depart(Flight {
@@ -160,6 +178,7 @@ impl Kernel {
             key: idempotency,
             deadline,
             persona,
+            resumes,
         })));
     }
 
@@ -185,6 +204,24 @@ impl Kernel {
             (false, _) => return Ok(()),
         };
         self.input(run, input, now, done).map(drop)
+    }
+
+    /// A call tells something before it ends, if its step still waits for it.
+    pub(super) fn call_reported(
+        &mut self,
+        id: CallId,
+        report: &Report,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        match self.flights.get(id).cloned() {
+            Some(Flight { run, n, attempt, probe: false, .. })
+                if self.flights.call_of(run, n) == Some(id) =>
+            {
+                self.input(run, Input::Reported { n, attempt, report: report.clone() }, now, done).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn notice(&self, key: RunKey, record: &Record) -> Option<Notice> {

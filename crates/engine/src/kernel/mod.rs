@@ -15,7 +15,7 @@ mod start;
 mod world;
 
 pub use definitions::Compiled;
-pub use effects::{CallId, CallOrder, Effect};
+pub use effects::{CallId, CallOrder, Effect, Resumes};
 pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -294,6 +294,9 @@ impl Kernel {
             Action::Start(start) => self.start(start, now),
             Action::CallEnded { id, outcome } => {
                 self.call_ended(*id, outcome, now, done).map(|()| Ok(Answer::Done))
+            }
+            Action::CallReported { id, report } => {
+                self.call_reported(*id, report, now, done).map(|()| Ok(Answer::Done))
             }
             Action::FireAlarms => self.fire_alarms(now, done).map(|()| Ok(Answer::Done)),
             Action::Recover { after, interrupt } => {

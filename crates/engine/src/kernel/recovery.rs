@@ -1,6 +1,6 @@
 //! After a restart: every run goes on where its log ends. Alarms fire here too: waking up is waking up.
 
-use steprail_core::run::{Failure, FailureKind, Input, Millis};
+use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED};
 use steprail_store::{Alarm, RunKey, StoreError};
 
 use super::request::Interrupt;
@@ -38,6 +38,7 @@ impl Kernel {
         let lost = calls.into_iter().filter(|(n, _)| self.flights.call_of(key, *n).is_none());
         for (n, attempt) in lost.collect::<Vec<_>>() {
             let error = Failure::new(FailureKind::Lost, "the engine stopped while the call was in flight");
+            let error = error.code(RESTARTED);
             self.input(key, Input::CallEnded { n, attempt, outcome: Err(error) }, now, done)?;
         }
         self.input(key, Input::Admitted, now, done).map(drop)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Failure, Intervention, Millis, Payload, Resolution, RunStatus};
+use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
 use steprail_store::{Principal, Purged, RunId, RunKey, Schedule, Session};
 use tokio::sync::oneshot;
 
@@ -81,6 +81,13 @@ pub enum Action {
         /// How.
         outcome: Result<Payload, Failure>,
     },
+    /// A call tells something before it ends.
+    CallReported {
+        /// Which.
+        id: CallId,
+        /// What.
+        report: Report,
+    },
     /// Fires the alarms whose time has come.
     FireAlarms,
     /// Picks up runs after a restart.
@@ -129,6 +136,8 @@ pub enum Action {
         reason: Option<String>,
         /// What the decider saw.
         digest: Option<Hash>,
+        /// What a tool wanted to know.
+        answer: Option<Value>,
     },
     /// Answers whether somebody may decide at an open gate.
     MayDecide {

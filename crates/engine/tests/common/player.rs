@@ -175,6 +175,7 @@ impl Player {
                 by: Principal::user(by),
                 reason: decision.reason.clone(),
                 digest: None,
+                answer: None,
             });
             if let Some(fault) = handled.fault {
                 return Err(format!("a fault: {fault}"));

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use steprail_core::run::{
-    Edit, Event, Failure, FailureKind, Intervention, Next, Payload, Resolution, Started,
+    Edit, Event, Failure, FailureKind, Intervention, Next, Payload, Question, Report, Resolution, Started,
 };
 use steprail_core::spec::value::Period;
-use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, StartOf, StartRun};
+use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, Resumes, StartOf, StartRun};
 use steprail_engine::{Error, Limits, Principal, RunId, Traits};
 use steprail_store::sqlite::SqliteStore;
 
@@ -81,8 +81,15 @@ impl Scenario {
                 self.told(answer.as_ref());
                 vec![handled]
             }
-            "done" | "fail" => match self.bench.call_at(first) {
+            "done" | "fail" | "asks" | "task" | "progress" => match self.bench.call_at(first) {
                 Some(id) if word == "done" => vec![self.bench.end_call(id, Ok(json(second)))],
+                Some(id) if word == "asks" => vec![self.bench.end_call(id, Err(question(second)))],
+                Some(id) if word != "fail" => {
+                    let (answer, handled) =
+                        self.bench.ask(Action::CallReported { id, report: report(word, second) });
+                    self.told(answer.as_ref());
+                    vec![handled]
+                }
                 Some(id) => vec![self.bench.end_call(id, Err(failure(second)))],
                 None => {
                     writeln!(self.out, "  NO CALL").expect("text");
@@ -145,6 +152,16 @@ impl Scenario {
                 },
                 reason: None,
                 digest: None,
+                answer: None,
+            },
+            "answer" => Action::Decide {
+                run,
+                path,
+                approved: true,
+                by: Principal::user("lea"),
+                reason: None,
+                digest: None,
+                answer: Some(json(second)),
             },
             "cancel" => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
             "pause" => Action::Pause { run, by: by.id },
@@ -200,9 +217,14 @@ impl Scenario {
                 Effect::Call(order) => {
                     let again =
                         if order.attempt > 1 { format!(" ({})", order.attempt) } else { String::new() };
+                    let goes_on = match &order.resumes {
+                        None => String::new(),
+                        Some(Resumes::Task(task)) => format!(" (asks for {task})"),
+                        Some(Resumes::Answer(said)) => format!(" (with {} {:?})", said.state, said.answer),
+                    };
                     writeln!(
                         self.out,
-                        "    call {}{again}: {} {}",
+                        "    call {}{again}: {} {}{goes_on}",
                         order.path,
                         order.tool,
                         order.args.json()
@@ -278,6 +300,23 @@ fn failure(text: &str) -> Failure {
     Failure::new(kind, message)
 }
 
+/// `asks deploy Which region?`: what a tool wants to know.
+fn question(text: &str) -> Failure {
+    let form = serde_json::json!({ "type": "object", "properties": { "region": { "type": "string" } } });
+    Failure::asks(Question { message: text.into(), form, state: "s-1".into() })
+}
+
+/// `task export T-7`, `progress export 2/5 reading`
+fn report(word: &str, text: &str) -> Report {
+    if word == "task" {
+        return Report::Task { id: text.into() };
+    }
+    let (numbers, message) = text.split_once(' ').unwrap_or((text, ""));
+    let (progress, total) = numbers.split_once('/').unwrap_or((numbers, ""));
+    let message = (!message.is_empty()).then(|| message.into());
+    Report::Progress { progress: progress.parse().expect("a number"), total: total.parse().ok(), message }
+}
+
 fn describe(event: &Event) -> String {
     let mut out = event.word().to_owned();
     if let Some(step) = event.step() {
@@ -318,6 +357,10 @@ fn describe(event: &Event) -> String {
         Event::RunCancelled { reason, .. } => reason.to_string(),
         Event::RunPaused { reason, .. } => format!("{reason:?}"),
         Event::SignalReceived { event, .. } => event.to_string(),
+        Event::StepProgressed { progress, total, message, .. } => {
+            format!("{progress} of {total:?}: {}", message.as_deref().unwrap_or_default())
+        }
+        Event::CallAccepted { task, .. } | Event::CallResumed { task, .. } => format!("as {task}"),
         _ => return out,
     };
     write!(out, " {extra}").expect("text");

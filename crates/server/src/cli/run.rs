@@ -63,7 +63,8 @@ impl Run {
         if calls && matches!(tools, Named::None) {
             let place = home.map(|home| home.servers().display().to_string()).unwrap_or_default();
             let message = "the definition calls tools, and no servers are configured";
-            return Err(Stop::usage(message).hint(format!("name a config file with --servers, or put one at {place}")));
+            return Err(Stop::usage(message)
+                .hint(format!("name a config file with --servers, or put one at {place}")));
         }
         let start = Start::file(source.name(), source.text(), Principal::user(session::user()));
         let start = start.inputs(self.inputs(&plan));

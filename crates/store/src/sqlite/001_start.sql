@@ -219,6 +219,7 @@ CREATE TABLE approvals (
     decided_at   INTEGER,
     decided_by   TEXT,
     reason       TEXT,
+    form_json    TEXT,
     CHECK ((decided_at IS NULL) = (status = 'open'))
 ) STRICT;
 

@@ -149,7 +149,7 @@ impl Rows<'_> {
                 }
                 Ok(())
             }
-            Event::ApprovalGranted { step, by, reason } => {
+            Event::ApprovalGranted { step, by, reason, .. } => {
                 self.status(step, "ready", None, None)?;
                 self.answer(step, "approved", Some(by), reason.as_deref())
             }
@@ -179,6 +179,7 @@ impl Rows<'_> {
                     | Event::StepUncertain { .. }
                     | Event::CallTimedOut { .. }
                     | Event::VerifyStarted { .. }
+                    | Event::ApprovalRequested { .. }
                     | Event::ApprovalGranted { .. }
                     | Event::ApprovalDenied { .. }
             );
@@ -313,12 +314,14 @@ impl Rows<'_> {
     }
 
     fn ask(&self, record: &Record, args: Option<&str>) -> Result<(), StoreError> {
-        let Event::ApprovalRequested { step, digest, prompt, tool, until, notify, .. } = &record.event else {
+        let Event::ApprovalRequested { step, digest, prompt, tool, until, notify, form, .. } = &record.event
+        else {
             return Ok(());
         };
         let sql = "INSERT INTO approvals
-                   (run_id, n, path, status, digest, prompt, tool, args_json, notify_json, requested_at, expires_at)
-                   VALUES (?1, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+                   (run_id, n, path, status, digest, prompt, tool, args_json, notify_json, requested_at, expires_at,
+                    form_json)
+                   VALUES (?1, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
         self.store.connection.prepare_cached(sql)?.execute(params![
             self.run.0,
             step.n,
@@ -329,7 +332,8 @@ impl Rows<'_> {
             args,
             serde_json::to_string(notify)?,
             self.now,
-            until
+            until,
+            form.as_ref().map(serde_json::Value::to_string)
         ])?;
         Ok(())
     }

@@ -102,7 +102,7 @@ pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
 }
 
 pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool, a.args_json,
-    a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason";
+    a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json";
 
 pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
     Ok(Approval {
@@ -119,6 +119,7 @@ pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
         decided_at: row.get(10)?,
         decided_by: row.get(11)?,
         reason: row.get(12)?,
+        form: raw(row, 13)?,
     })
 }
 
