@@ -52,7 +52,7 @@ impl Calls {
         let (ports, ended) = (self.ports.clone(), self.ended.clone());
         self.runtime.spawn(async move {
             let id = order.id;
-            let reports = Reports::to(id, ended.clone());
+            let reports = Reports::to_log(id, ended.clone());
             let outcome = CatchPanic(Box::pin(make(&ports, order, token, reports))).await;
             let request = Request { action: Action::CallEnded { id, outcome }, reply: None };
             // The engine may be gone; then the call counts as lost, which is true.
@@ -116,43 +116,48 @@ async fn make(
     until_stopped(called, &token).await.map(Payload::new)
 }
 
-/// Where a call tells how far it is. A clone is the same place.
+/// Where a call tells how far it is. A clone is the same place; the default is nowhere.
 #[derive(Clone, Default)]
-pub struct Reports(Option<Arc<Reporter>>);
-
-struct Reporter {
-    call: CallId,
-    sender: Sender<Message>,
-    /// How often progress was told, and when last.
-    told: Mutex<(u32, Option<Instant>)>,
-}
+pub struct Reports(Option<Arc<dyn Fn(Report) + Send + Sync>>);
 
 impl Reports {
-    fn to(call: CallId, sender: Sender<Message>) -> Self {
-        Self(Some(Arc::new(Reporter { call, sender, told: Mutex::default() })))
+    /// A place that takes every report.
+    pub fn new(take: impl Fn(Report) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(take)))
     }
 
-    /// Tells something. Progress is in the log of its run: what comes too often is left out.
+    /// Tells something.
     pub fn tell(&self, report: Report) {
-        let Some(reporter) = &self.0 else { return };
-        if matches!(report, Report::Progress { .. }) && !reporter.is_time() {
-            return;
+        if let Some(take) = &self.0 {
+            take(report);
         }
-        let action = Action::CallReported { id: reporter.call, report };
-        // The engine may be gone; then nobody wants to know.
-        let _ = reporter.sender.send(Message::Request(Request { action, reply: None }));
+    }
+
+    /// The log of the call's run. Progress that comes too often is left out.
+    fn to_log(call: CallId, sender: Sender<Message>) -> Self {
+        let pace = Mutex::<Pace>::default();
+        Self::new(move |report| {
+            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            if !matches!(report, Report::Progress { .. }) || pace.is_time() {
+                let action = Action::CallReported { id: call, report };
+                // The engine may be gone; then nobody wants to know.
+                let _ = sender.send(Message::Request(Request { action, reply: None }));
+            }
+        })
     }
 }
 
-impl Reporter {
-    fn is_time(&self) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, last) = &mut *told;
-        let early = last.is_some_and(|last| last.elapsed() < Duration::from_millis(PROGRESS_MS));
-        if *count >= PROGRESS_AT_ONCE && early {
+/// How often progress was told, and when last.
+#[derive(Default)]
+struct Pace(u32, Option<Instant>);
+
+impl Pace {
+    fn is_time(&mut self) -> bool {
+        let early = self.1.is_some_and(|last| last.elapsed() < Duration::from_millis(PROGRESS_MS));
+        if self.0 >= PROGRESS_AT_ONCE && early {
             return false;
         }
-        (*count, *last) = (*count + 1, Some(Instant::now()));
+        *self = Self(self.0 + 1, Some(Instant::now()));
         true
     }
 }

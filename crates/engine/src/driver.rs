@@ -18,6 +18,7 @@ use crate::limits::{BATCH, FAULT_DELAY_MS, SHUTDOWN_MS};
 use crate::ports::Notifier;
 
 /// What reaches the thread.
+#[expect(clippy::large_enum_variant, reason = "nearly every message is a request")]
 pub(crate) enum Message {
     /// Something to do.
     Request(Request),

@@ -94,7 +94,7 @@ impl Start {
     }
 
     /// One call of a tool: a run of one step. A call whose outcome is unknown fails; nobody is asked.
-    pub fn call(tool: &str, args: Value, principal: Principal) -> Self {
+    pub fn call(tool: &str, args: &Value, principal: Principal) -> Self {
         let steps =
             json!([{ "id": "call", "tool": tool, "args": "{{inputs.args}}", "on_uncertain": "fail" }]);
         let inputs = json!({ "args": { "type": "object" } });
@@ -514,7 +514,7 @@ impl Engine {
 
     /// Keeps the session of a client, so that it outlives this process.
     pub async fn keep_session(&self, session: Session) -> Result<(), Error> {
-        self.request(Action::PutSession(session)).await.map(drop)
+        self.request(Action::PutSession(Box::new(session))).await.map(drop)
     }
 
     /// Forgets a session.

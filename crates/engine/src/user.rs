@@ -92,7 +92,7 @@ impl User {
     }
 
     /// Calls a tool. The call is a run of one step: it is authorised, checked, bounded and recorded as a step is.
-    pub async fn call_tool(&self, tool: &str, args: Value) -> Result<RunHandle, Error> {
+    pub async fn call_tool(&self, tool: &str, args: &Value) -> Result<RunHandle, Error> {
         self.engine.start(Start::call(tool, args, self.principal.clone())).await
     }
 
@@ -183,9 +183,10 @@ impl User {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        match approved {
-            true => self.engine.approve(run, path, &self.principal, reason, digest).await,
-            false => self.engine.deny(run, path, &self.principal, reason, digest).await,
+        if approved {
+            self.engine.approve(run, path, &self.principal, reason, digest).await
+        } else {
+            self.engine.deny(run, path, &self.principal, reason, digest).await
         }
     }
 

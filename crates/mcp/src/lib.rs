@@ -9,4 +9,4 @@ pub mod names;
 mod server;
 
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
-pub use server::{Identify, Server, Settings, ToolNames, offered, router};
+pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};

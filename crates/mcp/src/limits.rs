@@ -6,6 +6,12 @@ pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 pub const IDLE_SECS: u64 = 60;
 /// Seconds that a call may take in all, however much it reports.
 pub const CALL_SECS: u64 = 24 * 3600;
+/// Milliseconds between questions for a task: at least, and at most.
+pub const TASK_POLL_MS: (u64, u64) = (100, 10_000);
+/// Questions for a task that may fail one after another.
+pub const POLL_TRIES: u32 = 10;
+/// Calls whose tools wait for an answer on an open connection.
+pub const HELD_CALLS: usize = 1_000;
 /// Seconds that a server has to answer the first time.
 pub const CONNECT_SECS: u64 = 30;
 /// Attempts to reach a server before it is parked.
@@ -40,7 +46,7 @@ pub const ASK_SECS: u64 = 40;
 /// Milliseconds after which a client should ask for a task again: one under way, and one that waits for somebody.
 pub const POLL_MS: u64 = 2_000;
 /// See [`POLL_MS`].
-pub const POLL_PAUSED_MS: u64 = 10_000;
+pub const POLL_PAUSED_MS: u64 = 5_000;
 /// Seconds of silence after which a client that waits is told that the run is still under way.
 pub const HEARTBEAT_SECS: u64 = 5;
 /// Steps of a run that an answer shows: the last ones.

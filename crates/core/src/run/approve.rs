@@ -75,8 +75,8 @@ impl Decision<'_> {
     }
 
     /// A tool asks a human before it goes on: a gate in the middle of a call.
-    pub(super) fn gate_within(&mut self, n: u32, question: Question) -> Decided {
-        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+    pub(super) fn gate_within(&mut self, n: u32, question: Question) {
+        let Some(step) = self.run.step_ref(n) else { return };
         let tool = self.call_of(n).map(Call::full_name);
         let bound = Payload::new(json!([question.form, question.state]));
         let digest = digest(&step, tool.as_deref(), &question.message, Some(&bound));
@@ -92,7 +92,6 @@ impl Decision<'_> {
             form: Some(question.form),
             state: Some(question.state),
         });
-        Ok(())
     }
 
     fn deadline(&self, step: crate::expr::StepIx) -> Option<Millis> {

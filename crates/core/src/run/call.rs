@@ -135,7 +135,7 @@ impl Decision<'_> {
                 self.lost(n, error)?;
             }
             (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) => {
-                self.gate_within(n, *question)?;
+                self.gate_within(n, *question);
             }
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
             _ => {}

@@ -105,7 +105,7 @@ pub enum Action {
         name: String,
     },
     /// Stores the session of a client.
-    PutSession(Session),
+    PutSession(Box<Session>),
     /// Takes a session away.
     DropSession {
         /// Its id.

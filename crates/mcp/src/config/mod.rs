@@ -29,6 +29,8 @@ pub struct Entry {
     pub road: Road,
     /// How long a call may be silent, where its step says nothing.
     pub timeout: Option<Duration>,
+    /// Whether its tools may ask a human in the middle of a call.
+    pub elicitation: bool,
     /// Tools that are used; all if there are none.
     pub include: Vec<String>,
     /// Tools that are not used.
@@ -97,6 +99,8 @@ struct Written {
     disabled: bool,
     enabled: Option<bool>,
     #[serde(default)]
+    elicitation: bool,
+    #[serde(default)]
     include_tools: Vec<String>,
     #[serde(default)]
     exclude_tools: Vec<String>,
@@ -141,6 +145,7 @@ impl Servers {
         }
         Ok(Some(Entry {
             timeout: written.timeout.map(Duration::from_millis),
+            elicitation: written.elicitation,
             include: written.include_tools.clone(),
             exclude: written.exclude_tools.clone(),
             road: road(written)?,

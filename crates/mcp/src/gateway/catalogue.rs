@@ -94,10 +94,10 @@ impl ToolInfo {
         }
     }
 
-    /// The tool as we offer it to our own clients: under its name here.
-    pub(crate) fn as_mcp(&self) -> Tool {
+    /// The tool as we offer it to our own clients, under a name of ours.
+    pub(crate) fn as_mcp(&self, name: &str) -> Tool {
         let mut tool = self.described.clone();
-        tool.name = self.name.clone().into();
+        tool.name = name.to_owned().into();
         tool
     }
 

@@ -3,21 +3,23 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion};
+use rmcp::model::ProtocolVersion;
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RoleClient, RunningService,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, ToolInfo};
 use super::child::{Process, Program, Words};
+use super::listener::Listener;
 use crate::config::{Entry, Road, Text, Variables};
 use crate::limits::{ANSWER_BYTES, ATTEMPTS, BACKOFF_MS, CONNECT_SECS, PARKED_SECS, STEADY_SECS};
 
@@ -32,6 +34,8 @@ pub(super) struct Line {
     records: Option<PathBuf>,
     state: Mutex<State>,
     words: Words,
+    /// Whether the server is known to begin connections as older revisions do.
+    is_older: AtomicBool,
 }
 
 #[derive(Default)]
@@ -48,12 +52,18 @@ struct State {
 /// A connection that is up.
 pub(super) struct Connection {
     pub peer: Peer<RoleClient>,
-    pub catalogue: Catalogue,
+    /// What the server says on its own.
+    pub listener: Listener,
+    catalogue: RwLock<Arc<Catalogue>>,
+    /// What makes a catalogue of a list of tools.
+    naming: (String, Entry),
+    /// One call at a time, where questions could not be told apart otherwise.
+    turns: Option<Arc<Semaphore>>,
     /// Cancelled when the other side is gone.
     pub lost: CancellationToken,
     opened: Instant,
     process: Option<Process>,
-    service: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
+    service: Mutex<Option<RunningService<RoleClient, Listener>>>,
 }
 
 /// How a server is doing.
@@ -72,6 +82,28 @@ pub enum Health {
 impl Connection {
     fn is_up(&self) -> bool {
         !self.lost.is_cancelled() && !self.peer.is_transport_closed()
+    }
+
+    /// The tools, as they were last listed.
+    pub(super) fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A tool. If the server has said that it has others now, or there is none of this name, they are listed again.
+    pub(super) async fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
+        let known = self.catalogue().tools.get(name).cloned();
+        if known.is_some() && !self.listener.take_stale() {
+            return known;
+        }
+        let Ok(tools) = self.peer.list_all_tools().await else { return known };
+        let catalogue = Arc::new(Catalogue::new(&self.naming.0, &self.naming.1, tools));
+        *self.catalogue.write().unwrap_or_else(PoisonError::into_inner) = catalogue.clone();
+        catalogue.tools.get(name).cloned()
+    }
+
+    /// Waits until a call may be sent.
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.turns.clone()?.acquire_owned().await.ok()
     }
 
     /// Closes the connection, and ends the process.
@@ -103,6 +135,7 @@ impl Line {
             records,
             state: Mutex::default(),
             words: Words::default(),
+            is_older: AtomicBool::new(false),
         }
     }
 
@@ -197,10 +230,29 @@ impl Line {
     }
 
     async fn connect(&self) -> Result<Connection, String> {
-        let lifecycle = ClientLifecycleMode::Auto {
+        match self.greet(self.lifecycle()).await {
+            Err(Greeting::Older) => {
+                self.is_older.store(true, Ordering::Relaxed);
+                self.greet(self.lifecycle()).await.map_err(Greeting::reason)
+            }
+            greeted => greeted.map_err(Greeting::reason),
+        }
+    }
+
+    /// How a connection begins: as servers do today, unless this one is known not to.
+    fn lifecycle(&self) -> ClientLifecycleMode {
+        if self.is_older.load(Ordering::Relaxed) {
+            return ClientLifecycleMode::Initialize;
+        }
+        ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
-        };
+        }
+    }
+
+    async fn greet(&self, lifecycle: ClientLifecycleMode) -> Result<Connection, Greeting> {
+        let listener = Listener::new(self.entry.elicitation);
+        let us = || listener.clone();
         let (service, process) = match &self.entry.road {
             Road::Child { .. } => {
                 let program = self.program()?;
@@ -210,7 +262,7 @@ impl Line {
                 // Something that it started may hold its output: then no end of it is ever read.
                 let served = tokio::select! {
                     served = us().serve_with_lifecycle((stdout, stdin), lifecycle) => served,
-                    () = process.ended.cancelled() => return Err(ENDED.to_owned()),
+                    () = process.ended.cancelled() => return Err(ENDED.to_owned().into()),
                 };
                 (served.map_err(|error| plainly(&error))?, Some(process))
             }
@@ -223,9 +275,16 @@ impl Line {
         let tools =
             service.list_all_tools().await.map_err(|error| format!("it does not list its tools: {error}"))?;
         let lost = process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.clone());
+        let legacy = service
+            .peer()
+            .peer_info()
+            .is_some_and(|info| info.protocol_version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
         Ok(Connection {
             peer: service.peer().clone(),
-            catalogue: Catalogue::new(&self.alias, &self.entry, tools),
+            listener,
+            catalogue: RwLock::new(Arc::new(Catalogue::new(&self.alias, &self.entry, tools))),
+            naming: (self.alias.clone(), self.entry.clone()),
+            turns: (self.entry.elicitation && legacy).then(|| Arc::new(Semaphore::new(1))),
             lost,
             opened: Instant::now(),
             process,
@@ -273,22 +332,42 @@ impl Line {
     }
 }
 
-/// What we say of ourselves.
-fn us() -> ClientConfig {
-    let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION"));
-    ClientConfig::new(ClientCapabilities::default(), ourselves)
+/// Why a connection did not begin.
+enum Greeting {
+    /// The server knows how connections begin today, and speaks older revisions only.
+    Older,
+    /// Something else.
+    Failed(String),
+}
+
+impl Greeting {
+    fn reason(self) -> String {
+        match self {
+            Self::Older => "it speaks no revision of the protocol that we do".to_owned(),
+            Self::Failed(reason) => reason,
+        }
+    }
+}
+
+impl From<String> for Greeting {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
 }
 
 /// Why a server did not answer, without the names of types.
-fn plainly(error: &ClientInitializeError) -> String {
-    match error {
+fn plainly(error: &ClientInitializeError) -> Greeting {
+    if matches!(error, ClientInitializeError::NoCompatibleProtocolVersion { .. }) {
+        return Greeting::Older;
+    }
+    Greeting::Failed(match error {
         ClientInitializeError::TransportError { error, .. } => match error.error.to_string() {
             text if text.contains("Broken pipe") => ENDED.to_owned(),
             text => text,
         },
         ClientInitializeError::ConnectionClosed(_) => ENDED.to_owned(),
         other => other.to_string(),
-    }
+    })
 }
 
 fn not_set(missing: &BTreeSet<String>) -> String {

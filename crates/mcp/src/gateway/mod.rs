@@ -1,27 +1,28 @@
 //! The way out: tools of MCP servers, called for a user.
 
 mod answer;
+mod call;
 mod catalogue;
 mod child;
 mod line;
+mod listener;
+mod questions;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, RequestMetaObject, ServerResult};
-use rmcp::service::PeerRequestOptions;
-use serde_json::Value;
 use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, Principal, ToolCall, ToolCaller, Traits};
 
 pub use catalogue::ToolInfo;
 pub use line::Health;
 
 use crate::config::{ProcessEnv, Servers, Variables};
-use crate::limits::{CALL_SECS, CONNECTIONS, IDLE_SECS};
+use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
-use line::{Connection, Line};
+use call::Call;
+use line::Line;
+use questions::Held;
 
 /// Gives the variables of a user, for connections of their own.
 pub type UserVariables = dyn Fn(&Principal) -> Arc<dyn Variables + Send + Sync> + Send + Sync;
@@ -44,6 +45,8 @@ struct Inner {
     servers: Servers,
     options: Options,
     lines: Mutex<Lines>,
+    /// Calls whose tools wait for an answer.
+    held: Held,
 }
 
 /// A connection per server, and per user where a server needs that.
@@ -69,7 +72,13 @@ impl Gateway {
             child::reap(records);
         }
         let aliases = Aliases::new(servers.servers.keys())?;
-        Ok(Self(Arc::new(Inner { aliases, servers, options, lines: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            aliases,
+            servers,
+            options,
+            lines: Mutex::default(),
+            held: Held::default(),
+        })))
     }
 
     /// Connects to every server, so that its tools are known. Those of each user wait for their users.
@@ -88,11 +97,14 @@ impl Gateway {
         for line in self.shared_lines() {
             let health = line.health().await;
             let up = line.up();
-            let catalogue = up.as_ref().map(|up| &up.catalogue);
+            let catalogue = up.as_ref().map(|up| up.catalogue());
             all.push(ServerStatus {
                 name: line.server.clone(),
                 health,
-                tools: catalogue.map(|known| known.tools.values().cloned().collect()).unwrap_or_default(),
+                tools: catalogue
+                    .as_ref()
+                    .map(|known| known.tools.values().cloned().collect())
+                    .unwrap_or_default(),
                 warnings: catalogue.map(|known| known.warnings.clone()).unwrap_or_default(),
             });
         }
@@ -165,16 +177,22 @@ impl Gateway {
                 return Err(Failure::new(FailureKind::Cancelled, "stopped before the call was sent"));
             }
         };
-        let Some(tool) = connection.catalogue.tools.get(&*call.tool).cloned() else {
+        let Some(tool) = connection.tool(&call.tool).await else {
             return Err(self.unknown(&call.tool));
         };
         let problems = tool.problems(call.args.value());
-        if !problems.is_empty() {
+        if call.resumes.is_none() && !problems.is_empty() {
             let message =
                 format!("the arguments are not what `{}` takes: {}", call.tool, problems.join("; "));
             return Err(Failure::new(FailureKind::Validation, message));
         }
-        send(&line, &connection, &tool, &call).await
+        let made = Call { line: &line, tool: &tool, call: &call, held: &self.0.held }.make(&connection).await;
+        if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
+        {
+            // Perhaps the server has other tools now.
+            connection.listener.mark_stale();
+        }
+        made
     }
 
     /// There is no such tool: the nearest names help.
@@ -192,7 +210,7 @@ impl Gateway {
             lines.values().cloned().collect()
         };
         let up = lines.iter().filter_map(|line| line.up());
-        up.flat_map(|up| up.catalogue.tools.keys().cloned().collect::<Vec<_>>()).collect()
+        up.flat_map(|up| up.catalogue().tools.keys().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
@@ -205,49 +223,8 @@ impl ToolCaller for Gateway {
         let known = || {
             let server = self.0.aliases.server_of(tool)?;
             let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
-            up.catalogue.tools.get(tool).map(|tool| tool.traits)
+            up.catalogue().tools.get(tool).map(|tool| tool.traits)
         };
         known().unwrap_or_default()
     }
-}
-
-/// Sends a call and waits for its end: an answer, too long a silence, the end of the connection, or the word to stop.
-async fn send(line: &Line, connection: &Connection, tool: &ToolInfo, call: &ToolCall) -> Outcome {
-    let mut params = CallToolRequestParams::new(tool.original.clone());
-    params.arguments = call.args.value().as_object().cloned();
-    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-    let idle = line.entry.timeout.unwrap_or(Duration::from_secs(IDLE_SECS));
-    let options = PeerRequestOptions::with_timeout(idle)
-        .with_meta(meta(call))
-        .reset_timeout_on_progress()
-        .with_max_total_timeout(Duration::from_secs(CALL_SECS));
-    let sent = connection.peer.send_request_with_option(request, options).await;
-    let handle = sent.map_err(|error| answer::failure(&line.server, error))?;
-    let id = handle.id.clone();
-    let answered = tokio::select! {
-        biased;
-        answered = handle.await_response() => answered,
-        () = connection.lost.cancelled() => return Err(answer::lost(&line.server, "its process ended")),
-        () = call.cancelled.cancelled() => {
-            let stop = rmcp::model::CancelledNotificationParam::new(Some(id), Some("the step was stopped".to_owned()));
-            let _ = connection.peer.notify_cancelled(stop).await;
-            return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
-        }
-    };
-    match answered {
-        Ok(ServerResult::CallToolResult(result)) => answer::outcome(result),
-        Ok(_) => Err(answer::lost(&line.server, "it answered with something else than a result")),
-        Err(error) => Err(answer::failure(&line.server, error)),
-    }
-}
-
-/// What goes along with a call: who it is for, and what tells a repetition.
-fn meta(call: &ToolCall) -> RequestMetaObject {
-    let mut meta = RequestMetaObject::new();
-    let mut put = |key: &str, value: Value| drop(meta.0.0.insert(format!("dev.steprail/{key}"), value));
-    put("idempotencyKey", Value::from(&*call.idempotency_key));
-    put("run", Value::from(call.run.to_string()));
-    put("step", Value::from(&*call.path));
-    put("attempt", Value::from(call.attempt));
-    meta
 }

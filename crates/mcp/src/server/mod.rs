@@ -2,6 +2,7 @@
 
 mod answer;
 mod content;
+mod expose;
 mod gates;
 mod http;
 mod news;
@@ -28,6 +29,7 @@ use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 use steprail_engine::{Engine, Principal, User};
 
+pub use expose::Expose;
 pub use http::{Identify, router};
 pub use tools::{ToolNames, offered};
 
@@ -48,8 +50,8 @@ workflow_define; the resource workflow://schema describes them, and the prompt a
 pub struct Settings {
     /// Which names of tools are listed. All are always understood.
     pub tool_names: ToolNames,
-    /// Tools of the servers behind the gateway that are offered as they are, as patterns.
-    pub expose: Vec<String>,
+    /// Tools of the servers behind the gateway that are offered as they are.
+    pub expose: Vec<Expose>,
 }
 
 /// Workflows over MCP, for one user or for many. A clone is another handle to the same one.

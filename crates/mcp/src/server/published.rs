@@ -91,10 +91,12 @@ pub(super) async fn call(asked: &Asked, Found(offers, at): &Found) -> Answer {
     let mut inputs = asked.request.arguments.clone().unwrap_or_default();
     inputs.extend(answered(asked));
     let missing = offer.missing(&inputs);
-    if !missing.is_empty() && asked.is_modern() && asked.takes_questions() {
-        if let Some(question) = ask_for(&missing, offer) {
-            return Ok(question.into());
-        }
+    if !missing.is_empty()
+        && asked.is_modern()
+        && asked.takes_questions()
+        && let Some(question) = ask_for(&missing, offer)
+    {
+        return Ok(question.into());
     }
     let workflow = Workflow::Named(offer.workflow.clone(), Some(offer.version));
     let user = asked.user.via(format!("{AS_TOOL}{}", offer.tool.name));

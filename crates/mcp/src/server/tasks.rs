@@ -137,7 +137,8 @@ fn task(row: &RunRow, open: &[steprail_engine::Approval]) -> Task {
         _ => TaskStatus::Working,
     };
     let time = |millis| view::time(millis).as_str().unwrap_or_default().to_owned();
-    let poll = if row.status == RunStatus::Paused { POLL_PAUSED_MS } else { POLL_MS };
+    // A run that only others can move on takes its time.
+    let poll = if row.status == RunStatus::Paused && open.is_empty() { POLL_PAUSED_MS } else { POLL_MS };
     let at = row.current_step.as_ref().map(|step| format!(", at `{step}`")).unwrap_or_default();
     let message = format!("{} is {}{at}", row.name, row.status.word());
     Task::new(row.run_id.to_string(), status, time(row.started_at), time(row.updated_at))

@@ -2,21 +2,53 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, DetailedTask,
+    ElicitRequest, ElicitRequestParams, GetTaskParams, GetTaskResult, InputRequest, InputRequiredResult,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities,
+    ServerConfig, Task, TaskPayload, TaskStatus, Tool, ToolAnnotations,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 
-#[derive(Clone)]
-struct Fixture;
+/// A server. `era` limits the revisions that it speaks; `renamed` gives its tools other names.
+#[derive(Clone, Default)]
+struct Fixture {
+    legacy: bool,
+    renamed: Arc<AtomicBool>,
+}
+
+impl Fixture {
+    fn from_env() -> Self {
+        Self { legacy: std::env::var("STEPRAIL_FIXTURE").is_ok_and(|era| era == "legacy"), ..Self::default() }
+    }
+
+    /// A task that is done when it has been asked for three times: counted in a file, so that it outlives this process.
+    fn job(id: &str) -> DetailedTask {
+        let file = std::env::temp_dir().join(id);
+        let asked = std::fs::read_to_string(&file).unwrap_or_default().len();
+        std::fs::write(&file, "x".repeat(asked + 1)).expect("a file");
+        let task = Task::new(id, TaskStatus::Working, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z");
+        let task = task.with_poll_interval_ms(1).with_status_message(format!("asked {asked} times"));
+        let result = CallToolResult::structured(json!({ "job": "done" }));
+        let result = serde_json::to_value(result).expect("JSON").as_object().cloned().expect("a map");
+        let payload = if asked >= 3 { TaskPayload::Completed { result } } else { TaskPayload::Working };
+        DetailedTask::new(task, payload)
+    }
+}
+
+fn question() -> ElicitRequestParams {
+    let schema = json!({ "type": "object", "properties": { "region": { "type": "string" } } });
+    serde_json::from_value(json!({ "mode": "form", "message": "Which region?", "requestedSchema": schema }))
+        .expect("a form")
+}
 
 fn schema(value: &Value) -> Arc<rmcp::model::JsonObject> {
     Arc::new(value.as_object().cloned().expect("a map"))
@@ -24,7 +56,27 @@ fn schema(value: &Value) -> Arc<rmcp::model::JsonObject> {
 
 impl ServerHandler for Fixture {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        let capabilities =
+            ServerCapabilities::builder().enable_tools().enable_tool_list_changed().enable_tasks();
+        ServerConfig::new(capabilities.build())
+    }
+
+    fn supported_protocol_versions(&self) -> std::borrow::Cow<'static, [ProtocolVersion]> {
+        let known = ProtocolVersion::KNOWN_VERSIONS;
+        let modern = |version: &&ProtocolVersion| version.as_str() >= "2026-07-28";
+        if self.legacy {
+            known.iter().filter(|version| !modern(version)).cloned().collect()
+        } else {
+            known.into()
+        }
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        Ok(GetTaskResult::new(Self::job(&request.task_id)))
     }
 
     async fn list_tools(
@@ -36,12 +88,14 @@ impl ServerHandler for Fixture {
         let text = schema(&json!({
             "type": "object", "properties": { "text": { "type": "string" } }, "required": ["text"]
         }));
-        let mut tools: Vec<Tool> = ["fail", "die", "big", "meta", "nest", "wait"]
-            .into_iter()
-            .map(|name| Tool::new(name, "as it says", any.clone()))
-            .collect();
+        let mut tools: Vec<Tool> =
+            ["fail", "die", "big", "meta", "nest", "wait", "progress", "ask", "job", "rename"]
+                .into_iter()
+                .map(|name| Tool::new(name, "as it says", any.clone()))
+                .collect();
         let reads = ToolAnnotations::new().read_only(true);
-        tools.push(Tool::new("echo.text", "gives its text back", text).annotate(reads));
+        let name = if self.renamed.load(Ordering::Relaxed) { "say.text" } else { "echo.text" };
+        tools.push(Tool::new(name, "gives its text back", text).annotate(reads));
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -51,9 +105,48 @@ impl ServerHandler for Fixture {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let args = request.arguments.unwrap_or_default();
+        let renamed = self.renamed.load(Ordering::Relaxed);
+        match &*request.name {
+            "ask" if !self.legacy => {
+                let Some(answers) = request.input_responses else {
+                    let asked = InputRequest::Elicitation(ElicitRequest::new(question()));
+                    let asked = InputRequiredResult::new(
+                        Some([("where".to_owned(), asked)].into()),
+                        Some("s-1".to_owned()),
+                    );
+                    return Ok(asked.into());
+                };
+                let state = request.request_state.unwrap_or_default();
+                return Ok(
+                    CallToolResult::structured(json!({ "got": answers["where"], "state": state })).into()
+                );
+            }
+            "job" => {
+                let task = Self::job(args["id"].as_str().expect("an id")).task;
+                return Ok(CreateTaskResult::new(task).into());
+            }
+            "echo.text" if renamed => return Err(ErrorData::invalid_params("unknown tool: echo.text", None)),
+            _ => {}
+        }
         let text = |text: String| CallToolResult::success(vec![ContentBlock::text(text)]);
         Ok(CallToolResponse::Complete(match &*request.name {
-            "echo.text" => CallToolResult::structured(json!({ "said": args["text"] })),
+            "ask" => {
+                let answer = context.peer.create_elicitation(question()).await.expect("an answer");
+                CallToolResult::structured(json!({ "got": answer }))
+            }
+            "progress" => {
+                let token = context.meta.get_progress_token().expect("a token");
+                for step in [1.0, 2.0, 3.0] {
+                    let report = ProgressNotificationParam::new(token.clone(), step).with_total(3.0);
+                    context.peer.notify_progress(report).await.expect("told");
+                }
+                text("done".to_owned())
+            }
+            "rename" => {
+                self.renamed.store(true, Ordering::Relaxed);
+                text("renamed".to_owned())
+            }
+            "echo.text" | "say.text" => CallToolResult::structured(json!({ "said": args["text"] })),
             "fail" => CallToolResult::error(vec![ContentBlock::text("it did not work")]),
             "meta" => CallToolResult::structured(serde_json::to_value(&context.meta).expect("JSON")),
             "big" => text("x".repeat(40 * 1024 * 1024)),
@@ -78,7 +171,11 @@ pub(crate) async fn serve_http() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let sessions = Arc::new(LocalSessionManager::default());
-    let service = StreamableHttpService::new(|| Ok(Fixture), sessions, StreamableHttpServerConfig::default());
+    let service = StreamableHttpService::new(
+        || Ok(Fixture::default()),
+        sessions,
+        StreamableHttpServerConfig::default(),
+    );
     let router = axum::Router::new().nest_service("/mcp", service);
     tokio::spawn(async move { axum::serve(listener, router).await });
     format!("http://{address}/mcp")
@@ -88,7 +185,7 @@ pub(crate) async fn serve_http() -> String {
 pub(crate) fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let served = Fixture.serve(rmcp::transport::stdio()).await;
+        let served = Fixture::from_env().serve(rmcp::transport::stdio()).await;
         if let Ok(service) = served {
             let _ = service.waiting().await;
         }

@@ -3,11 +3,14 @@
 mod fixture;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
-use steprail_engine::{Failure, FailureKind, Outcome, Payload, Principal, RunId, ToolCall, ToolCaller};
+use steprail_engine::{
+    Answered, Failure, FailureKind, Outcome, Payload, Principal, Question, Report, Reports, Resumes, RunId,
+    ToolCall, ToolCaller,
+};
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Health, Options};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +37,11 @@ fn main() -> std::process::ExitCode {
         trial("what_a_dead_gateway_left_behind_is_ended", what_was_left_behind_is_ended),
         trial("a_variable_that_is_not_set_is_named", a_variable_that_is_not_set),
         trial("servers_are_reached_over_http", servers_are_reached_over_http),
+        trial("progress_is_told_on", progress_is_told_on),
+        trial("a_task_is_asked_for_also_by_another_gateway", a_task_is_asked_for),
+        trial("a_tool_that_asks_goes_on_with_the_answer", a_tool_that_asks),
+        trial("a_tool_that_asks_on_its_connection_waits_there", a_tool_that_asks_on_its_connection),
+        trial("a_server_that_renames_its_tools_is_listed_again", a_server_that_renames_its_tools),
         trial("a_server_that_nobody_runs_is_told_apart_from_a_lost_call", nobody_listens),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
@@ -78,7 +86,24 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         deadline: None,
         persona: None,
         cancelled: CancellationToken::new(),
+        resumes: None,
+        reports: Reports::default(),
     }
+}
+
+/// A call whose reports are kept.
+fn a_reported_call(tool: &str, args: Value) -> (ToolCall, Arc<Mutex<Vec<Report>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let kept = told.clone();
+    let reports = Reports::new(move |report| kept.lock().expect("reports").push(report));
+    (ToolCall { reports, ..a_call(tool, args) }, told)
+}
+
+/// The same server, speaking older revisions only.
+fn older(asks: bool) -> Value {
+    let mut entry = fixture();
+    (entry["env"][FIXTURE], entry["elicitation"]) = (json!("legacy"), json!(asks));
+    entry
 }
 
 async fn call(gateway: &Gateway, tool: &str, args: Value) -> Outcome {
@@ -95,7 +120,7 @@ async fn calls_reach_their_server() {
     let status = gateway.connect().await;
     assert_eq!(
         (status[0].name.as_str(), &status[0].health, status[0].tools.len()),
-        ("My Server", &Health::Up, 7)
+        ("My Server", &Health::Up, 11)
     );
     let said = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
@@ -258,5 +283,104 @@ async fn nobody_listens() {
     let gateway = gateway(&json!({ "web": { "url": url } }));
     let (kind, message) = failed(call(&gateway, "web__x", json!({})).await);
     assert_eq!(kind, FailureKind::Transport, "{message}");
+    gateway.shutdown().await;
+}
+
+async fn progress_is_told_on() {
+    for entry in [fixture(), older(false)] {
+        let gateway = gateway(&json!({ "a": entry }));
+        let (call, told) = a_reported_call("a__progress", json!({}));
+        assert_eq!(gateway.call(call).await.expect("an answer"), json!("done"));
+        let told = told.lock().expect("reports").clone();
+        let report = |progress| Report::Progress { progress, total: Some(3.0), message: None };
+        assert_eq!(told, [report(1.0), report(2.0), report(3.0)]);
+        gateway.shutdown().await;
+    }
+}
+
+async fn a_task_is_asked_for() {
+    let id = format!("steprail-job-{}", std::process::id());
+    let first = gateway(&json!({ "a": fixture() }));
+    let (call, told) = a_reported_call("a__job", json!({ "id": id }));
+    let token = call.cancelled.clone();
+    let made = tokio::spawn({
+        let first = first.clone();
+        async move { first.call(call).await }
+    });
+    // Once its name is known, whoever made the call may die.
+    while told.lock().expect("reports").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(told.lock().expect("reports")[0], Report::Task { id: id.as_str().into() });
+    made.abort();
+    first.shutdown().await;
+    drop(token);
+    let second = gateway(&json!({ "a": fixture() }));
+    let resumed =
+        ToolCall { resumes: Some(Resumes::Task(id.as_str().into())), ..a_call("a__job", json!({})) };
+    assert_eq!(second.call(resumed).await.expect("a result"), json!({ "job": "done" }));
+    second.shutdown().await;
+    std::fs::remove_file(std::env::temp_dir().join(id)).expect("the count");
+}
+
+/// What a tool asks, as it is asked.
+fn asked(outcome: Outcome) -> Question {
+    *outcome.expect_err("a question").question.expect("a question")
+}
+
+async fn a_tool_that_asks() {
+    let mut entry = fixture();
+    entry["elicitation"] = json!(true);
+    let first = gateway(&json!({ "a": entry }));
+    let question = asked(call(&first, "a__ask", json!({})).await);
+    assert_eq!(
+        (&*question.message, &question.form["properties"]["region"]["type"]),
+        ("Which region?", &json!("string"))
+    );
+    first.shutdown().await;
+    // The answer may come much later, to another process.
+    let second = gateway(&json!({ "a": entry }));
+    let answered = |answer| Resumes::Answer(Box::new(Answered { state: question.state.clone(), answer }));
+    let resumed = |answer| ToolCall { resumes: Some(answered(answer)), ..a_call("a__ask", json!({})) };
+    let given = second.call(resumed(Some(json!({ "region": "eu" })))).await.expect("a result");
+    assert_eq!(
+        given,
+        json!({ "got": { "action": "accept", "content": { "region": "eu" } }, "state": "s-1" })
+    );
+    let refused = second.call(resumed(None)).await.expect("a result");
+    assert_eq!(refused["got"]["action"], "decline");
+    second.shutdown().await;
+}
+
+async fn a_tool_that_asks_on_its_connection() {
+    let gateway = gateway(&json!({ "a": older(true), "b": older(true) }));
+    let question = asked(call(&gateway, "a__ask", json!({})).await);
+    let other = call(&gateway, "b__echo_text", json!({ "text": "calm" })).await;
+    assert_eq!(other.expect("nobody else waits"), json!({ "said": "calm" }));
+    let answered = Answered { state: question.state.clone(), answer: Some(json!({ "region": "eu" })) };
+    let answer = Some(Resumes::Answer(Box::new(answered)));
+    let resumed = ToolCall { resumes: answer.clone(), ..a_call("a__ask", json!({})) };
+    let given = gateway.call(resumed).await.expect("a result");
+    assert_eq!(given, json!({ "got": { "action": "accept", "content": { "region": "eu" } } }));
+    // What was asked is answered once; a connection that was cut has an unknown outcome.
+    let again = ToolCall { resumes: answer, ..a_call("a__ask", json!({})) };
+    assert_eq!(failed(gateway.call(again).await).0, FailureKind::Lost);
+    gateway.shutdown().await;
+}
+
+async fn a_server_that_renames_its_tools() {
+    let gateway = gateway(&json!({ "a": fixture(), "b": fixture() }));
+    gateway.connect().await;
+    call(&gateway, "a__rename", json!({})).await.expect("renamed");
+    let (kind, message) = failed(call(&gateway, "a__echo_text", json!({ "text": "hi" })).await);
+    assert_eq!(kind, FailureKind::Validation, "{message}");
+    let said = call(&gateway, "a__say_text", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("its new name"), json!({ "said": "hi" }));
+    assert_eq!(
+        failed(call(&gateway, "a__echo_text", json!({ "text": "hi" })).await).0,
+        FailureKind::NotFound
+    );
+    let other = call(&gateway, "b__echo_text", json!({ "text": "calm" })).await;
+    assert_eq!(other.expect("another server keeps its names"), json!({ "said": "calm" }));
     gateway.shutdown().await;
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use steprail_engine::{Durability, Engine, Options, Principal, SqliteStore};
-use steprail_mcp::{Settings, ToolNames};
+use steprail_mcp::{Expose, Settings, ToolNames};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub(super) struct Serve {
 /// What a daemon and an embedded server are told.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ServeSettings {
-    /// The data directory; $STEPRAIL_DATA, or steprail in the user's data directory by default
+    /// The data directory; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     #[command(flatten)]
@@ -40,9 +40,9 @@ pub(super) struct ServeSettings {
     /// Which names of tools are listed; all are understood
     #[arg(long, value_name = "NAMES", default_value = "underscore")]
     tool_names: Names,
-    /// Offer tools of the servers as they are, too: a name or a pattern such as `git__*`
-    #[arg(long, value_name = "PATTERN")]
-    expose: Vec<String>,
+    /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*`
+    #[arg(long, value_name = "[NAME=]TOOL", value_parser = exposed)]
+    expose: Vec<(String, Expose)>,
     /// Let answers that arrive over MCP decide at gates: for clients that ask a human
     #[arg(long)]
     clients_decide: bool,
@@ -74,8 +74,8 @@ impl ServeSettings {
                 std::path::absolute(file).map_or_else(|_| file.to_owned(), |path| path.display().to_string());
             arguments.extend([option.to_owned(), file]);
         }
-        for pattern in &self.expose {
-            arguments.extend(["--expose".to_owned(), pattern.clone()]);
+        for (written, _) in &self.expose {
+            arguments.extend(["--expose".to_owned(), written.clone()]);
         }
         if self.clients_decide {
             arguments.push("--clients-decide".to_owned());
@@ -110,7 +110,8 @@ impl ServeSettings {
             Names::Dotted => ToolNames::Dotted,
             Names::Both => ToolNames::Both,
         };
-        let settings = Settings { tool_names, expose: self.expose.clone() };
+        let settings =
+            Settings { tool_names, expose: self.expose.iter().map(|(_, exposed)| exposed.clone()).collect() };
         let owner = Principal::user(session::user());
         Ok(Daemon::new(engine, tools, settings, owner, self.clients_decide))
     }
@@ -160,4 +161,9 @@ async fn wait_for_end() -> Result<(), Stop> {
         _ = terminate.recv() => {}
     }
     Ok(())
+}
+
+/// A pattern, as it is written and as it is meant.
+fn exposed(text: &str) -> Result<(String, Expose), String> {
+    text.parse().map(|exposed| (text.to_owned(), exposed))
 }

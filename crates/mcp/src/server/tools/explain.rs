@@ -1,6 +1,6 @@
 //! `workflow_explain`: what happened in a run, in words, and what can be done.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use steprail_engine::{FailureKind, Right, RunStatus, RunView, StepRow};
 
 use super::super::Shared;
@@ -108,6 +108,6 @@ fn waits(view: &RunView) -> Vec<String> {
         "workflow_status {} waits for news",
         json!({ "run_id": view.run.run_id, "wait_s": 30 })
     ));
-    options.push(format!("workflow_cancel {} stops it", Value::from(json!({ "run_id": view.run.run_id }))));
+    options.push(format!("workflow_cancel {} stops it", json!({ "run_id": view.run.run_id })));
     options
 }

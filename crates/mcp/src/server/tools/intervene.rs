@@ -67,16 +67,16 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
         view.steps.iter().any(|row| row.path == step && row.status == "uncertain")
     };
     let is_uncertain = uncertain(&asked.user.status(run).await?);
-    match change(args.action, &step, args.value, is_uncertain)? {
+    match change(args.action, &step, args.value.as_ref(), is_uncertain)? {
         Change::Intervention(intervention) => asked.user.intervene(run, intervention).await?,
         Change::Resolution(resolution) => asked.user.resolve(run, &step, resolution).await?,
     }
     Ok(view::run(&asked.user.status(run).await?).into())
 }
 
-fn change(action: Action, step: &str, value: Option<Value>, is_uncertain: bool) -> Result<Change, Refusal> {
+fn change(action: Action, step: &str, value: Option<&Value>, is_uncertain: bool) -> Result<Change, Refusal> {
     let path = || Box::<str>::from(step);
-    let value = || value.clone().ok_or_else(|| Refusal::new("bad_input", "`value` is missing"));
+    let value = || value.cloned().ok_or_else(|| Refusal::new("bad_input", "`value` is missing"));
     Ok(match action {
         Action::SetArguments => {
             Change::Intervention(Intervention::SetArguments { path: path(), args: value()? })

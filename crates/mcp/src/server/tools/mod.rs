@@ -1,5 +1,10 @@
 //! The tools that agents drive workflows with: one file each.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "what documents an argument is its description in the schema, read by models"
+)]
+
 mod cancel;
 mod decide;
 mod define;
@@ -26,7 +31,6 @@ use rmcp::model::{
 };
 use schemars::JsonSchema;
 use steprail_core::diagnostic::nearest;
-use steprail_core::pattern;
 use steprail_engine::{Right, RunId, User};
 
 use super::Shared;
@@ -66,6 +70,7 @@ pub(super) struct Entry {
 type Running<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
 /// What a tool may do to the world.
+#[expect(clippy::struct_excessive_bools, reason = "the four hints of the protocol")]
 struct Hints {
     read_only: bool,
     destructive: bool,
@@ -169,14 +174,17 @@ async fn exposed(shared: &Shared) -> Vec<Tool> {
     };
     let mut tools: Vec<Tool> = Vec::new();
     for server in gateway.status().await {
-        let passed_on = server.tools.iter().filter(|tool| is_exposed(shared, &tool.name));
-        tools.extend(passed_on.map(|tool| tool.as_mcp()));
+        for tool in &server.tools {
+            let names = shared.settings.expose.iter().filter_map(|exposed| exposed.name_of(&tool.name));
+            tools.extend(names.take(1).map(|name| tool.as_mcp(&name)));
+        }
     }
     tools
 }
 
-fn is_exposed(shared: &Shared, tool: &str) -> bool {
-    shared.settings.expose.iter().any(|pattern| pattern::matches(pattern, tool))
+/// The tool of another server that goes by a name here.
+fn passed_on(shared: &Shared, name: &str) -> Option<String> {
+    shared.settings.expose.iter().find_map(|exposed| exposed.tool_of(name))
 }
 
 /// Calls a tool by any of its names.
@@ -186,8 +194,8 @@ pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolRespon
         (entry.run)(shared, &asked).await
     } else if let Some(definition) = published::find(shared, &asked.user, name).await? {
         published::call(&asked, &definition).await
-    } else if is_exposed(shared, name) {
-        start::call_tool(&asked).await
+    } else if let Some(tool) = passed_on(shared, name) {
+        start::call_tool(&asked, &tool).await
     } else {
         return Err(unknown(name));
     };

@@ -10,7 +10,7 @@ use steprail_engine::{ListRuns, Right, RunHandle, RunRow, Workflow};
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Refusal};
 use super::super::gates;
-use super::super::tasks::{self, Given};
+use super::super::tasks::{self, AS_TOOL, Given};
 use super::{Entry, Hints, define, schema};
 use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, WAIT_SECS};
 
@@ -110,13 +110,12 @@ async fn twin(asked: &Asked, run: &RunHandle) -> Result<Option<RunRow>, Refusal>
 }
 
 /// Calls a tool of another server that is passed on as it is.
-pub(super) async fn call_tool(asked: &Asked) -> Answer {
-    let run = match gates::continued(asked).await? {
-        Some(run) => run,
-        None => {
-            let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
-            asked.user.call_tool(&asked.request.name, args).await?.id()
-        }
+pub(super) async fn call_tool(asked: &Asked, tool: &str) -> Answer {
+    let run = if let Some(run) = gates::continued(asked).await? {
+        run
+    } else {
+        let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
+        asked.user.via(format!("{AS_TOOL}{tool}")).call_tool(tool, &args).await?.id()
     };
     tasks::answer(asked, run, Given::Output, crate::limits::PASSED_ON_SECS).await
 }
