@@ -204,6 +204,13 @@ impl Gateway {
         Failure::new(FailureKind::NotFound, format!("there is no tool `{tool}`{hint}"))
     }
 
+    /// Whether there is such a tool; nobody knows while its server is down.
+    pub fn has_tool(&self, tool: &str) -> Option<bool> {
+        let Some(server) = self.0.aliases.server_of(tool) else { return Some(false) };
+        let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
+        Some(up.catalogue().tools.contains_key(tool))
+    }
+
     fn known_tools(&self) -> Vec<String> {
         let lines: Vec<Arc<Line>> = {
             let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);

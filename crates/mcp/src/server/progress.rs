@@ -90,6 +90,11 @@ fn transition(event: &Event) -> Option<(&'static str, String)> {
         Event::StepCompleted { .. } => format!("`{path}` is done"),
         Event::StepFailed { error, .. } => format!("`{path}` failed: {error}"),
         Event::ApprovalRequested { prompt, .. } => format!("`{path}` waits for approval: {prompt}"),
+        Event::StepProgressed { progress, total, message, .. } => {
+            let total = total.map(|total| format!(" of {total}")).unwrap_or_default();
+            let message = message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+            format!("`{path}` {progress}{total}{message}")
+        }
         Event::RetryScheduled { error, .. } => format!("`{path}` is tried again after: {error}"),
         other => other.word().replace('_', " "),
     };
@@ -101,6 +106,7 @@ fn kind(event: &Event) -> Option<&'static str> {
     Some(match event {
         Event::StepStarted { .. } => "step_enter",
         Event::StepCompleted { .. } | Event::StepFailed { .. } | Event::StepSkipped { .. } => "step_exit",
+        Event::StepProgressed { .. } => "step_progress",
         Event::RetryScheduled { .. } => "step_retry",
         Event::ApprovalRequested { .. } => "approve_requested",
         Event::ApprovalGranted { .. } | Event::ApprovalDenied { .. } => "approve_resolved",

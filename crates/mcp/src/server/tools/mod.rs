@@ -184,7 +184,10 @@ async fn exposed(shared: &Shared) -> Vec<Tool> {
 
 /// The tool of another server that goes by a name here.
 fn passed_on(shared: &Shared, name: &str) -> Option<String> {
-    shared.settings.expose.iter().find_map(|exposed| exposed.tool_of(name))
+    let tool = shared.settings.expose.iter().find_map(|exposed| exposed.tool_of(name))?;
+    // A server that is down may have it.
+    let gone = shared.gateway.as_ref().is_none_or(|gateway| gateway.has_tool(&tool) == Some(false));
+    (!gone).then_some(tool)
 }
 
 /// Calls a tool by any of its names.

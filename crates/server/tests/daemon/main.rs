@@ -1,0 +1,7 @@
+//! The daemon as its clients see it: programs that we did not write, sessions, tasks, and ends without warning.
+
+mod clients;
+mod conformance;
+mod end_to_end;
+mod lifetime;
+mod support;
