@@ -2,11 +2,13 @@
 //!
 //! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows; [`Server`] lets agents drive workflows.
 
+mod client;
 pub mod config;
 mod gateway;
 pub mod limits;
 pub mod names;
 mod server;
 
+pub use client::call_over;
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tokio::io::{copy, stdin, stdout};
+use tokio::io::{stdin, stdout};
 
 use super::serve::ServeSettings;
 use super::session;
@@ -37,17 +37,10 @@ impl Mcp {
         served.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)
     }
 
-    /// Bytes in, bytes out: what they mean is the daemon's business.
     async fn bridge(&self) -> Result<ExitCode, Stop> {
         let home = self.settings.home()?;
         let arguments = self.settings.arguments();
-        let stream = daemon::connect(&home, &home.agents(), &arguments).await.map_err(Stop::usage)?;
-        let (mut from, mut to) = stream.into_split();
-        let (mut stdin, mut stdout) = (stdin(), stdout());
-        tokio::select! {
-            _ = copy(&mut stdin, &mut to) => {}
-            _ = copy(&mut from, &mut stdout) => {}
-        }
-        Ok(ExitCode::SUCCESS)
+        let bridged = daemon::bridge(&home, &arguments, stdin(), stdout()).await;
+        bridged.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)
     }
 }

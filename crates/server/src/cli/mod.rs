@@ -1,7 +1,9 @@
 //! The command line: one file per verb.
 
 mod check;
+mod connect;
 mod database;
+mod decide;
 mod graph;
 mod input;
 mod mcp;
@@ -43,6 +45,11 @@ enum Verb {
     Purge(purge::Purge),
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
+    Connect(connect::Connect),
+    /// Say yes at a gate of a run of the daemon
+    Approve(decide::Decide),
+    /// Say no at a gate of a run of the daemon
+    Deny(decide::Decide),
 }
 
 impl Cli {
@@ -57,6 +64,9 @@ impl Cli {
             Verb::Purge(purge) => purge.run(),
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
+            Verb::Connect(connect) => connect.run(),
+            Verb::Approve(approve) => approve.run(true),
+            Verb::Deny(deny) => deny.run(false),
         };
         result.unwrap_or_else(Stop::tell)
     }

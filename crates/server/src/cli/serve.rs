@@ -129,6 +129,7 @@ impl Serve {
             let daemon = self.settings.open(&home).await?;
             let stop = CancellationToken::new();
             let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
+            std::fs::write(home.process(), std::process::id().to_string()).map_err(cannot)?;
             daemon.open_pipes(&home, &stop).map_err(cannot)?;
             let mut out = anstream::stdout();
             writeln!(out, "data {}", home.path().display())?;

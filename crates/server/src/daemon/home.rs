@@ -66,6 +66,11 @@ impl Home {
         self.0.join("servers.json")
     }
 
+    /// The number of the daemon's process.
+    pub(crate) fn process(&self) -> PathBuf {
+        self.0.join("daemon.pid")
+    }
+
     /// What a daemon in the background says.
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("daemon.log")

@@ -1,5 +1,6 @@
 //! The daemon: one engine on one data directory, for every client of this machine.
 
+mod bridge;
 mod home;
 mod pipes;
 
@@ -11,6 +12,7 @@ use steprail_mcp::{Server, Settings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use bridge::bridge;
 pub(crate) use home::Home;
 pub(crate) use pipes::{connect, listen};
 

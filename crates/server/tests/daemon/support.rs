@@ -122,7 +122,9 @@ pub(crate) struct Rpc {
 
 impl Rpc {
     pub(crate) fn new(url: &str) -> Self {
-        Self { http: reqwest::Client::new(), url: url.to_owned(), session: None }
+        // No connection is used twice: the daemon may have died meanwhile.
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
+        Self { http, url: url.to_owned(), session: None }
     }
 
     /// A request of today's revision, from a client that knows tasks.
