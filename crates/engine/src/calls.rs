@@ -99,6 +99,7 @@ async fn make(
         cancelled: token.clone(),
         resumes: order.resumes,
         reports,
+        pinned: order.pinned,
     };
     let called = async {
         let mut value = ports.tools.call(call).await?;

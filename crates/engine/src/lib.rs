@@ -34,8 +34,8 @@ pub use error::Error;
 pub use feed::Subscription;
 pub use limits::Limits;
 pub use ports::{
-    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, Outcome, Reports, Resumes, ToolCall, ToolCaller,
-    Tools, Traits,
+    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, OnToolChange, Outcome, Reports, Resumes,
+    ToolCall, ToolCaller, Tools, Traits,
 };
 pub use user::User;
 

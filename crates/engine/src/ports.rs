@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::plan::Hash;
 pub use steprail_core::run::Traits;
 use steprail_core::run::{Failure, FailureKind, Millis, Payload};
+pub use steprail_core::spec::head::OnToolChange;
 use steprail_store::{Principal, RunId};
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +50,8 @@ pub struct ToolCall {
     pub resumes: Option<Resumes>,
     /// Where to tell how far it is.
     pub reports: Reports,
+    /// What the tool was like when the run's definition was stored, and what to do if it is not any more.
+    pub pinned: Option<(Hash, OnToolChange)>,
 }
 
 /// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
@@ -62,6 +66,12 @@ pub trait ToolCaller: Send + Sync {
     fn traits(&self, tool: &str) -> Traits {
         let _ = tool;
         Traits::default()
+    }
+
+    /// A hash of everything that its server says about a tool: what a definition is written for.
+    fn pin(&self, tool: &str) -> Option<Hash> {
+        let _ = tool;
+        None
     }
 }
 

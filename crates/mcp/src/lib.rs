@@ -2,6 +2,7 @@
 //!
 //! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows; [`Server`] lets agents drive workflows.
 
+mod check;
 mod client;
 pub mod config;
 mod gateway;
@@ -9,6 +10,7 @@ pub mod limits;
 pub mod names;
 mod server;
 
+pub use check::check;
 pub use client::call_over;
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};

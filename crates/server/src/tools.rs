@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use steprail_core::plan::Hash;
 use steprail_engine::{BoxFuture, Outcome, ToolCall, ToolCaller, Traits};
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Health, Options};
@@ -101,5 +102,9 @@ impl ToolCaller for Tools {
             Self::Servers { gateway, .. } => gateway.traits(tool),
             Self::None => Traits::default(),
         }
+    }
+
+    fn pin(&self, tool: &str) -> Option<Hash> {
+        self.gateway()?.pin(tool)
     }
 }

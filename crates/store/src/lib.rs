@@ -15,7 +15,7 @@ pub mod sqlite;
 pub use chain::{Link, link};
 pub use error::StoreError;
 pub use rows::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun,
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun, Pins,
     Principal, Purged, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Wanted,
 };
 

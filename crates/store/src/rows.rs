@@ -1,5 +1,6 @@
 //! What is stored, as plain values.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -104,7 +105,12 @@ pub struct NewDefinition<'n> {
     pub hidden: bool,
     /// Whether it is offered as a tool.
     pub published: bool,
+    /// What its tools are like, as far as that is known: their names, with hashes of their descriptions.
+    pub pins: &'n Pins,
 }
+
+/// Tools by their names, with hashes of what their servers say about them.
+pub type Pins = BTreeMap<String, Hash>;
 
 /// A stored version of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +131,8 @@ pub struct Definition {
     pub created_by: String,
     /// Whether new runs can no longer use it.
     pub deleted: bool,
+    /// What its tools were like when it was stored.
+    pub pins: Pins,
 }
 
 /// A run to create.

@@ -21,6 +21,7 @@ fn with_a_run() -> SqliteStore {
         now: 1,
         hidden: false,
         published: false,
+        pins: &steprail_store::Pins::new(),
     };
     let definition = store.define(&new).expect("a definition");
     let inputs = Payload::new(serde_json::json!({}));

@@ -107,6 +107,17 @@ codes! {
     /// A definition without a name of its own.
     UnnamedDefinition = "SR402" Warning;
 
+    /// A tool that its server does not have; checked where servers are known.
+    UnknownTool = "SR501" Warning;
+    /// Arguments that a tool does not take; checked where servers are known.
+    WrongArguments = "SR502" Error;
+    /// An argument that refers to something of another type; checked where servers are known.
+    DoubtfulArgument = "SR503" Warning;
+    /// A tool that may destroy something, and no gate before it; checked where servers are known.
+    UngatedDestruction = "SR504" Warning;
+    /// A retry of a tool that does not say that it can be repeated; checked where servers are known.
+    RetriedEffect = "SR505" Warning;
+
     /// More errors than are shown.
     TooManyProblems = "SR901" Error;
     /// More warnings than are shown.

@@ -14,7 +14,7 @@ use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::Node;
 use crate::limits::RunLimits;
 use crate::source::{Source, Span};
-use crate::spec::head::{Head, OnRestart};
+use crate::spec::head::{Head, OnRestart, OnToolChange};
 use crate::spec::publish::Publish;
 use crate::spec::value::{Spanned, Text};
 use crate::spec::{Body, Spec};
@@ -121,6 +121,7 @@ impl<'s> Compiler<'s, '_> {
             allowed_tools: patterns
                 .map(|list| list.iter().map(|pattern| pattern.value.as_str().into()).collect()),
             on_restart: head.on_restart.unwrap_or(OnRestart::Resume),
+            on_tool_change: head.on_tool_change.unwrap_or(OnToolChange::Warn),
             limits: self.limits(),
             labels: head
                 .labels

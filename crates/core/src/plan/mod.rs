@@ -30,7 +30,7 @@ use sha2::{Digest, Sha256};
 
 use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
-use crate::spec::head::OnRestart;
+use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, MissingTool, OnUncertain, Scope};
 use crate::spec::publish::Publish;
 use crate::steps::{OnFail, OnTimeout};
@@ -87,6 +87,8 @@ pub struct Settings {
     pub allowed_tools: Option<Box<[Box<str>]>>,
     /// What happens to a run when the server restarts.
     pub on_restart: OnRestart,
+    /// What happens when a tool is no longer what it was.
+    pub on_tool_change: OnToolChange,
     /// Bounds of a run.
     pub limits: RunLimits,
     /// Words to find the definition by.

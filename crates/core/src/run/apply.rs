@@ -146,7 +146,8 @@ impl Run {
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.approved = true;
                     if let Some(asked) = &mut live.asked {
-                        asked.answer.clone_from(answer);
+                        // A yes that says nothing else is an answer, too.
+                        asked.answer = Some(answer.clone().unwrap_or_else(|| serde_json::json!({})));
                     }
                 }
             }

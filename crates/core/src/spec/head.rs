@@ -32,6 +32,8 @@ record! {
         on_uncertain: OnUncertain,
         /// What happens when a tool does not exist at run time, where the step does not say.
         missing_tool: MissingTool,
+        /// What happens when a tool is no longer what it was when this version was stored; `warn` by default.
+        on_tool_change: OnToolChange,
         /// Steps that run when the run fails; they may read `error`.
         on_failure: Steps,
         /// Bounds of a run, below those of the server.
@@ -50,6 +52,18 @@ choice! {
         Resume = "resume",
         /// It is marked `interrupted` and waits for someone to resume it.
         Interrupt = "interrupt",
+    }
+}
+
+choice! {
+    /// What happens when a tool is no longer what it was when a definition was stored.
+    pub enum OnToolChange {
+        /// The call is made, and the log says what is different.
+        Warn = "warn",
+        /// The call fails.
+        Block = "block",
+        /// A human is asked before the call.
+        Approve = "approve",
     }
 }
 

@@ -272,6 +272,7 @@ fn create_runs(path: &Path, durability: Durability, runs: usize) {
         now: NOW,
         hidden: false,
         published: false,
+        pins: &steprail_store::Pins::new(),
     };
     let definition = store.define(&new).expect("a definition").id;
     let inputs = Payload::new(serde_json::json!({}));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use steprail_core::diagnostic::Severity;
 use steprail_core::load;
-use steprail_core::plan::Plan;
+use steprail_core::plan::{Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Source;
-use steprail_store::{Definition, NewDefinition, Store, StoreError};
+use steprail_store::{Definition, NewDefinition, Pins, Store, StoreError};
 
 use super::{Defined, Kernel};
 use crate::error::Error;
@@ -23,6 +23,8 @@ pub struct Compiled {
     pub version: u32,
     /// Its number in the store.
     pub id: i64,
+    /// What its tools were like when it was stored.
+    pub pins: Pins,
     validators: Vec<(Box<str>, Option<jsonschema::Validator>)>,
 }
 
@@ -41,7 +43,8 @@ impl Compiled {
             (input.name.clone(), options.build(&input.schema).ok())
         });
         let validators = validators.collect();
-        Ok(Self { plan, version: definition.version, id: definition.id, validators })
+        let pins = definition.pins.clone();
+        Ok(Self { plan, version: definition.version, id: definition.id, pins, validators })
     }
 
     /// Fills in defaults and checks inputs against what the definition declares. Every problem is told.
@@ -115,8 +118,18 @@ impl Kernel {
             now,
             hidden,
             published: plan.settings.publish.is_some(),
+            pins: &self.pins(&plan),
         };
         let stored = self.store.define(&new)?;
         Ok(Ok(Defined { id: stored.id, name: stored.name, version: stored.version, hash: stored.hash }))
+    }
+
+    /// What is known now about the tools that a definition calls.
+    fn pins(&self, plan: &Plan) -> Pins {
+        let calls = plan.steps.iter().filter_map(|step| match &step.kind {
+            Kind::Call(call) => Some(String::from(call.full_name())),
+            _ => None,
+        });
+        calls.filter_map(|tool| self.tools.pin(&tool).map(|hash| (tool, hash))).collect()
     }
 }

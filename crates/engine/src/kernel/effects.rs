@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_core::plan::Kind;
+use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{
     Answered, Event, Failure, FailureKind, Input, Millis, Payload, Phase, Record, Report, Run, RunStatus,
     Started,
@@ -12,7 +12,7 @@ use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
 use super::flights::{Flight, server_of};
 use super::{Answer, Done, Kernel, Reply, end_of};
 use crate::error::Error;
-use crate::ports::Notice;
+use crate::ports::{Notice, OnToolChange};
 
 /// The number of a call, unique in the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +56,8 @@ pub struct CallOrder {
     pub persona: Option<Box<str>>,
     /// What it goes on with, if it is not new.
     pub resumes: Option<Resumes>,
+    /// What the tool was like when the definition was stored, and what to do if it is not any more.
+    pub pinned: Option<(Hash, OnToolChange)>,
 }
 
 /// What a call goes on with.
@@ -159,6 +161,8 @@ impl Kernel {
             (_, Some(asked)) if !is_probe => Some(Resumes::Answer(asked.clone())),
             _ => None,
         };
+        let policy = entry.compiled.plan.settings.on_tool_change;
+        let pinned = entry.compiled.pins.get(&**tool).map(|hash| (*hash, policy));
         let id = self.flights.depart(Flight {
             run: key,
             n: step.n,
@@ -179,6 +183,7 @@ impl Kernel {
             deadline,
             persona,
             resumes,
+            pinned,
         })));
     }
 

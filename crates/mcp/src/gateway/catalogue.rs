@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use rmcp::model::Tool;
 use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_engine::Traits;
 
 use crate::config::Entry;
@@ -26,6 +27,8 @@ pub struct ToolInfo {
     pub output_schema: Option<Value>,
     /// What a repeated call does.
     pub traits: Traits,
+    /// A hash of everything that its server says about it.
+    pub pin: Hash,
     /// As its server describes it.
     described: Tool,
     validator: Option<Validator>,
@@ -76,9 +79,12 @@ impl ToolInfo {
         let input_schema = Value::Object((*tool.input_schema).clone());
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
         let described = tool.clone();
+        // A tool is plain data: it can be written down.
+        let pin = Hash::of(&serde_json::to_vec(&described).unwrap_or_default());
         Self {
             name,
             described,
+            pin,
             original: tool.name.into_owned(),
             description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
             // A schema that cannot be read checks nothing: its server will.

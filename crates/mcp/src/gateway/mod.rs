@@ -12,7 +12,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, Principal, ToolCall, ToolCaller, Traits};
+use serde_json::json;
+use steprail_core::plan::Hash;
+use steprail_engine::{
+    BoxFuture, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report, ToolCall,
+    ToolCaller, Traits,
+};
 
 pub use catalogue::ToolInfo;
 pub use line::Health;
@@ -186,6 +191,7 @@ impl Gateway {
                 format!("the arguments are not what `{}` takes: {}", call.tool, problems.join("; "));
             return Err(Failure::new(FailureKind::Validation, message));
         }
+        changed(&tool, &call)?;
         let made = Call { line: &line, tool: &tool, call: &call, held: &self.0.held }.make(&connection).await;
         if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
         {
@@ -211,7 +217,15 @@ impl Gateway {
         Some(up.catalogue().tools.contains_key(tool))
     }
 
-    fn known_tools(&self) -> Vec<String> {
+    /// A tool, if its server is up and has it.
+    pub fn tool(&self, tool: &str) -> Option<Arc<ToolInfo>> {
+        let server = self.0.aliases.server_of(tool)?;
+        let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
+        up.catalogue().tools.get(tool).cloned()
+    }
+
+    /// The tools of the servers that are up, by name.
+    pub(crate) fn known_tools(&self) -> Vec<String> {
         let lines: Vec<Arc<Line>> = {
             let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
             lines.values().cloned().collect()
@@ -227,11 +241,32 @@ impl ToolCaller for Gateway {
     }
 
     fn traits(&self, tool: &str) -> Traits {
-        let known = || {
-            let server = self.0.aliases.server_of(tool)?;
-            let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
-            up.catalogue().tools.get(tool).map(|tool| tool.traits)
-        };
-        known().unwrap_or_default()
+        self.tool(tool).map(|tool| tool.traits).unwrap_or_default()
+    }
+
+    fn pin(&self, tool: &str) -> Option<Hash> {
+        self.tool(tool).map(|tool| tool.pin)
+    }
+}
+
+/// A tool that is not what it was when the definition was stored: the log says so, and the definition says what to do.
+fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
+    let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
+    if call.resumes.is_some() {
+        return Ok(());
+    }
+    let what = format!("what `{}` says about itself has changed since the definition was stored", tool.name);
+    call.reports.tell(Report::ToolChanged { what: what.as_str().into() });
+    match policy {
+        OnToolChange::Warn => Ok(()),
+        OnToolChange::Block => {
+            let hint = "look at it, and define the workflow again";
+            Err(Failure::new(FailureKind::Validation, format!("{what}; {hint}")).code("tool_changed"))
+        }
+        OnToolChange::Approve => Err(Failure::asks(Question {
+            message: format!("{what}: {}. Call it all the same?", tool.description).into(),
+            form: json!({ "type": "object", "properties": {} }),
+            state: json!({ "kind": "again" }),
+        })),
     }
 }

@@ -91,7 +91,10 @@ impl ServerHandler for Fixture {
         let mut tools: Vec<Tool> =
             ["fail", "die", "big", "meta", "nest", "wait", "progress", "ask", "job", "rename"]
                 .into_iter()
-                .map(|name| Tool::new(name, "as it says", any.clone()))
+                .map(|name| {
+                    let destroys = ToolAnnotations::new().destructive(name == "die");
+                    Tool::new(name, "as it says", any.clone()).annotate(destroys)
+                })
                 .collect();
         let reads = ToolAnnotations::new().read_only(true);
         let name = if self.renamed.load(Ordering::Relaxed) { "say.text" } else { "echo.text" };

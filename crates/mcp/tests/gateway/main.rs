@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
+use steprail_core::plan::Hash;
+use steprail_core::source::Source;
 use steprail_engine::{
-    Answered, Failure, FailureKind, Outcome, Payload, Principal, Question, Report, Reports, Resumes, RunId,
-    ToolCall, ToolCaller,
+    Answered, Failure, FailureKind, OnToolChange, Outcome, Payload, Principal, Question, Report, Reports,
+    Resumes, RunId, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Health, Options};
@@ -42,6 +44,8 @@ fn main() -> std::process::ExitCode {
         trial("a_tool_that_asks_goes_on_with_the_answer", a_tool_that_asks),
         trial("a_tool_that_asks_on_its_connection_waits_there", a_tool_that_asks_on_its_connection),
         trial("a_server_that_renames_its_tools_is_listed_again", a_server_that_renames_its_tools),
+        trial("a_tool_that_changed_is_told_of_and_the_definition_decides", a_tool_that_changed),
+        trial("a_definition_is_compared_with_the_tools_that_it_calls", a_definition_is_compared),
         trial("a_server_that_nobody_runs_is_told_apart_from_a_lost_call", nobody_listens),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
@@ -88,6 +92,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         cancelled: CancellationToken::new(),
         resumes: None,
         reports: Reports::default(),
+        pinned: None,
     }
 }
 
@@ -382,5 +387,80 @@ async fn a_server_that_renames_its_tools() {
     );
     let other = call(&gateway, "b__echo_text", json!({ "text": "calm" })).await;
     assert_eq!(other.expect("another server keeps its names"), json!({ "said": "calm" }));
+    gateway.shutdown().await;
+}
+
+async fn a_tool_that_changed() {
+    let gateway = gateway(&json!({ "a": fixture() }));
+    gateway.connect().await;
+    let now = gateway.pin("a__echo_text").expect("a known tool");
+    let made = async |pin: Hash, policy| {
+        let (call, told) = a_reported_call("a__echo_text", json!({ "text": "hi" }));
+        let outcome = gateway.call(ToolCall { pinned: Some((pin, policy)), ..call }).await;
+        let changes = told.lock().expect("reports").len();
+        (outcome, changes)
+    };
+    let before = Hash([7; 32]);
+    assert_eq!(made(now, OnToolChange::Block).await.1, 0);
+    let (outcome, changes) = made(before, OnToolChange::Warn).await;
+    assert_eq!((outcome.expect("it is called"), changes), (json!({ "said": "hi" }), 1));
+    let (outcome, changes) = made(before, OnToolChange::Block).await;
+    assert_eq!((failed(outcome).0, changes), (FailureKind::Validation, 1));
+    let (outcome, _) = made(before, OnToolChange::Approve).await;
+    let question = asked(outcome);
+    let answered = |answer| Resumes::Answer(Box::new(Answered { state: question.state.clone(), answer }));
+    let again = |answer| ToolCall {
+        resumes: Some(answered(answer)),
+        pinned: Some((before, OnToolChange::Approve)),
+        ..a_call("a__echo_text", json!({ "text": "hi" }))
+    };
+    assert_eq!(gateway.call(again(Some(json!({})))).await.expect("a yes"), json!({ "said": "hi" }));
+    assert_eq!(failed(gateway.call(again(None)).await).0, FailureKind::Permission);
+    gateway.shutdown().await;
+}
+
+const TYPED: &str = "\
+name: typed
+inputs: { n: integer, t: string }
+steps:
+  - { id: literal, tool: a__echo_text, args: { text: 5 } }
+  - { id: missing, tool: a__echo_text }
+  - { id: other, tool: a__echo_text, args: { text: '{{inputs.n}}' } }
+  - { id: fine, tool: a__echo_text, args: { text: 'n = {{inputs.n}}' } }
+  - { id: unknown, tool: a__echo_txt, args: { text: '{{inputs.t}}' } }
+  - { id: later, tool: down__anything }
+  - { id: created, tool: a__created, missing_tool: create }
+  - { id: again, tool: a__fail, retry: 2 }
+  - { id: keyed, tool: a__fail, retry: 2, idempotency_key: k }
+  - { id: harm, tool: a__die }
+  - { id: gate, kind: approve }
+  - { id: asked, tool: a__die }
+";
+
+async fn a_definition_is_compared() {
+    let gateway = gateway(&json!({ "a": fixture(), "down": shell("exit 1") }));
+    gateway.connect().await;
+    let source = Source::new("typed.yaml", TYPED);
+    let plan = steprail_core::load(&source).plan.expect("a sound definition");
+    let found = steprail_mcp::check(&plan, &source, &gateway);
+    let told = found.iter().map(|problem| {
+        let place = source.position(problem.span.start);
+        let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        format!("{} {}:{} {}{hint}", problem.code.id(), place.line, place.column, problem.message)
+    });
+    let told: Vec<String> = told.collect();
+    assert_eq!(
+        told,
+        [
+            "SR502 4:54 `text` of `a__echo_text`: 5 is not of type \"string\"",
+            "SR502 5:26 `a__echo_text` needs the argument `text`",
+            "SR503 6:52 `text` of `a__echo_text` takes string, and `inputs.n` is integer",
+            "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`?)",
+            "SR505 11:40 `a__fail` is retried, and does not say that it can be repeated (give it an `idempotency_key`, or \
+             say `effects: idempotent` if it is)",
+            "SR504 13:23 `a__die` may destroy something, and nobody is asked before it (put an `approve` step before it, or \
+             `needs_human: true` on it)",
+        ]
+    );
     gateway.shutdown().await;
 }

@@ -6,8 +6,11 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use steprail_core::diagnostic::{Severity, render};
 use steprail_core::{Loaded, load};
+use steprail_mcp::{Gateway, Health, Options};
 
-use super::{exit, input};
+use super::stop::Stop;
+use super::tools_at::read_servers;
+use super::{exit, input, session};
 
 /// Check definitions and show every problem
 ///
@@ -17,6 +20,9 @@ pub(super) struct Check {
     /// The definitions, YAML or JSON; `-` for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
+    /// Compare them with the tools of MCP servers, too: a config file of your MCP client
+    #[arg(long, value_name = "FILE")]
+    servers: Option<String>,
     /// How to show problems
     #[arg(long, default_value = "human")]
     format: Format,
@@ -39,7 +45,21 @@ struct Tally {
 }
 
 impl Check {
-    pub(super) fn run(self) -> io::Result<ExitCode> {
+    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        session::block_on(async {
+            let gateway = match &self.servers {
+                Some(file) => Some(connected(file).await?),
+                None => None,
+            };
+            let checked = self.check(gateway.as_ref());
+            if let Some(gateway) = gateway {
+                gateway.shutdown().await;
+            }
+            Ok(checked?)
+        })
+    }
+
+    fn check(&self, gateway: Option<&Gateway>) -> io::Result<ExitCode> {
         let mut tally = Tally::default();
         let mut findings = Vec::new();
         let mut out = anstream::stdout().lock();
@@ -52,7 +72,10 @@ impl Check {
                     continue;
                 }
             };
-            let Loaded { diagnostics, .. } = load(&source);
+            let Loaded { mut diagnostics, plan, .. } = load(&source);
+            if let (Some(plan), Some(gateway)) = (&plan, gateway) {
+                diagnostics.extend(steprail_mcp::check(plan, &source, gateway));
+            }
             tally.files += 1;
             for diagnostic in &diagnostics {
                 match diagnostic.code.severity() {
@@ -73,6 +96,22 @@ impl Check {
         out.flush()?;
         Ok(tally.exit_code())
     }
+}
+
+/// A gateway to the servers of a file, as far as they can be reached.
+async fn connected(file: &str) -> Result<Gateway, Stop> {
+    let gateway = Gateway::new(read_servers(file)?, Options::default()).map_err(Stop::usage)?;
+    let mut err = anstream::stderr();
+    for server in gateway.connect().await {
+        if let Health::Down(reason) | Health::Parked(reason) = server.health {
+            writeln!(
+                err,
+                "warning: {} cannot be reached, so its tools are not checked: {reason}",
+                server.name
+            )?;
+        }
+    }
+    Ok(gateway)
 }
 
 impl Tally {

@@ -56,7 +56,7 @@ impl Cli {
     /// Carries out the command.
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.verb {
-            Verb::Check(check) => check.run().map_err(Stop::from),
+            Verb::Check(check) => check.run(),
             Verb::Graph(graph) => graph.run().map_err(Stop::from),
             Verb::Schema(schema) => schema.run().map_err(Stop::from),
             Verb::Run(run) => run.run(),

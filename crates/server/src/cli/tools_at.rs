@@ -34,9 +34,11 @@ impl ToolsAt {
     /// Reads the file, or says what is wrong with it. Without one, the configured servers count, or there are none.
     pub(super) fn read(&self, home: Option<&Home>) -> Result<Named, Stop> {
         match (self.argument(), home.map(Home::servers)) {
-            (Some(("--servers", file)), _) => read_servers(file),
+            (Some(("--servers", file)), _) => read_servers(file).map(Named::Servers),
             (Some((_, file)), _) => read_script(file).map(|script| Named::Scripted(Arc::new(script))),
-            (None, Some(configured)) if configured.is_file() => read_servers(&text(&configured)),
+            (None, Some(configured)) if configured.is_file() => {
+                read_servers(&text(&configured)).map(Named::Servers)
+            }
             (None, _) => Ok(Named::None),
         }
     }
@@ -46,8 +48,8 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn read_servers(file: &str) -> Result<Named, Stop> {
+/// Reads a config file of an MCP client.
+pub(super) fn read_servers(file: &str) -> Result<Servers, Stop> {
     let source = input::read(file)?;
-    let servers = Servers::read(source.text());
-    servers.map(Named::Servers).map_err(|problem| Stop::usage(format!("{file}: {problem}")))
+    Servers::read(source.text()).map_err(|problem| Stop::usage(format!("{file}: {problem}")))
 }

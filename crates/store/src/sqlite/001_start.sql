@@ -18,6 +18,7 @@ CREATE TABLE workflow_definitions (
     created_by TEXT    NOT NULL,
     deleted_at INTEGER,
     published  INTEGER NOT NULL CHECK (published IN (0, 1)),
+    pins_json  TEXT    NOT NULL,
     UNIQUE (name, version)
 ) STRICT;
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
 
 pub(super) const DEFINITION: &str =
-    "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL";
+    "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
 
 pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
     Ok(Definition {
@@ -21,6 +21,7 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
         created_at: row.get(5)?,
         created_by: row.get(6)?,
         deleted: row.get(7)?,
+        pins: serde_json::from_str(row.get_ref(8)?.as_str().map_err(damaged)?)?,
     })
 }
 

@@ -6,8 +6,8 @@ use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
 use super::{SESSIONS, SqliteStore, rows, schedules};
 use crate::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Purged,
-    RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted, link,
+    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Pins,
+    Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted, link,
 };
 
 impl SqliteStore {
@@ -64,14 +64,14 @@ impl Store for SqliteStore {
 
     fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError> {
         if let Some(known) = self.known(new)? {
-            return Ok(known);
+            return self.pin(known, new.pins);
         }
         let newest = "SELECT max(version) FROM workflow_definitions WHERE name = ?1";
         let newest = self.one(newest, [new.name], |row| Ok(row.get::<_, Option<u32>>(0)?))?;
         let version = newest.flatten().map_or(1, |newest| newest + 1);
         let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
-                                                     published)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+                                                     published, pins_json)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         self.connection.prepare_cached(sql)?.execute(params![
             new.name,
             version,
@@ -80,7 +80,8 @@ impl Store for SqliteStore {
             new.now,
             new.by,
             new.hidden.then_some(new.now),
-            new.published
+            new.published,
+            serde_json::to_string(new.pins)?
         ])?;
         let id = self.connection.last_insert_rowid();
         self.definition(id)?.ok_or_else(|| StoreError::Other("a definition was not stored".to_owned()))
@@ -420,7 +421,22 @@ impl SqliteStore {
         } else {
             self.one(&sql, [new.name], rows::definition)?
         };
-        Ok(known.filter(|known| known.hash == new.hash))
+        let is_other = |(tool, hash): (&String, &Hash)| new.pins.get(tool).is_some_and(|now| now != hash);
+        let same = |known: &Definition| known.hash == new.hash && !known.pins.iter().any(is_other);
+        Ok(known.filter(same))
+    }
+
+    /// Adds what is known about tools now and was not when a version was stored.
+    fn pin(&self, mut known: Definition, pins: &Pins) -> Result<Definition, StoreError> {
+        if pins.keys().all(|tool| known.pins.contains_key(tool)) {
+            return Ok(known);
+        }
+        known.pins.extend(pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
+        let sql = "UPDATE workflow_definitions SET pins_json = ?2 WHERE id = ?1";
+        self.connection
+            .prepare_cached(sql)?
+            .execute(params![known.id, serde_json::to_string(&known.pins)?])?;
+        Ok(known)
     }
 
     /// The hash that the event after this one builds on.

@@ -4,7 +4,7 @@ use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_core::diagnostic::Diagnostic;
+use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
 
@@ -39,23 +39,28 @@ struct Args {
     check_only: bool,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
+async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let text = text(args.spec_yaml, args.spec)?
         .ok_or_else(|| Refusal::new("bad_input", "give the definition as spec_yaml or as spec"))?;
     let source = Source::new("definition", &*text);
+    let mut loaded = steprail_core::load(&source);
+    if let (Some(plan), Some(gateway)) = (&loaded.plan, &shared.gateway) {
+        loaded.diagnostics.extend(crate::check(plan, &source, gateway));
+    }
+    let is_error = |problem: &&Diagnostic| problem.code.severity() == Severity::Error;
+    let errors: Vec<Diagnostic> = loaded.diagnostics.iter().filter(is_error).cloned().collect();
     if args.check_only {
-        let loaded = steprail_core::load(&source);
-        let is_sound = loaded.plan.is_some();
+        let is_sound = errors.is_empty();
         let problems = told(&loaded.diagnostics, &source);
         let message = if is_sound { "The definition is sound." } else { "The definition has errors." };
         return Ok(Facts::new(json!({ "valid": is_sound, "problems": problems }), message).into());
     }
-    let (defined, warnings) = match asked.user.define(&text, args.publish).await {
-        Ok(defined) => defined,
-        Err(error) => return Err(invalid(error, &source)),
-    };
-    let warnings = told(&warnings, &source);
+    if !errors.is_empty() {
+        return Err(invalid(Error::Invalid(errors), &source));
+    }
+    let (defined, _) = asked.user.define(&text, args.publish).await?;
+    let warnings = told(&loaded.diagnostics, &source);
     let facts = json!({
         "name": defined.name,
         "version": defined.version,
