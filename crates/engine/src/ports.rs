@@ -68,6 +68,11 @@ pub trait ToolCaller: Send + Sync {
         Traits::default()
     }
 
+    /// The tool that is asked to create one that is missing: it is called with `tool` and `arguments`.
+    fn provider(&self) -> Option<Box<str>> {
+        None
+    }
+
     /// A hash of everything that its server says about a tool: what a definition is written for.
     fn pin(&self, tool: &str) -> Option<Hash> {
         let _ = tool;

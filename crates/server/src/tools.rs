@@ -22,7 +22,8 @@ pub(crate) enum Named {
 
 impl Named {
     /// Makes them callable. Processes that an earlier command left behind are ended, so the database must be ours.
-    pub(crate) fn open(self, database: &Path) -> Result<Tools, String> {
+    /// `provider` is the tool that creates missing ones.
+    pub(crate) fn open(self, database: &Path, provider: Option<&str>) -> Result<Tools, String> {
         let servers = match self {
             Self::Scripted(script) => return Ok(Tools::Scripted(script)),
             Self::Servers(servers) => servers,
@@ -32,7 +33,8 @@ impl Named {
         let mut records = database.as_os_str().to_owned();
         records.push("-servers");
         let options = Options { records: Some(records.into()), users: None };
-        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings })
+        let provider = provider.map(Into::into);
+        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider })
     }
 }
 
@@ -47,6 +49,8 @@ pub(crate) enum Tools {
         gateway: Gateway,
         /// What there is to say about the file.
         warnings: Vec<String>,
+        /// The tool that creates missing ones.
+        provider: Option<Box<str>>,
     },
     /// None: steps that call something fail.
     None,
@@ -55,7 +59,7 @@ pub(crate) enum Tools {
 impl Tools {
     /// Gets everything ready; gives what the user should know.
     pub(crate) async fn connect(&self) -> Vec<String> {
-        let Self::Servers { gateway, warnings } = self else { return Vec::new() };
+        let Self::Servers { gateway, warnings, .. } = self else { return Vec::new() };
         let mut told = warnings.clone();
         for server in gateway.connect().await {
             told.extend(server.warnings.iter().map(|warning| format!("{}: {warning}", server.name)));
@@ -101,6 +105,13 @@ impl ToolCaller for Tools {
             Self::Scripted(script) => script.traits(tool),
             Self::Servers { gateway, .. } => gateway.traits(tool),
             Self::None => Traits::default(),
+        }
+    }
+
+    fn provider(&self) -> Option<Box<str>> {
+        match self {
+            Self::Servers { provider, .. } => provider.clone(),
+            _ => None,
         }
     }
 

@@ -121,6 +121,18 @@ impl Run {
                     live.alarm = until.is_some();
                 }
             }
+            Event::ToolRequested { step, until, .. } => {
+                self.phase(step.n, Phase::Creating);
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.alarm = until.is_some();
+                }
+            }
+            Event::ToolCreated { step } => {
+                self.no_alarm(step.n);
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.created = true;
+                }
+            }
             Event::CallAccepted { step, task } => {
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.task = Some(task.clone());
@@ -196,6 +208,7 @@ impl Run {
                 claim: false,
                 approved: false,
                 key: None,
+                created: false,
                 task: None,
                 asked: None,
             };

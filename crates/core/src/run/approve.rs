@@ -177,10 +177,15 @@ impl Decision<'_> {
     fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> Decided {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
         let scope = live.scope;
-        if live.asked.is_some() {
+        if let Some(asked) = &live.asked {
+            let whether = asked.is_whether();
             // The tool is told that it gets no answer, and goes on as it sees fit.
             self.emit(Event::ApprovalDenied { step: step.clone(), by, reason: reason.into() });
-            return self.begin(n);
+            if !whether {
+                return self.begin(n);
+            }
+            let error = Failure::new(FailureKind::Permission, format!("a human said no: {reason}"));
+            return self.fail(n, error.code("denied"));
         }
         let on_deny = match &spec.kind {
             Kind::Approve(approve) => approve.on_deny,

@@ -127,6 +127,7 @@ impl Decision<'_> {
         let phase = self.run.live.get(&n).filter(|live| live.attempt == attempt).map(|live| &live.phase);
         match (phase, outcome) {
             (Some(Phase::Verifying), outcome) => self.verified(n, outcome)?,
+            (Some(Phase::Creating), outcome) => self.creation_ended(n, outcome)?,
             (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.complete(n, output, None)?,
             (Some(Phase::Stopping), Err(_)) => self.lost(n, call_timed_out())?,
             (Some(Phase::Calling), Err(error))
@@ -136,6 +137,9 @@ impl Decision<'_> {
             }
             (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) => {
                 self.gate_within(n, *question);
+            }
+            (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::NotFound => {
+                self.tool_missing(n, error)?;
             }
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
             _ => {}

@@ -262,6 +262,9 @@ impl<'d> Decision<'d> {
             (Phase::Verifying, AlarmKind::Timeout) => {
                 self.verified(n, Err(Failure::timeout("the probe did not answer in time")))
             }
+            (Phase::Creating, AlarmKind::Timeout) => {
+                self.creation_ended(n, Err(Failure::timeout("it did not answer in time")))
+            }
             (Phase::Gate { .. }, AlarmKind::Timeout) => self.gate_timed_out(n),
             (Phase::Gate { .. }, AlarmKind::Escalate) => {
                 self.escalate(n);

@@ -205,6 +205,23 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
+    /// A tool does not exist, and another one is asked to create it.
+    ToolRequested {
+        /// The step.
+        step: StepRef,
+        /// The tool that is asked.
+        tool: Box<str>,
+        /// The hash of its arguments.
+        args: Hash,
+        /// When its time is up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+    },
+    /// A tool that did not exist was created: the step is tried again.
+    ToolCreated {
+        /// The step.
+        step: StepRef,
+    },
     /// A call answered after its step had ended.
     LateResult {
         /// The step.
@@ -360,6 +377,8 @@ impl Event {
             Self::CallResumed { .. } => "call_resumed",
             Self::ToolChanged { .. } => "tool_changed",
             Self::VerifyStarted { .. } => "verify_started",
+            Self::ToolRequested { .. } => "tool_requested",
+            Self::ToolCreated { .. } => "tool_created",
             Self::LateResult { .. } => "late_result",
             Self::KeyAwaited { .. } => "key_awaited",
             Self::BranchTaken { .. } => "branch_taken",
@@ -408,6 +427,8 @@ impl Event {
             | Self::CallResumed { step, .. }
             | Self::ToolChanged { step, .. }
             | Self::VerifyStarted { step, .. }
+            | Self::ToolRequested { step, .. }
+            | Self::ToolCreated { step }
             | Self::LateResult { step, .. }
             | Self::KeyAwaited { step, .. }
             | Self::BranchTaken { step, .. }

@@ -118,7 +118,7 @@ impl Decision<'_> {
     }
 
     /// A probe's arguments go with its call only: the step's own arguments stay what they are.
-    fn records_probe(&mut self, event: Event, args: Payload) {
+    pub(super) fn records_probe(&mut self, event: Event, args: Payload) {
         self.emit(event);
         if let Some(record) = self.records.last_mut() {
             record.payload = Some(args);

@@ -21,6 +21,7 @@ mod foreach;
 mod input;
 mod intervene;
 mod lost;
+mod missing;
 mod parts;
 mod path;
 mod payload;

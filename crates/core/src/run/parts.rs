@@ -1,7 +1,7 @@
 //! What events are made of: which step, where it stands, what it began, why.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Millis;
 use crate::plan::Hash;
@@ -205,6 +205,24 @@ pub struct Question {
     pub form: Value,
     /// What the tool wants back with the answer.
     pub state: Value,
+}
+
+impl Question {
+    /// Whether to make a call after all: after a yes it is made as if it were new, after a no it fails.
+    pub fn whether(message: impl Into<String>) -> Self {
+        let form = json!({ "type": "object", "properties": {} });
+        Self { message: message.into().into(), form, state: json!({ "kind": WHETHER }) }
+    }
+}
+
+/// What tells the question whether to make a call at all.
+const WHETHER: &str = "whether";
+
+impl Answered {
+    /// Whether the question was whether to make the call at all.
+    pub fn is_whether(&self) -> bool {
+        self.state["kind"] == WHETHER
+    }
 }
 
 /// What became of a question: the tool goes on with it.

@@ -156,6 +156,7 @@ pub(super) struct Done {
 
 /// An execution that has not ended.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with one another")]
 pub struct Live {
     /// The step.
     pub step: StepIx,
@@ -175,6 +176,8 @@ pub struct Live {
     pub approved: bool,
     /// The idempotency key that its call was made with, where the definition has a template for it.
     pub key: Option<Box<str>>,
+    /// Whether its tool was created for it.
+    pub created: bool,
     /// The name that its call goes by at the tool's server.
     pub task: Option<Box<str>>,
     /// What its tool asked, and what a human said.
@@ -201,6 +204,8 @@ pub enum Phase {
     Stopping,
     /// A tool is asked whether the call took place.
     Verifying,
+    /// Another tool is asked to create the one that it calls.
+    Creating,
     /// It waits for the next attempt.
     Backoff {
         /// When it begins.
@@ -241,7 +246,7 @@ impl Phase {
 
     /// Whether a call is in flight.
     pub(super) fn is_call(&self) -> bool {
-        matches!(self, Self::Calling | Self::Stopping | Self::Verifying)
+        matches!(self, Self::Calling | Self::Stopping | Self::Verifying | Self::Creating)
     }
 }
 

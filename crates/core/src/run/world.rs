@@ -34,6 +34,8 @@ pub trait World {
     fn ambient(&self, what: Ambient) -> Value;
     /// What is known about a tool.
     fn traits(&self, tool: &str) -> Traits;
+    /// The tool that is asked to create a tool that is missing.
+    fn provider(&self) -> Option<Box<str>>;
     /// Whether there is a place for one more call of a tool. A yes takes the place.
     fn admit(&mut self, tool: &str) -> Admission;
     /// Gives a place back that no call was made for.
@@ -145,6 +147,7 @@ impl Record {
                 }
                 Event::RetryScheduled { .. }
                 | Event::VerifyStarted { .. }
+                | Event::ToolRequested { .. }
                 | Event::CallTimedOut { .. }
                 | Event::ApprovalRequested { .. }
                 | Event::ApprovalEscalated { .. }

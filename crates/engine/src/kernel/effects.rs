@@ -122,7 +122,7 @@ impl Kernel {
         let Some(attempt) = self.flights.get(id).map(|flight| flight.attempt) else { return };
         let live = self.runs.get(&key).and_then(|entry| entry.run.live().get(&step.n));
         match live.filter(|live| live.attempt == attempt).map(|live| &live.phase) {
-            Some(Phase::Calling | Phase::Verifying) => {}
+            Some(Phase::Calling | Phase::Verifying | Phase::Creating) => {}
             Some(Phase::Stopping) => done.effects.push(Effect::Cancel(id)),
             _ => {
                 self.flights.let_go(key, step.n);
@@ -141,15 +141,20 @@ impl Kernel {
             Event::StepStarted { step, what: Started::Call { tool, key, .. }, until, .. } => {
                 (step, tool, key.clone(), *until, false)
             }
-            Event::VerifyStarted { step, tool, args, until } => {
+            Event::VerifyStarted { step, tool, args, until }
+            | Event::ToolRequested { step, tool, args, until } => {
                 (step, tool, args.to_string().into(), *until, true)
             }
             Event::CallResumed { step, tool, task } => (step, tool, task.clone(), None, false),
             _ => return,
         };
         let Some(live) = entry.run.live().get(&step.n) else { return };
-        let wanted = if is_probe { Phase::Verifying } else { Phase::Calling };
-        if live.attempt != step.attempt || live.phase != wanted {
+        let waits = match &live.phase {
+            Phase::Verifying | Phase::Creating => is_probe,
+            Phase::Calling => !is_probe,
+            _ => false,
+        };
+        if live.attempt != step.attempt || !waits {
             return;
         }
         let persona = match &entry.compiled.plan.step(live.step).kind {

@@ -167,6 +167,10 @@ impl World for KernelWorld<'_> {
         self.tools.traits(tool)
     }
 
+    fn provider(&self) -> Option<Box<str>> {
+        self.tools.provider()
+    }
+
     fn admit(&mut self, tool: &str) -> Admission {
         self.flights.admit(self.head.key, server_of(tool), self.head.definition, self.quota)
     }

@@ -143,7 +143,8 @@ impl Fold {
                 self.moves_on(n);
                 self.alarms.entry(n).or_default().insert("grace");
             }
-            Event::VerifyStarted { .. } => {
+            Event::ToolCreated { .. } => self.moves_on(n),
+            Event::VerifyStarted { .. } | Event::ToolRequested { .. } => {
                 self.moves_on(n);
                 self.alarms.entry(n).or_default().insert("timeout");
             }

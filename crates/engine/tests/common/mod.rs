@@ -35,6 +35,10 @@ impl ToolCaller for NoTools {
     fn traits(&self, tool: &str) -> Traits {
         self.0.get(tool).copied().unwrap_or_default()
     }
+
+    fn provider(&self) -> Option<Box<str>> {
+        Some("demo__create".into())
+    }
 }
 
 /// A kernel, its clock, and the calls that it has ordered.

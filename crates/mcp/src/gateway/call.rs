@@ -63,11 +63,7 @@ impl Call<'_> {
                     Err(answer::lost(&self.line.server, "it was asked something when the connection was cut"))
                 }
             },
-            // A human said whether to make the call at all.
-            Some("again") => match answered.answer {
-                Some(_) => self.send(connection, None).await,
-                None => Err(Failure::new(FailureKind::Permission, "a human said no").code("denied")),
-            },
+            _ if answered.is_whether() => self.send(connection, None).await,
             Some("task") => {
                 let id = state["id"].as_str().unwrap_or_default();
                 let answers = questions::responses(&keys(state), answered.answer.as_ref());

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_engine::{
     BoxFuture, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report, ToolCall,
@@ -263,10 +262,9 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
             let hint = "look at it, and define the workflow again";
             Err(Failure::new(FailureKind::Validation, format!("{what}; {hint}")).code("tool_changed"))
         }
-        OnToolChange::Approve => Err(Failure::asks(Question {
-            message: format!("{what}: {}. Call it all the same?", tool.description).into(),
-            form: json!({ "type": "object", "properties": {} }),
-            state: json!({ "kind": "again" }),
-        })),
+        OnToolChange::Approve => {
+            let question = format!("{what}: {}. Call it all the same?", tool.description);
+            Err(Failure::asks(Question::whether(question)))
+        }
     }
 }

@@ -43,6 +43,9 @@ pub(super) struct ServeSettings {
     /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*`
     #[arg(long, value_name = "[NAME=]TOOL", value_parser = exposed)]
     expose: Vec<(String, Expose)>,
+    /// The tool that creates missing tools, for steps with `missing_tool: create`
+    #[arg(long, value_name = "TOOL")]
+    provider: Option<String>,
     /// Let answers that arrive over MCP decide at gates: for clients that ask a human
     #[arg(long)]
     clients_decide: bool,
@@ -77,6 +80,9 @@ impl ServeSettings {
         for (written, _) in &self.expose {
             arguments.extend(["--expose".to_owned(), written.clone()]);
         }
+        if let Some(provider) = &self.provider {
+            arguments.extend(["--provider".to_owned(), provider.clone()]);
+        }
         if self.clients_decide {
             arguments.push("--clients-decide".to_owned());
         }
@@ -98,7 +104,7 @@ impl ServeSettings {
             Reach::Process => Durability::Process,
         };
         let store = SqliteStore::open(home.database(), &Options { durability, ..Options::default() })?;
-        let tools = named.open(&home.database()).map_err(Stop::usage)?;
+        let tools = named.open(&home.database(), self.provider.as_deref()).map_err(Stop::usage)?;
         let warnings = tools.connect().await;
         let mut err = anstream::stderr();
         for warning in warnings {

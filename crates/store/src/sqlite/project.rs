@@ -135,7 +135,8 @@ impl Rows<'_> {
             Event::StepUncertain { step, error } => {
                 self.status(step, "uncertain", None, Some(&serde_json::to_string(error)?))
             }
-            Event::VerifyStarted { step, until: Some(until), .. } => {
+            Event::VerifyStarted { step, until: Some(until), .. }
+            | Event::ToolRequested { step, until: Some(until), .. } => {
                 self.set_alarm(step.n, AlarmKind::Timeout, *until)
             }
             Event::CallTimedOut { step, until } => self.set_alarm(step.n, AlarmKind::Grace, *until),
@@ -179,6 +180,8 @@ impl Rows<'_> {
                     | Event::StepUncertain { .. }
                     | Event::CallTimedOut { .. }
                     | Event::VerifyStarted { .. }
+                    | Event::ToolRequested { .. }
+                    | Event::ToolCreated { .. }
                     | Event::ApprovalRequested { .. }
                     | Event::ApprovalGranted { .. }
                     | Event::ApprovalDenied { .. }
