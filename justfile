@@ -23,6 +23,10 @@ gen:
 bench *ARGS:
     cargo bench -p steprail-engine --bench engine -- {{ARGS}}
 
+# What a step costs beside the MCP call that it makes.
+bench-mcp:
+    cargo bench -p steprail-mcp --bench calls
+
 # Benchmarks of reading definitions.
 bench-definitions *ARGS:
     cargo bench -p steprail-core --bench definitions -- --noplot {{ARGS}}

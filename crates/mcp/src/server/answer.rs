@@ -9,11 +9,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use steprail_engine::{Error, RunId, User};
 
+use super::news::Watches;
+
 /// A request to call a tool, and who made it.
 pub(super) struct Asked {
     pub user: User,
     pub request: CallToolRequestParams,
     pub context: RequestContext<RoleServer>,
+    /// What the client hears of without asking.
+    pub watches: Watches,
 }
 
 impl Asked {

@@ -152,7 +152,8 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let user = self.user(&context.extensions)?;
-        tools::call(&self.shared, Asked { user, request, context }).await
+        let watches = self.watches.clone();
+        tools::call(&self.shared, Asked { user, request, context, watches }).await
     }
 
     async fn list_resources(

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{ErrorData, ResourceUpdatedNotificationParam};
+use rmcp::model::{CustomNotification, ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::{NotificationContext, Peer, SubscriptionContext};
-use steprail_engine::User;
+use steprail_engine::{RunId, User};
 use tokio::sync::watch;
 
 use super::Server;
+use super::progress::in_old_words;
 use super::resources::{self, APPROVALS};
-use crate::limits::{NEWS_MS, PAGE, WATCHES};
+use crate::limits::{NEWS_MS, PAGE, RESOURCE_EVENTS, WATCHES};
 
 /// What one client wants to hear of.
 #[derive(Clone, Default)]
@@ -22,6 +23,8 @@ pub(super) struct Watches(Arc<Inner>);
 struct Inner {
     /// Resources, with what was last told of each.
     resources: Mutex<BTreeMap<String, Option<String>>>,
+    /// Runs whose events are told one by one, with the number of the last one.
+    runs: Mutex<BTreeMap<RunId, u64>>,
     /// Changes of definitions, heard from before a subscription was acknowledged.
     armed: Mutex<VecDeque<watch::Receiver<u64>>>,
 }
@@ -38,6 +41,36 @@ impl Watches {
 
     pub(super) fn remove(&self, uri: &str) {
         self.0.resources.lock().unwrap_or_else(PoisonError::into_inner).remove(uri);
+    }
+
+    /// Tells the events of a run after a number one by one, until it ends.
+    pub(super) fn follow(&self, run: RunId, seen: u64) {
+        let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if runs.len() < WATCHES {
+            runs.insert(run, seen);
+        }
+    }
+
+    /// What happened in the runs that are followed.
+    async fn happened(&self, user: &User) -> Vec<CustomNotification> {
+        let runs: Vec<(RunId, u64)> = {
+            let runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            runs.iter().map(|(run, seen)| (*run, *seen)).collect()
+        };
+        let mut told = Vec::new();
+        for (run, seen) in runs {
+            // Asked first: what has ended by now has its end among the events.
+            let over = user.row(run).await.map_or(true, |row| row.status.is_terminal());
+            let events = user.events(run, seen, RESOURCE_EVENTS).await.unwrap_or_default();
+            told.extend(events.iter().filter_map(in_old_words));
+            let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            match events.last() {
+                _ if over => drop(runs.remove(&run)),
+                Some(last) => drop(runs.insert(run, last.seq)),
+                None => {}
+            }
+        }
+        told
     }
 
     /// Listens from now on: what changes before the client knows that it is heard is not lost.
@@ -91,6 +124,7 @@ async fn state(user: &User, uri: &str) -> Option<String> {
 enum News {
     ToolsChanged,
     Updated(String),
+    Happened(CustomNotification),
     Closed,
 }
 
@@ -121,6 +155,8 @@ impl Newsroom {
                         self.events.borrow_and_update();
                         let changed = self.watches.changed(&self.user).await;
                         self.due.extend(changed.into_iter().map(News::Updated));
+                        let happened = self.watches.happened(&self.user).await;
+                        self.due.extend(happened.into_iter().map(News::Happened));
                     }
                     Err(_) => return News::Closed,
                 },
@@ -156,6 +192,7 @@ async fn tell(mut newsroom: Newsroom, peer: Peer<RoleServer>) {
                 News::Updated(uri) => {
                     peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await
                 }
+                News::Happened(what) => peer.send_notification(what.into()).await,
                 News::Closed => return,
             };
             if told.is_err() {
@@ -195,6 +232,8 @@ pub(super) async fn listen(server: &Server, context: SubscriptionContext) -> Res
             }
             News::ToolsChanged => Ok(()),
             News::Updated(uri) => sink.notify_resource_updated(uri).await,
+            // Only clients with a session are told event by event.
+            News::Happened(_) => Ok(()),
             News::Closed => return Ok(()),
         };
         if told.is_err() {

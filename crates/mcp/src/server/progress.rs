@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use steprail_engine::{Error, Event, RunId, RunRow, StoredEvent, Subscription};
 
 use super::answer::{Asked, Refusal};
+use super::news::Watches;
 use crate::limits::HEARTBEAT_SECS;
 
 /// Tells a client what happens to a run while it waits.
@@ -21,6 +22,8 @@ pub(super) struct Progress {
     feed: Subscription,
     told: f64,
     seen: u64,
+    /// Where what follows is told, when nobody waits any more.
+    watches: Watches,
 }
 
 impl Progress {
@@ -33,7 +36,8 @@ impl Progress {
         }
         let feed = asked.user.follow(run, after).await?;
         let peer = asked.context.peer.clone();
-        Ok(Some(Self { peer, token, dotted, feed, told: 0.0, seen: after }))
+        let watches = asked.watches.clone();
+        Ok(Some(Self { peer, token, dotted, feed, told: 0.0, seen: after, watches }))
     }
 
     /// Reports while something else waits, and whatever it has seen in the end.
@@ -58,6 +62,9 @@ impl Progress {
             let event = self.feed.next().await?.ok_or(Error::Stopped)?;
             self.tell(&event).await;
         }
+        if self.dotted && !row.status.is_terminal() {
+            self.watches.follow(row.run_id, self.seen);
+        }
         Ok(row)
     }
 
@@ -79,6 +86,11 @@ impl Progress {
         let report = ProgressNotificationParam::new(token.clone(), self.told).with_message(words);
         let _ = self.peer.notify_progress(report).await;
     }
+}
+
+/// An event in the words of clients that know `$/dcc.workflowUpdated`, if they have a word for it.
+pub(super) fn in_old_words(stored: &StoredEvent) -> Option<CustomNotification> {
+    kind(&stored.event).map(|kind| workflow_updated(stored, kind))
 }
 
 /// What an event is to somebody who watches: a kind, and words.
@@ -117,8 +129,7 @@ fn kind(event: &Event) -> Option<&'static str> {
     })
 }
 
-/// A step was entered or left, or a run ended, in the words of clients that know `$/dcc.workflowUpdated`.
-pub(super) fn workflow_updated(stored: &StoredEvent, kind: &str) -> CustomNotification {
+fn workflow_updated(stored: &StoredEvent, kind: &str) -> CustomNotification {
     let mut detail = json!({ "kind": kind });
     if let Some(step) = stored.event.step() {
         detail["step_id"] = Value::from(&*step.path);

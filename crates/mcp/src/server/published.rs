@@ -157,12 +157,10 @@ fn inputs_of(plan: &Plan) -> JsonObject {
 /// is required.
 fn outputs_of(spec: &Value) -> Option<JsonObject> {
     let output = spec["output"].as_object()?;
+    let word = || json!({ "type": "string" });
+    let handle = [("run_id".to_owned(), word()), ("status".to_owned(), word())];
     let named = output.keys().map(|name| (name.clone(), json!({})));
-    let handle = [
-        ("run_id".to_owned(), json!({ "type": "string" })),
-        ("status".to_owned(), json!({ "type": "string" })),
-    ];
-    let properties: Map<String, Value> = named.chain(handle).collect();
+    let properties: Map<String, Value> = handle.into_iter().chain(named).collect();
     Some(Map::from_iter([("type".to_owned(), json!("object")), ("properties".to_owned(), properties.into())]))
 }
 

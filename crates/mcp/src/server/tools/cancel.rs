@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use steprail_engine::Right;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
@@ -16,7 +15,7 @@ pub(super) const TOOL: Entry = Entry {
     description: "Stops a run for good, running or paused, with every call in flight and every run that it started. What \
                   its steps have done is not undone.",
     hints: Hints::STOPS,
-    needs: Right::Workflow,
+    for_those_who: super::CONTROL,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

@@ -4,7 +4,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use steprail_core::plan::Hash;
-use steprail_engine::Right;
 
 use super::super::answer::{Answer, Asked, Facts, Refusal};
 use super::{Entry, Hints, run_id, schema};
@@ -16,7 +15,7 @@ pub(super) const APPROVE: Entry = Entry {
     description: "Says yes at a gate: the run goes on. Only a human who may decide can do this, and by default not the one \
                   who started the run.",
     hints: Hints::STOPS,
-    needs: Right::Approve,
+    for_those_who: super::DECIDE,
     schema: schema::of::<Args>,
     run: |_, asked| Box::pin(decide(asked, true)),
 };
@@ -27,7 +26,7 @@ pub(super) const DENY: Entry = Entry {
     title: "Deny a step",
     description: "Says no at a gate: as the definition has it, the run is cancelled, or the step fails.",
     hints: Hints::CHANGES,
-    needs: Right::Approve,
+    for_those_who: super::DECIDE,
     schema: schema::of::<Args>,
     run: |_, asked| Box::pin(decide(asked, false)),
 };

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
-use steprail_engine::{Error, Right};
+use steprail_engine::Error;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts, Refusal};
@@ -20,7 +20,7 @@ pub(super) const TOOL: Entry = Entry {
                   same version; other content is a new version, and runs that are under way keep theirs. Every problem \
                   is told at once, with its line and a hint. The resource workflow://schema describes definitions.",
     hints: Hints::CHANGES,
-    needs: Right::Workflow,
+    for_those_who: super::RUN,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Right, StoredEvent};
+use steprail_engine::StoredEvent;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -17,7 +17,7 @@ pub(super) const TOOL: Entry = Entry {
     title: "Events of a run",
     description: "The append-only log of a run: everything that happened to it, in order, each event with its number (seq).",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

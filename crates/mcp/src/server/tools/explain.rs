@@ -1,7 +1,7 @@
 //! `workflow_explain`: what happened in a run, in words, and what can be done.
 
 use serde_json::json;
-use steprail_engine::{FailureKind, Right, RunStatus, RunView, StepRow};
+use steprail_engine::{FailureKind, RunStatus, RunView, StepRow};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -14,7 +14,7 @@ pub(super) const TOOL: Entry = Entry {
     title: "Explain a run",
     description: "Tells what happened in a run, step by step, why it failed or what it waits for, and what can be done.",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<OfRun>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

@@ -1,7 +1,5 @@
 //! `workflow_interrupt`: holds a run before its next step.
 
-use steprail_engine::Right;
-
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
 use super::super::view;
@@ -13,7 +11,7 @@ pub(super) const TOOL: Entry = Entry {
     title: "Pause a run",
     description: "Pauses a run: calls in flight end, and nothing begins until workflow_resume.",
     hints: Hints::CHANGES,
-    needs: Right::Workflow,
+    for_those_who: super::CONTROL,
     schema: schema::of::<OfRun>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

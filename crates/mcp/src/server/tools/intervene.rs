@@ -2,11 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
-use steprail_engine::{Edit, Intervention, Payload, Resolution, Right};
+use serde_json::{Value, json};
+use steprail_engine::{Edit, Error, Intervention, Payload, Resolution};
 
 use super::super::Shared;
-use super::super::answer::{Answer, Asked, Refusal};
+use super::super::answer::{Answer, Asked, Facts, Refusal};
 use super::super::view;
 use super::{Entry, Hints, run_id, schema};
 
@@ -18,7 +18,7 @@ pub(super) const TOOL: Entry = Entry {
                   what a step gave (set_output) or the inputs (set_inputs), leaves a step out (skip), gives its result \
                   (supply_result); or says what became of a call with an unknown outcome (happened, retry, fail, or skip).",
     hints: Hints::STOPS,
-    needs: Right::Approve,
+    for_those_who: super::DECIDE,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };
@@ -54,6 +54,8 @@ enum Action {
 enum Change {
     Intervention(Intervention),
     Resolution(Resolution),
+    /// Leaves a step out, whatever it does.
+    Skip,
 }
 
 async fn run(_: &Shared, asked: &Asked) -> Answer {
@@ -63,18 +65,26 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     if step.is_empty() && args.action != Action::SetInputs {
         return Err(Refusal::new("bad_input", "`step` is missing"));
     }
-    let uncertain = |view: &steprail_engine::RunView| {
-        view.steps.iter().any(|row| row.path == step && row.status == "uncertain")
-    };
-    let is_uncertain = uncertain(&asked.user.status(run).await?);
-    match change(args.action, &step, args.value.as_ref(), is_uncertain)? {
+    match change(args.action, &step, args.value.as_ref())? {
         Change::Intervention(intervention) => asked.user.intervene(run, intervention).await?,
         Change::Resolution(resolution) => asked.user.resolve(run, &step, resolution).await?,
+        Change::Skip => match asked.user.resolve(run, &step, Resolution::Skip).await {
+            // Its outcome is not unknown: it waits or runs, and is left out as it is.
+            Err(Error::Conflict(_) | Error::NotFound(_)) => {
+                asked.user.intervene(run, Intervention::Skip { path: step.as_str().into() }).await?;
+            }
+            resolved => resolved?,
+        },
     }
-    Ok(view::run(&asked.user.status(run).await?).into())
+    Ok(match asked.user.status(run).await {
+        Ok(view) => view::run(&view),
+        // Who decides need not see the rest of the run.
+        Err(_) => Facts::new(json!({ "run_id": run, "step": step }), "The run was changed."),
+    }
+    .into())
 }
 
-fn change(action: Action, step: &str, value: Option<&Value>, is_uncertain: bool) -> Result<Change, Refusal> {
+fn change(action: Action, step: &str, value: Option<&Value>) -> Result<Change, Refusal> {
     let path = || Box::<str>::from(step);
     let value = || value.cloned().ok_or_else(|| Refusal::new("bad_input", "`value` is missing"));
     Ok(match action {
@@ -85,8 +95,7 @@ fn change(action: Action, step: &str, value: Option<&Value>, is_uncertain: bool)
             Change::Intervention(Intervention::SetValue(Edit { id: Some(path()), value: value()? }))
         }
         Action::SetInputs => Change::Intervention(Intervention::SetValue(Edit { id: None, value: value()? })),
-        Action::Skip if is_uncertain => Change::Resolution(Resolution::Skip),
-        Action::Skip => Change::Intervention(Intervention::Skip { path: path() }),
+        Action::Skip => Change::Skip,
         Action::SupplyResult => {
             Change::Intervention(Intervention::SupplyResult { path: path(), output: Payload::new(value()?) })
         }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Definition, Right};
+use steprail_engine::Definition;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -16,7 +16,7 @@ pub(super) const TOOL: Entry = Entry {
     title: "List workflows",
     description: "Lists the newest version of every workflow definition, by name. workflow_lookup shows one with its inputs.",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{ListRuns, Right, RunStatus};
+use steprail_engine::{ListRuns, RunStatus};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts, Refusal};
@@ -17,7 +17,7 @@ pub(super) const TOOL: Entry = Entry {
     title: "List runs",
     description: "Lists runs, newest first: your own, or everybody's if you may see them. `paused` ones wait for somebody.",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

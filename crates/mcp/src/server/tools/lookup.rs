@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Definition, Right};
+use steprail_engine::Definition;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -18,7 +18,7 @@ pub(super) const TOOL: Entry = Entry {
     description: "Finds workflows whose name, description or labels contain every word of the query; or shows one by its \
                   name, with the schema of its inputs and its definition.",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

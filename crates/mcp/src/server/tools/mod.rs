@@ -61,8 +61,8 @@ pub(super) struct Entry {
     title: &'static str,
     description: &'static str,
     hints: Hints,
-    /// Who is offered it.
-    needs: Right,
+    /// Who is offered it: whoever has one of these rights.
+    for_those_who: &'static [Right],
     schema: fn() -> Arc<JsonObject>,
     run: for<'a> fn(&'a Shared, &'a Asked) -> Running<'a>,
 }
@@ -105,7 +105,20 @@ const ALL: &[&Entry] = &[
     &intervene::TOOL,
 ];
 
+/// Those who may see runs.
+const LOOK: &[Right] = &[Right::Workflow, Right::View];
+/// Those who may run workflows.
+const RUN: &[Right] = &[Right::Workflow];
+/// Those who may stop runs: their own, or others'.
+const CONTROL: &[Right] = &[Right::Workflow, Right::Administer];
+/// Those who may decide.
+const DECIDE: &[Right] = &[Right::Approve];
+
 impl Entry {
+    fn is_for(&self, may: impl Fn(Right) -> bool) -> bool {
+        self.for_those_who.iter().any(|right| may(*right))
+    }
+
     fn named(&self, name: &'static str) -> Tool {
         let hints = ToolAnnotations::with_title(self.title)
             .read_only(self.hints.read_only)
@@ -133,7 +146,7 @@ impl Entry {
 
 /// The names of the tools that somebody with these rights is offered.
 pub fn offered(may: impl Fn(Right) -> bool) -> Vec<&'static str> {
-    ALL.iter().filter(|entry| may(entry.needs)).map(|entry| entry.name).collect()
+    ALL.iter().filter(|entry| entry.is_for(&may)).map(|entry| entry.name).collect()
 }
 
 /// A tool by any of its names.
@@ -147,7 +160,7 @@ pub(super) async fn list(
     user: &User,
     cursor: Option<&str>,
 ) -> Result<ListToolsResult, ErrorData> {
-    let ours = ALL.iter().filter(|entry| user.may(entry.needs));
+    let ours = ALL.iter().filter(|entry| entry.is_for(|right| user.may(right)));
     let mut tools: Vec<Tool> = ours.flat_map(|entry| entry.tools(shared.settings.tool_names)).collect();
     tools.extend(published::tools(shared, user).await?);
     tools.extend(exposed(shared).await);

@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use steprail_engine::Right;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
@@ -17,7 +16,7 @@ pub(super) const TOOL: Entry = Entry {
     description: "Starts a new run of what an ended run ran, with the same inputs. With reuse, calls that succeeded with \
                   the same arguments are not made again; run_anew names steps that are.",
     hints: Hints::ACTS,
-    needs: Right::Workflow,
+    for_those_who: super::RUN,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

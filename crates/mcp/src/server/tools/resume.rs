@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use steprail_engine::{Resume, Right};
+use steprail_engine::Resume;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
@@ -16,7 +16,7 @@ pub(super) const TOOL: Entry = Entry {
     description: "Lets a run go on that was paused, or interrupted by a restart. Calls whose outcome is unknown are not \
                   repeated unless they are harmless or named in force_steps.",
     hints: Hints::ACTS,
-    needs: Right::Workflow,
+    for_those_who: super::CONTROL,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::Right;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -16,7 +15,7 @@ pub(super) const TOOL: Entry = Entry {
     description: "Brings an event to a run, which keeps it until a step waits for it; without run_id, to every run that \
                   waits for it now.",
     hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: true },
-    needs: Right::Workflow,
+    for_those_who: super::CONTROL,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

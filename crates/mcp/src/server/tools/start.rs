@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use steprail_core::source::Source;
-use steprail_engine::{ListRuns, Right, RunHandle, RunRow, Workflow};
+use steprail_engine::{ListRuns, RunHandle, RunRow, Workflow};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Refusal};
@@ -22,7 +22,7 @@ pub(super) const TOOL: Entry = Entry {
                   inputs. The run is durable when this answers: it goes on whatever happens to this conversation. Waits \
                   up to wait_s seconds for its end; if it takes longer, gives the run_id to ask workflow_status for.",
     hints: Hints::ACTS,
-    needs: Right::Workflow,
+    for_those_who: super::RUN,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

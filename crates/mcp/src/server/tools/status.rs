@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use steprail_engine::Right;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
@@ -18,7 +17,7 @@ pub(super) const TOOL: Entry = Entry {
                   waits until the run has ended or waits for somebody; with since_seq, until there is any news after \
                   that seq.",
     hints: Hints::LOOKS,
-    needs: Right::Workflow,
+    for_those_who: super::LOOK,
     schema: schema::of::<Args>,
     run: |shared, asked| Box::pin(run(shared, asked)),
 };

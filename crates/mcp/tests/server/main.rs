@@ -1,0 +1,7 @@
+//! The server as clients see it: what it offers to whom, what it says, and what it refuses.
+
+mod matrix;
+mod news;
+mod offers;
+mod support;
+mod users;

@@ -1,0 +1,53 @@
+//! Every tool for every kind of user: whether it is offered, and whether it does what it is asked.
+
+use serde_json::{Value, json};
+
+use super::support::{House, USERS, call, verdict};
+
+/// What each tool is called with: something that works for somebody.
+fn arguments(tool: &str, run: &str) -> Value {
+    let spec = "name: hello\nsteps: [{ id: read, tool: crm__read }]";
+    match tool {
+        "workflow_define" => json!({ "spec_yaml": spec }),
+        "workflow_list_definitions" | "workflow_lookup" | "workflow_list_runs" => json!({}),
+        "workflow_start" => json!({ "spec_yaml": spec }),
+        "workflow_approve" | "workflow_deny" => json!({ "run_id": run, "step_name": "ask" }),
+        "workflow_signal" => json!({ "event": "e", "run_id": run }),
+        "workflow_intervene" => {
+            json!({ "run_id": run, "action": "set_arguments", "step": "read", "value": {} })
+        }
+        _ => json!({ "run_id": run }),
+    }
+}
+
+/// Some tools want a run in another state.
+async fn prepared(house: &House, tool: &str) -> String {
+    let run = house.waiting_run().await;
+    let starter = house.engine.as_user(super::support::principal("starter"));
+    match tool {
+        "workflow_rerun" => starter.cancel(run, "over").await.expect("cancelled"),
+        "workflow_resume" => starter.pause(run).await.expect("paused"),
+        _ => {}
+    }
+    run.to_string()
+}
+
+#[tokio::test]
+async fn each_tool_is_for_those_who_may() {
+    let house = House::new();
+    let mut table = String::new();
+    for tool in steprail_mcp::offered(|_| true) {
+        let mut line = format!("{tool}:");
+        for user in USERS {
+            let client = house.client(user).await;
+            let offered =
+                client.list_all_tools().await.expect("tools").iter().any(|listed| listed.name == tool);
+            let run = prepared(&house, tool).await;
+            let came_to = verdict(&call(&client, tool, arguments(tool, &run)).await);
+            let listed = if offered { "" } else { " (not offered)" };
+            line.push_str(&format!("\n  {user}: {came_to}{listed}"));
+        }
+        table.push_str(&format!("{line}\n"));
+    }
+    insta::assert_snapshot!(table);
+}

@@ -1,0 +1,154 @@
+//! What is listed: names, schemas, hints; published workflows; resources and prompts.
+
+use std::collections::BTreeSet;
+
+use rmcp::model::{GetPromptRequestParams, ReadResourceRequestParams};
+use serde_json::{Value, json};
+
+use super::support::{House, call, facts, verdict};
+
+#[tokio::test]
+async fn the_list_of_tools_is_one_that_every_client_takes() {
+    let house = House::new();
+    let client = house.client("admin").await;
+    let tools = client.list_all_tools().await.expect("tools");
+    let mut told = String::new();
+    for tool in &tools {
+        let schema = Value::Object((*tool.input_schema).clone());
+        assert_eq!(schema["type"], "object", "{}", tool.name);
+        for root in ["oneOf", "anyOf", "allOf", "$ref"] {
+            assert!(schema.get(root).is_none(), "{}: {root} at the root", tool.name);
+        }
+        assert!(
+            !schema.to_string().contains("\"uint") && !schema.to_string().contains("\"null\""),
+            "{schema}"
+        );
+        assert!(tool.name.len() <= 64 && tool.description.as_ref().is_some_and(|text| !text.is_empty()));
+        let hints = tool.annotations.as_ref().expect("hints");
+        let fields: BTreeSet<&String> =
+            schema["properties"].as_object().map(|all| all.keys().collect()).unwrap_or_default();
+        told.push_str(&format!(
+            "{} {fields:?} reads {:?} destroys {:?} repeats {:?} reaches out {:?}\n",
+            tool.name,
+            hints.read_only_hint,
+            hints.destructive_hint,
+            hints.idempotent_hint,
+            hints.open_world_hint
+        ));
+    }
+    insta::assert_snapshot!(told);
+}
+
+#[tokio::test]
+async fn names_with_dots_are_understood() {
+    let house = House::new();
+    let client = house.client("starter").await;
+    for name in ["workflows.lookup", "workflows_lookup"] {
+        assert_eq!(verdict(&call(&client, name, json!({})).await), "ok");
+    }
+    let spec = "name: hello\nsteps: [{ id: read, tool: crm__read }]";
+    let ran = facts(&call(&client, "workflows.run", json!({ "spec_yaml": spec, "inputs": {} })).await);
+    let status = facts(&call(&client, "workflows.get_status", json!({ "workflow_id": ran["run_id"] })).await);
+    assert_eq!((&status["status"], &status["output"]), (&json!("completed"), &json!({ "name": "Lea" })));
+    let cancelled = call(&client, "workflows.cancel", json!({ "workflow_id": ran["run_id"] })).await;
+    assert_eq!(verdict(&cancelled), "ok", "a run that ended stays as it is");
+}
+
+#[tokio::test]
+async fn a_published_workflow_is_a_tool_with_its_inputs_and_its_outputs() {
+    let house = House::new();
+    let client = house.client("starter").await;
+    let spec = "\
+name: look up
+description: Finds a contact.
+publish: true
+inputs: { id: integer, deep: { type: boolean, default: false } }
+steps: [{ id: read, tool: crm__read, effects: read }]
+output: { who: '{{steps.read.output.name}}', id: '{{inputs.id}}' }
+";
+    let defined = call(&client, "workflow_define", json!({ "spec_yaml": spec })).await;
+    assert_eq!(verdict(&defined), "ok", "{defined:?}");
+    let tools = client.list_all_tools().await.expect("tools");
+    let tool = tools.iter().find(|tool| tool.name == "wf_look_up").expect("a tool");
+    insta::assert_json_snapshot!(tool);
+    let result = call(&client, "wf_look_up", json!({ "id": 7 })).await;
+    assert_eq!(facts(&result), json!({ "who": "Lea", "id": 7 }));
+    assert_eq!(verdict(&call(&client, "wf_look_up", json!({ "id": "seven" })).await), "bad_input");
+    // Published no more: it is gone.
+    let hidden = call(&client, "workflow_define", json!({ "spec_yaml": spec, "publish": false })).await;
+    assert_eq!(facts(&hidden)["version"], 2, "{hidden:?}");
+    // The client keeps the list until it is told that there is another one.
+    while client.list_all_tools().await.expect("tools").iter().any(|tool| tool.name == "wf_look_up") {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_definition_with_mistakes_is_sent_back_with_all_of_them() {
+    let house = House::new();
+    let client = house.client("starter").await;
+    let spec = "name: bad\nsteps: [{ id: a, tool: crm__read, args: { x: '{{inputs.y}}' }, timout: 3 }]";
+    let result = call(&client, "workflow_define", json!({ "spec_yaml": spec })).await;
+    let error = &facts(&result)["error"];
+    assert_eq!(
+        (verdict(&result).as_str(), error["problems"].as_array().map(Vec::len)),
+        ("invalid_definition", Some(2))
+    );
+    assert!(error["problems"].to_string().contains("did you mean `timeout`?"), "{error}");
+    let text = serde_json::to_string(&result.content).expect("JSON");
+    assert!(text.contains("SR302") && text.contains("did you mean"), "the text has the same facts: {text}");
+}
+
+#[tokio::test]
+async fn runs_and_definitions_are_resources() {
+    let house = House::new();
+    let run = house.waiting_run().await;
+    let client = house.client("starter").await;
+    let read = async |uri: String| {
+        let read = client.read_resource(ReadResourceRequestParams::new(uri)).await.expect("a resource");
+        let text = serde_json::to_value(&read.contents[0]).expect("JSON")["text"].clone();
+        serde_json::from_str::<Value>(text.as_str().expect("text")).expect("JSON")
+    };
+    assert_eq!(read(format!("workflow://runs/{run}")).await["status"], "paused");
+    assert_eq!(read(format!("workflow://runs/{run}/events")).await["events"][0]["type"], "run_started");
+    assert_eq!(read("workflow://approvals".to_owned()).await["approvals"][0]["path"], "ask");
+    assert!(read("workflow://schema".to_owned()).await["$defs"]["Publish"].is_object());
+    call(
+        &client,
+        "workflow_define",
+        json!({ "spec_yaml": "name: a b\nsteps: [{ id: r, tool: crm__read }]" }),
+    )
+    .await;
+    let listed = client.list_all_resources().await.expect("resources");
+    let uri = listed.iter().find(|resource| resource.name == "a b").expect("the definition").uri.clone();
+    assert_eq!(read(uri).await["spec"]["name"], "a b");
+    let missing = ReadResourceRequestParams::new("workflow://runs/00000000-0000-0000-0000-000000000000");
+    assert!(client.read_resource(missing).await.is_err());
+
+    let prompts = client.list_all_prompts().await.expect("prompts");
+    assert_eq!(
+        prompts.iter().map(|prompt| prompt.name.as_str()).collect::<Vec<_>>(),
+        ["author_workflow", "explain_run"]
+    );
+    let mut explain = GetPromptRequestParams::new("explain_run");
+    explain.arguments = json!({ "run_id": run }).as_object().cloned();
+    let told = client.get_prompt(explain).await.expect("a prompt");
+    assert!(serde_json::to_string(&told.messages).expect("JSON").contains("waiting"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_start_that_may_be_a_repetition_says_so() {
+    let house = House::new();
+    let client = house.client("starter").await;
+    let start = json!({ "spec_yaml": "name: twice\nsteps: [{ id: read, tool: crm__read }]" });
+    let first = facts(&call(&client, "workflow_start", start.clone()).await);
+    let second = facts(&call(&client, "workflow_start", start.clone()).await);
+    assert_eq!(
+        (first["possible_duplicate_of"].is_null(), &second["possible_duplicate_of"]),
+        (true, &first["run_id"])
+    );
+    let keyed = json!({ "spec_yaml": start["spec_yaml"], "idempotency_key": "k" });
+    let first = facts(&call(&client, "workflow_start", keyed.clone()).await);
+    let second = facts(&call(&client, "workflow_start", keyed).await);
+    assert_eq!(first["run_id"], second["run_id"], "with a key it is the same run");
+}

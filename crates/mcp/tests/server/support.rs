@@ -1,0 +1,104 @@
+//! An engine with users, and clients of its server.
+
+use std::collections::BTreeMap;
+
+use rmcp::RoleClient;
+use rmcp::ServiceExt;
+use rmcp::model::{CallToolRequestParams, CallToolResult};
+use rmcp::service::RunningService;
+use serde_json::{Value, json};
+use steprail_engine::{
+    Access, Engine, Grants, Options, Principal, Right, RunId, SqliteStore, Tools, Workflow,
+};
+use steprail_mcp::{Server, Settings};
+use tempfile::TempDir;
+
+pub(crate) type Client = RunningService<RoleClient, ()>;
+
+/// A server with users: each kind once.
+pub(crate) struct House {
+    pub engine: Engine,
+    pub server: Server,
+    pub access: Access,
+    _folder: TempDir,
+}
+
+/// Every kind of user, by name. `agent` is somebody's agent who may do everything.
+pub(crate) const USERS: [&str; 7] = ["starter", "runner", "viewer", "approver", "admin", "nothing", "agent"];
+
+fn users() -> BTreeMap<String, Grants> {
+    let may = |may: &[Right]| Grants { tools: vec!["*".to_owned()], may: may.iter().copied().collect() };
+    let named = [
+        ("starter", may(&[Right::Workflow])),
+        ("runner", may(&[Right::Workflow])),
+        ("viewer", may(&[Right::View])),
+        ("approver", may(&[Right::Approve])),
+        ("admin", may(&Right::ALL)),
+        ("nothing", may(&[])),
+        ("agent", may(&Right::ALL)),
+    ];
+    named.map(|(name, grants)| (name.to_owned(), grants)).into()
+}
+
+pub(crate) fn principal(name: &str) -> Principal {
+    let user = Principal::user(name);
+    if name == "agent" { user.through_agent() } else { user }
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store =
+            SqliteStore::open(folder.path().join("house.db"), &Options::default()).expect("a database");
+        let tools = Tools::new().tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) }).tool(
+            "crm__slow",
+            |call| async move {
+                call.cancelled.cancelled().await;
+                Ok(Value::Null)
+            },
+        );
+        let access = Access::new(users());
+        let builder = Engine::builder().store(store).tools(tools).authorizer(access.clone());
+        let engine = builder.spawn().expect("an engine");
+        let server = Server::new(engine.clone(), None, Settings::default());
+        Self { engine, server, access, _folder: folder }
+    }
+
+    /// A client of a user, of an older revision.
+    pub(crate) async fn client(&self, name: &str) -> Client {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (read, write) = tokio::io::split(ours);
+        tokio::spawn(self.server.for_user(principal(name)).serve(read, write));
+        ().serve(theirs).await.expect("a client")
+    }
+
+    /// A run of `starter` that waits at a gate.
+    pub(crate) async fn waiting_run(&self) -> RunId {
+        let text = "name: gate\nsteps: [{ id: ask, kind: approve, prompt: 'Go on?' }, { id: read, tool: crm__read }]";
+        let gate = Workflow::Inline { text: text.to_owned(), source: "gate".to_owned() };
+        let starter = self.engine.as_user(principal("starter"));
+        let run = starter.start(gate, json!({}), None).await.expect("a run").id();
+        let waits = starter.wait(run, None, std::time::Duration::from_secs(10)).await.expect("a run");
+        assert_eq!(waits.status, steprail_engine::RunStatus::Paused);
+        run
+    }
+}
+
+pub(crate) async fn call(client: &Client, tool: &str, args: Value) -> CallToolResult {
+    let Value::Object(args) = args else { panic!("arguments are a map") };
+    let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
+    client.call_tool(params).await.expect("an answer")
+}
+
+/// What a call came to: `ok`, or the code of the refusal.
+pub(crate) fn verdict(result: &CallToolResult) -> String {
+    match result.structured_content.as_ref().map(|facts| &facts["error"]["code"]) {
+        Some(Value::String(code)) if result.is_error == Some(true) => code.clone(),
+        _ => "ok".to_owned(),
+    }
+}
+
+/// The facts of an answer.
+pub(crate) fn facts(result: &CallToolResult) -> Value {
+    result.structured_content.clone().unwrap_or_default()
+}
