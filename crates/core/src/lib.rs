@@ -20,6 +20,7 @@ pub mod document;
 pub mod draw;
 pub mod expr;
 pub mod limits;
+pub mod names;
 pub mod pattern;
 pub mod plan;
 pub mod run;

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientRequest, ErrorData, ListToolsRequest,
-    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, ServerResult, Tool,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig, ServerResult,
+    Tool,
 };
-use rmcp::service::{Peer, RequestContext, RoleClient, RoleServer, ServiceExt};
+use rmcp::service::{
+    ClientLifecycleMode, ClientServiceExt, Peer, RequestContext, RoleClient, RoleServer, ServiceExt,
+};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
@@ -101,12 +104,16 @@ async fn compare(road: &str, url: Option<&str>) {
         Some(url) => json!({ "url": url }),
         None => json!({ "command": std::env::current_exe().expect("a program"), "env": { SERVE: "stdio" } }),
     };
+    // As the gateway does: the same revision of the protocol on both sides.
+    let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
     let raw = if let Some(url) = url {
-        Nobody.serve(StreamableHttpClientTransport::from_uri(url)).await.expect("a client")
+        let transport = StreamableHttpClientTransport::from_uri(url);
+        Nobody.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
     } else {
         let mut command = tokio::process::Command::new(std::env::current_exe().expect("a program"));
         command.env(SERVE, "stdio");
-        Nobody.serve(TokioChildProcess::new(command).expect("a child")).await.expect("a client")
+        let transport = TokioChildProcess::new(command).expect("a child");
+        Nobody.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
     };
     let servers = Servers::read(&json!({ "mcpServers": { "bench": entry } }).to_string()).expect("servers");
     let gateway = Gateway::new(servers, steprail_mcp::Options::default()).expect("a gateway");
@@ -192,8 +199,8 @@ async fn lists() {
             let mut cursor = None;
             loop {
                 // Sent by hand: the client would give the list that it keeps.
-                let mut request = ListToolsRequest::default();
-                request.params = Some(PaginatedRequestParams::default().with_cursor(cursor));
+                let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
+                let request = ListToolsRequest { params: page, ..ListToolsRequest::default() };
                 let answer = client.send_request(ClientRequest::ListToolsRequest(request)).await;
                 let Ok(ServerResult::ListToolsResult(page)) = answer else { panic!("no tools") };
                 cursor = page.next_cursor;

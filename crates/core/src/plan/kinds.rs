@@ -9,6 +9,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::expr::{Template, ValueTemplate, is_word};
 use crate::limits::RunLimits;
+use crate::names;
 use crate::pattern;
 use crate::source::Span;
 use crate::spec::head::is_definition_name;
@@ -39,10 +40,15 @@ impl Compiler<'_, '_> {
 
     fn call(&mut self, spec: &Step, tool: &steps::Tool, at: StepIx) -> Call {
         let policy = &spec.policy;
-        self.check_allowed(tool.server(), tool.name(), spec.place);
+        let name = match tool.server() {
+            Some(server) => names::full_name(&names::alias(server), tool.name()),
+            None => tool.name().to_owned(),
+        };
+        self.check_allowed(&name, spec.place);
         let on_uncertain = self.around(at).find_map(|around| around.on_uncertain);
         let missing_tool = self.around(at).find_map(|around| around.missing_tool);
         let call = Call {
+            name: name.into(),
             server: tool.server().map(Into::into),
             tool: tool.name().into(),
             args: self.map_of_arguments(tool.args.as_ref()),
@@ -80,10 +86,9 @@ impl Compiler<'_, '_> {
         value
     }
 
-    pub(super) fn check_allowed(&mut self, server: Option<&str>, tool: &str, place: Span) {
+    pub(super) fn check_allowed(&mut self, name: &str, place: Span) {
         let Some(patterns) = &self.head.allowed_tools else { return };
-        let name = server.map_or_else(|| tool.to_owned(), |server| format!("{server}__{tool}"));
-        if !tool.is_empty() && !patterns.iter().any(|pattern| pattern::matches(pattern, &name)) {
+        if !name.is_empty() && !patterns.iter().any(|pattern| pattern::matches(pattern, name)) {
             let message = format!("`allowed_tools` does not allow the tool `{name}`");
             self.report(
                 Diagnostic::new(Code::ToolNotAllowed, place, message).hint(format!("add `{name}` to it")),

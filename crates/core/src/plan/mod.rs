@@ -319,9 +319,11 @@ impl Kind {
 /// One call of a tool.
 #[derive(Debug)]
 pub struct Call {
-    /// The server, if it is named apart from the tool.
+    /// The tool's name with its server, as it is called.
+    pub name: Box<str>,
+    /// The server, if it is named apart from the tool, as it is written.
     pub server: Option<Box<str>>,
-    /// The tool.
+    /// The tool, as it is written.
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,

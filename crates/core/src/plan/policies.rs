@@ -134,7 +134,7 @@ impl<'s> Compiler<'s, '_> {
 
     pub(super) fn verify(&mut self, written: &policy::Verify) -> Option<Verify> {
         let tool = written.tool.as_ref()?;
-        self.check_allowed(None, &tool.0, tool.span);
+        self.check_allowed(&tool.0, tool.span);
         let args = self.map_of_arguments(written.args.as_ref());
         let when = written.when.as_ref().and_then(|when| self.probe_condition(when))?;
         Some(Verify { tool: tool.0.as_str().into(), args, when })

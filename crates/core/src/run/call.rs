@@ -252,9 +252,6 @@ impl RetryPolicy {
 impl Call {
     /// The tool's name with its server.
     pub fn full_name(&self) -> Box<str> {
-        match &self.server {
-            Some(server) => format!("{server}__{}", self.tool).into(),
-            None => self.tool.clone(),
-        }
+        self.name.clone()
     }
 }
