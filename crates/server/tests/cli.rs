@@ -134,3 +134,33 @@ fn schema_is_json() {
     let schema: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(schema["title"], "Steprail workflow definition");
 }
+
+#[test]
+fn connect_shows_the_entry_of_a_client_and_writes_it_beside_what_is_there() {
+    let folder = Folder::with(&[(
+        ".mcp.json",
+        "{ \"mcpServers\": { \"git\": { \"command\": \"mcp-server-git\" } }, \"odd\": 1 }",
+    )]);
+    let shown = folder.run(&["connect", "claude-code"]);
+    assert!(
+        shown.contains("\"mcp\"") && shown.contains("put this into .mcp.json, or use --write"),
+        "{shown}"
+    );
+    assert!(folder.run(&["connect", "claude-code", "--write"]).contains("steprail was added to .mcp.json"));
+    assert!(
+        folder
+            .run(&["connect", "claude-code", "--write", "--data", "d"])
+            .contains("steprail was replaced in .mcp.json")
+    );
+    let text = std::fs::read_to_string(folder.0.path().join(".mcp.json")).expect("the file");
+    let config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(
+        (&config["odd"], &config["mcpServers"]["git"]["command"]),
+        (&1.into(), &"mcp-server-git".into())
+    );
+    let args = &config["mcpServers"]["steprail"]["args"];
+    assert!(args[0] == "mcp" && args[2].as_str().is_some_and(|data| data.starts_with('/')), "{config}");
+    std::fs::write(folder.0.path().join(".mcp.json"), "{ // mine\n }").expect("a comment");
+    let refused = folder.run(&["connect", "claude-code", "--write"]);
+    assert!(refused.contains("is not plain JSON") && refused.contains("exit 2"), "{refused}");
+}
