@@ -39,6 +39,14 @@ impl Asked {
         self.is_modern() && self.context.client_capabilities().is_some_and(|client| client.supports_tasks())
     }
 
+    /// The user, through the client that asks.
+    pub(super) fn through_client(&self) -> User {
+        let client = self.context.client_info();
+        let name = client
+            .map_or_else(|| "a client".to_owned(), |client| format!("{} {}", client.name, client.version));
+        self.user.via(format!("mcp client {name}"))
+    }
+
     /// Whether the client can put a question to its user.
     pub(super) fn takes_questions(&self) -> bool {
         self.context.client_capabilities().is_some_and(|client| client.elicitation.is_some())

@@ -28,6 +28,8 @@ pub(super) struct News {
 pub(super) enum What {
     /// It began.
     Began { attempt: u32, doing: Option<String> },
+    /// It told how far it is.
+    Progressed(String),
     /// One of its blocks ended.
     Moved { total: u32, ended: u32 },
     /// It waits for something, and says for what.
@@ -109,6 +111,7 @@ impl News {
         Some(match &self.what {
             What::Began { attempt: 1, doing } => format!("started {name}{}", with(doing)),
             What::Began { attempt, doing } => format!("started {name} (attempt {attempt}){}", with(doing)),
+            What::Progressed(how_far) => format!("progress {name}: {how_far}"),
             What::Moved { .. } => return None,
             What::Waits(why) => format!("waiting {name}: {why}"),
             What::Retry { error, pause } => format!("retry {name} in {}: {error}", length(*pause)),
@@ -124,7 +127,7 @@ impl News {
     /// A line that stays on the terminal.
     fn lasting(&self, colours: bool) -> Option<String> {
         let (colour, mark, text) = match &self.what {
-            What::Began { .. } | What::Moved { .. } => return None,
+            What::Began { .. } | What::Progressed(_) | What::Moved { .. } => return None,
             What::Waits(why) => ("36", "?", why.clone()),
             What::Retry { error, pause } => ("33", "↻", format!("{error}; again in {}", length(*pause))),
             What::Said("uncertain", text) => ("33", "?", text.clone()),
@@ -153,7 +156,7 @@ impl News {
             return live.remove(&self.key).iter().for_each(|bar| take_away(all, bar));
         }
         let Some(message) = self.doing() else { return };
-        let begins = !matches!(self.what, What::Moved { .. });
+        let begins = !matches!(self.what, What::Moved { .. } | What::Progressed(_));
         if let Some(bar) = live.get(&self.key) {
             if begins {
                 bar.reset_elapsed();
@@ -173,6 +176,7 @@ impl News {
             What::Began { attempt: 1, doing: None } => String::new(),
             What::Began { attempt: 1, doing: Some(doing) } => format!(" {doing}"),
             What::Began { attempt, .. } => format!(" attempt {attempt}"),
+            What::Progressed(how_far) => format!(" {}", harmless(how_far)),
             What::Moved { total, ended } => format!(" {ended} of {total}"),
             What::Retry { pause, .. } => format!(" again in {}", length(*pause)),
             What::Waits(_) | What::Said(..) | What::Ended { .. } => return None,

@@ -206,6 +206,19 @@ impl Followed {
                 let pause = u64::try_from(due - at).unwrap_or_default();
                 Some(What::Retry { error: error.message.to_string(), pause })
             }
+            Event::StepProgressed { progress, total, message, .. } => {
+                let total = total.map(|total| format!("/{total}")).unwrap_or_default();
+                let message = message.as_deref().map(|message| format!(" {message}")).unwrap_or_default();
+                Some(What::Began {
+                    attempt: step.attempt,
+                    doing: Some(format!("{progress}{total}{message}")),
+                })
+            }
+            Event::ToolChanged { what, .. } => Some(What::Said("warning", what.to_string())),
+            Event::ToolRequested { tool, .. } => {
+                Some(What::Said("missing", format!("asks {tool} to create its tool")))
+            }
+            Event::ToolCreated { .. } => Some(What::Said("created", "its tool is there now".to_owned())),
             Event::BlockCompleted { .. } => self.block_ended(step.n),
             event if event.ends_step() => Some(self.end(step.n, event, at)),
             event => self.human(step, event, at),

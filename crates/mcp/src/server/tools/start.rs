@@ -68,7 +68,7 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     };
     let inputs = Value::Object(args.input.unwrap_or_default());
     let keyed = args.idempotency_key.is_some();
-    let started = asked.user.start(workflow, inputs, args.idempotency_key).await;
+    let started = asked.through_client().start(workflow, inputs, args.idempotency_key).await;
     let run = started.map_err(|error| match source {
         Some(source) => define::invalid(error, &source),
         None => error.into(),
