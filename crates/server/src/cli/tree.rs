@@ -209,10 +209,7 @@ impl Followed {
             Event::StepProgressed { progress, total, message, .. } => {
                 let total = total.map(|total| format!("/{total}")).unwrap_or_default();
                 let message = message.as_deref().map(|message| format!(" {message}")).unwrap_or_default();
-                Some(What::Began {
-                    attempt: step.attempt,
-                    doing: Some(format!("{progress}{total}{message}")),
-                })
+                Some(What::Progressed(format!("{progress}{total}{message}")))
             }
             Event::ToolChanged { what, .. } => Some(What::Said("warning", what.to_string())),
             Event::ToolRequested { tool, .. } => {
