@@ -84,3 +84,14 @@ impl RunLimits {
     pub const MAX: Self =
         Self { step_runs: 1_000_000, foreach_items: 100_000, loop_visits: 10_000, concurrency: 256 };
 }
+/// Bytes of what a call says about itself before it ends.
+pub const REPORT_BYTES: usize = 1_000;
+
+/// A text that is not longer than so many bytes.
+pub(crate) fn cut(mut text: String, bytes: usize) -> String {
+    if text.len() > bytes {
+        text.truncate(text.floor_char_boundary(bytes));
+        text.push('…');
+    }
+    text
+}

@@ -34,11 +34,18 @@ pub(crate) struct Calls {
     runtime: Handle,
     ended: Sender<Message>,
     tokens: HashMap<CallId, CancellationToken>,
+    leaving: CancellationToken,
 }
 
 impl Calls {
     pub(crate) fn new(ports: Ports, runtime: Handle, ended: Sender<Message>) -> Self {
-        Self { ports: Arc::new(ports), runtime, ended, tokens: HashMap::new() }
+        Self {
+            ports: Arc::new(ports),
+            runtime,
+            ended,
+            tokens: HashMap::new(),
+            leaving: CancellationToken::new(),
+        }
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -49,15 +56,15 @@ impl Calls {
     pub(crate) fn order(&mut self, order: CallOrder) {
         let token = CancellationToken::new();
         self.tokens.insert(order.id, token.clone());
-        let (ports, ended) = (self.ports.clone(), self.ended.clone());
-        self.runtime.spawn(async move {
+        let (ports, ended, leaving) = (self.ports.clone(), self.ended.clone(), self.leaving.clone());
+        self.runtime.spawn(leaving.run_until_cancelled_owned(async move {
             let id = order.id;
             let reports = Reports::to_log(id, ended.clone());
             let outcome = CatchPanic(Box::pin(make(&ports, order, token, reports))).await;
             let request = Request { action: Action::CallEnded { id, outcome }, reply: None };
             // The engine may be gone; then the call counts as lost, which is true.
             let _ = ended.send(Message::Request(request));
-        });
+        }));
     }
 
     /// Tells a call to stop.
@@ -67,9 +74,15 @@ impl Calls {
         }
     }
 
-    /// Tells every call to stop.
-    pub(crate) fn cancel_all(&self) {
-        self.tokens.values().for_each(CancellationToken::cancel);
+    /// Leaves every call to itself: what it does, the next engine finds out. Nothing is told to stop, since it may be
+    /// waited for again.
+    pub(crate) fn leave_all(&self) {
+        self.leaving.cancel();
+    }
+
+    /// Nobody will answer what a tool asked.
+    pub(crate) fn forget_question(&self, state: &Value) {
+        self.ports.tools.forget(state);
     }
 
     /// A call ended.

@@ -115,7 +115,7 @@ impl Driver {
         for reply in self.early.drain(..).filter_map(|request| request.reply) {
             reply.send(Err(Error::Stopped));
         }
-        self.calls.cancel_all();
+        self.calls.leave_all();
         self.calls.in_flight()
     }
 
@@ -202,6 +202,7 @@ impl Driver {
                 Effect::Call(order) => self.calls.order(*order),
                 Effect::Cancel(id) => self.calls.cancel(id),
                 Effect::Answer(reply, answer) => reply.send(answer),
+                Effect::Forget(state) => self.calls.forget_question(&state),
                 Effect::Notify(notice) => {
                     if let Some(notifier) = self.notifier.clone() {
                         self.runtime.spawn(async move { notifier.notify(notice).await });

@@ -287,7 +287,7 @@ impl Engine {
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
         let view = self.read(move |readers| {
             let Some(row) = readers.run(run)? else { return Ok(None) };
-            let approvals = readers.open_approvals(Some(run), usize::MAX >> 1)?;
+            let approvals = readers.open_questions(run)?;
             Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals }))
         });
         view.await?.ok_or_else(|| no_run(run))
@@ -342,7 +342,25 @@ impl Engine {
 
     /// Open questions, oldest first.
     pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
-        self.read(move |readers| readers.open_approvals(None, limit)).await
+        self.approvals_of(None, limit).await
+    }
+
+    /// Open questions of the runs of one user, or of all.
+    pub(crate) async fn approvals_of(
+        &self,
+        user: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<Approval>, Error> {
+        self.read(move |readers| readers.open_approvals(user.as_deref(), limit)).await
+    }
+
+    /// Open questions of a run, and of the runs that it waits for.
+    pub async fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, Error> {
+        self.read(move |readers| readers.open_questions(run)).await
+    }
+
+    pub(crate) async fn may_call(&self, principal: &Principal, tool: &str) -> bool {
+        self.0.authorizer.may_call(principal, tool).await.is_ok()
     }
 
     /// Says yes at a gate. `digest` binds the answer to what was shown.

@@ -68,6 +68,11 @@ pub trait ToolCaller: Send + Sync {
         Traits::default()
     }
 
+    /// Nobody will answer what a tool asked: the state of the question that a call ended with.
+    fn forget(&self, state: &Value) {
+        let _ = state;
+    }
+
     /// The tool that is asked to create one that is missing: it is called with `tool` and `arguments`.
     fn provider(&self) -> Option<Box<str>> {
         None

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use steprail_core::diagnostic::Diagnostic;
+use steprail_core::load;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
+use steprail_core::source::Source;
 use steprail_store::{Approval, Definition, ListRuns, Principal, RunId, RunRow, StoredEvent};
 
 use crate::access::Right;
@@ -50,10 +52,33 @@ impl User {
         publish: Option<bool>,
     ) -> Result<(Defined, Vec<Diagnostic>), Error> {
         self.need(Right::Workflow)?;
+        self.need_definition(text).await?;
         match publish {
             Some(publish) => self.engine.define_published(text, publish, &self.principal).await,
             None => self.engine.define(text, &self.principal).await,
         }
+    }
+
+    /// A name belongs to whoever used it first: others run what is under it.
+    async fn need_definition(&self, text: &str) -> Result<(), Error> {
+        let Some(plan) = load(&Source::new("definition", text)).plan else { return Ok(()) };
+        match self.engine.definition(&plan.name, None).await {
+            Ok(known) if known.created_by != self.principal.id => self.need(Right::Administer),
+            Ok(_) | Err(Error::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether they may call a tool now.
+    pub async fn may_call(&self, tool: &str) -> bool {
+        self.engine.may_call(&self.principal, tool).await
+    }
+
+    /// The same user as a person, not through an agent: what they say themselves.
+    #[must_use]
+    pub fn in_person(&self) -> Self {
+        let principal = Principal { agent: false, ..self.principal.clone() };
+        Self { engine: self.engine.clone(), principal }
     }
 
     /// The newest version of every definition.
@@ -115,7 +140,8 @@ impl User {
         self.engine.status(run).await
     }
 
-    /// Waits until a run has ended, waits for somebody, or has an event after `since`; not longer than `patience`.
+    /// Waits until a run has ended, or waits for somebody; with `since`, until it has an event after that number. Not longer
+    /// than `patience`.
     pub async fn wait(&self, run: RunId, since: Option<u64>, patience: Duration) -> Result<RunRow, Error> {
         let row = self.row(run).await?;
         let deadline = tokio::time::Instant::now() + patience;
@@ -123,7 +149,7 @@ impl User {
         let mut row = row;
         loop {
             let rests = !matches!(row.status, RunStatus::Pending | RunStatus::Running);
-            if rests || since.is_some_and(|since| row.seq > since) {
+            if row.status.is_terminal() || since.map_or(rests, |since| row.seq > since) {
                 return Ok(row);
             }
             match tokio::time::timeout_at(deadline, feed.next()).await {
@@ -154,19 +180,16 @@ impl User {
         Ok(self.engine.subscribe(Some(run), i64::try_from(after).unwrap_or(i64::MAX)))
     }
 
+    /// Open questions of a run, and of the runs that it waits for.
+    pub async fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, Error> {
+        self.row(run).await?;
+        self.engine.open_questions(run).await
+    }
+
     /// Open questions, oldest first: everybody's for those who decide or may see them, else those of their own runs.
     pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
-        let open = self.engine.approvals(limit).await?;
-        if self.may(Right::Approve) || self.may(Right::View) {
-            return Ok(open);
-        }
-        let mut own = Vec::new();
-        for approval in open {
-            if self.row(approval.run_id).await.is_ok() {
-                own.push(approval);
-            }
-        }
-        Ok(own)
+        let all = self.may(Right::Approve) || self.may(Right::View);
+        self.engine.approvals_of((!all).then(|| self.principal.id.clone()), limit).await
     }
 
     /// Whether they may decide at an open gate.
@@ -226,6 +249,10 @@ impl User {
     /// Lets a run go on that was paused or interrupted.
     pub async fn resume(&self, run: RunId, resume: Resume) -> Result<(), Error> {
         self.need_control(run, Some(Right::Workflow)).await?;
+        // To call again what may have happened is to decide.
+        if !resume.force_steps.is_empty() {
+            self.need(Right::Approve)?;
+        }
         self.engine.resume(run, &self.principal, resume).await
     }
 

@@ -475,7 +475,7 @@ impl Sim {
                 Effect::Call(order) => self.call(*order),
                 Effect::Cancel(id) => self.bench.stopped.push(id),
                 Effect::Answer(reply, answer) => reply.send(answer),
-                Effect::Notify(_) => {}
+                Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
         let kept = handled.retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));

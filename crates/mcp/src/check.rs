@@ -1,12 +1,12 @@
 //! A definition compared with the tools that it calls: what would fail when it runs, told when it is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, nearest};
 use steprail_core::document::{Data, Node};
 use steprail_core::expr::{Expr, Root, Segment, Template, ValueTemplate};
-use steprail_core::plan::{BlockIx, Call, Kind, Plan, Step, StepIx};
+use steprail_core::plan::{BlockIx, Call, Kind, Next, Plan, Step, StepIx, Target};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::policy::{Effects, MissingTool};
 
@@ -37,7 +37,7 @@ fn places(root: &Node) -> HashMap<&str, &Node> {
                     places.entry(id).or_insert(node);
                 }
                 for entry in entries {
-                    if matches!(entry.value.data, Data::Map(_)) {
+                    if ["tool", "action"].iter().any(|key| entry.value.get(key).is_some()) {
                         places.entry(&*entry.key).or_insert(&entry.value);
                     }
                     left.push(&entry.value);
@@ -108,6 +108,7 @@ impl<'s> Shape<'s> {
     fn key(self, key: &str) -> Result<Option<Self>, ()> {
         match self.schema.get("properties").and_then(|all| all.get(key)) {
             Some(schema) => Ok(Some(self.inner(schema))),
+            None if self.schema.get("patternProperties").is_some() => Ok(None),
             None if self.schema.get("additionalProperties") == Some(&Value::Bool(false)) => Err(()),
             None => Ok(None),
         }
@@ -126,15 +127,27 @@ impl<'s> Shape<'s> {
         }
     }
 
-    /// A schema that stands for itself, for a validator.
-    fn standalone(self) -> Value {
+    /// A schema that stands for itself, for a validator; none if it leads to places that it would not have.
+    fn standalone(self) -> Option<Value> {
         let mut schema = self.schema.clone();
         for key in ["$defs", "definitions"] {
             if let (Value::Object(schema), Some(definitions)) = (&mut schema, self.root.get(key)) {
                 schema.entry(key).or_insert_with(|| definitions.clone());
             }
         }
-        schema
+        refers_to_definitions_only(&schema).then_some(schema)
+    }
+}
+
+fn refers_to_definitions_only(schema: &Value) -> bool {
+    let stays = |at: &str| at.starts_with("#/$defs/") || at.starts_with("#/definitions/");
+    match schema {
+        Value::Object(map) => map.iter().all(|(key, value)| match (key.as_str(), value) {
+            ("$ref" | "$dynamicRef", Value::String(at)) => stays(at),
+            _ => refers_to_definitions_only(value),
+        }),
+        Value::Array(items) => items.iter().all(refers_to_definitions_only),
+        _ => true,
     }
 }
 
@@ -223,7 +236,8 @@ impl Check<'_> {
 
     fn literal(&mut self, spot: &Spot<'_>, value: &Value, wanted: Shape<'_>) {
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
-        let Ok(validator) = options.build(&wanted.standalone()) else { return };
+        let validator = wanted.standalone().and_then(|schema| options.build(&schema).ok());
+        let Some(validator) = validator else { return };
         if let Some(problem) = validator.iter_errors(value).next().map(|error| error.to_string()) {
             let message = format!("`{}` of `{}`: {problem}", spot.path, spot.tool.name);
             self.tell(Code::WrongArguments, spot.step, self.place(spot.step, spot.node), message, None);
@@ -310,10 +324,11 @@ impl Check<'_> {
 
     /// Whether a gate stands before a step: in its block, or in one around it.
     fn is_gated(&self, at: StepIx, block: BlockIx) -> bool {
-        let gates = self.plan.block(block).steps.iter().filter(|step| **step < at);
-        let here = gates
-            .map(|step| self.plan.step(*step))
-            .any(|step| matches!(step.kind, Kind::Approve(_)) || step.needs_human);
+        let is_gate = |at: &StepIx| {
+            let step = self.plan.step(*at);
+            matches!(step.kind, Kind::Approve(_)) || step.needs_human
+        };
+        let here = before(self.plan, at, block).iter().any(is_gate);
         let around = self.plan.block(block).owner;
         here || around.is_some_and(|owner| {
             let step = self.plan.step(owner);
@@ -339,6 +354,26 @@ impl Check<'_> {
         (diagnostic.hint, diagnostic.step) = (hint, Some(step.id.to_string()));
         self.found.push(diagnostic);
     }
+}
+
+/// The steps of a block that lead to a step.
+fn before(plan: &Plan, at: StepIx, block: BlockIx) -> BTreeSet<StepIx> {
+    let leads = |from: &StepIx, to: StepIx| match &plan.step(*from).next {
+        Next::End => false,
+        Next::Step(next) => *next == to,
+        Next::Dependents(next) => next.contains(&to),
+        Next::Choose { choices, otherwise } => {
+            let ways = choices.iter().map(|choice| &choice.to).chain(otherwise);
+            ways.into_iter().any(|way| *way == Target::Step(to))
+        }
+    };
+    let mut found = BTreeSet::new();
+    let mut left = vec![at];
+    while let Some(step) = left.pop() {
+        let here = plan.block(block).steps.iter().filter(|from| leads(from, step)).copied();
+        left.extend(here.filter(|from| found.insert(*from)));
+    }
+    found
 }
 
 /// The inputs of a run as one schema.

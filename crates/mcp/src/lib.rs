@@ -11,6 +11,6 @@ pub mod names;
 mod server;
 
 pub use check::check;
-pub use client::call_over;
+pub use client::{Client, Said};
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};

@@ -12,6 +12,12 @@ pub const TASK_POLL_MS: (u64, u64) = (100, 10_000);
 pub const POLL_TRIES: u32 = 10;
 /// Calls whose tools wait for an answer on an open connection.
 pub const HELD_CALLS: usize = 1_000;
+/// Things that a server says about one call and that the call has not taken in yet.
+pub const HEARD: usize = 64;
+/// Seconds that a server has to answer what is no call of a tool.
+pub const REQUEST_SECS: u64 = 30;
+/// Milliseconds that an answer may still be on its way when a process has ended.
+pub const LAST_WORDS_MS: u64 = 200;
 /// Seconds that a server has to answer the first time.
 pub const CONNECT_SECS: u64 = 30;
 /// Attempts to reach a server before it is parked.
@@ -41,8 +47,6 @@ pub const MAX_WAIT_SECS: f64 = 45.0;
 pub const PASSED_ON_SECS: f64 = 45.0;
 /// Seconds after which a run becomes a task for clients that know tasks.
 pub const TASK_SECS: f64 = 0.5;
-/// Seconds that the user of a client has to answer a question.
-pub const ASK_SECS: u64 = 40;
 /// Milliseconds after which a client should ask for a task again: one under way, and one that waits for somebody.
 pub const POLL_MS: u64 = 2_000;
 /// See [`POLL_MS`].

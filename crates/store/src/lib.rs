@@ -126,8 +126,10 @@ pub trait Reads: Send + Sync {
     fn feed(&self, after: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
     /// The number of the last event of all runs.
     fn last_event(&self) -> Result<i64, StoreError>;
-    /// Open questions, oldest first; of one run or of all.
-    fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Open questions, oldest first; of the runs of one user or of all.
+    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Open questions of a run and of those that it waits for, oldest first.
+    fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// The session of a client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every schedule, by name.

@@ -127,7 +127,7 @@ impl Run {
                     live.alarm = until.is_some();
                 }
             }
-            Event::ToolCreated { step } => {
+            Event::ToolCreated { step, .. } => {
                 self.no_alarm(step.n);
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.created = true;

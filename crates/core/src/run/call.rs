@@ -103,7 +103,11 @@ impl Decision<'_> {
             },
         };
         let edited = self.run.edits.get(&*at.step_ref.path).copied();
-        let seen = self.run.live.get(&at.n()).is_some_and(|live| live.approved || live.attempt > 1);
+        let seen = self
+            .run
+            .live
+            .get(&at.n())
+            .is_some_and(|live| live.approved || live.asked.is_some() || live.attempt > 1);
         let mut args = match edited {
             Some(seq) => self.noted(seq)?.value().clone(),
             None if seen => return Ok(Ok((key, self.input(at.n())?))),
@@ -135,8 +139,12 @@ impl Decision<'_> {
             {
                 self.lost(n, error)?;
             }
-            (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) => {
+            (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) if question.fits() => {
                 self.gate_within(n, *question);
+            }
+            (Some(Phase::Calling), Err(Failure { question: Some(_), .. })) => {
+                let message = format!("its tool asks a question of more than {} bytes", limits::NOTE_BYTES);
+                self.lost(n, Failure::new(FailureKind::Lost, message))?;
             }
             (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::NotFound => {
                 self.tool_missing(n, error)?;
@@ -155,10 +163,17 @@ impl Decision<'_> {
         };
         self.emit(match report {
             Report::Progress { progress, total, message } => {
+                // What is no number cannot be written down.
+                let (progress, total) = (finite(progress), total.map(finite));
+                let message = message.map(|message| limits::cut(message.into(), limits::REPORT_BYTES).into());
                 Event::StepProgressed { step, progress, total, message }
             }
+            // A name that is too long to keep is asked for by nobody: the call counts as any other.
+            Report::Task { id } if id.len() > limits::REPORT_BYTES => return,
             Report::Task { id } => Event::CallAccepted { step, task: id },
-            Report::ToolChanged { what } => Event::ToolChanged { step, what },
+            Report::ToolChanged { what } => {
+                Event::ToolChanged { step, what: limits::cut(what.into(), limits::REPORT_BYTES).into() }
+            }
         });
     }
 
@@ -230,6 +245,10 @@ impl Decision<'_> {
             _ => None,
         }
     }
+}
+
+fn finite(number: f64) -> f64 {
+    if number.is_finite() { number } else { 0.0 }
 }
 
 fn call_timed_out() -> Failure {

@@ -2,6 +2,7 @@
 
 use super::decide::{Decided, Decision};
 use super::event::Event;
+use super::lost::RESTARTED;
 use super::parts::{PauseReason, ScopeKey};
 use super::state::RunStatus;
 use super::{Failure, FailureKind};
@@ -43,7 +44,7 @@ impl Decision<'_> {
             if force.iter().any(|forced| **forced == *path) {
                 self.schedule_retry(n, error, &RetryPolicy::at_once())?;
             } else {
-                self.call_ended(n, attempt, Err(error))?;
+                self.call_ended(n, attempt, Err(error.code(RESTARTED)))?;
             }
         }
         Ok(())

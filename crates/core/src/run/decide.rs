@@ -162,6 +162,10 @@ impl<'d> Decision<'d> {
             had_claim: live.is_some_and(|live| live.claim),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
+            had_question: match (phase, live.and_then(|live| live.asked.as_ref())) {
+                (Some(Phase::Gate { .. }), Some(asked)) if event.ends_step() => Some(asked.state.clone()),
+                _ => None,
+            },
             had_child: match phase {
                 Some(Phase::Child { run }) => Some(run.clone()),
                 _ => None,

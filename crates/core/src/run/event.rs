@@ -217,10 +217,13 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
-    /// A tool that did not exist was created: the step is tried again.
+    /// A tool that did not exist was created, or may have been: the step is tried again.
     ToolCreated {
         /// The step.
         step: StepRef,
+        /// Whether nobody knows what became of it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        lost: bool,
     },
     /// A call answered after its step had ended.
     LateResult {
@@ -428,7 +431,7 @@ impl Event {
             | Self::ToolChanged { step, .. }
             | Self::VerifyStarted { step, .. }
             | Self::ToolRequested { step, .. }
-            | Self::ToolCreated { step }
+            | Self::ToolCreated { step, .. }
             | Self::LateResult { step, .. }
             | Self::KeyAwaited { step, .. }
             | Self::BranchTaken { step, .. }

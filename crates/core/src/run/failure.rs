@@ -32,12 +32,7 @@ pub struct Failure {
 impl Failure {
     /// A failure of some kind. A very long message is cut.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.len() > limits::FAILURE_BYTES {
-            let end = (0..=limits::FAILURE_BYTES).rev().find(|at| message.is_char_boundary(*at));
-            message.truncate(end.unwrap_or_default());
-            message.push('…');
-        }
+        let message = limits::cut(message.into(), limits::FAILURE_BYTES);
         Self { kind, code: None, message: message.into(), transient: false, step: None, question: None }
     }
 

@@ -20,7 +20,7 @@ impl Decision<'_> {
             MissingTool::Ask => {
                 let message =
                     format!("{}. Make it available, then say yes: the step is tried again", error.message);
-                self.gate_within(n, Question::whether(message));
+                self.gate_within(n, Question::whether(message, None));
                 Ok(())
             }
             // It was said to be there, and is not.
@@ -55,10 +55,14 @@ impl Decision<'_> {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         match outcome {
             Ok(_) => {
-                self.emit(Event::ToolCreated { step });
+                self.emit(Event::ToolCreated { step, lost: false });
                 self.begin(n)
             }
-            Err(error) if error.kind == FailureKind::Lost => self.begin(n),
+            // Asked once: if it is still not there, the step fails.
+            Err(error) if error.kind == FailureKind::Lost => {
+                self.emit(Event::ToolCreated { step, lost: true });
+                self.begin(n)
+            }
             Err(error) => {
                 let message = format!("the tool does not exist, and was not created: {}", error.message);
                 self.fail_attempt(n, Failure { message: message.into(), ..error })

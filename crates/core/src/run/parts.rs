@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Millis;
+use crate::limits;
 use crate::plan::Hash;
 
 /// One attempt of one execution of a step: its identity everywhere.
@@ -208,10 +209,16 @@ pub struct Question {
 }
 
 impl Question {
+    /// Whether it is small enough for the log.
+    pub(super) fn fits(&self) -> bool {
+        self.message.len() + self.form.to_string().len() + self.state.to_string().len() <= limits::NOTE_BYTES
+    }
+
     /// Whether to make a call after all: after a yes it is made as if it were new, after a no it fails.
-    pub fn whether(message: impl Into<String>) -> Self {
+    /// `seen` is what the answer is about, if that could change meanwhile.
+    pub fn whether(message: impl Into<String>, seen: Option<Hash>) -> Self {
         let form = json!({ "type": "object", "properties": {} });
-        Self { message: message.into().into(), form, state: json!({ "kind": WHETHER }) }
+        Self { message: message.into().into(), form, state: json!({ "kind": WHETHER, "seen": seen }) }
     }
 }
 
@@ -222,6 +229,11 @@ impl Answered {
     /// Whether the question was whether to make the call at all.
     pub fn is_whether(&self) -> bool {
         self.state["kind"] == WHETHER
+    }
+
+    /// What the answer is about.
+    pub fn seen(&self) -> Option<Hash> {
+        self.state["seen"].as_str().and_then(Hash::from_hex)
     }
 }
 

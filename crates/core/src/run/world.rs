@@ -135,6 +135,8 @@ pub struct Record {
     pub had_gate: bool,
     /// The run that the step waited for.
     pub had_child: Option<Box<str>>,
+    /// What the step's tool waits for an answer to, if the step ends without one.
+    pub had_question: Option<Value>,
 }
 
 impl Record {
@@ -167,6 +169,7 @@ impl Record {
             had_wait: false,
             had_gate: false,
             had_child: None,
+            had_question: None,
         }
     }
 }

@@ -142,6 +142,13 @@ impl Kernel {
         {
             return Ok(Err(error));
         }
+        if decision.approved
+            && decision.answer.is_none()
+            && live.asked.as_ref().is_some_and(|asked| !asked.is_whether())
+        {
+            let message = format!("the tool of `{}` asks something: a yes alone is no answer", decision.path);
+            return Ok(Err(Error::BadInput(message)));
+        }
         let input = Input::Decided {
             n,
             approved: decision.approved,
@@ -212,7 +219,11 @@ impl Kernel {
                 let known = entry.compiled.plan.find(id);
                 let is_call =
                     known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
-                let calling = entry.run.find(path).is_some_and(|(_, live)| live.phase == Phase::Calling);
+                // A tool that asks something has been called with the arguments that it has.
+                let calling = entry.run.find(path).is_some_and(|(_, live)| {
+                    let asks = live.asked.as_ref().is_some_and(|asked| !asked.is_whether());
+                    live.phase == Phase::Calling || asks
+                });
                 match (is_call, calling) {
                     (false, _) => bad(format!("`{path}` is no step with arguments")),
                     (_, true) => Some(Error::Conflict(format!("`{path}` is running already"))),

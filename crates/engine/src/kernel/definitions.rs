@@ -79,6 +79,13 @@ impl Compiled {
 pub(super) struct Plans(HashMap<i64, Arc<Compiled>>);
 
 impl Plans {
+    /// More may be known about the tools of a version than when it was compiled.
+    fn forget_unless(&mut self, id: i64, pins: &Pins) {
+        if self.0.get(&id).is_some_and(|known| known.pins != *pins) {
+            self.0.remove(&id);
+        }
+    }
+
     pub(super) fn get(&mut self, store: &mut dyn Store, id: i64) -> Result<Arc<Compiled>, StoreError> {
         if let Some(known) = self.0.get(&id) {
             return Ok(known.clone());
@@ -121,6 +128,7 @@ impl Kernel {
             pins: &self.pins(&plan),
         };
         let stored = self.store.define(&new)?;
+        self.plans.forget_unless(stored.id, &stored.pins);
         Ok(Ok(Defined { id: stored.id, name: stored.name, version: stored.version, hash: stored.hash }))
     }
 

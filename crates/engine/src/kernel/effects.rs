@@ -29,6 +29,8 @@ pub enum Effect {
     Answer(Reply, Result<Answer, Error>),
     /// Tells humans.
     Notify(Notice),
+    /// Nobody will answer what a tool asked.
+    Forget(serde_json::Value),
 }
 
 /// A call to make.
@@ -106,6 +108,7 @@ impl Kernel {
                 let reason = "the step that waited for it ended".into();
                 self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
             }
+            done.effects.extend(record.had_question.clone().map(Effect::Forget));
             self.order_call(key, record, done);
             done.effects.extend(self.notice(key, record).map(Effect::Notify));
             if let Some(status) = end_of(record) {
@@ -205,6 +208,12 @@ impl Kernel {
         };
         let current = self.flights.call_of(run, n) == Some(id);
         self.flights.arrive(id);
+        // What is asked for nobody's step, or by a probe, is answered by nobody.
+        if let Err(Failure { question: Some(question), .. }) = outcome
+            && (!current || probe)
+        {
+            done.effects.push(Effect::Forget(question.state.clone()));
+        }
         let input = match (current, outcome) {
             (true, outcome) => {
                 self.flights.let_go(run, n);

@@ -125,7 +125,7 @@ impl Bench {
                 Effect::Call(order) => drop(self.calls.insert(order.id, (**order).clone())),
                 Effect::Cancel(id) => self.stopped.push(*id),
                 Effect::Answer(reply, answer) => reply.send(answer.clone()),
-                Effect::Notify(_) => {}
+                Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
         handled

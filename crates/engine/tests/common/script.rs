@@ -235,6 +235,7 @@ impl Scenario {
                     let path = self.bench.calls.get(id).map_or("?", |order| &order.path);
                     writeln!(self.out, "    stop {path}").expect("text");
                 }
+                Effect::Forget(state) => writeln!(self.out, "    forget {state}").expect("text"),
                 Effect::Answer(..) | Effect::Notify(_) => {}
             }
         }

@@ -1,11 +1,11 @@
 //! The tools of a server: what they are called here, what they take, and what is known about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jsonschema::Validator;
 use rmcp::model::Tool;
-use serde_json::Value;
+use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::Traits;
 
@@ -51,11 +51,15 @@ pub(super) struct Catalogue {
 impl Catalogue {
     pub(super) fn new(alias: &str, entry: &Entry, tools: Vec<Tool>) -> Self {
         let mut catalogue = Self::default();
+        let mut refused = BTreeSet::new();
         if tools.len() > TOOLS {
             catalogue.warnings.push(format!("of {} tools the first {TOOLS} are used", tools.len()));
         }
         for tool in tools.into_iter().take(TOOLS).filter(|tool| entry.has_tool(&tool.name)) {
             let name = full_name(alias, &tool.name);
+            if refused.contains(&name) {
+                continue;
+            }
             if let Some(other) = catalogue.tools.get(&name) {
                 let message = format!(
                     "`{}` and `{}` would both be called `{name}`; neither is used",
@@ -63,6 +67,7 @@ impl Catalogue {
                 );
                 catalogue.warnings.push(message);
                 catalogue.tools.remove(&name);
+                refused.insert(name);
                 continue;
             }
             catalogue.tools.insert(name.clone(), Arc::new(ToolInfo::new(name, tool)));
@@ -79,8 +84,10 @@ impl ToolInfo {
         let input_schema = Value::Object((*tool.input_schema).clone());
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
         let described = tool.clone();
-        // A tool is plain data: it can be written down.
-        let pin = Hash::of(&serde_json::to_vec(&described).unwrap_or_default());
+        // What a definition is written for; not pictures, titles, or what clients keep for themselves.
+        let schema = (&described.input_schema, &described.output_schema);
+        let said = json!([described.name, described.description, schema, described.annotations]);
+        let pin = Hash::of(said.to_string().as_bytes());
         Self {
             name,
             described,
@@ -104,6 +111,8 @@ impl ToolInfo {
     pub(crate) fn as_mcp(&self, name: &str) -> Tool {
         let mut tool = self.described.clone();
         tool.name = name.to_owned().into();
+        // A run that takes longer gives something else than the tool.
+        tool.output_schema = None;
         tool
     }
 

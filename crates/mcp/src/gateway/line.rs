@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rmcp::model::ProtocolVersion;
+use rmcp::ClientCacheConfig;
+use rmcp::model::{PaginatedRequestParams, ProtocolVersion, Tool};
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RoleClient, RunningService,
+    ServiceError,
 };
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -21,7 +23,9 @@ use super::catalogue::{Catalogue, ToolInfo};
 use super::child::{Process, Program, Words};
 use super::listener::Listener;
 use crate::config::{Entry, Road, Text, Variables};
-use crate::limits::{ANSWER_BYTES, ATTEMPTS, BACKOFF_MS, CONNECT_SECS, PARKED_SECS, STEADY_SECS};
+use crate::limits::{
+    ANSWER_BYTES, ATTEMPTS, BACKOFF_MS, CONNECT_SECS, PARKED_SECS, REQUEST_SECS, STEADY_SECS, TOOLS,
+};
 
 const ENDED: &str = "it ended before it answered";
 
@@ -36,6 +40,10 @@ pub(super) struct Line {
     words: Words,
     /// Whether the server is known to begin connections as older revisions do.
     is_older: AtomicBool,
+    /// Whether nobody is to be reached any more.
+    ended: AtomicBool,
+    /// The tools, as they were last listed, also while the server is down.
+    known: RwLock<Option<Arc<RwLock<Arc<Catalogue>>>>>,
 }
 
 #[derive(Default)]
@@ -54,7 +62,8 @@ pub(super) struct Connection {
     pub peer: Peer<RoleClient>,
     /// What the server says on its own.
     pub listener: Listener,
-    catalogue: RwLock<Arc<Catalogue>>,
+    /// Shared with the line, which remembers it when the connection is gone.
+    catalogue: Arc<RwLock<Arc<Catalogue>>>,
     /// What makes a catalogue of a list of tools.
     naming: (String, Entry),
     /// One call at a time, where questions could not be told apart otherwise.
@@ -95,10 +104,16 @@ impl Connection {
         if known.is_some() && !self.listener.take_stale() {
             return known;
         }
-        let Ok(tools) = self.peer.list_all_tools().await else { return known };
+        self.relist().await;
+        self.catalogue().tools.get(name).cloned()
+    }
+
+    /// Asks for the tools again. What is known stays if there is no answer.
+    async fn relist(&self) {
+        let listing = tokio::time::timeout(Duration::from_secs(REQUEST_SECS), tools(&self.peer)).await;
+        let Ok(Ok(tools)) = listing else { return self.listener.mark_stale() };
         let catalogue = Arc::new(Catalogue::new(&self.naming.0, &self.naming.1, tools));
-        *self.catalogue.write().unwrap_or_else(PoisonError::into_inner) = catalogue.clone();
-        catalogue.tools.get(name).cloned()
+        *self.catalogue.write().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
     /// Waits until a call may be sent.
@@ -136,12 +151,17 @@ impl Line {
             state: Mutex::default(),
             words: Words::default(),
             is_older: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            known: RwLock::default(),
         }
     }
 
     /// The connection, opened if it is not up. The error says why it is not, and what to do.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, String> {
         let mut state = self.state.lock().await;
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(format!("{} is not reached any more: we are about to end", self.server));
+        }
         if let Some(up) = state.up.as_ref().filter(|up| up.is_up()) {
             return Ok(up.clone());
         }
@@ -216,6 +236,34 @@ impl Line {
         }
     }
 
+    /// Closes the connection for good.
+    pub(super) async fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.close().await;
+    }
+
+    /// Leaves a connection to a call that waits on it: whoever comes next gets another one.
+    pub(super) async fn give_up(&self, connection: &Arc<Connection>) {
+        let mut state = self.state.lock().await;
+        if state.up.as_ref().is_some_and(|up| Arc::ptr_eq(up, connection)) {
+            state.up = None;
+        }
+    }
+
+    /// The tools, as they were last listed.
+    pub(super) fn known(&self) -> Option<Arc<Catalogue>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let catalogue = known.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(catalogue)
+    }
+
+    /// Asks for the tools again, if the server is up.
+    pub(super) async fn refresh(&self) {
+        if let Some(up) = self.up() {
+            up.relist().await;
+        }
+    }
+
     /// What is up now, without waiting.
     pub(super) fn up(&self) -> Option<Arc<Connection>> {
         self.state.try_lock().ok()?.up.clone()
@@ -272,9 +320,15 @@ impl Line {
                 (served.map_err(|error| plainly(&error))?, None)
             }
         };
+        // Lists are asked for when they may have changed: none is to come out of a cache.
+        service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
         let tools =
-            service.list_all_tools().await.map_err(|error| format!("it does not list its tools: {error}"))?;
-        let lost = process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.clone());
+            tools(service.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
+        let catalogue = Arc::new(RwLock::new(Arc::new(Catalogue::new(&self.alias, &self.entry, tools))));
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue.clone());
+        // To give a connection up is not to say that its process has ended.
+        let lost =
+            process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.child_token());
         let legacy = service
             .peer()
             .peer_info()
@@ -282,7 +336,7 @@ impl Line {
         Ok(Connection {
             peer: service.peer().clone(),
             listener,
-            catalogue: RwLock::new(Arc::new(Catalogue::new(&self.alias, &self.entry, tools))),
+            catalogue,
             naming: (self.alias.clone(), self.entry.clone()),
             turns: (self.entry.elicitation && legacy).then(|| Arc::new(Semaphore::new(1))),
             lost,
@@ -368,6 +422,20 @@ fn plainly(error: &ClientInitializeError) -> Greeting {
         ClientInitializeError::ConnectionClosed(_) => ENDED.to_owned(),
         other => other.to_string(),
     })
+}
+
+/// Every tool of a server, up to the limit.
+async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceError> {
+    let mut tools = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await?;
+        tools.extend(page.tools);
+        cursor = page.next_cursor;
+        if cursor.is_none() || tools.len() > TOOLS {
+            return Ok(tools);
+        }
+    }
 }
 
 fn not_set(missing: &BTreeSet<String>) -> String {

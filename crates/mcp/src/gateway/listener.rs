@@ -12,13 +12,15 @@ use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::limits::HEARD;
+
 /// Our end of a connection. A clone is the same one.
 #[derive(Clone)]
 pub(super) struct Listener(Arc<Inner>);
 
 struct Inner {
     config: ClientConfig,
-    calls: Mutex<HashMap<ProgressToken, mpsc::UnboundedSender<Heard>>>,
+    calls: Mutex<HashMap<ProgressToken, mpsc::Sender<Heard>>>,
     /// Whether the server has said that its tools are others now.
     stale: AtomicBool,
 }
@@ -43,7 +45,7 @@ impl Listener {
 
     /// Listens for a call until what is given back is dropped.
     pub(super) fn listen(&self, token: ProgressToken) -> Hearing {
-        let (sender, heard) = mpsc::unbounded_channel();
+        let (sender, heard) = mpsc::channel(HEARD);
         self.calls().insert(token.clone(), sender);
         Hearing { listener: self.clone(), token, heard }
     }
@@ -57,12 +59,12 @@ impl Listener {
         self.0.stale.store(true, Ordering::Relaxed);
     }
 
-    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, mpsc::UnboundedSender<Heard>>> {
+    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, mpsc::Sender<Heard>>> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The only call in flight: a question of an older revision does not say which call it belongs to.
-    fn only_call(&self) -> Option<mpsc::UnboundedSender<Heard>> {
+    fn only_call(&self) -> Option<mpsc::Sender<Heard>> {
         let calls = self.calls();
         let mut senders = calls.values();
         senders.next().filter(|_| calls.len() == 1).cloned()
@@ -77,8 +79,8 @@ impl ClientHandler for Listener {
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         let sender = self.calls().get(&params.progress_token).cloned();
         if let Some(sender) = sender {
-            // The call may have ended meanwhile.
-            let _ = sender.send(Heard::Progress(params));
+            // The call may have ended meanwhile, or have more to hear than it can.
+            let _ = sender.try_send(Heard::Progress(params));
         }
     }
 
@@ -91,9 +93,15 @@ impl ClientHandler for Listener {
         request: ElicitRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
+        if self.0.config.capabilities.elicitation.is_none() {
+            return Err(ErrorData::invalid_request(
+                "nobody is asked: `elicitation` is off for this server",
+                None,
+            ));
+        }
         let (sender, answer) = oneshot::channel();
         let question = Heard::Question(Box::new(request), sender);
-        let Some(()) = self.only_call().and_then(|call| call.send(question).ok()) else {
+        let Some(()) = self.only_call().and_then(|call| call.try_send(question).ok()) else {
             return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
         };
         let declined = ElicitResult::new(ElicitationAction::Decline);
@@ -105,7 +113,7 @@ impl ClientHandler for Listener {
 pub(super) struct Hearing {
     listener: Listener,
     token: ProgressToken,
-    heard: mpsc::UnboundedReceiver<Heard>,
+    heard: mpsc::Receiver<Heard>,
 }
 
 impl Hearing {

@@ -12,20 +12,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    BoxFuture, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report, ToolCall,
+    BoxFuture, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report, Resumes, ToolCall,
     ToolCaller, Traits,
 };
 
 pub use catalogue::ToolInfo;
 pub use line::Health;
 
-use crate::config::{ProcessEnv, Servers, Variables};
+use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
-use call::Call;
-use line::Line;
+use call::{Call, Poll};
+use catalogue::Catalogue;
+use line::{Connection, Line};
 use questions::Held;
 
 /// Gives the variables of a user, for connections of their own.
@@ -130,7 +132,7 @@ impl Gateway {
             let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *lines).into_values().collect()
         };
-        futures::future::join_all(lines.iter().map(|line| line.close())).await;
+        futures::future::join_all(lines.iter().map(|line| line.end())).await;
     }
 
     fn shared_lines(&self) -> Vec<Arc<Line>> {
@@ -173,25 +175,31 @@ impl Gateway {
         let Some(server) = self.0.aliases.server_of(&call.tool) else {
             return Err(self.unknown(&call.tool));
         };
-        let never_sent = |problem: String| Failure::new(FailureKind::Transport, problem);
-        let line = self.line(server, Some(&call.principal)).map_err(never_sent)?;
+        // A call that was sent before is not one that was never sent.
+        let under_way = call.resumes.as_ref().is_some_and(|resumes| match resumes {
+            Resumes::Task(_) => true,
+            Resumes::Answer(answered) => !answered.is_whether(),
+        });
+        let kind = if under_way { FailureKind::Lost } else { FailureKind::Transport };
+        let not_reached = |problem: String| Failure::new(kind, problem);
+        let line = self.line(server, Some(&call.principal)).map_err(not_reached)?;
+        if let Some(Resumes::Task(id)) = &call.resumes {
+            return Poll { line: &line, call: &call }.until_ended(id).await;
+        }
         let connection = tokio::select! {
-            connection = line.connection() => connection.map_err(never_sent)?,
+            connection = line.connection() => connection.map_err(not_reached)?,
             () = call.cancelled.cancelled() => {
                 return Err(Failure::new(FailureKind::Cancelled, "stopped before the call was sent"));
             }
         };
-        let Some(tool) = connection.tool(&call.tool).await else {
-            return Err(self.unknown(&call.tool));
+        let tool = match connection.tool(&call.tool).await {
+            Some(tool) => tool,
+            None if under_way => return Err(answer::lost(server, "it no longer has the tool")),
+            None => return Err(self.unknown(&call.tool)),
         };
-        let problems = tool.problems(call.args.value());
-        if call.resumes.is_none() && !problems.is_empty() {
-            let message =
-                format!("the arguments are not what `{}` takes: {}", call.tool, problems.join("; "));
-            return Err(Failure::new(FailureKind::Validation, message));
-        }
-        changed(&tool, &call)?;
-        let made = Call { line: &line, tool: &tool, call: &call, held: &self.0.held }.make(&connection).await;
+        let tool = if under_way { tool } else { fitting(&connection, tool, &call).await? };
+        let call = Call { line: &line, tool: &tool, call: &call, held: &self.0.held };
+        let made = call.make(connection.clone()).await;
         if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
         {
             // Perhaps the server has other tools now.
@@ -209,28 +217,47 @@ impl Gateway {
         Failure::new(FailureKind::NotFound, format!("there is no tool `{tool}`{hint}"))
     }
 
-    /// Whether there is such a tool; nobody knows while its server is down.
-    pub fn has_tool(&self, tool: &str) -> Option<bool> {
-        let Some(server) = self.0.aliases.server_of(tool) else { return Some(false) };
-        let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
-        Some(up.catalogue().tools.contains_key(tool))
-    }
-
-    /// A tool, if its server is up and has it.
-    pub fn tool(&self, tool: &str) -> Option<Arc<ToolInfo>> {
+    /// What is known about a server's tools, also while it is down.
+    fn catalogue(&self, tool: &str) -> Option<Arc<Catalogue>> {
         let server = self.0.aliases.server_of(tool)?;
-        let up = self.lines_of(server).into_iter().find_map(|line| line.up())?;
-        up.catalogue().tools.get(tool).cloned()
+        self.lines_of(server).into_iter().find_map(|line| line.known())
     }
 
-    /// The tools of the servers that are up, by name.
-    pub(crate) fn known_tools(&self) -> Vec<String> {
+    /// Whether there is such a tool; nobody knows while its server has not been up.
+    pub fn has_tool(&self, tool: &str) -> Option<bool> {
+        if self.0.aliases.server_of(tool).is_none() {
+            return Some(false);
+        }
+        self.catalogue(tool).map(|known| known.tools.contains_key(tool))
+    }
+
+    /// A tool, if its server has it.
+    pub fn tool(&self, tool: &str) -> Option<Arc<ToolInfo>> {
+        self.catalogue(tool)?.tools.get(tool).cloned()
+    }
+
+    /// The tools of every server that has been up, by name.
+    pub(crate) fn tools_up(&self) -> Vec<Arc<ToolInfo>> {
         let lines: Vec<Arc<Line>> = {
             let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
             lines.values().cloned().collect()
         };
-        let up = lines.iter().filter_map(|line| line.up());
-        up.flat_map(|up| up.catalogue().tools.keys().cloned().collect::<Vec<_>>()).collect()
+        let known = lines.iter().filter_map(|line| line.known());
+        known.flat_map(|known| known.tools.values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Asks every server that is up for its tools again.
+    pub async fn refresh(&self) {
+        let lines: Vec<Arc<Line>> = {
+            let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.values().cloned().collect()
+        };
+        futures::future::join_all(lines.iter().map(|line| line.refresh())).await;
+    }
+
+    /// The tools of the servers that are up, by name.
+    pub(crate) fn known_tools(&self) -> Vec<String> {
+        self.tools_up().iter().map(|tool| tool.name.clone()).collect()
     }
 }
 
@@ -240,18 +267,67 @@ impl ToolCaller for Gateway {
     }
 
     fn traits(&self, tool: &str) -> Traits {
-        self.tool(tool).map(|tool| tool.traits).unwrap_or_default()
+        // Of what is not known, the worst is thought.
+        let unknown = Traits { destructive: true, ..Traits::default() };
+        self.tool(tool).map_or(unknown, |tool| tool.traits)
     }
 
     fn pin(&self, tool: &str) -> Option<Hash> {
-        self.tool(tool).map(|tool| tool.pin)
+        // What a server has for one user may be something else for another.
+        let server = self.0.aliases.server_of(tool)?;
+        let personal = self.0.servers.servers.get(server).is_some_and(Entry::is_personal);
+        self.tool(tool).filter(|_| !personal).map(|tool| tool.pin)
     }
+
+    fn forget(&self, state: &Value) {
+        let id = state["id"].as_str().unwrap_or_default().to_owned();
+        match state["kind"].as_str() {
+            Some("held") => {
+                if let Some(held) = self.0.held.take(&id) {
+                    tokio::spawn(async move { held.connection.close().await });
+                }
+            }
+            Some("task") => {
+                let lines = self.lines_of(state["server"].as_str().unwrap_or_default());
+                if let Some(line) = lines.into_iter().next() {
+                    tokio::spawn(async move { call::cancel_task(&line, &id).await });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A tool whose schema the arguments fit, and that is what it was; or why not. Before it is refused, its server is asked
+/// once more what it takes.
+async fn fitting(
+    connection: &Connection,
+    tool: Arc<ToolInfo>,
+    call: &ToolCall,
+) -> Result<Arc<ToolInfo>, Failure> {
+    let mut tool = tool;
+    if !tool.problems(call.args.value()).is_empty() {
+        connection.listener.mark_stale();
+        tool = connection.tool(&call.tool).await.unwrap_or(tool);
+    }
+    changed(&tool, call)?;
+    let problems = tool.problems(call.args.value());
+    if problems.is_empty() {
+        return Ok(tool);
+    }
+    let message = format!("the arguments are not what `{}` takes: {}", call.tool, problems.join("; "));
+    Err(Failure::new(FailureKind::Validation, message))
 }
 
 /// A tool that is not what it was when the definition was stored: the log says so, and the definition says what to do.
 fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
-    if call.resumes.is_some() {
+    // A human has seen what it is now.
+    let seen = match &call.resumes {
+        Some(Resumes::Answer(answered)) => answered.seen(),
+        _ => None,
+    };
+    if seen == Some(tool.pin) {
         return Ok(());
     }
     let what = format!("what `{}` says about itself has changed since the definition was stored", tool.name);
@@ -264,7 +340,7 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         }
         OnToolChange::Approve => {
             let question = format!("{what}: {}. Call it all the same?", tool.description);
-            Err(Failure::asks(Question::whether(question)))
+            Err(Failure::asks(Question::whether(question, Some(tool.pin))))
         }
     }
 }

@@ -1,8 +1,7 @@
 //! What a tool asks a human in the middle of a call, and the answer as the tool takes it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
     ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses,
@@ -12,36 +11,37 @@ use steprail_engine::{Failure, FailureKind, Question};
 use tokio::sync::oneshot;
 
 use super::call::Sent;
+use super::line::Connection;
 use crate::limits::HELD_CALLS;
 
-/// Calls whose tools wait for an answer on an open connection.
+/// Calls whose tools wait for an answer on an open connection, which is theirs alone while they do.
 #[derive(Default)]
-pub(super) struct Held {
-    calls: Mutex<HashMap<String, (Sent, oneshot::Sender<ElicitResult>)>>,
-    next: AtomicU64,
+pub(super) struct Held(Mutex<HashMap<String, HeldCall>>);
+
+/// A call whose tool waits for an answer.
+pub(super) struct HeldCall {
+    pub sent: Sent,
+    pub connection: Arc<Connection>,
+    pub reply: oneshot::Sender<ElicitResult>,
 }
 
 impl Held {
     /// Keeps a call until its tool is answered. Gives the end of the call for now: a question.
-    pub(super) fn keep(
-        &self,
-        question: &ElicitRequestParams,
-        sent: Sent,
-        reply: oneshot::Sender<ElicitResult>,
-    ) -> Failure {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn keep(&self, question: &ElicitRequestParams, server: &str, call: HeldCall) -> Failure {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if calls.len() >= HELD_CALLS {
-            let message = format!("more than {HELD_CALLS} tools wait for answers");
-            return Failure::new(FailureKind::Limit, message);
+            let message = format!("more than {HELD_CALLS} tools wait for answers; this one gets none");
+            return Failure::new(FailureKind::Lost, message);
         }
-        let id = format!("{}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
-        calls.insert(id.clone(), (sent, reply));
+        let id = uuid::Uuid::now_v7().to_string();
+        calls.insert(id.clone(), call);
         let (message, form) = form(question);
-        Failure::asks(Question { message: message.into(), form, state: json!({ "kind": "held", "id": id }) })
+        let state = json!({ "kind": "held", "server": server, "id": id });
+        Failure::asks(Question { message: message.into(), form, state })
     }
 
-    pub(super) fn take(&self, id: &str) -> Option<(Sent, oneshot::Sender<ElicitResult>)> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+    pub(super) fn take(&self, id: &str) -> Option<HeldCall> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
     }
 }
 
@@ -64,10 +64,11 @@ pub(super) fn asks(server: &str, requests: InputRequests, mut state: Value) -> F
     for (key, request) in requests {
         let InputRequest::Elicitation(request) = request else {
             let message = format!("{server} asks for something that only a chat has (`{key}`)");
-            return Failure::new(FailureKind::ToolError, message);
+            return Failure::new(FailureKind::Lost, message);
         };
         questions.push((key, form(&request.params)));
     }
+    state["server"] = server.into();
     state["keys"] = questions.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>().into();
     let message: Vec<&str> = questions.iter().map(|(_, (message, _))| message.as_str()).collect();
     let message = message.join("; ");
@@ -87,7 +88,7 @@ pub(super) fn responses(keys: &[Value], answer: Option<&Value>) -> InputResponse
     let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
     let part = |key: &str| match keys.as_slice() {
         [_] => answer.cloned(),
-        _ => answer.map(|answer| answer[key].clone()),
+        _ => answer.map(|answer| answer.get(key).cloned().unwrap_or_else(|| json!({}))),
     };
     keys.iter().map(|key| ((*key).to_owned(), json!(elicited(part(key).as_ref())))).collect()
 }

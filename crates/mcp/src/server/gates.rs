@@ -11,26 +11,26 @@ use rmcp::model::{
 use rmcp::service::NotificationContext;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Approval, Error, RunId, RunView, User};
+use steprail_engine::{Approval, Error, RunId, User};
 
-use super::Server;
 use super::answer::{Asked, Refusal};
-use crate::limits::ASK_SECS;
+use super::{Server, Shared};
 
-/// Open gates at which a user may decide.
-pub(super) async fn open(user: &User, run: RunId) -> Result<Vec<Approval>, Error> {
-    Ok(decidable(user, &user.status(run).await?).await)
+/// Whoever answers questions at a client: a person, if gates are put to clients' users at all.
+pub(super) fn person(shared: &Shared, user: &User) -> Option<User> {
+    shared.settings.ask_clients.then(|| user.in_person())
 }
 
-/// The same, of a run that was looked at.
-pub(super) async fn decidable(user: &User, view: &RunView) -> Vec<Approval> {
+/// Open gates that are put to the user of a client.
+pub(super) async fn open(shared: &Shared, user: &User, run: RunId) -> Result<Vec<Approval>, Error> {
+    let Some(person) = person(shared, user) else { return Ok(Vec::new()) };
     let mut open = Vec::new();
-    for approval in &view.approvals {
-        if user.may_decide(approval.run_id, &approval.path).await {
-            open.push(approval.clone());
+    for approval in user.open_questions(run).await? {
+        if person.may_decide(approval.run_id, &approval.path).await {
+            open.push(approval);
         }
     }
-    open
+    Ok(open)
 }
 
 /// What a question goes by: never the same for two questions of a run.
@@ -48,91 +48,109 @@ pub(super) fn requests(open: &[Approval]) -> InputRequests {
     asked.collect()
 }
 
-/// A form whose empty answer is no yes.
+/// What a tool wants to know; or a form whose empty answer is no yes.
 fn form(approval: &Approval) -> Option<ElicitRequestParams> {
     let mut message = approval.prompt.clone();
     if let Some(tool) = &approval.tool {
         let args = approval.args.as_ref().map(|args| args.get()).unwrap_or_default();
         message.push_str(&format!("\n{tool} {args}"));
     }
-    let schema = json!({
-        "type": "object",
-        "properties": {
-            "confirm": { "type": "boolean", "title": "Approve", "description": "Yes lets the run go on; no denies it." },
-            "reason": { "type": "string", "title": "Reason" },
-        },
-        "required": ["confirm"],
-    });
+    let schema = match asked_form(approval) {
+        Some(form) => form,
+        None => json!({
+            "type": "object",
+            "properties": {
+                "confirm": { "type": "boolean", "title": "Approve", "description": "Yes lets the run go on; no denies it." },
+                "reason": { "type": "string", "title": "Reason" },
+            },
+            "required": ["confirm"],
+        }),
+    };
     serde_json::from_value(json!({ "mode": "form", "message": message, "requestedSchema": schema })).ok()
 }
 
-/// What a user said to a question.
-enum Said {
-    Decision(bool, Option<String>),
-    /// Nothing that decides.
-    Nothing,
+/// The form of a tool that asks something; one without fields asks yes or no.
+fn asked_form(approval: &Approval) -> Option<Value> {
+    let form: Value = serde_json::from_str(approval.form.as_ref()?.get()).ok()?;
+    form["properties"].as_object().is_some_and(|fields| !fields.is_empty()).then_some(form)
 }
 
-fn said(answer: &ElicitResult) -> Said {
-    let content = answer.content.as_ref();
-    let reason = content.and_then(|content| content["reason"].as_str()).map(str::to_owned);
-    match answer.action {
-        ElicitationAction::Accept => match content.and_then(|content| content["confirm"].as_bool()) {
-            Some(confirm) => Said::Decision(confirm, reason),
-            None => Said::Nothing,
+/// Takes what a user said to a question. False if it decides nothing. Somebody else may have decided meanwhile; then
+/// there is nothing left to decide.
+async fn take(person: &User, approval: &Approval, said: &ElicitResult) -> Result<bool, Error> {
+    let content = said.content.clone().unwrap_or_default();
+    let (run, path, digest) = (approval.run_id, approval.path.as_str(), Some(approval.digest));
+    let reason = content["reason"].as_str().map(str::to_owned);
+    let decided = match said.action {
+        ElicitationAction::Decline => {
+            person.decide(run, path, false, Some("declined".to_owned()), digest).await
+        }
+        ElicitationAction::Accept if asked_form(approval).is_some() => {
+            person.answer(run, path, content, digest).await
+        }
+        ElicitationAction::Accept => match content["confirm"].as_bool() {
+            Some(confirm) => person.decide(run, path, confirm, reason, digest).await,
+            None => return Ok(false),
         },
-        ElicitationAction::Decline => Said::Decision(false, Some("declined".to_owned())),
-        _ => Said::Nothing,
+        _ => return Ok(false),
+    };
+    match decided {
+        Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => Ok(true),
+        Err(error) => Err(error),
     }
 }
 
-async fn decide(user: &User, approval: &Approval, said: Said) -> Result<bool, Error> {
-    let Said::Decision(approved, reason) = said else { return Ok(false) };
-    user.decide(approval.run_id, &approval.path, approved, reason, Some(approval.digest)).await?;
-    Ok(true)
-}
-
-/// Takes answers to open questions; what answers none is left aside.
+/// Takes answers to open questions; what answers none is left aside. Says whether any decided something.
 pub(super) async fn answer(
+    shared: &Shared,
     user: &User,
-    view: &RunView,
+    run: RunId,
     answers: &BTreeMap<String, Value>,
-) -> Result<(), Error> {
-    for approval in &view.approvals {
-        let answer = answers.get(&key(approval));
+) -> Result<bool, Error> {
+    let Some(person) = person(shared, user) else { return Ok(false) };
+    let mut decided = false;
+    for approval in user.open_questions(run).await? {
+        let answer = answers.get(&key(&approval));
         let answer = answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer.clone()).ok());
         if let Some(answer) = answer {
-            decide(user, approval, said(&answer)).await?;
+            decided |= take(&person, &approval, &answer).await?;
         }
     }
-    Ok(())
+    Ok(decided)
+}
+
+/// A run that asked its client something, and that the call goes on with.
+pub(super) struct Continued {
+    pub run: RunId,
+    /// Whether the client's user decided something.
+    pub decided: bool,
 }
 
 /// Whether a call goes on with a run that asked its client something: takes the answers.
-pub(super) async fn continued(asked: &Asked) -> Result<Option<RunId>, Refusal> {
+pub(super) async fn continued(shared: &Shared, asked: &Asked) -> Result<Option<Continued>, Refusal> {
     let Some(state) = &asked.request.request_state else { return Ok(None) };
     let unknown = |_| Refusal::new("bad_input", "requestState is not one of ours");
     let run = state.parse::<RunId>().map_err(unknown)?;
-    let view = asked.user.status(run).await?;
-    if let Some(answers) = &asked.request.input_responses {
-        answer(&asked.user, &view, answers).await?;
-    }
-    Ok(Some(run))
+    let decided = match &asked.request.input_responses {
+        Some(answers) => answer(shared, &asked.user, run, answers).await?,
+        None => false,
+    };
+    Ok(Some(Continued { run, decided }))
 }
 
-/// Asks a client with a session, one question after another. False if one was not decided.
-pub(super) async fn ask(asked: &Asked, open: &[Approval]) -> Result<bool, Refusal> {
-    for approval in open {
-        let Some(form) = form(approval) else { return Ok(false) };
-        let asking = asked.context.peer.create_elicitation(form);
-        let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(ASK_SECS), asking).await else {
-            return Ok(false);
-        };
-        if !decide(&asked.user, approval, said(&answer)).await? {
-            return Ok(false);
-        }
+/// Asks a client with a session one question, not longer than `patience`. False if it was not decided.
+pub(super) async fn ask(
+    shared: &Shared,
+    asked: &Asked,
+    approval: &Approval,
+    patience: Duration,
+) -> Result<bool, Refusal> {
+    let (Some(person), Some(form)) = (person(shared, &asked.user), form(approval)) else { return Ok(false) };
+    let asking = asked.context.peer.create_elicitation(form);
+    match tokio::time::timeout(patience, asking).await {
+        Ok(Ok(said)) => Ok(take(&person, approval, &said).await?),
+        _ => Ok(false),
     }
-    Ok(true)
 }
 
 /// What clients that know `$/dcc.approveResponse` send.
@@ -160,6 +178,7 @@ pub(super) async fn answered(
         return;
     };
     let Ok(user) = server.user(&context.extensions) else { return };
+    let user = person(&server.shared, &user).unwrap_or(user);
     let Ok(run) = response.workflow_id.parse::<RunId>() else { return };
     let decided = user.decide(run, &response.step_id, response.approved, response.reason, None).await;
     if let Err(error) = decided {

@@ -41,8 +41,8 @@ use published::Published;
 const INSTRUCTIONS: &str = "\
 Durable workflows of tool calls. workflow_lookup finds definitions and their inputs; workflow_start runs one and gives \
 a run_id. A run goes on by itself, also when this conversation ends: workflow_status with wait_s=30 waits for news, so \
-never poll faster. A run that is `paused` waits for somebody: an approval is given by a human (on the page, in the \
-terminal), not by you. If a run failed, workflow_explain says why and what can be done. Write definitions in YAML for \
+never poll faster. A run that is `paused` waits for somebody: an approval is given by a human (in the terminal: \
+steprail approve), not by you. If a run failed, workflow_explain says why and what can be done. Write definitions in YAML for \
 workflow_define; the resource workflow://schema describes them, and the prompt author_workflow helps.";
 
 /// What a server is told.
@@ -52,6 +52,8 @@ pub struct Settings {
     pub tool_names: ToolNames,
     /// Tools of the servers behind the gateway that are offered as they are.
     pub expose: Vec<Expose>,
+    /// Whether gates are put to the users of clients, whose answers then count as their own.
+    pub ask_clients: bool,
 }
 
 /// Workflows over MCP, for one user or for many. A clone is another handle to the same one.
@@ -122,7 +124,6 @@ impl ServerHandler for Server {
             .enable_tools()
             .enable_tool_list_changed()
             .enable_resources()
-            .enable_resources_list_changed()
             .enable_resources_subscribe()
             .enable_prompts()
             .enable_completions()
@@ -211,7 +212,7 @@ impl ServerHandler for Server {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        tasks::get(&self.user(&context.extensions)?, &request.task_id).await
+        tasks::get(&self.shared, &self.user(&context.extensions)?, &request.task_id).await
     }
 
     async fn update_task(
@@ -219,7 +220,7 @@ impl ServerHandler for Server {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        tasks::update(&self.user(&context.extensions)?, request).await
+        tasks::update(&self.shared, &self.user(&context.extensions)?, request).await
     }
 
     async fn cancel_task(

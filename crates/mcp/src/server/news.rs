@@ -1,6 +1,7 @@
 //! What changes, for clients that asked to hear of it: lists, runs, open questions.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(super) struct Watches(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
+    /// Whether the client is told already.
+    followed: AtomicBool,
     /// Resources, with what was last told of each.
     resources: Mutex<BTreeMap<String, Option<String>>>,
     /// Runs whose events are told one by one, with the number of the last one.
@@ -116,7 +119,7 @@ async fn state(user: &User, uri: &str) -> Option<String> {
     }
     match resources::run_of(uri) {
         Some(run) => user.row(run).await.ok().map(|row| row.seq.to_string()),
-        None => Some(String::new()),
+        None => resources::version_of(user, uri).await,
     }
 }
 
@@ -145,7 +148,11 @@ impl Newsroom {
             }
             tokio::select! {
                 changed = self.definitions.changed() => match changed {
-                    Ok(()) => self.due.push_back(News::ToolsChanged),
+                    Ok(()) => {
+                        self.due.push_back(News::ToolsChanged);
+                        let changed = self.watches.changed(&self.user).await;
+                        self.due.extend(changed.into_iter().map(News::Updated));
+                    }
                     Err(_) => return News::Closed,
                 },
                 changed = self.events.changed() => match changed {
@@ -167,6 +174,9 @@ impl Newsroom {
 
 /// Tells a client with a session, until it is gone.
 pub(super) fn follow(server: &Server, context: NotificationContext<RoleServer>) {
+    if server.watches.0.followed.swap(true, Ordering::Relaxed) {
+        return;
+    }
     let Ok(user) = server.user(&context.extensions) else { return };
     let engine = &server.shared.engine;
     let newsroom = Newsroom {

@@ -30,7 +30,7 @@ impl Progress {
     /// For a client that wants to know.
     pub(super) async fn new(asked: &Asked, run: RunId, after: u64) -> Result<Option<Self>, Refusal> {
         let token = asked.context.meta.get_progress_token();
-        let dotted = asked.request.name.contains('.');
+        let dotted = super::tools::is_old_name(&asked.request.name);
         if token.is_none() && !dotted {
             return Ok(None);
         }

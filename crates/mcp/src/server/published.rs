@@ -15,8 +15,7 @@ use steprail_engine::{Definition, Right, ToolCaller, Traits, User, Workflow};
 
 use super::Shared;
 use super::answer::{Answer, Asked, Refusal, protocol_error};
-use super::gates;
-use super::tasks::{self, AS_TOOL, Given};
+use super::tasks::{self, AS_TOOL, Given, Waiting};
 use crate::limits::WAIT_SECS;
 use crate::names::workflow_name;
 
@@ -48,10 +47,11 @@ async fn offers(shared: &Shared, user: &User) -> Result<Arc<Vec<Offer>>, ErrorDa
     if let Some((_, offers)) = known.filter(|(at, _)| *at == changes) {
         return Ok(offers);
     }
-    let definitions = user.published().await.map_err(|error| protocol_error(&error))?;
+    let definitions = shared.engine.published().await.map_err(|error| protocol_error(&error))?;
     let mut offers: Vec<Offer> = Vec::new();
     for offer in definitions.iter().filter_map(Offer::new) {
         if super::tools::find(&offer.tool.name).is_some()
+            || super::tools::passed_on(shared, &offer.tool.name).is_some()
             || offers.iter().any(|other| other.tool.name == offer.tool.name)
         {
             tracing::warn!(tool = %offer.tool.name, workflow = offer.workflow, "the name of a published workflow is taken");
@@ -79,19 +79,25 @@ pub(super) async fn find(shared: &Shared, user: &User, name: &str) -> Result<Opt
     Ok(at.map(|at| Found(offers, at)))
 }
 
+impl Found {
+    /// Whether its calls become tasks.
+    pub(super) fn mode(&self) -> TaskMode {
+        self.0[self.1].mode
+    }
+}
+
 /// Runs a published workflow: what it gives is what the tool gives.
-pub(super) async fn call(asked: &Asked, Found(offers, at): &Found) -> Answer {
+pub(super) async fn call(shared: &Shared, asked: &Asked, Found(offers, at): &Found) -> Answer {
     let offer = &offers[*at];
     if offer.mode == TaskMode::Required && !asked.takes_tasks() {
         return Err(Refusal::Protocol(tasks::tasks_required()));
     }
-    if let Some(run) = gates::continued(asked).await? {
-        return tasks::answer_as(asked, run, Given::Output, WAIT_SECS, offer.mode).await;
-    }
     let mut inputs = asked.request.arguments.clone().unwrap_or_default();
     inputs.extend(answered(asked));
     let missing = offer.missing(&inputs);
+    // Asked once: who does not say gets the refusal that names what is missing.
     if !missing.is_empty()
+        && asked.request.input_responses.is_none()
         && asked.is_modern()
         && asked.takes_questions()
         && let Some(question) = ask_for(&missing, offer)
@@ -101,7 +107,8 @@ pub(super) async fn call(asked: &Asked, Found(offers, at): &Found) -> Answer {
     let workflow = Workflow::Named(offer.workflow.clone(), Some(offer.version));
     let user = asked.user.via(format!("{AS_TOOL}{}", offer.tool.name));
     let run = user.start(workflow, Value::Object(inputs), None).await?.id();
-    tasks::answer_as(asked, run, Given::Output, WAIT_SECS, offer.mode).await
+    let waiting = Waiting { mode: offer.mode, ..Waiting::new(WAIT_SECS) };
+    tasks::answer(shared, asked, run, Given::Output, waiting).await
 }
 
 /// Inputs that the client's user gave when they were asked.

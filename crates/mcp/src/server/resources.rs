@@ -57,6 +57,17 @@ pub(super) fn run_of(uri: &str) -> Option<RunId> {
     }
 }
 
+/// The version that a URI of a definition leads to.
+pub(super) async fn version_of(user: &User, uri: &str) -> Option<String> {
+    match Uri::read(uri)? {
+        Uri::Definition(name, version) => {
+            let definition = user.definition(&decoded(name), version).await.ok()?;
+            Some(definition.version.to_string())
+        }
+        _ => Some(String::new()),
+    }
+}
+
 /// The schema, open questions, every definition, and the newest runs.
 pub(super) async fn list(user: &User) -> Result<ListResourcesResult, ErrorData> {
     let refused = |error: Error| protocol_error(&error);
@@ -68,7 +79,7 @@ pub(super) async fn list(user: &User) -> Result<ListResourcesResult, ErrorData> 
         plain(APPROVALS, "approvals", "Questions that wait for a human."),
     ];
     // Somebody without the right sees what is left.
-    for definition in user.definitions().await.unwrap_or_default() {
+    for definition in user.definitions().await.unwrap_or_default().into_iter().take(4 * PAGE) {
         let uri = format!("{DEFINITIONS}{}", encoded(&definition.name));
         resources.push(plain(&uri, &definition.name, "A workflow definition, its newest version."));
     }

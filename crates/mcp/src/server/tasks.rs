@@ -1,6 +1,6 @@
 //! How long a call waits for a run, and what it gives then: the end, a task, a question, or the run's id.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rmcp::model::{
     CallToolResult, ContentBlock, CreateTaskResult, DetailedTask, ErrorCode, ErrorData, GetTaskResult,
@@ -12,7 +12,7 @@ use steprail_engine::{Error, RunId, RunRow, RunStatus, RunView, User};
 
 use super::answer::{Answer, Asked, Refusal, protocol_error};
 use super::progress::Progress;
-use super::{content, gates, view};
+use super::{Shared, content, gates, view};
 use crate::limits::{MAX_WAIT_SECS, POLL_MS, POLL_PAUSED_MS, TASK_SECS};
 
 /// What a call gives when its run has ended.
@@ -28,51 +28,65 @@ pub(super) enum Given {
 pub(super) const AS_TOOL: &str = "mcp tool ";
 
 impl Given {
-    fn of(row: &RunRow) -> Self {
+    pub(super) fn of(row: &RunRow) -> Self {
         let as_tool = row.via.as_ref().is_some_and(|via| via.starts_with(AS_TOOL));
         if as_tool { Self::Output } else { Self::Facts }
     }
 }
 
-/// Waits for a run and answers, as far as the client can take it: a task or a question; else the run's id.
-pub(super) async fn answer(asked: &Asked, run: RunId, given: Given, wait_s: f64) -> Answer {
-    answer_as(asked, run, given, wait_s, TaskMode::Auto).await
+/// How a call waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub seconds: f64,
+    /// Whether it becomes a task.
+    pub mode: TaskMode,
+    /// The event after which there is something to tell.
+    pub after: u64,
+    /// Whether open gates may be put to the client's user.
+    pub asks: bool,
 }
 
-/// The same, where the workflow says whether it is a task.
-pub(super) async fn answer_as(
+impl Waiting {
+    /// For a new run.
+    pub(super) fn new(seconds: f64) -> Self {
+        Self { seconds, mode: TaskMode::Auto, after: 0, asks: true }
+    }
+}
+
+/// Waits for a run and answers, as far as the client can take it: a task or a question; else the run's id. All of it
+/// together takes no longer than a client waits.
+pub(super) async fn answer(
+    shared: &Shared,
     asked: &Asked,
     run: RunId,
     given: Given,
-    wait_s: f64,
-    mode: TaskMode,
+    waiting: Waiting,
 ) -> Answer {
-    let as_task = asked.takes_tasks() && mode != TaskMode::Never;
-    let wait_s = match (as_task, mode) {
+    let deadline = Instant::now() + Duration::from_secs_f64(MAX_WAIT_SECS);
+    let as_task = asked.takes_tasks() && waiting.mode != TaskMode::Never;
+    let seconds = match (as_task, waiting.mode) {
         (true, TaskMode::Required) => 0.0,
-        (true, _) => wait_s.min(TASK_SECS),
-        (false, _) => wait_s,
+        (true, _) => waiting.seconds.min(TASK_SECS),
+        (false, _) => waiting.seconds,
     };
-    let mut row = wait_from(asked, run, None, wait_s, 0).await?;
-    if as_task && (mode == TaskMode::Required || !row.status.is_terminal()) {
+    let mut progress = Progress::new(asked, run, waiting.after).await?;
+    let mut row = wait_for(asked, run, None, seconds, &mut progress).await?;
+    if as_task && (waiting.mode == TaskMode::Required || !row.status.is_terminal()) {
         return Ok(CreateTaskResult::new(task(&row, &[])).into());
     }
-    while row.status == RunStatus::Paused && asked.takes_questions() {
-        let open = gates::open(&asked.user, run).await?;
-        if open.is_empty() {
-            break;
-        }
+    let mut asks = waiting.asks && asked.takes_questions();
+    while asks && !row.status.is_terminal() {
+        let open = gates::open(shared, &asked.user, run).await?;
+        let Some(first) = open.first() else { break };
         if asked.is_modern() {
-            let state = Some(run.to_string());
-            return Ok(InputRequiredResult::new(Some(gates::requests(&open)), state).into());
+            return Ok(InputRequiredResult::new(Some(gates::requests(&open)), Some(run.to_string())).into());
         }
-        if !gates::ask(asked, &open).await? {
-            break;
-        }
-        row = wait_from(asked, run, None, wait_s, row.seq).await?;
+        asks = gates::ask(shared, asked, first, deadline.saturating_duration_since(Instant::now())).await?;
+        let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+        row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
     }
     let view = asked.user.status(run).await?;
-    match protocol_failure(&view, given) {
+    match protocol_failure(&view.run, given) {
         Some(error) => Err(Refusal::Protocol(error)),
         None => Ok(ended(&view, given).into()),
     }
@@ -81,24 +95,24 @@ pub(super) async fn answer_as(
 /// Waits for news of a run.
 pub(super) async fn wait(asked: &Asked, run: RunId, since: Option<u64>, wait_s: f64) -> Result<(), Refusal> {
     let seq = asked.user.row(run).await?.seq;
-    wait_from(asked, run, since, wait_s, seq).await.map(drop)
+    let mut progress = Progress::new(asked, run, seq).await?;
+    wait_for(asked, run, since, wait_s, &mut progress).await.map(drop)
 }
 
-/// Waits, and reports what happens after an event.
-async fn wait_from(
+/// Waits, and reports what happens meanwhile.
+async fn wait_for(
     asked: &Asked,
     run: RunId,
     since: Option<u64>,
     wait_s: f64,
-    after: u64,
+    progress: &mut Option<Progress>,
 ) -> Result<RunRow, Refusal> {
     let wait_s = if wait_s.is_finite() { wait_s.clamp(0.0, MAX_WAIT_SECS) } else { 0.0 };
     let waiting = asked.user.wait(run, since, Duration::from_secs_f64(wait_s));
-    let row = match Progress::new(asked, run, after).await? {
-        Some(mut progress) => progress.beside(waiting).await?,
+    Ok(match progress {
+        Some(progress) => progress.beside(waiting).await?,
         None => waiting.await?,
-    };
-    Ok(row)
+    })
 }
 
 /// A run as the result of the call that started it.
@@ -122,8 +136,8 @@ fn ended(view: &RunView, given: Given) -> CallToolResult {
 }
 
 /// What a server behind the gateway refused by the protocol is refused by the protocol here.
-fn protocol_failure(view: &RunView, given: Given) -> Option<ErrorData> {
-    let error = view.run.error.as_ref().filter(|_| given == Given::Output)?;
+fn protocol_failure(run: &RunRow, given: Given) -> Option<ErrorData> {
+    let error = run.error.as_ref().filter(|_| given == Given::Output)?;
     let code = error.code.as_deref()?.strip_prefix("mcp ")?.parse::<i32>().ok()?;
     Some(ErrorData::new(ErrorCode(code), error.message.to_string(), None))
 }
@@ -150,29 +164,40 @@ fn unknown_task(id: &str) -> ErrorData {
     ErrorData::invalid_params(format!("there is no task `{id}`"), None)
 }
 
-async fn find(user: &User, id: &str) -> Result<RunView, ErrorData> {
+async fn find(user: &User, id: &str) -> Result<RunRow, ErrorData> {
     let run = id.parse::<RunId>().map_err(|_| unknown_task(id))?;
-    user.status(run).await.map_err(|error| match error {
+    user.row(run).await.map_err(|error| match error {
         Error::NotFound(_) => unknown_task(id),
         other => protocol_error(&other),
     })
 }
 
 /// `tasks/get`: where a run stands.
-pub(super) async fn get(user: &User, id: &str) -> Result<GetTaskResult, ErrorData> {
-    let view = find(user, id).await?;
-    let open = gates::decidable(user, &view).await;
-    let given = Given::of(&view.run);
-    let payload = match view.run.status {
-        RunStatus::Completed | RunStatus::Failed => match protocol_failure(&view, given) {
-            Some(error) => TaskPayload::Failed { error: object(json!(error)) },
-            None => TaskPayload::Completed { result: object(json!(ended(&view, given))) },
-        },
-        RunStatus::Cancelled => TaskPayload::Cancelled,
-        _ if !open.is_empty() => TaskPayload::InputRequired { input_requests: gates::requests(&open) },
-        _ => TaskPayload::Working,
+pub(super) async fn get(shared: &Shared, user: &User, id: &str) -> Result<GetTaskResult, ErrorData> {
+    let row = find(user, id).await?;
+    let refused = |error: Error| protocol_error(&error);
+    let given = Given::of(&row);
+    let (open, payload) = match row.status {
+        RunStatus::Completed | RunStatus::Failed => {
+            let payload = if let Some(error) = protocol_failure(&row, given) {
+                TaskPayload::Failed { error: object(json!(error)) }
+            } else {
+                let view = user.status(row.run_id).await.map_err(refused)?;
+                TaskPayload::Completed { result: object(json!(ended(&view, given))) }
+            };
+            (Vec::new(), payload)
+        }
+        RunStatus::Cancelled => (Vec::new(), TaskPayload::Cancelled),
+        _ => {
+            let open = gates::open(shared, user, row.run_id).await.map_err(refused)?;
+            let payload = match open.as_slice() {
+                [] => TaskPayload::Working,
+                open => TaskPayload::InputRequired { input_requests: gates::requests(open) },
+            };
+            (open, payload)
+        }
     };
-    Ok(GetTaskResult::new(DetailedTask::new(task(&view.run, &open), payload)))
+    Ok(GetTaskResult::new(DetailedTask::new(task(&row, &open), payload)))
 }
 
 fn object(value: Value) -> JsonObject {
@@ -183,18 +208,19 @@ fn object(value: Value) -> JsonObject {
 }
 
 /// `tasks/update`: answers to questions. What answers no open question is left aside.
-pub(super) async fn update(user: &User, request: UpdateTaskParams) -> Result<(), ErrorData> {
-    let view = find(user, &request.task_id).await?;
-    gates::answer(user, &view, &request.input_responses).await.map_err(|error| protocol_error(&error))
+pub(super) async fn update(shared: &Shared, user: &User, request: UpdateTaskParams) -> Result<(), ErrorData> {
+    let row = find(user, &request.task_id).await?;
+    let answered = gates::answer(shared, user, row.run_id, &request.input_responses).await;
+    answered.map(drop).map_err(|error| protocol_error(&error))
 }
 
 /// `tasks/cancel`: stops a run. One that has ended stays as it is.
 pub(super) async fn cancel(user: &User, id: &str) -> Result<(), ErrorData> {
-    let view = find(user, id).await?;
-    if view.run.status.is_terminal() {
+    let row = find(user, id).await?;
+    if row.status.is_terminal() {
         return Ok(());
     }
-    match user.cancel(view.run.run_id, "the client cancelled the task").await {
+    match user.cancel(row.run_id, "the client cancelled the task").await {
         Ok(()) | Err(Error::Conflict(_)) => Ok(()),
         Err(error) => Err(protocol_error(&error)),
     }

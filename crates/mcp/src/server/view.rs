@@ -75,8 +75,14 @@ fn step(row: &StepRow) -> Value {
 
 /// What a run waits for, one entry per step.
 fn waiting(view: &RunView) -> Vec<Value> {
-    let gates = view.approvals.iter().map(|approval| {
+    let gates = view.approvals.iter().take(HISTORY).map(|approval| {
         let mut gate = json!({ "step": approval.path, "for": "approval", "prompt": approval.prompt });
+        if approval.run_id != view.run.run_id {
+            gate["run_id"] = json!(approval.run_id);
+        }
+        if let Some(form) = &approval.form {
+            gate["form"] = json!(form);
+        }
         if let Some(tool) = &approval.tool {
             gate["tool"] = tool.as_str().into();
             gate["args"] = approval.args.as_ref().map_or(Value::Null, |args| json!(args));
@@ -92,7 +98,7 @@ fn waiting(view: &RunView) -> Vec<Value> {
         ("waiting", "wait") => Some(json!({ "step": step.path, "for": "event" })),
         _ => None,
     });
-    gates.chain(others).collect()
+    gates.chain(others.take(HISTORY)).collect()
 }
 
 fn message(view: &RunView, waiting: &[Value]) -> String {
@@ -137,16 +143,21 @@ fn next(view: &RunView, waiting: &[Value]) -> Option<String> {
     let run = view.run.run_id;
     let waits_for = |what: &str| waiting.iter().any(|waiting| waiting["for"] == what);
     match view.run.status {
-        RunStatus::Completed if view.run.output.as_ref().is_some_and(|output| output.get().len() > OUTPUT_BYTES) => {
+        RunStatus::Completed
+            if view.run.output.as_ref().is_some_and(|output| output.get().len() > OUTPUT_BYTES) =>
+        {
             Some(format!("read the resource workflow://runs/{run} for the output, which is large"))
         }
         RunStatus::Completed | RunStatus::Cancelled => None,
-        RunStatus::Failed => Some(format!("workflow_explain {{\"run_id\": \"{run}\"}} says what can be done")),
+        RunStatus::Failed => {
+            Some(format!("workflow_explain {{\"run_id\": \"{run}\"}} says what can be done"))
+        }
         RunStatus::Interrupted => Some(format!("workflow_resume {{\"run_id\": \"{run}\"}}")),
-        RunStatus::Paused if waits_for("approval") => Some(
-            "tell the user that a human has to approve or deny it; you cannot. Then workflow_status with wait_s=30"
-                .to_owned(),
-        ),
+        RunStatus::Paused if waits_for("approval") => Some(format!(
+            "tell the user that a human has to decide, in the terminal: steprail approve {run} STEP; you cannot. Then \
+                 workflow_status with wait_s=30 and since_seq={}",
+            view.run.seq
+        )),
         RunStatus::Paused if waits_for("resolution") => {
             Some("ask the user what happened: a human resolves it with workflow_intervene".to_owned())
         }

@@ -4,6 +4,7 @@ mod fixture;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
@@ -184,7 +185,18 @@ async fn a_server_that_keeps_failing() {
     tokio::time::pause();
     let gateway = gateway(&json!({ "a": shell("echo I cannot start >&2; exit 3") }));
     for _ in 0..5 {
-        assert_eq!(failed(call(&gateway, "a__x", json!({})).await).0, FailureKind::Transport);
+        // The delay before the next attempt has passed; during the attempt no time passes by itself.
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let busy = async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = call(&gateway, "a__x", json!({})) => outcome,
+            () = busy => unreachable!(),
+        };
+        assert_eq!(failed(outcome).0, FailureKind::Transport);
     }
     let Health::Parked(reason) = gateway.status().await.remove(0).health else { panic!("it is not parked") };
     assert!(reason.contains("it said: I cannot start"), "{reason}");

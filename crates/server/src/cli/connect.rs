@@ -114,10 +114,14 @@ fn write(file: &std::path::Path, key: &str, entry: Value) -> Result<bool, Stop> 
     if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(cannot)?;
     }
-    // Whole or not at all: a client may read it at this moment.
+    // Whole or not at all: a client may read it at this moment. A link stays one, and who may read it stays the same.
+    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let mut next = file.as_os_str().to_owned();
     next.push(".new");
     std::fs::write(&next, format!("{config:#}\n")).map_err(cannot)?;
-    std::fs::rename(&next, file).map_err(cannot)?;
+    if let Ok(known) = std::fs::metadata(&file) {
+        std::fs::set_permissions(&next, known.permissions()).map_err(cannot)?;
+    }
+    std::fs::rename(&next, &file).map_err(cannot)?;
     Ok(before.is_some())
 }

@@ -1,17 +1,22 @@
 //! `steprail approve` and `steprail deny`: a human's decision, from the terminal.
 
-use std::io::Write;
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use steprail_mcp::Client;
 
+use super::progress::harmless;
 use super::session;
 use super::stop::Stop;
 use crate::daemon::{self, Home};
 
 /// Which gate, and why.
+///
+/// What is asked is shown first, and the decision counts for that and nothing else. At a terminal you are asked whether
+/// you mean it.
 #[derive(Debug, Args)]
 pub(super) struct Decide {
     /// The run
@@ -21,6 +26,12 @@ pub(super) struct Decide {
     /// Why
     #[arg(long)]
     reason: Option<String>,
+    /// What the step's tool wants to know, if it asks something: a JSON map
+    #[arg(long, value_name = "JSON", value_parser = super::run::map)]
+    answer: Option<Map<String, Value>>,
+    /// Do not ask whether you mean it
+    #[arg(long)]
+    yes: bool,
     /// The data directory of the daemon
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -28,18 +39,71 @@ pub(super) struct Decide {
 
 impl Decide {
     pub(super) fn run(self, approved: bool) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
-            let stream = daemon::connect(&home, &home.humans(), &[]).await.map_err(Stop::usage)?;
-            let (read, write) = stream.into_split();
-            let mut args = Map::new();
-            args.insert("run_id".to_owned(), self.run.into());
-            args.insert("step_name".to_owned(), self.step.into());
-            args.extend(self.reason.map(|reason| ("reason".to_owned(), Value::from(reason))));
-            let tool = if approved { "workflow_approve" } else { "workflow_deny" };
-            let said = steprail_mcp::call_over(read, write, tool, args).await.map_err(Stop::usage)?;
-            writeln!(anstream::stdout(), "{said}")?;
-            Ok(ExitCode::SUCCESS)
-        })
+        session::block_on(self.decide(approved))
+    }
+
+    async fn decide(&self, approved: bool) -> Result<ExitCode, Stop> {
+        let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
+        let stream = daemon::reach(&home, &home.humans()).await.map_err(|problem| {
+            Stop::usage(problem)
+                .hint("`steprail serve` runs it, and so does any client that uses `steprail mcp`")
+        })?;
+        let (read, write) = stream.into_split();
+        let client = Client::open(read, write).await.map_err(Stop::usage)?;
+        let digest = self.shown(&client).await?;
+        if !self.yes && !is_meant(approved)? {
+            return Err(Stop::usage("nothing was decided"));
+        }
+        let mut args = json!({ "run_id": self.run, "step_name": self.step, "digest": digest });
+        if let Some(reason) = &self.reason {
+            args["reason"] = reason.as_str().into();
+        }
+        if let Some(answer) = &self.answer {
+            args["answer"] = Value::Object(answer.clone());
+        }
+        let tool = if approved { "workflow_approve" } else { "workflow_deny" };
+        let said = client.call(tool, object(args)).await.map_err(Stop::usage)?;
+        writeln!(anstream::stdout(), "{}", said.line)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Shows what is asked; gives what the decision is bound to. A gate that is not open says so when it is decided.
+    async fn shown(&self, client: &Client) -> Result<Option<String>, Stop> {
+        let status = object(json!({ "run_id": self.run }));
+        let status = client.call("workflow_status", status).await.map_err(Stop::usage)?.facts;
+        let waiting = status["waiting"].as_array();
+        let gate = waiting
+            .into_iter()
+            .flatten()
+            .find(|gate| gate["step"] == *self.step && gate["for"] == "approval");
+        let Some(gate) = gate else { return Ok(None) };
+        let mut err = anstream::stderr();
+        writeln!(err, "{}", harmless(gate["prompt"].as_str().unwrap_or_default()))?;
+        for (name, key) in [("tool", "tool"), ("with", "args"), ("asks for", "form")] {
+            if let Some(value) = gate.get(key) {
+                writeln!(err, "{name} {}", harmless(&value.to_string()))?;
+            }
+        }
+        Ok(gate["digest"].as_str().map(str::to_owned))
+    }
+}
+
+/// Asks at a terminal; elsewhere, whoever wrote the command means it.
+fn is_meant(approved: bool) -> Result<bool, Stop> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Ok(true);
+    }
+    let word = if approved { "Approve" } else { "Deny" };
+    write!(anstream::stderr(), "{word}? [y/N] ")?;
+    let mut said = String::new();
+    stdin.lock().read_line(&mut said)?;
+    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
     }
 }

@@ -31,7 +31,7 @@ impl Mcp {
 
     async fn embed(&self) -> Result<ExitCode, Stop> {
         let home = self.settings.home()?;
-        let daemon = self.settings.open(&home).await?;
+        let (daemon, ()) = self.settings.open(&home, || Ok(())).await?;
         let served = daemon.server.for_user(daemon.client()).serve(stdin(), stdout()).await;
         daemon.close().await;
         served.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)

@@ -137,6 +137,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-fn map(text: &str) -> Result<Map<String, Value>, String> {
+/// Reads a JSON map.
+pub(super) fn map(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON map: {error}"))
 }

@@ -15,7 +15,7 @@ use super::database::Reach;
 use super::session;
 use super::stop::Stop;
 use super::tools_at::ToolsAt;
-use crate::daemon::{Daemon, Home};
+use crate::daemon::{Daemon, Home, Pipes};
 
 /// Run the daemon: one engine for every client of this machine
 ///
@@ -27,6 +27,9 @@ pub(super) struct Serve {
     /// Serve MCP over HTTP at this address of this machine, under /mcp; port 0 takes any that is free
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// It was started by a client: it leaves the client's session
+    #[arg(long, hide = true)]
+    background: bool,
 }
 
 /// What a daemon and an embedded server are told.
@@ -46,9 +49,9 @@ pub(super) struct ServeSettings {
     /// The tool that creates missing tools, for steps with `missing_tool: create`
     #[arg(long, value_name = "TOOL")]
     provider: Option<String>,
-    /// Let answers that arrive over MCP decide at gates: for clients that ask a human
+    /// Put gates to the users of MCP clients, whose answers then count: for clients that ask a human
     #[arg(long)]
-    clients_decide: bool,
+    ask_clients: bool,
     /// What a commit survives
     #[arg(long, default_value = "full")]
     durability: Reach,
@@ -83,8 +86,8 @@ impl ServeSettings {
         if let Some(provider) = &self.provider {
             arguments.extend(["--provider".to_owned(), provider.clone()]);
         }
-        if self.clients_decide {
-            arguments.push("--clients-decide".to_owned());
+        if self.ask_clients {
+            arguments.push("--ask-clients".to_owned());
         }
         let word =
             |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
@@ -95,8 +98,13 @@ impl ServeSettings {
         arguments
     }
 
-    /// Takes the database and starts the engine. What the user should know is said on standard error.
-    pub(super) async fn open(&self, home: &Home) -> Result<Daemon, Stop> {
+    /// Takes the database and starts the engine; in between, `ready` may open what clients come through. What the user
+    /// should know is said on standard error.
+    pub(super) async fn open<T>(
+        &self,
+        home: &Home,
+        ready: impl FnOnce() -> Result<T, Stop>,
+    ) -> Result<(Daemon, T), Stop> {
         home.create().map_err(Stop::usage)?;
         let named = self.tools.read(Some(home))?;
         let durability = match self.durability {
@@ -104,7 +112,9 @@ impl ServeSettings {
             Reach::Process => Durability::Process,
         };
         let store = SqliteStore::open(home.database(), &Options { durability, ..Options::default() })?;
+        let ready = ready()?;
         let tools = named.open(&home.database(), self.provider.as_deref()).map_err(Stop::usage)?;
+        // What is known about tools decides what becomes of calls that the last daemon left.
         let warnings = tools.connect().await;
         let mut err = anstream::stderr();
         for warning in warnings {
@@ -116,45 +126,59 @@ impl ServeSettings {
             Names::Dotted => ToolNames::Dotted,
             Names::Both => ToolNames::Both,
         };
-        let settings =
-            Settings { tool_names, expose: self.expose.iter().map(|(_, exposed)| exposed.clone()).collect() };
-        let owner = Principal::user(session::user());
-        Ok(Daemon::new(engine, tools, settings, owner, self.clients_decide))
+        let expose = self.expose.iter().map(|(_, exposed)| exposed.clone()).collect();
+        let settings = Settings { tool_names, expose, ask_clients: self.ask_clients };
+        let owner = home.owner(&session::user());
+        let owner =
+            owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
+        Ok((Daemon::new(engine, tools, settings, Principal::user(owner)), ready))
     }
 }
 
 impl Serve {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
-                let message =
-                    format!("{address} can be reached from other machines, and nobody would have to sign in");
-                return Err(Stop::usage(message).hint("listen on 127.0.0.1"));
-            }
-            let home = self.settings.home()?;
-            let daemon = self.settings.open(&home).await?;
-            let stop = CancellationToken::new();
-            let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
-            std::fs::write(home.process(), std::process::id().to_string()).map_err(cannot)?;
-            daemon.open_pipes(&home, &stop).map_err(cannot)?;
-            let mut out = anstream::stdout();
-            writeln!(out, "data {}", home.path().display())?;
-            if let Some(address) = self.listen {
-                let address = daemon.open_port(address, &stop).await.map_err(cannot)?;
-                writeln!(out, "mcp http://{address}/mcp")?;
-            }
-            writeln!(out, "ready")?;
-            out.flush()?;
-            wait_for_end().await?;
-            stop.cancel();
-            if let left @ 1.. = daemon.close().await {
-                writeln!(
-                    anstream::stderr(),
-                    "{left} calls were still in flight; the next start deals with them"
-                )?;
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+        if self.background {
+            // Whoever ends the client's session does not end this one. It may lead one already.
+            let _ = rustix::process::setsid();
+        }
+        session::block_on(self.serve())
+    }
+
+    async fn serve(&self) -> Result<ExitCode, Stop> {
+        if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
+            let message =
+                format!("{address} can be reached from other machines, and nobody would have to sign in");
+            return Err(Stop::usage(message).hint("listen on 127.0.0.1"));
+        }
+        let home = self.settings.home()?;
+        let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
+        let (daemon, pipes) = self.settings.open(&home, || self.announce(&home).map_err(cannot)).await?;
+        let stop = CancellationToken::new();
+        daemon.serve_pipes(pipes, &stop);
+        let mut out = anstream::stdout();
+        writeln!(out, "data {}", home.path().display())?;
+        if let Some(address) = self.listen {
+            let address = daemon.open_port(address, &stop).await.map_err(cannot)?;
+            writeln!(out, "mcp http://{address}/mcp")?;
+        }
+        writeln!(out, "ready")?;
+        out.flush()?;
+        wait_for_end().await?;
+        stop.cancel();
+        if let left @ 1.. = daemon.close().await {
+            writeln!(
+                anstream::stderr(),
+                "{left} calls were still in flight; the next start deals with them"
+            )?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Lets clients come, and leaves word of who serves and how.
+    fn announce(&self, home: &Home) -> std::io::Result<Pipes> {
+        std::fs::write(home.process(), std::process::id().to_string())?;
+        std::fs::write(home.settings(), serde_json::to_string(&self.settings.arguments())?)?;
+        Pipes::open(home)
     }
 }
 

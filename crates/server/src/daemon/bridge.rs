@@ -1,6 +1,7 @@
 //! Between a client on a pipe and the daemon: lines in, lines out. If the daemon is started anew, the client need not know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, Lines};
@@ -12,6 +13,9 @@ use super::{Home, connect};
 /// Daemons that may die while they are reached, one after another.
 const ATTEMPTS: u32 = 5;
 
+/// How long an answer may take when the client has nothing more to say.
+const LAST_ANSWERS: Duration = Duration::from_mins(1);
+
 /// What an older client said to begin its session, and what it waits for.
 #[derive(Default)]
 struct Session {
@@ -19,6 +23,9 @@ struct Session {
     opening: Vec<String>,
     /// Requests without an answer, by their ids.
     waiting: BTreeMap<String, Value>,
+    /// What this daemon has asked the client. Another one counts from the beginning: what answers the first must not
+    /// answer the second.
+    asked: BTreeSet<String>,
 }
 
 /// Passes everything on until the client goes away.
@@ -36,6 +43,7 @@ pub(crate) async fn bridge(
         if ended.map_err(|error| format!("the client cannot be reached: {error}"))? {
             return Ok(());
         }
+        session.asked.clear();
         for lost in std::mem::take(&mut session.waiting).into_values() {
             let told = out.write_all(line(&interrupted(&lost)).as_bytes()).await;
             told.map_err(|error| format!("the client cannot be reached: {error}"))?;
@@ -85,18 +93,21 @@ impl Session {
         loop {
             tokio::select! {
                 said = client.next_line() => {
-                    let Some(said) = said? else { return Ok(true) };
-                    self.asked(&said);
+                    let Some(said) = said? else {
+                        let _ = to_daemon.shutdown().await;
+                        self.drain(out, daemon).await?;
+                        return Ok(true);
+                    };
+                    if !self.hear_client(&said) {
+                        continue;
+                    }
                     if to_daemon.write_all(line(&said).as_bytes()).await.is_err() {
                         return Ok(false);
                     }
                 }
                 answer = daemon.next_line() => {
                     let Ok(Some(answer)) = answer else { return Ok(false) };
-                    let told = message(&answer);
-                    if told.get("method").is_none() && let Some(id) = id(&told) {
-                        self.waiting.remove(&id);
-                    }
+                    self.hear_daemon(&answer);
                     out.write_all(line(&answer).as_bytes()).await?;
                     out.flush().await?;
                 }
@@ -104,17 +115,50 @@ impl Session {
         }
     }
 
-    fn asked(&mut self, said: &str) {
+    /// The client says nothing more: what it waits for may still come.
+    async fn drain<D: AsyncRead + Unpin>(
+        &mut self,
+        out: &mut (impl AsyncWrite + Unpin),
+        daemon: &mut Lines<BufReader<D>>,
+    ) -> std::io::Result<()> {
+        while !self.waiting.is_empty() {
+            let Ok(Ok(Some(answer))) = tokio::time::timeout(LAST_ANSWERS, daemon.next_line()).await else {
+                break;
+            };
+            self.hear_daemon(&answer);
+            out.write_all(line(&answer).as_bytes()).await?;
+        }
+        out.flush().await
+    }
+
+    /// What the client says; false if it is not for this daemon.
+    fn hear_client(&mut self, said: &str) -> bool {
         let message = message(said);
         match message["method"].as_str() {
             Some("initialize") => self.opening = vec![said.to_owned()],
             Some("notifications/initialized") => self.opening.push(said.to_owned()),
+            Some("notifications/cancelled") => {
+                self.waiting.remove(&message["params"]["requestId"].to_string());
+            }
             _ => {}
         }
-        if message.get("method").is_some()
-            && let Some(id) = id(&message)
-        {
-            self.waiting.insert(id, message["id"].clone());
+        match (message.get("method").is_some(), id(&message)) {
+            (true, Some(id)) => {
+                self.waiting.insert(id, message["id"].clone());
+                true
+            }
+            (false, Some(id)) => self.asked.remove(&id),
+            _ => true,
+        }
+    }
+
+    fn hear_daemon(&mut self, said: &str) {
+        let message = message(said);
+        if let Some(id) = id(&message) {
+            match message.get("method") {
+                Some(_) => drop(self.asked.insert(id)),
+                None => drop(self.waiting.remove(&id)),
+            }
         }
     }
 }

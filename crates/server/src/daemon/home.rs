@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Bytes of a socket's path that the system takes.
 const SOCKET_BYTES: usize = 107;
 
+/// The folder of the sockets.
+const SOCKETS: &str = "run";
+
 /// A data directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Home(PathBuf);
@@ -27,20 +30,34 @@ impl Home {
         std::path::absolute(&path).map(Self).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Creates it, for its owner alone.
+    /// Creates it, for its owner alone, and a folder for the sockets: whoever reaches those is the owner.
     pub(crate) fn create(&self) -> Result<(), String> {
         let told =
             |error: io::Error| format!("cannot create the data directory {}: {error}", self.0.display());
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(told)?;
-        // Whoever reaches the sockets in it is the owner.
-        std::fs::set_permissions(&self.0, std::fs::Permissions::from_mode(0o700)).map_err(told)?;
-        match self.humans().as_os_str().len() {
+        let sockets = self.0.join(SOCKETS);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&sockets).map_err(told)?;
+        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o700)).map_err(told)?;
+        match self.agents().as_os_str().len() {
             bytes if bytes > SOCKET_BYTES => Err(format!(
                 "the path {} is too long for a socket; name a shorter data directory with --data",
                 self.0.display()
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Whose it is: who was the user when it was first used. Later the environment may say something else.
+    pub(crate) fn owner(&self, user: &str) -> io::Result<String> {
+        let file = self.0.join("owner");
+        match std::fs::read_to_string(&file) {
+            Ok(owner) => Ok(owner.trim().to_owned()),
+            Err(_) => std::fs::write(&file, user).map(|()| user.to_owned()),
+        }
+    }
+
+    /// How the last daemon was told to serve: one that is started in its place does the same.
+    pub(crate) fn settings(&self) -> PathBuf {
+        self.0.join("serve.json")
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -53,12 +70,12 @@ impl Home {
 
     /// The socket of MCP clients.
     pub(crate) fn agents(&self) -> PathBuf {
-        self.0.join("agents.sock")
+        self.0.join(SOCKETS).join("agents.sock")
     }
 
     /// The socket of the terminal.
     pub(crate) fn humans(&self) -> PathBuf {
-        self.0.join("human.sock")
+        self.0.join(SOCKETS).join("human.sock")
     }
 
     /// The servers whose tools are called, as MCP clients write them down.

@@ -5,16 +5,16 @@ mod home;
 mod pipes;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::time::Duration;
 
 use steprail_engine::{Engine, Principal};
 use steprail_mcp::{Server, Settings};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use bridge::bridge;
 pub(crate) use home::Home;
-pub(crate) use pipes::{connect, listen};
+pub(crate) use pipes::{connect, reach};
 
 use crate::tools::Tools;
 
@@ -23,47 +23,55 @@ pub(crate) struct Daemon {
     pub engine: Engine,
     pub tools: Tools,
     pub server: Server,
-    /// Whom it serves: the user of this machine.
-    pub owner: Principal,
-    /// Whether what arrives over MCP may decide at gates.
-    pub clients_decide: bool,
+    /// Whom it serves: the owner of the data directory.
+    owner: Principal,
+}
+
+/// The sockets of a data directory, before anybody is served: who connects waits.
+pub(crate) struct Pipes {
+    agents: UnixListener,
+    humans: UnixListener,
+}
+
+impl Pipes {
+    /// Opens them. Whoever calls this holds the database.
+    pub(crate) fn open(home: &Home) -> std::io::Result<Self> {
+        Ok(Self { agents: pipes::listen(&home.agents())?, humans: pipes::listen(&home.humans())? })
+    }
 }
 
 impl Daemon {
     /// A daemon for an engine.
-    pub(crate) fn new(
-        engine: Engine,
-        tools: Tools,
-        settings: Settings,
-        owner: Principal,
-        clients_decide: bool,
-    ) -> Self {
+    pub(crate) fn new(engine: Engine, tools: Tools, settings: Settings, owner: Principal) -> Self {
         let server = Server::new(engine.clone(), tools.gateway(), settings);
-        Self { engine, tools, server, owner, clients_decide }
+        Self { engine, tools, server, owner }
     }
 
     /// The owner as MCP clients act for them.
     pub(crate) fn client(&self) -> Principal {
-        if self.clients_decide { self.owner.clone() } else { self.owner.clone().through_agent() }
+        self.owner.clone().through_agent()
     }
 
-    /// Serves the two pipes, until it is told to stop.
-    pub(crate) fn open_pipes(&self, home: &Home, stop: &CancellationToken) -> std::io::Result<()> {
-        self.open_pipe(&home.agents(), self.client(), stop)?;
-        self.open_pipe(&home.humans(), self.owner.clone(), stop)
+    /// Serves the sockets, until it is told to stop.
+    pub(crate) fn serve_pipes(&self, pipes: Pipes, stop: &CancellationToken) {
+        self.serve_pipe(pipes.agents, self.client(), stop);
+        self.serve_pipe(pipes.humans, self.owner.clone(), stop);
     }
 
-    fn open_pipe(&self, path: &Path, user: Principal, stop: &CancellationToken) -> std::io::Result<()> {
-        let listener = listen(path)?;
+    fn serve_pipe(&self, listener: UnixListener, user: Principal, stop: &CancellationToken) {
         let (server, stop) = (self.server.clone(), stop.clone());
         tokio::spawn(async move {
-            while let Some(Ok((stream, _))) = stop.run_until_cancelled(listener.accept()).await {
+            while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+                let Ok((stream, _)) = accepted else {
+                    // Too many files are open, or the client is gone already; neither is the end.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
                 let (read, write) = stream.into_split();
                 let session = server.for_user(user.clone()).serve(read, write);
                 tokio::spawn(stop.clone().run_until_cancelled_owned(session));
             }
         });
-        Ok(())
     }
 
     /// Serves HTTP on a port of this machine.

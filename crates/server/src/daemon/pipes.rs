@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
@@ -13,12 +13,14 @@ use tokio::time::{Instant, sleep};
 
 use super::Home;
 
-/// How long a daemon has to come up.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a daemon has to come up. The one before may take a while to end.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Listens on a socket that its owner alone may use. Whoever calls this holds the database, so a socket that is there
 /// was left behind.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -28,40 +30,60 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the daemon's socket. If none answers, a daemon is started with these arguments.
+/// Connects to a daemon that is running.
+pub(crate) async fn reach(home: &Home, socket: &Path) -> Result<UnixStream, String> {
+    let none = |_| format!("no daemon is running for {}", home.path().display());
+    UnixStream::connect(socket).await.map_err(none)
+}
+
+/// Connects to the daemon's socket. If none answers, a daemon is started: as the last one was, or with these arguments.
 pub(crate) async fn connect(home: &Home, socket: &Path, serve: &[String]) -> Result<UnixStream, String> {
-    if let Ok(stream) = UnixStream::connect(socket).await {
+    if let Ok(stream) = reach(home, socket).await {
         return Ok(stream);
     }
     home.create()?;
-    let mut child = start(home, serve).map_err(|error| format!("the daemon cannot be started: {error}"))?;
     let deadline = Instant::now() + PATIENCE;
+    let mut child = start(home, serve)?;
     loop {
-        if let Ok(stream) = UnixStream::connect(socket).await {
+        if let Ok(stream) = reach(home, socket).await {
             return Ok(stream);
         }
-        let ended = child.try_wait().ok().flatten();
-        // Another one may have been started at the same moment, and have the database.
-        let other = ended.and_then(|status| status.code()) == Some(i32::from(crate::cli::IN_USE));
-        if ended.is_some() && !other || Instant::now() > deadline {
-            let said = std::fs::read_to_string(home.log()).unwrap_or_default();
-            let last: Vec<&str> = said.lines().rev().take(3).collect();
-            let last: Vec<&str> = last.into_iter().rev().collect();
-            return Err(format!(
-                "the daemon did not start; {} says: {}",
-                home.log().display(),
-                last.join(" | ")
-            ));
+        match child.try_wait().ok().flatten().map(|status| status.code()) {
+            // Another one has the database: it comes up, or it is about to end and another one is needed.
+            Some(Some(code)) if code == i32::from(crate::cli::IN_USE) => {
+                sleep(Duration::from_secs(1)).await;
+                child = start(home, serve)?;
+            }
+            Some(_) => return Err(last_words(home)),
+            None if Instant::now() > deadline => return Err(last_words(home)),
+            None => sleep(LOOK).await,
         }
-        sleep(Duration::from_millis(20)).await;
     }
 }
 
+fn last_words(home: &Home) -> String {
+    let said = std::fs::read_to_string(home.log()).unwrap_or_default();
+    let last: Vec<&str> = said.lines().rev().take(3).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    format!("the daemon did not start; {} says: {}", home.log().display(), last.join(" | "))
+}
+
 /// Starts a daemon that outlives this process and its terminal.
-fn start(home: &Home, serve: &[String]) -> io::Result<std::process::Child> {
-    let log = OpenOptions::new().create(true).append(true).open(home.log())?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("serve").arg("--data").arg(home.path()).args(serve);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
-    command.spawn()
+fn start(home: &Home, serve: &[String]) -> Result<Child, String> {
+    let started = || {
+        let log = OpenOptions::new().create(true).append(true).open(home.log())?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", "--background", "--data"]).arg(home.path()).args(as_before(home, serve));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0).current_dir("/");
+        command.spawn()
+    };
+    started().map_err(|error: io::Error| format!("the daemon cannot be started: {error}"))
+}
+
+/// What the last daemon was told, if this one is told nothing about tools.
+fn as_before(home: &Home, serve: &[String]) -> Vec<String> {
+    let says = |option: &str| serve.iter().any(|argument| argument == option);
+    let before = std::fs::read_to_string(home.settings()).ok();
+    let before = before.and_then(|text| serde_json::from_str::<Vec<String>>(&text).ok());
+    before.filter(|_| !says("--servers") && !says("--tools")).unwrap_or_else(|| serve.to_vec())
 }

@@ -1,5 +1,5 @@
 // What a TypeScript client does with the server. The clients differ in how they connect, list, call and read.
-const TOOLS = `workflow_define workflow_start workflow_status workflow_list_runs workflow_approve workflow_deny
+const TOOLS = `workflow_define workflow_start workflow_status workflow_list_runs
 workflow_cancel workflow_events workflow_list_definitions workflow_lookup`.split(/\s+/);
 const SPEC = `name: smoke
 inputs:

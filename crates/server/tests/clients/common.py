@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-TOOLS = """workflow_define workflow_start workflow_status workflow_list_runs workflow_approve workflow_deny
+TOOLS = """workflow_define workflow_start workflow_status workflow_list_runs
 workflow_cancel workflow_events workflow_list_definitions workflow_lookup""".split()
 SPEC = """name: smoke
 inputs:

@@ -29,13 +29,13 @@ fn smoke(transport: &[&str]) {
 
 #[test]
 fn sdk_clients_drive_workflows_over_http() {
-    let daemon = Daemon::start(&["--clients-decide"]);
+    let daemon = Daemon::start(&["--ask-clients"]);
     smoke(&["http", &daemon.url]);
 }
 
 #[test]
 fn sdk_clients_drive_workflows_over_a_pipe() {
-    let daemon = Daemon::start(&["--clients-decide"]);
+    let daemon = Daemon::start(&["--ask-clients"]);
     let data = daemon.folder.path().display().to_string();
     smoke(&["stdio", steprail(), "mcp", "--data", &data]);
 }
@@ -77,7 +77,7 @@ const GATE: &str =
 /// An approval is a question to the client's user: of a session, or of a task.
 #[test]
 fn mcpdo_answers_an_approval_and_the_input_of_a_task() {
-    let daemon = Daemon::start(&["--clients-decide"]);
+    let daemon = Daemon::start(&["--ask-clients"]);
     let mcpdo = |arguments: &[&str]| {
         let said = output(at_home(&daemon, "mcpdo").args(["--format", "json"]).args(arguments));
         serde_json::from_str::<Value>(&said).unwrap_or_else(|error| panic!("{error}: {said}"))

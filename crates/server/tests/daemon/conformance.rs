@@ -37,21 +37,21 @@ fn clients_of_today_are_served_as_the_suite_has_it() {
 
 #[test]
 fn workflows_are_tools_of_older_clients() {
-    let daemon = with_fixture(&["--clients-decide"]);
+    let daemon = with_fixture(&["--ask-clients"]);
     daemon.define_all("conformance/workflows");
     conforms(&daemon, ["--requirements", "2025-11-25"], "workflows-2025-11-25.yml");
 }
 
 #[test]
 fn workflows_are_tools_of_clients_of_today() {
-    let daemon = with_fixture(&["--clients-decide"]);
+    let daemon = with_fixture(&["--ask-clients"]);
     daemon.define_all("conformance/workflows");
     conforms(&daemon, ["--requirements", "2026-07-28"], "workflows-2026-07-28.yml");
 }
 
 #[test]
 fn runs_are_tasks() {
-    let daemon = with_fixture(&["--clients-decide"]);
+    let daemon = with_fixture(&["--ask-clients"]);
     daemon.define_all("conformance/workflows");
     conforms(&daemon, ["--suite", "pending"], "tasks.yml");
 }

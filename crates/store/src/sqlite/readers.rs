@@ -128,14 +128,25 @@ impl Reads for Readers {
         Ok(self.all(sql, [], |row| Ok(row.get(0)?))?.pop().unwrap_or_default())
     }
 
-    fn open_approvals(&self, run: Option<RunId>, limit: usize) -> Result<Vec<Approval>, StoreError> {
-        let of_run = if run.is_some() { "r.run_id = ?1" } else { "?1 IS NULL" };
+    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
             "SELECT {} FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
-             WHERE a.status = 'open' AND {of_run} ORDER BY a.id LIMIT ?2",
+             WHERE a.status = 'open' AND (?1 IS NULL OR r.created_by = ?1) ORDER BY a.id LIMIT ?2",
             rows::APPROVAL
         );
-        self.all(&sql, params![run.map(|run| run.to_string()), limit], rows::approval)
+        self.all(&sql, params![user, limit], rows::approval)
+    }
+
+    fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
+        let sql = format!(
+            "WITH RECURSIVE below (id) AS (
+                 SELECT id FROM workflow_runs WHERE run_id = ?1
+                 UNION SELECT c.id FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)
+             SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN workflow_runs r ON r.id = b.id
+             WHERE a.status = 'open' ORDER BY a.id",
+            rows::APPROVAL
+        );
+        self.all(&sql, [run.to_string()], rows::approval)
     }
 
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError> {

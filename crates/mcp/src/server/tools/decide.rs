@@ -1,8 +1,9 @@
 //! `workflow_approve` and `workflow_deny`: a human's decision at a gate. Who may decide is not for the caller to say.
 
+use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 
 use super::super::answer::{Answer, Asked, Facts, Refusal};
@@ -42,6 +43,8 @@ struct Args {
     step_name: String,
     /// Why.
     reason: Option<String>,
+    /// What the step's tool wants to know, if it asks something: as the form in workflow_status has it.
+    answer: Option<JsonObject>,
     /// What was shown, as workflow_status gave it: if it has changed since, the decision is refused.
     digest: Option<String>,
 }
@@ -56,7 +59,12 @@ async fn decide(asked: &Asked, approved: bool) -> Answer {
             Some(Hash::from_hex(text).ok_or_else(bad)?)
         }
     };
-    asked.user.decide(run, &args.step_name, approved, args.reason, digest).await?;
+    match args.answer {
+        Some(answer) if approved => {
+            asked.user.answer(run, &args.step_name, Value::Object(answer), digest).await?;
+        }
+        _ => asked.user.decide(run, &args.step_name, approved, args.reason, digest).await?,
+    }
     let word = if approved { "approved" } else { "denied" };
     let facts = json!({ "run_id": run, "step": args.step_name, "decision": word });
     let message = format!("`{}` was {word} by {}.", args.step_name, asked.user.principal().id);

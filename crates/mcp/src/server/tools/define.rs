@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
-use steprail_engine::Error;
+use steprail_engine::{Error, Right};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts, Refusal};
@@ -43,9 +43,13 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let text = text(args.spec_yaml, args.spec)?
         .ok_or_else(|| Refusal::new("bad_input", "give the definition as spec_yaml or as spec"))?;
+    if !asked.user.may(Right::Workflow) {
+        return Err(Error::Denied(format!("{} may not define workflows", asked.user.principal().id)).into());
+    }
     let source = Source::new("definition", &*text);
     let mut loaded = steprail_core::load(&source);
     if let (Some(plan), Some(gateway)) = (&loaded.plan, &shared.gateway) {
+        gateway.refresh().await;
         loaded.diagnostics.extend(crate::check(plan, &source, gateway));
     }
     let is_error = |problem: &&Diagnostic| problem.code.severity() == Severity::Error;

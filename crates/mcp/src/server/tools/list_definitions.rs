@@ -61,6 +61,6 @@ pub(super) fn brief(definition: &Definition) -> Value {
         "version": definition.version,
         "description": spec["description"],
         "inputs": inputs.unwrap_or_default(),
-        "published": spec["publish"] == true,
+        "published": !matches!(spec["publish"], Value::Null | Value::Bool(false)),
     })
 }

@@ -31,13 +31,14 @@ use rmcp::model::{
 };
 use schemars::JsonSchema;
 use steprail_core::diagnostic::nearest;
+use steprail_core::spec::publish::TaskMode;
 use steprail_engine::{Right, RunId, User};
 
-use super::Shared;
 use super::answer::{Answer, Asked, Refusal};
-use super::published;
+use super::tasks::{self, Given, Waiting};
+use super::{Shared, gates, published};
 
-use crate::limits::{LIST_TTL_MS, TOOLS_PAGE};
+use crate::limits::{LIST_TTL_MS, TOOLS_PAGE, WAIT_SECS};
 pub(super) use events::event as event_facts;
 pub(super) use explain::story;
 
@@ -149,6 +150,11 @@ pub fn offered(may: impl Fn(Right) -> bool) -> Vec<&'static str> {
     ALL.iter().filter(|entry| entry.is_for(&may)).map(|entry| entry.name).collect()
 }
 
+/// Whether a tool is called by a name of old.
+pub(super) fn is_old_name(name: &str) -> bool {
+    find(name).is_some_and(|entry| entry.name != name)
+}
+
 /// A tool by any of its names.
 pub(super) fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter().copied().find(|entry| entry.answers_to(name))
@@ -163,7 +169,7 @@ pub(super) async fn list(
     let ours = ALL.iter().filter(|entry| entry.is_for(|right| user.may(right)));
     let mut tools: Vec<Tool> = ours.flat_map(|entry| entry.tools(shared.settings.tool_names)).collect();
     tools.extend(published::tools(shared, user).await?);
-    tools.extend(exposed(shared).await);
+    tools.extend(exposed(shared, user).await);
     let from = match cursor {
         None => 0,
         Some(name) => {
@@ -181,22 +187,27 @@ pub(super) async fn list(
 }
 
 /// Tools of other servers that are offered as they are.
-async fn exposed(shared: &Shared) -> Vec<Tool> {
+async fn exposed(shared: &Shared, user: &User) -> Vec<Tool> {
     let (Some(gateway), false) = (&shared.gateway, shared.settings.expose.is_empty()) else {
         return Vec::new();
     };
     let mut tools: Vec<Tool> = Vec::new();
-    for server in gateway.status().await {
-        for tool in &server.tools {
-            let names = shared.settings.expose.iter().filter_map(|exposed| exposed.name_of(&tool.name));
-            tools.extend(names.take(1).map(|name| tool.as_mcp(&name)));
+    for tool in gateway.tools_up() {
+        let name = shared.settings.expose.iter().find_map(|exposed| exposed.name_of(&tool.name));
+        let Some(name) =
+            name.filter(|name| find(name).is_none() && !tools.iter().any(|known| known.name == *name))
+        else {
+            continue;
+        };
+        if user.may_call(&tool.name).await {
+            tools.push(tool.as_mcp(&name));
         }
     }
     tools
 }
 
 /// The tool of another server that goes by a name here.
-fn passed_on(shared: &Shared, name: &str) -> Option<String> {
+pub(super) fn passed_on(shared: &Shared, name: &str) -> Option<String> {
     let tool = shared.settings.expose.iter().find_map(|exposed| exposed.tool_of(name))?;
     // A server that is down may have it.
     let gone = shared.gateway.as_ref().is_none_or(|gateway| gateway.has_tool(&tool) == Some(false));
@@ -206,16 +217,35 @@ fn passed_on(shared: &Shared, name: &str) -> Option<String> {
 /// Calls a tool by any of its names.
 pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolResponse, ErrorData> {
     let name = &*asked.request.name;
-    let answer = if let Some(entry) = find(name) {
+    let published = published::find(shared, &asked.user, name).await?;
+    let answer = if asked.request.request_state.is_some() {
+        go_on(shared, &asked, published.as_ref()).await
+    } else if let Some(entry) = find(name) {
         (entry.run)(shared, &asked).await
-    } else if let Some(definition) = published::find(shared, &asked.user, name).await? {
-        published::call(&asked, &definition).await
+    } else if let Some(found) = &published {
+        published::call(shared, &asked, found).await
     } else if let Some(tool) = passed_on(shared, name) {
-        start::call_tool(&asked, &tool).await
+        start::call_tool(shared, &asked, &tool).await
     } else {
         return Err(unknown(name));
     };
     answer.or_else(Refusal::into_response)
+}
+
+/// A call that asked its client something, and is made again with the answers.
+async fn go_on(shared: &Shared, asked: &Asked, published: Option<&published::Found>) -> Answer {
+    let Some(continued) = gates::continued(shared, asked).await? else {
+        return Err(Refusal::new("bad_input", "requestState is not one of ours"));
+    };
+    let row = asked.user.row(continued.run).await?;
+    let waiting = Waiting {
+        mode: published.map_or(TaskMode::Auto, published::Found::mode),
+        after: row.seq,
+        // A question that was not answered is not put again.
+        asks: continued.decided,
+        ..Waiting::new(WAIT_SECS)
+    };
+    tasks::answer(shared, asked, continued.run, Given::of(&row), waiting).await
 }
 
 fn unknown(name: &str) -> ErrorData {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
-use super::super::tasks::{self, Given};
+use super::super::tasks::{self, Given, Waiting};
 use super::{Entry, Hints, run_id, schema};
 use crate::limits::WAIT_SECS;
 
@@ -38,10 +38,11 @@ struct Args {
     wait_s: Option<f64>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
+async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     let reuse = args.reuse.then_some(args.run_anew);
-    let again = asked.user.rerun(run, reuse).await?;
-    tasks::answer(asked, again.id(), Given::Facts, args.wait_s.unwrap_or(WAIT_SECS)).await
+    let again = asked.through_client().rerun(run, reuse).await?;
+    let waiting = Waiting::new(args.wait_s.unwrap_or(WAIT_SECS));
+    tasks::answer(shared, asked, again.id(), Given::Facts, waiting).await
 }

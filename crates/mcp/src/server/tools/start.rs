@@ -9,10 +9,9 @@ use steprail_engine::{ListRuns, RunHandle, RunRow, Workflow};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Refusal};
-use super::super::gates;
-use super::super::tasks::{self, AS_TOOL, Given};
+use super::super::tasks::{self, AS_TOOL, Given, Waiting};
 use super::{Entry, Hints, define, schema};
-use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, WAIT_SECS};
+use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, PASSED_ON_SECS, WAIT_SECS};
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_start",
@@ -48,10 +47,7 @@ struct Args {
     idempotency_key: Option<String>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    if let Some(run) = gates::continued(asked).await? {
-        return tasks::answer(asked, run, Given::Facts, WAIT_SECS).await;
-    }
+async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let text = define::text(args.spec_yaml, args.spec)?;
     let (workflow, source) = match (args.name, text) {
@@ -74,8 +70,8 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
         None => error.into(),
     })?;
     let twin = if keyed { None } else { twin(asked, &run).await? };
-    let wait = args.wait_s.unwrap_or(WAIT_SECS);
-    let answer = tasks::answer(asked, run.id(), Given::Facts, wait).await?;
+    let waiting = Waiting::new(args.wait_s.unwrap_or(WAIT_SECS));
+    let answer = tasks::answer(shared, asked, run.id(), Given::Facts, waiting).await?;
     Ok(match (answer, twin) {
         (CallToolResponse::Complete(mut result), Some(twin)) => {
             if let Some(Value::Object(facts)) = &mut result.structured_content {
@@ -110,12 +106,8 @@ async fn twin(asked: &Asked, run: &RunHandle) -> Result<Option<RunRow>, Refusal>
 }
 
 /// Calls a tool of another server that is passed on as it is.
-pub(super) async fn call_tool(asked: &Asked, tool: &str) -> Answer {
-    let run = if let Some(run) = gates::continued(asked).await? {
-        run
-    } else {
-        let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
-        asked.user.via(format!("{AS_TOOL}{tool}")).call_tool(tool, &args).await?.id()
-    };
-    tasks::answer(asked, run, Given::Output, crate::limits::PASSED_ON_SECS).await
+pub(super) async fn call_tool(shared: &Shared, asked: &Asked, tool: &str) -> Answer {
+    let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
+    let run = asked.user.via(format!("{AS_TOOL}{tool}")).call_tool(tool, &args).await?.id();
+    tasks::answer(shared, asked, run, Given::Output, Waiting::new(PASSED_ON_SECS)).await
 }

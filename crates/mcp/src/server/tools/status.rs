@@ -5,17 +5,16 @@ use serde::Deserialize;
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
-use super::super::{gates, tasks, view};
+use super::super::{tasks, view};
 use super::{Entry, Hints, run_id, schema};
-use crate::limits::WAIT_SECS;
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_status",
     dotted: Some("workflows.get_status"),
     title: "Status of a run",
     description: "Where a run stands: its steps so far, what it waits for, its output when it has ended. With wait_s it \
-                  waits until the run has ended or waits for somebody; with since_seq, until there is any news after \
-                  that seq.",
+                  waits until the run has ended or waits for somebody; with since_seq (the seq that you saw last), until \
+                  there is any news after it.",
     hints: Hints::LOOKS,
     for_those_who: super::LOOK,
     schema: schema::of::<Args>,
@@ -37,9 +36,6 @@ struct Args {
 }
 
 async fn run(_: &Shared, asked: &Asked) -> Answer {
-    if let Some(run) = gates::continued(asked).await? {
-        return tasks::answer(asked, run, tasks::Given::Facts, WAIT_SECS).await;
-    }
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     tasks::wait(asked, run, args.since_seq, args.wait_s).await?;
