@@ -3,5 +3,6 @@
 mod matrix;
 mod news;
 mod offers;
+mod questions;
 mod support;
 mod users;

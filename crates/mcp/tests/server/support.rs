@@ -8,7 +8,8 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Engine, Grants, Options, Principal, Right, RunId, SqliteStore, Tools, Workflow,
+    Access, Engine, Failure, Grants, Options, Outcome, Principal, Question, Resumes, Right, RunId,
+    SqliteStore, ToolCall, Tools, Workflow,
 };
 use steprail_mcp::{Server, Settings};
 use tempfile::TempDir;
@@ -45,22 +46,36 @@ pub(crate) fn principal(name: &str) -> Principal {
     if name == "agent" { user.through_agent() } else { user }
 }
 
+/// A tool that asks something, and tells what it heard.
+async fn asks(call: ToolCall) -> Outcome {
+    if let Some(Resumes::Answer(answered)) = call.resumes {
+        return Ok(json!({ "told": answered.answer, "state": answered.state }));
+    }
+    let region =
+        json!({ "type": "object", "properties": { "region": { "type": "string" } }, "required": ["region"] });
+    Err(Failure::asks(Question { message: "Which region?".into(), form: region, state: json!("s-1") }))
+}
+
 impl House {
     pub(crate) fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let store =
             SqliteStore::open(folder.path().join("house.db"), &Options::default()).expect("a database");
-        let tools = Tools::new().tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) }).tool(
-            "crm__slow",
-            |call| async move {
+        let tools = Tools::new()
+            .tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) })
+            .tool("crm__ask", asks)
+            .tool("crm__slow", |call: ToolCall| async move {
                 call.cancelled.cancelled().await;
                 Ok(Value::Null)
-            },
-        );
+            });
         let access = Access::new(users());
         let builder = Engine::builder().store(store).tools(tools).authorizer(access.clone());
         let engine = builder.spawn().expect("an engine");
-        let server = Server::new(engine.clone(), None, Settings::default());
+        let server = Server::new(engine.clone(), None, settings);
         Self { engine, server, access, _folder: folder }
     }
 
