@@ -121,7 +121,7 @@ fn message(view: &RunView, waiting: &[Value]) -> String {
             let what: Vec<String> = waiting.iter().map(in_words).collect();
             match what.as_slice() {
                 [] => format!("{run} is {}, at `{step}`.", status.word()),
-                what => format!("{run} is {}: {}.", status.word(), what.join("; ")),
+                what => format!("{run} is {}: {}", status.word(), what.join("; ")),
             }
         }
     }
