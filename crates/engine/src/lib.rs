@@ -24,12 +24,13 @@ mod feed;
 pub mod kernel;
 mod limits;
 mod ports;
+mod start;
 mod user;
 
 pub use access::{Access, Grants, Right};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use engine::{Engine, Resume, RunHandle, RunView, Start, Workflow};
+pub use engine::{Engine, Resume, RunHandle, RunView};
 pub use error::Error;
 pub use feed::Subscription;
 pub use limits::Limits;
@@ -37,6 +38,7 @@ pub use ports::{
     ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, OnToolChange, Outcome, Reports, Resumes,
     ToolCall, ToolCaller, Tools, Traits,
 };
+pub use start::{Start, Workflow};
 pub use user::User;
 
 pub use steprail_core::run::{

@@ -11,10 +11,11 @@ use steprail_core::source::Source;
 use steprail_store::{Approval, Definition, ListRuns, Principal, RunId, RunRow, StoredEvent};
 
 use crate::access::Right;
-use crate::engine::{Engine, Resume, RunHandle, RunView, Start, Workflow};
+use crate::engine::{Engine, Resume, RunHandle, RunView};
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{Defined, no_run};
+use crate::start::{Start, Workflow};
 
 /// Somebody with an engine. A run that they may not see is one that is not there.
 #[derive(Debug, Clone)]

@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::answer;
 use super::catalogue::ToolInfo;
-use super::line::{Connection, Line};
+use super::connection::Connection;
+use super::line::Line;
 use super::listener::{Heard, Hearing};
 use super::questions::{self, Held, HeldCall};
 use crate::limits::{CALL_SECS, IDLE_SECS, LAST_WORDS_MS, POLL_TRIES, REQUEST_SECS, TASK_POLL_MS};

@@ -4,8 +4,10 @@ mod answer;
 mod call;
 mod catalogue;
 mod child;
+mod connection;
 mod line;
 mod listener;
+mod open;
 mod questions;
 
 use std::collections::BTreeMap;
@@ -27,7 +29,8 @@ use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
 use call::{Call, Poll};
 use catalogue::Catalogue;
-use line::{Connection, Line};
+use connection::Connection;
+use line::Line;
 use questions::Held;
 
 /// Gives the variables of a user, for connections of their own.

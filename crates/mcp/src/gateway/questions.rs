@@ -11,7 +11,7 @@ use steprail_engine::{Failure, FailureKind, Question};
 use tokio::sync::oneshot;
 
 use super::call::Sent;
-use super::line::Connection;
+use super::connection::Connection;
 use crate::limits::HELD_CALLS;
 
 /// Calls whose tools wait for an answer on an open connection, which is theirs alone while they do.
