@@ -105,6 +105,9 @@ impl ServeSettings {
         home: &Home,
         ready: impl FnOnce() -> Result<T, Stop>,
     ) -> Result<(Daemon, T), Stop> {
+        // What nobody waits for an answer to is said where a daemon's words are kept.
+        let said = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+        let _ = said.with_max_level(tracing::Level::WARN).without_time().try_init();
         home.create().map_err(Stop::usage)?;
         let named = self.tools.read(Some(home))?;
         let durability = match self.durability {
