@@ -16,7 +16,8 @@ use common::{Bench, NoTools};
 use serde_json::{Value, json};
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{
-    Edit, Event, Failure, FailureKind, Intervention, Millis, Payload, Phase, Resolution, Started,
+    Edit, Event, Failure, FailureKind, Intervention, Millis, Payload, Phase, Question, Report, Resolution,
+    Started,
 };
 use steprail_engine::kernel::{
     Action, Answer, CallId, CallOrder, Effect, Handled, Interrupt, Reply, Request, StartOf, StartRun,
@@ -210,6 +211,7 @@ impl Sim {
             84..88 => self.plan_fault(),
             88..94 => self.plan_death(),
             94..97 => self.die_now(),
+            97 => self.report_some_call(),
             _ => self.try_backlog(),
         }
         if self.rng.u8(0..6) == 0 {
@@ -257,14 +259,35 @@ impl Sim {
         self.request(Action::CallEnded { id, outcome: outcome.map(Payload::new) });
     }
 
+    /// One of the calls in flight tells how far it is, or under which name it goes on by itself.
+    fn report_some_call(&mut self) {
+        let ids: Vec<CallId> = self.bench.calls.keys().copied().collect();
+        let Some(id) = (!ids.is_empty()).then(|| ids[self.rng.usize(0..ids.len())]) else { return };
+        let report = if self.rng.bool() {
+            Report::Task { id: format!("task-{}", self.rng.u32(..)).into() }
+        } else {
+            Report::Progress { progress: 1.0, total: None, message: None }
+        };
+        self.tell(format_args!("report of {id:?}: {report:?}"));
+        self.request(Action::CallReported { id, report });
+    }
+
     fn outcome(&mut self, order: &CallOrder, told_to_stop: bool) -> Result<Value, Failure> {
+        // What a tool asked once it does not ask again; what was made available is there.
+        let fresh = order.resumes.is_none();
         let kind = match self.rng.u32(0..100) {
-            0..70 => return Ok(answer(order)),
+            0..66 => return Ok(answer(order)),
+            66..70 if fresh && !told_to_stop => {
+                let form = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
+                return Err(Failure::asks(Question { message: "what?".into(), form, state: json!("s") }));
+            }
+            66..70 => return Ok(answer(order)),
             70..78 => FailureKind::ToolError,
             78..84 => FailureKind::Transport,
             84..92 => FailureKind::Lost,
             92..94 => FailureKind::Permission,
-            94..96 => FailureKind::NotFound,
+            94..96 if fresh => FailureKind::NotFound,
+            94..96 => return Ok(answer(order)),
             _ => FailureKind::Timeout,
         };
         let kind = if told_to_stop { FailureKind::Cancelled } else { kind };
@@ -322,7 +345,8 @@ impl Sim {
                     return self.decide_on_something_else(run, &path);
                 }
                 let approved = self.rng.u8(0..4) != 0;
-                Action::Decide { run, path, approved, by, reason: None, digest: None, answer: None }
+                let answer = self.rng.bool().then(|| json!({ "a": "b" }));
+                Action::Decide { run, path, approved, by, reason: None, digest: None, answer }
             }
             (_, Phase::Uncertain) => {
                 let resolution = match self.rng.u8(0..4) {
@@ -482,6 +506,16 @@ impl Sim {
         self.backlog.extend(kept);
     }
 
+    /// How often the log lets an attempt begin again: after an answer, a tool that was created, a restart.
+    fn begun_again(&self, order: &CallOrder) -> u32 {
+        let sql = "SELECT count(*) FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
+                   WHERE r.run_id = ?1 AND e.body ->> '$.step.path' = ?2 AND e.body ->> '$.step.attempt' = ?3
+                   AND e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed')";
+        let store = self.store.lock().expect("the store");
+        let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt];
+        store.connection().query_row(sql, params, |row| row.get(0)).expect("a count")
+    }
+
     /// A call leaves the process: its intent must be in the store.
     fn call(&mut self, order: CallOrder) {
         self.tell(format_args!(
@@ -515,7 +549,8 @@ impl Sim {
         if beside {
             self.broken.push(format!("{}: called beside an attempt that has not ended", order.path));
         }
-        let made = (order.run, order.path.to_string(), order.attempt, order.tool.to_string());
+        let again = self.begun_again(&order);
+        let made = (order.run, order.path.to_string(), order.attempt, format!("{}/{again}", order.tool));
         if !self.made.insert(made) {
             self.broken.push(format!("{}: attempt {} was called twice", order.path, order.attempt));
         }
@@ -737,7 +772,7 @@ impl Sim {
                         by,
                         reason: None,
                         digest: None,
-                        answer: None,
+                        answer: Some(json!({ "a": "b" })),
                     },
                     Phase::Uncertain => {
                         self.uncertain += 1;

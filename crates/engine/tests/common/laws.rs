@@ -52,6 +52,8 @@ struct Step {
     blocks: u32,
     blocks_ended: u32,
     attempts: BTreeSet<u32>,
+    /// Whether the attempt may begin again: its tool asked something, or was created.
+    reopened: bool,
 }
 
 impl Laws<'_> {
@@ -137,6 +139,11 @@ impl Laws<'_> {
                 step.uncertain = false;
             }
             Event::VerifyStarted { .. } => step.verified = true,
+            Event::ToolCreated { .. } => step.reopened = true,
+            Event::ApprovalRequested { state: Some(_), .. } => {
+                step.reopened = true;
+                step.until = None;
+            }
             Event::ApprovalRequested { until, .. } => {
                 step.gated = true;
                 step.until = *until;
@@ -161,7 +168,8 @@ impl Laws<'_> {
             self.broken.push(format!("{path}: called while the run is paused"));
         }
         let Some(step) = self.steps.get_mut(&n) else { return };
-        if !step.attempts.insert(attempt) {
+        let reopened = std::mem::take(&mut step.reopened);
+        if !step.attempts.insert(attempt) && !reopened {
             self.broken.push(format!("{path}: attempt {attempt} was begun twice"));
         }
         if step.key.as_deref().is_some_and(|before| before != key) {
