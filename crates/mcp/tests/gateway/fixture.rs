@@ -152,7 +152,7 @@ impl ServerHandler for Fixture {
             "echo.text" | "say.text" => CallToolResult::structured(json!({ "said": args["text"] })),
             "fail" => CallToolResult::error(vec![ContentBlock::text("it did not work")]),
             "meta" => CallToolResult::structured(serde_json::to_value(&context.meta).expect("JSON")),
-            "big" => text("x".repeat(40 * 1024 * 1024)),
+            "big" => text("x".repeat(100 * 1024 * 1024)),
             "nest" => {
                 // Nobody waits for it: it is to be left behind.
                 #[expect(clippy::zombie_processes, reason = "the point of the test")]
