@@ -94,11 +94,6 @@ impl User {
         self.engine.definition(name, version).await
     }
 
-    /// Definitions that are offered as tools; none to somebody who may not run them.
-    pub async fn published(&self) -> Result<Vec<Definition>, Error> {
-        if self.may(Right::Workflow) { self.engine.published().await } else { Ok(Vec::new()) }
-    }
-
     /// The same user, through a client or a tool that is named.
     #[must_use]
     pub fn via(&self, what: impl Into<String>) -> Self {

@@ -143,6 +143,10 @@ impl Gateway {
         shared.filter_map(|(server, _)| self.line(server, None).ok()).collect()
     }
 
+    fn all_lines(&self) -> Vec<Arc<Line>> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     fn lines_of(&self, server: &str) -> Vec<Arc<Line>> {
         let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|((name, _), _)| name == server).map(|(_, line)| line.clone()).collect()
@@ -241,21 +245,14 @@ impl Gateway {
 
     /// The tools of every server that has been up, by name.
     pub(crate) fn tools_up(&self) -> Vec<Arc<ToolInfo>> {
-        let lines: Vec<Arc<Line>> = {
-            let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.values().cloned().collect()
-        };
+        let lines = self.all_lines();
         let known = lines.iter().filter_map(|line| line.known());
         known.flat_map(|known| known.tools.values().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Asks every server that is up for its tools again.
     pub async fn refresh(&self) {
-        let lines: Vec<Arc<Line>> = {
-            let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.values().cloned().collect()
-        };
-        futures::future::join_all(lines.iter().map(|line| line.refresh())).await;
+        futures::future::join_all(self.all_lines().iter().map(|line| line.refresh())).await;
     }
 
     /// The tools of the servers that are up, by name.
@@ -309,12 +306,13 @@ async fn fitting(
     call: &ToolCall,
 ) -> Result<Arc<ToolInfo>, Failure> {
     let mut tool = tool;
-    if !tool.problems(call.args.value()).is_empty() {
+    let mut problems = tool.problems(call.args.value());
+    if !problems.is_empty() {
         connection.listener.mark_stale();
         tool = connection.tool(&call.tool).await.unwrap_or(tool);
+        problems = tool.problems(call.args.value());
     }
     changed(&tool, call)?;
-    let problems = tool.problems(call.args.value());
     if problems.is_empty() {
         return Ok(tool);
     }

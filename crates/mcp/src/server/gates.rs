@@ -126,16 +126,15 @@ pub(super) struct Continued {
     pub decided: bool,
 }
 
-/// Whether a call goes on with a run that asked its client something: takes the answers.
-pub(super) async fn continued(shared: &Shared, asked: &Asked) -> Result<Option<Continued>, Refusal> {
-    let Some(state) = &asked.request.request_state else { return Ok(None) };
+/// A call goes on with a run that asked its client something: takes the answers.
+pub(super) async fn continued(shared: &Shared, asked: &Asked, state: &str) -> Result<Continued, Refusal> {
     let unknown = |_| Refusal::new("bad_input", "requestState is not one of ours");
     let run = state.parse::<RunId>().map_err(unknown)?;
     let decided = match &asked.request.input_responses {
         Some(answers) => answer(shared, &asked.user, run, answers).await?,
         None => false,
     };
-    Ok(Some(Continued { run, decided }))
+    Ok(Continued { run, decided })
 }
 
 /// Asks a client with a session one question, not longer than `patience`. False if it was not decided.

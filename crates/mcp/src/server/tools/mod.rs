@@ -217,13 +217,13 @@ pub(super) fn passed_on(shared: &Shared, name: &str) -> Option<String> {
 /// Calls a tool by any of its names.
 pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolResponse, ErrorData> {
     let name = &*asked.request.name;
-    let published = published::find(shared, &asked.user, name).await?;
-    let answer = if asked.request.request_state.is_some() {
-        go_on(shared, &asked, published.as_ref()).await
+    let answer = if let Some(state) = &asked.request.request_state {
+        let published = published::find(shared, &asked.user, name).await?;
+        go_on(shared, &asked, state, published.as_ref()).await
     } else if let Some(entry) = find(name) {
         (entry.run)(shared, &asked).await
-    } else if let Some(found) = &published {
-        published::call(shared, &asked, found).await
+    } else if let Some(found) = published::find(shared, &asked.user, name).await? {
+        published::call(shared, &asked, &found).await
     } else if let Some(tool) = passed_on(shared, name) {
         start::call_tool(shared, &asked, &tool).await
     } else {
@@ -233,10 +233,8 @@ pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolRespon
 }
 
 /// A call that asked its client something, and is made again with the answers.
-async fn go_on(shared: &Shared, asked: &Asked, published: Option<&published::Found>) -> Answer {
-    let Some(continued) = gates::continued(shared, asked).await? else {
-        return Err(Refusal::new("bad_input", "requestState is not one of ours"));
-    };
+async fn go_on(shared: &Shared, asked: &Asked, state: &str, published: Option<&published::Found>) -> Answer {
+    let continued = gates::continued(shared, asked, state).await?;
     let row = asked.user.row(continued.run).await?;
     let waiting = Waiting {
         mode: published.map_or(TaskMode::Auto, published::Found::mode),
