@@ -1,58 +1,13 @@
 //! Rights: which tools a user may call, and what else they may do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
 use steprail_core::pattern;
-use steprail_store::Principal;
+use steprail_store::{Principal, Right};
 
 use crate::ports::{Authorizer, BoxFuture};
-
-/// What a user may do beside calling tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Right {
-    /// Defines and runs workflows.
-    Workflow,
-    /// Decides at gates, and what becomes of calls with unknown outcomes.
-    Approve,
-    /// Sees the runs of others.
-    View,
-    /// Stops and resumes the runs of others.
-    Administer,
-}
-
-impl Right {
-    /// Every right.
-    pub const ALL: [Self; 4] = [Self::Workflow, Self::Approve, Self::View, Self::Administer];
-
-    /// The number by which other systems know it.
-    pub fn key(self) -> u32 {
-        match self {
-            Self::Workflow => 130_001,
-            Self::Approve => 130_002,
-            Self::View => 130_003,
-            Self::Administer => 130_004,
-        }
-    }
-
-    fn purpose(self) -> &'static str {
-        match self {
-            Self::Workflow => "define and run workflows",
-            Self::Approve => "decide at gates",
-            Self::View => "see the runs of others",
-            Self::Administer => "change the runs of others",
-        }
-    }
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(out)
-    }
-}
 
 /// What one user may do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

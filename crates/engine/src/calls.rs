@@ -13,6 +13,7 @@ use serde_json::Value;
 use steprail_core::limits::CANCEL_GRACE_MS;
 use steprail_core::pattern;
 use steprail_core::run::{Failure, FailureKind, Payload, Report};
+use steprail_store::Principal;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -185,10 +186,19 @@ impl std::fmt::Debug for Reports {
 /// What the user could call when the run was started and still can.
 async fn authorize(ports: &Ports, order: &CallOrder) -> Result<(), String> {
     let (user, tool) = (&order.principal, &order.tool);
+    may_call(user, tool)?;
     if user.tools.as_ref().is_some_and(|tools| !tools.iter().any(|pattern| pattern::matches(pattern, tool))) {
         return Err(format!("{} could not call `{tool}` when the run was started", user.id));
     }
     ports.authorizer.may_call(user, tool).await
+}
+
+/// What a token is for does not change.
+pub(crate) fn may_call(user: &Principal, tool: &str) -> Result<(), String> {
+    match &user.scope {
+        Some(scope) if !scope.has_tool(tool) => Err(format!("the token of {} is not for `{tool}`", user.id)),
+        _ => Ok(()),
+    }
 }
 
 /// A call that is told to stop has some time to do so; then it is dropped, a little before the engine would

@@ -10,14 +10,14 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_store::{
-    Approval, Definition, ListRuns, Principal, Reads, RunId, RunRow, Schedule, Session, StepRow, StoreError,
-    StoredEvent,
+    Account, AccountKind, Approval, Definition, ListRuns, Principal, Reads, Right, RunId, RunRow, Schedule,
+    Session, StepRow, StoreError, StoredEvent,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Right;
 use crate::builder::Builder;
+use crate::calls;
 use crate::clock::Clock;
 use crate::driver::Message;
 use crate::error::Error;
@@ -108,6 +108,13 @@ impl Engine {
     pub(crate) fn authorize(&self, principal: &Principal, right: Right) -> Result<(), Error> {
         if principal.agent && right == Right::Approve {
             return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
+        }
+        if principal.scope.as_ref().is_some_and(|scope| !scope.has(right)) {
+            return Err(Error::Denied(format!(
+                "the token of {} is not for this: it may not {}",
+                principal.id,
+                right.purpose()
+            )));
         }
         self.0.authorizer.may(principal, right).map_err(Error::Denied)
     }
@@ -241,6 +248,16 @@ impl Engine {
         found.ok_or_else(|| Error::NotFound(format!("there is no definition `{name}`")))
     }
 
+    /// The versions of a definition that can be started, newest first.
+    pub async fn versions(&self, name: &str) -> Result<Vec<Definition>, Error> {
+        let wanted = name.to_owned();
+        let found = self.read(move |readers| readers.versions(&wanted)).await?;
+        match found.is_empty() {
+            true => Err(Error::NotFound(format!("there is no definition `{name}`"))),
+            false => Ok(found),
+        }
+    }
+
     /// Runs, newest first.
     pub async fn list(&self, list: ListRuns) -> Result<Vec<RunRow>, Error> {
         self.read(move |readers| readers.runs(&list)).await
@@ -249,6 +266,16 @@ impl Engine {
     /// Events of a run after a number.
     pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
         self.read(move |readers| readers.events(run, after, limit)).await
+    }
+
+    /// Events of all runs after a cursor, with the user whose run it is; of the runs of one user or of all.
+    pub async fn feed(
+        &self,
+        after: i64,
+        limit: usize,
+        user: Option<String>,
+    ) -> Result<Vec<(StoredEvent, String)>, Error> {
+        self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
     }
 
     /// Events as they are committed, of one run or of all, after a cursor.
@@ -286,7 +313,7 @@ impl Engine {
     }
 
     pub(crate) async fn may_call(&self, principal: &Principal, tool: &str) -> bool {
-        self.0.authorizer.may_call(principal, tool).await.is_ok()
+        calls::may_call(principal, tool).is_ok() && self.0.authorizer.may_call(principal, tool).await.is_ok()
     }
 
     /// Says yes at a gate. `digest` binds the answer to what was shown.
@@ -470,6 +497,21 @@ impl Engine {
     pub async fn session(&self, id: &str) -> Result<Option<Session>, Error> {
         let id = id.to_owned();
         self.read(move |readers| readers.session(&id)).await
+    }
+
+    /// Stores an account in place of the one before.
+    pub async fn put_account(&self, account: Account) -> Result<(), Error> {
+        self.request(Action::PutAccount(Box::new(account))).await.map(drop)
+    }
+
+    /// Takes an account away.
+    pub async fn drop_account(&self, kind: AccountKind, id: &str) -> Result<(), Error> {
+        self.request(Action::DropAccount { kind, id: id.to_owned() }).await.map(drop)
+    }
+
+    /// The time, as the engine counts it.
+    pub fn now(&self) -> Millis {
+        self.0.clock.now()
     }
 
     /// Whether a run can go on: an error if what is stored of it is damaged.

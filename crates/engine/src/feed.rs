@@ -62,7 +62,10 @@ impl Subscription {
         let (readers, run, cursor) = (self.readers.clone(), self.run, self.cursor);
         let read = move || match run {
             Some(run) => readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE),
-            None => readers.feed(cursor, FEED_PAGE),
+            None => {
+                let page = readers.feed(cursor, FEED_PAGE, None)?;
+                Ok(page.into_iter().map(|(event, _)| event).collect())
+            }
         };
         let events = tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?;
         Ok(events?)

@@ -27,7 +27,7 @@ mod ports;
 mod start;
 mod user;
 
-pub use access::{Access, Grants, Right};
+pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Resume, RunHandle, RunView};
@@ -47,6 +47,6 @@ pub use steprail_core::run::{
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Approval, Definition, Fired, ListRuns, Overlap, Principal, RunId, RunRow, Schedule, Session, StepRow,
-    StoredEvent,
+    Account, AccountKind, Approval, Definition, Fired, ListRuns, Overlap, Principal, Reads, Right, RunId,
+    RunKey, RunRow, Schedule, Scope, Session, StepRow, StoreError, StoredEvent,
 };

@@ -10,10 +10,9 @@ use steprail_core::plan::Hash;
 pub use steprail_core::run::Traits;
 use steprail_core::run::{Failure, FailureKind, Millis, Payload};
 pub use steprail_core::spec::head::OnToolChange;
-use steprail_store::{Principal, RunId};
+use steprail_store::{Principal, Right, RunId};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Right;
 pub use crate::calls::Reports;
 pub use crate::kernel::Resumes;
 

@@ -8,9 +8,10 @@ use steprail_core::load;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_core::source::Source;
-use steprail_store::{Approval, Definition, ListRuns, Principal, RunId, RunRow, StoredEvent};
+use steprail_store::{
+    Approval, Definition, ListRuns, Principal, Right, RunId, RunRow, Schedule, StoredEvent,
+};
 
-use crate::access::Right;
 use crate::engine::{Engine, Resume, RunHandle, RunView};
 use crate::error::Error;
 use crate::feed::Subscription;
@@ -42,7 +43,8 @@ impl User {
         self.engine.authorize(&self.principal, right).is_ok()
     }
 
-    fn need(&self, right: Right) -> Result<(), Error> {
+    /// An error that says why, if they do not have a right.
+    pub fn need(&self, right: Right) -> Result<(), Error> {
         self.engine.authorize(&self.principal, right)
     }
 
@@ -84,14 +86,73 @@ impl User {
 
     /// The newest version of every definition.
     pub async fn definitions(&self) -> Result<Vec<Definition>, Error> {
-        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))?;
+        self.need_sight()?;
         self.engine.definitions().await
     }
 
     /// A version of a definition; the newest without one.
     pub async fn definition(&self, name: &str, version: Option<u32>) -> Result<Definition, Error> {
-        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))?;
+        self.need_sight()?;
         self.engine.definition(name, version).await
+    }
+
+    /// The versions of a definition, newest first.
+    pub async fn versions(&self, name: &str) -> Result<Vec<Definition>, Error> {
+        self.need_sight()?;
+        self.engine.versions(name).await
+    }
+
+    /// Hides a definition from new runs.
+    pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
+        self.need(Right::Workflow)?;
+        if self.engine.definition(name, None).await?.created_by != self.principal.id {
+            self.need(Right::Administer)?;
+        }
+        self.engine.delete_definition(name).await
+    }
+
+    /// To see what can be run takes the right to run it, or to see what others run.
+    fn need_sight(&self) -> Result<(), Error> {
+        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))
+    }
+
+    /// Schedules, by name: everybody's, or their own.
+    pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
+        let mut schedules = self.engine.schedules().await?;
+        if !self.may(Right::View) {
+            schedules.retain(|schedule| schedule.principal.id == self.principal.id);
+        }
+        Ok(schedules)
+    }
+
+    /// Stores a schedule, whose runs act as whoever stores it, and gives it with when it is first due.
+    pub async fn schedule(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
+        self.need(Right::Workflow)?;
+        self.need_schedule(&schedule.name).await?;
+        schedule.principal = self.principal.clone();
+        schedule.due = self.engine.schedule(schedule.clone()).await?;
+        Ok(schedule)
+    }
+
+    /// Takes a schedule away.
+    pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
+        self.need_schedule(name).await?;
+        self.engine.unschedule(name).await
+    }
+
+    /// A schedule belongs to whoever made it.
+    async fn need_schedule(&self, name: &str) -> Result<(), Error> {
+        let known = self.engine.schedules().await?;
+        match known.iter().find(|schedule| schedule.name == name) {
+            Some(known) if known.principal.id != self.principal.id => self.need(Right::Administer),
+            _ => Ok(()),
+        }
+    }
+
+    /// Events after a cursor of the runs that they may see, with whose run it is.
+    pub async fn feed(&self, after: i64, limit: usize) -> Result<Vec<(StoredEvent, String)>, Error> {
+        let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
+        self.engine.feed(after, limit, user).await
     }
 
     /// The same user, through a client or a tool that is named.

@@ -3,7 +3,6 @@
 //! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows; [`Server`] lets agents drive workflows.
 
 mod check;
-mod client;
 pub mod config;
 mod gateway;
 pub mod limits;
@@ -11,6 +10,5 @@ pub mod names;
 mod server;
 
 pub use check::check;
-pub use client::{Client, Said};
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};

@@ -3,10 +3,15 @@
 // No panic is reachable from input.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod accounts;
 mod cli;
+mod client;
 mod daemon;
+mod http;
+mod observe;
 mod scripted;
 mod tools;
+mod view;
 
 use std::process::ExitCode;
 

@@ -77,6 +77,11 @@ impl Script {
         if failed { Err(reader.0.finish()) } else { Ok(Self { file: source.name().to_owned(), tools }) }
     }
 
+    /// The tools that it names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tools.keys().map(|name| &**name).filter(|name| *name != OTHERS)
+    }
+
     fn behaviour(&self, tool: &str) -> Option<&Behaviour> {
         self.tools.get(tool).or_else(|| self.tools.get(OTHERS))
     }

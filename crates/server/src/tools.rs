@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::{BoxFuture, Outcome, ToolCall, ToolCaller, Traits};
 use steprail_mcp::config::Servers;
-use steprail_mcp::{Gateway, Health, Options};
+use steprail_mcp::{Gateway, Health, Options, ToolInfo};
 
 use crate::scripted::Script;
+use crate::view;
 
 /// Tools that a file names.
 pub(crate) enum Named {
@@ -78,11 +80,44 @@ impl Tools {
         }
     }
 
+    /// Tools that steps can call, as far as they are known.
+    pub(crate) async fn list(&self) -> Vec<view::Tool> {
+        match self {
+            Self::Scripted(script) => {
+                script.names().map(|name| scripted(name, script.traits(name))).collect()
+            }
+            Self::Servers { gateway, .. } => {
+                let servers = gateway.status().await;
+                servers.iter().flat_map(|server| &server.tools).map(|tool| described(tool)).collect()
+            }
+            Self::None => Vec::new(),
+        }
+    }
+
     /// Ends what was started for the tools.
     pub(crate) async fn close(&self) {
         if let Self::Servers { gateway, .. } = self {
             gateway.shutdown().await;
         }
+    }
+}
+
+fn scripted(name: &str, traits: Traits) -> view::Tool {
+    tool(name, "scripted", json!({ "type": "object" }), traits)
+}
+
+fn described(info: &ToolInfo) -> view::Tool {
+    tool(&info.name, &info.description, info.input_schema.clone(), info.traits)
+}
+
+fn tool(name: &str, description: &str, input_schema: Value, traits: Traits) -> view::Tool {
+    view::Tool {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        input_schema,
+        read_only: traits.read_only,
+        destructive: traits.destructive,
+        idempotent: traits.idempotent,
     }
 }
 

@@ -8,15 +8,17 @@
 
 mod chain;
 mod error;
+mod principal;
 mod rows;
 mod schedule;
 pub mod sqlite;
 
 pub use chain::{Link, link};
 pub use error::StoreError;
+pub use principal::{Principal, Right, Scope};
 pub use rows::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition, NewRun, Pins,
-    Principal, Purged, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Wanted,
+    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
+    NewDefinition, NewRun, Pins, Purged, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Wanted,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -107,6 +109,11 @@ pub trait Store: Send {
     /// Takes a session away.
     fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
 
+    /// Stores an account in place of the one before.
+    fn put_account(&mut self, account: &Account) -> Result<(), StoreError>;
+    /// Takes an account away.
+    fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError>;
+
     /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
     /// started and that no run has, and results under keys whose time is up.
     fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
@@ -122,8 +129,13 @@ pub trait Reads: Send + Sync {
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run after a number.
     fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
-    /// Events of all runs after a number.
-    fn feed(&self, after: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Events of all runs after a number, with the user whose run it is; of the runs of one user or of all.
+    fn feed(
+        &self,
+        after: i64,
+        limit: usize,
+        user: Option<&str>,
+    ) -> Result<Vec<(StoredEvent, String)>, StoreError>;
     /// The number of the last event of all runs.
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of the runs of one user or of all.
@@ -132,12 +144,16 @@ pub trait Reads: Send + Sync {
     fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// The session of a client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
+    /// Every account.
+    fn accounts(&self) -> Result<Vec<Account>, StoreError>;
     /// Every schedule, by name.
     fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
     /// The newest version of every definition, by name.
     fn definitions(&self) -> Result<Vec<Definition>, StoreError>;
     /// The newest version of every definition that is offered as a tool, by name.
     fn published(&self) -> Result<Vec<Definition>, StoreError>;
+    /// The versions of a definition that can be started, newest first.
+    fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError>;
     /// A version of a definition that can be started; the newest without one.
     fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
 }

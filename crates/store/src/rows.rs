@@ -10,6 +10,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{AlarmKind, Event, Failure, Millis, Parent, Payload, RunStatus};
 use uuid::Uuid;
 
+use crate::Principal;
+
 /// The id of a run, as the world knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub Uuid);
@@ -40,53 +42,16 @@ impl Serialize for RunId {
     }
 }
 
+impl<'de> Deserialize<'de> for RunId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// The number of a run in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunKey(pub i64);
-
-/// Somebody who acts: a user, or an agent for a user.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Principal {
-    /// The user's id: `$user_id` in a definition.
-    pub id: String,
-    /// The user's name: `$user_name`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub name: String,
-    /// The user's mail address: `$user_email`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub email: String,
-    /// Whether an agent acts for the user. An agent never decides at gates.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub agent: bool,
-    /// The tools that the user could call when the run was started, as patterns; none means all. What the user
-    /// may do later does not widen a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tools: Option<Vec<String>>,
-    /// What the run was started through: a client, a tool.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub via: Option<String>,
-}
-
-impl Principal {
-    /// A user with an id and nothing else.
-    pub fn user(id: impl Into<String>) -> Self {
-        Self { id: id.into(), ..Self::default() }
-    }
-
-    /// The same user, through a client or a tool that is named.
-    #[must_use]
-    pub fn via(mut self, what: impl Into<String>) -> Self {
-        self.via = Some(what.into());
-        self
-    }
-
-    /// The same user, through an agent.
-    #[must_use]
-    pub fn through_agent(mut self) -> Self {
-        self.agent = true;
-        self
-    }
-}
 
 /// A definition to store.
 #[derive(Debug, Clone, Copy)]
@@ -428,6 +393,49 @@ pub struct Session {
     pub user: String,
     /// What it takes to go on with it, as JSON.
     pub state: String,
+}
+
+/// Something that is kept about who may do what: a user, a group, a token, a sign-in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// What it is.
+    pub kind: AccountKind,
+    /// Its id, which no other of its kind has.
+    pub id: String,
+    /// The rest, as JSON.
+    pub body: String,
+}
+
+/// What an account is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AccountKind {
+    /// A user.
+    User,
+    /// A group of users.
+    Group,
+    /// A token of a user.
+    Token,
+    /// A browser that a user has signed in with.
+    SignIn,
+}
+
+impl AccountKind {
+    const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
+
+    /// Its word in rows.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Token => "token",
+            Self::SignIn => "sign_in",
+        }
+    }
+
+    /// The one that a word stands for.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
 }
 
 /// Which runs to list: by default the newest hundred.

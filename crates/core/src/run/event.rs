@@ -444,6 +444,11 @@ impl Event {
         }
     }
 
+    /// Whether it is the end of its run.
+    pub fn ends_run(&self) -> bool {
+        matches!(self, Self::RunCompleted { .. } | Self::RunFailed { .. } | Self::RunCancelled { .. })
+    }
+
     /// Whether it ends a step execution.
     pub fn ends_step(&self) -> bool {
         matches!(

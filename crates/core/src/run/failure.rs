@@ -1,5 +1,6 @@
 //! Why a step or a run failed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::expr::EvalError;
@@ -9,7 +10,7 @@ pub use crate::spec::retry::FailureKind;
 use super::parts::Question;
 
 /// Why a step or a run failed. Retry policies match the kind, never the message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// The kind, for retry policies.
     pub kind: FailureKind,

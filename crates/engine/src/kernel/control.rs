@@ -344,15 +344,15 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
     if by.agent {
         return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
     }
-    if !approvers.is_empty() && !approvers.iter().any(|approver| **approver == *by.id) {
+    if !approvers.is_empty() && !approvers.iter().any(|approver| by.goes_by(approver)) {
         return Err(Error::Denied(format!(
             "{} is not among those who may decide: {}",
             by.id,
             approvers.join(", ")
         )));
     }
-    // With a single local user, what their agent started they may decide themselves.
-    if by.id == starter.id && !allow_self && !starter.agent {
+    // With a single user, what their agent or they themselves started nobody else could decide.
+    if by.id == starter.id && !allow_self && !starter.agent && !by.alone {
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())

@@ -305,6 +305,8 @@ impl Kernel {
             Action::Schedule(schedule) => self.schedule(schedule, now),
             Action::Unschedule { name } => self.unschedule(name),
             Action::PutSession(session) => self.store.put_session(session, now).map(|()| Ok(Answer::Done)),
+            Action::PutAccount(account) => self.store.put_account(account).map(|()| Ok(Answer::Done)),
+            Action::DropAccount { kind, id } => self.store.drop_account(*kind, id).map(|()| Ok(Answer::Done)),
             Action::DropSession { id } => self.store.drop_session(id).map(|()| Ok(Answer::Done)),
             Action::Sync => Ok(Ok(Answer::Done)),
             Action::Wait(run) => self.wait(*run),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
-use steprail_store::{Principal, Purged, RunId, RunKey, Schedule, Session};
+use steprail_store::{Account, AccountKind, Principal, Purged, RunId, RunKey, Schedule, Session};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -108,6 +108,15 @@ pub enum Action {
     PutSession(Box<Session>),
     /// Takes a session away.
     DropSession {
+        /// Its id.
+        id: String,
+    },
+    /// Stores an account.
+    PutAccount(Box<Account>),
+    /// Takes an account away.
+    DropAccount {
+        /// What it is.
+        kind: AccountKind,
         /// Its id.
         id: String,
     },

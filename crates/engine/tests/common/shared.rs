@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, Record, Run};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun, Purged, RunId,
-    RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted,
+    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition,
+    NewRun, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted,
 };
 
 /// A handle to a store.
@@ -130,6 +130,8 @@ impl Store for Shared {
         fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
         fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError>;
         fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
+        fn put_account(&mut self, account: &Account) -> Result<(), StoreError>;
+        fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError>;
         fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
         fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
     }

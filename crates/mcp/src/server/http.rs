@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use steprail_engine::{Engine, Principal};
@@ -15,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 use super::Server;
 use super::sessions::{REQUESTER, Sessions};
 
-/// Says who sends a request, by its headers. Nobody is refused with 401.
+/// Says who sends a request, by its headers or by what was found out before. Nobody is refused with 401.
 pub trait Identify: Send + Sync + 'static {
     /// The user.
-    fn identify(&self, headers: &HeaderMap) -> Option<Principal>;
+    fn identify(&self, request: &Request) -> Option<Principal>;
 }
 
-impl<F: Fn(&HeaderMap) -> Option<Principal> + Send + Sync + 'static> Identify for F {
-    fn identify(&self, headers: &HeaderMap) -> Option<Principal> {
-        self(headers)
+impl<F: Fn(&Request) -> Option<Principal> + Send + Sync + 'static> Identify for F {
+    fn identify(&self, request: &Request) -> Option<Principal> {
+        self(request)
     }
 }
 
@@ -51,7 +51,7 @@ pub fn router(server: &Server, identify: impl Identify, shutdown: CancellationTo
 
 /// Lets a request in for a user, and to no session but their own.
 async fn enter(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
-    let Some(user) = door.identify.identify(request.headers()) else {
+    let Some(user) = door.identify.identify(&request) else {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"steprail\"")];
         return (StatusCode::UNAUTHORIZED, challenge, "a valid token is needed").into_response();
     };

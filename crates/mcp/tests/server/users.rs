@@ -9,8 +9,8 @@ use super::support::{House, call, facts, principal, verdict};
 
 /// Serves a house over HTTP: a token is a user's name.
 async fn address(house: &House) -> String {
-    let identify = |headers: &http::HeaderMap| {
-        let name = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
+    let identify = |request: &axum::extract::Request| {
+        let name = request.headers().get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
         Some(principal(name))
     };
     let app = steprail_mcp::router(&house.server, identify, CancellationToken::new());

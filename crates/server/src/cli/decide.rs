@@ -1,17 +1,16 @@
 //! `steprail approve` and `steprail deny`: a human's decision, from the terminal.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use steprail_mcp::Client;
 
 use super::progress::harmless;
-use super::session;
 use super::stop::Stop;
-use crate::daemon::{self, Home};
+use super::target::{Target, find_run};
+use super::{session, show_as};
+use crate::view::{Approval, Run};
 
 /// Which gate, and why.
 ///
@@ -19,10 +18,10 @@ use crate::daemon::{self, Home};
 /// you mean it.
 #[derive(Debug, Args)]
 pub(super) struct Decide {
-    /// The run
+    /// The run: its id, or the end of it
     run: String,
-    /// The step that waits, by its path
-    step: String,
+    /// The step that waits, by its path; not needed if there is only one
+    step: Option<String>,
     /// Why
     #[arg(long)]
     reason: Option<String>,
@@ -32,9 +31,18 @@ pub(super) struct Decide {
     /// Do not ask whether you mean it
     #[arg(long)]
     yes: bool,
-    /// The data directory of the daemon
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What a human says at a gate.
+pub(super) enum Verdict {
+    Approve,
+    Deny,
+    Later,
 }
 
 impl Decide {
@@ -43,67 +51,89 @@ impl Decide {
     }
 
     async fn decide(&self, approved: bool) -> Result<ExitCode, Stop> {
-        let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
-        let stream = daemon::reach(&home, &home.humans()).await.map_err(|problem| {
-            Stop::usage(problem)
-                .hint("`steprail serve` runs it, and so does any client that uses `steprail mcp`")
-        })?;
-        let (read, write) = stream.into_split();
-        let client = Client::open(read, write).await.map_err(Stop::usage)?;
-        let digest = self.shown(&client).await?;
+        let client = self.target.reach().await?;
+        let id = find_run(&client, &self.run).await?;
+        let run: Run = client.get(&format!("/runs/{id}")).await?;
+        let question = self.question(&run)?;
+        show(question)?;
         if !self.yes && !is_meant(approved)? {
             return Err(Stop::usage("nothing was decided"));
         }
-        let mut args = json!({ "run_id": self.run, "step_name": self.step, "digest": digest });
-        if let Some(reason) = &self.reason {
-            args["reason"] = reason.as_str().into();
+        let body = json!({
+            "step": question.step, "digest": question.digest, "reason": self.reason, "answer": self.answer,
+        });
+        let action = if approved { "approve" } else { "deny" };
+        let said: Value = client.post(&format!("/runs/{}/{action}", question.run_id), &body).await?;
+        if self.json {
+            show_as::json(&said)?;
+        } else {
+            let word = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+            show_as::line(&format!("`{}` was {} by {}.", word("step"), word("decision"), word("by")))?;
         }
-        if let Some(answer) = &self.answer {
-            args["answer"] = Value::Object(answer.clone());
-        }
-        let tool = if approved { "workflow_approve" } else { "workflow_deny" };
-        let said = client.call(tool, object(args)).await.map_err(Stop::usage)?;
-        writeln!(anstream::stdout(), "{}", said.line)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Shows what is asked; gives what the decision is bound to. A gate that is not open says so when it is decided.
-    async fn shown(&self, client: &Client) -> Result<Option<String>, Stop> {
-        let status = object(json!({ "run_id": self.run }));
-        let status = client.call("workflow_status", status).await.map_err(Stop::usage)?.facts;
-        let waiting = status["waiting"].as_array();
-        let gate = waiting
-            .into_iter()
-            .flatten()
-            .find(|gate| gate["step"] == *self.step && gate["for"] == "approval");
-        let Some(gate) = gate else { return Ok(None) };
-        let mut err = anstream::stderr();
-        writeln!(err, "{}", harmless(gate["prompt"].as_str().unwrap_or_default()))?;
-        for (name, key) in [("tool", "tool"), ("with", "args"), ("asks for", "form")] {
-            if let Some(value) = gate.get(key) {
-                writeln!(err, "{name} {}", harmless(&value.to_string()))?;
+    /// The question that is meant.
+    fn question<'r>(&self, run: &'r Run) -> Result<&'r Approval, Stop> {
+        let open = run.approvals.as_deref().unwrap_or_default();
+        let steps = || open.iter().map(|open| &*open.step).collect::<Vec<_>>().join(", ");
+        match (&self.step, open) {
+            (Some(step), _) => open.iter().find(|open| open.step == *step).ok_or_else(|| {
+                let stop = Stop::usage(format!("`{step}` does not wait for a decision"));
+                if open.is_empty() { stop } else { stop.hint(format!("these do: {}", steps())) }
+            }),
+            (None, [question]) => Ok(question),
+            (None, []) => {
+                Err(Stop::usage(format!("{} is {} and waits for no decision", run.name, run.status.word())))
             }
+            (None, _) => Err(Stop::usage("several steps wait").hint(format!("name one: {}", steps()))),
         }
-        Ok(gate["digest"].as_str().map(str::to_owned))
+    }
+}
+
+/// Shows what is asked.
+fn show(question: &Approval) -> Result<(), Stop> {
+    let mut err = anstream::stderr();
+    writeln!(err, "{}", harmless(&question.prompt))?;
+    if let Some(tool) = &question.tool {
+        writeln!(err, "tool {}", harmless(tool))?;
+    }
+    for (name, value) in [("with", &question.args), ("asks for", &question.form)] {
+        if let Some(value) = value {
+            writeln!(err, "{name} {}", harmless(value.get()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a question to the user at the terminal.
+pub(super) fn ask(question: &Approval) -> Result<Verdict, Stop> {
+    writeln!(anstream::stderr(), "\x1b[36m?\x1b[0m {} asks:", question.step)?;
+    show(question)?;
+    loop {
+        match &*prompted("Approve? [y]es, [n]o, [l]ater: ")? {
+            "y" | "yes" => return Ok(Verdict::Approve),
+            "n" | "no" => return Ok(Verdict::Deny),
+            "l" | "later" | "" => return Ok(Verdict::Later),
+            _ => {}
+        }
     }
 }
 
 /// Asks at a terminal; elsewhere, whoever wrote the command means it.
 fn is_meant(approved: bool) -> Result<bool, Stop> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
+    if !std::io::stdin().is_terminal() {
         return Ok(true);
     }
     let word = if approved { "Approve" } else { "Deny" };
-    write!(anstream::stderr(), "{word}? [y/N] ")?;
-    let mut said = String::new();
-    stdin.lock().read_line(&mut said)?;
-    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
+    Ok(matches!(&*prompted(&format!("{word}? [y/N] "))?, "y" | "yes"))
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+fn prompted(prompt: &str) -> Result<String, Stop> {
+    let mut err = anstream::stderr();
+    write!(err, "{prompt}")?;
+    err.flush()?;
+    let mut said = String::new();
+    std::io::stdin().lock().read_line(&mut said)?;
+    Ok(said.trim().to_lowercase())
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tokio::io::{stdin, stdout};
+use tokio_util::sync::CancellationToken;
 
 use super::serve::ServeSettings;
 use super::session;
@@ -31,7 +32,7 @@ impl Mcp {
 
     async fn embed(&self) -> Result<ExitCode, Stop> {
         let home = self.settings.home()?;
-        let (daemon, ()) = self.settings.open(&home, || Ok(())).await?;
+        let (daemon, ()) = self.settings.open(&home, &CancellationToken::new(), || Ok(())).await?;
         let served = daemon.server.for_user(daemon.client()).serve(stdin(), stdout()).await;
         daemon.close().await;
         served.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)

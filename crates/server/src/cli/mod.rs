@@ -1,23 +1,37 @@
 //! The command line: one file per verb.
 
+mod approvals;
 mod check;
 mod connect;
+mod control;
 mod database;
 mod decide;
+mod define;
+mod events;
+mod follow;
 mod graph;
 mod input;
 mod mcp;
+mod open;
 mod progress;
 mod purge;
 mod record;
 mod resume;
 mod run;
+mod runs;
+mod schedule;
 mod schema;
 mod serve;
 mod session;
+mod show;
+mod show_as;
 mod stop;
+mod target;
+mod token;
+mod tools;
 mod tools_at;
 mod tree;
+mod user;
 mod waiting;
 
 use std::process::ExitCode;
@@ -46,10 +60,26 @@ enum Verb {
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
     Connect(connect::Connect),
-    /// Say yes at a gate of a run of the daemon
+    Define(define::Define),
+    Runs(runs::Runs),
+    Show(show::Show),
+    Events(events::Events),
+    Approvals(approvals::Approvals),
+    /// Say yes at a gate
     Approve(decide::Decide),
-    /// Say no at a gate of a run of the daemon
+    /// Say no at a gate
     Deny(decide::Decide),
+    Cancel(control::Cancel),
+    Pause(control::Pause),
+    Rerun(control::Rerun),
+    Signal(control::Signal),
+    Tools(tools::Tools),
+    Servers(tools::Servers),
+    Schedule(schedule::Schedule),
+    User(user::User),
+    Group(user::Group),
+    Token(token::Token),
+    Open(open::Open),
 }
 
 impl Cli {
@@ -65,8 +95,24 @@ impl Cli {
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
             Verb::Connect(connect) => connect.run(),
+            Verb::Define(define) => define.run(),
+            Verb::Runs(runs) => runs.run(),
+            Verb::Show(show) => show.run(),
+            Verb::Events(events) => events.run(),
+            Verb::Approvals(approvals) => approvals.run(),
             Verb::Approve(approve) => approve.run(true),
             Verb::Deny(deny) => deny.run(false),
+            Verb::Cancel(cancel) => cancel.run(),
+            Verb::Pause(pause) => pause.run(),
+            Verb::Rerun(rerun) => rerun.run(),
+            Verb::Signal(signal) => signal.run(),
+            Verb::Tools(tools) => tools.run(),
+            Verb::Servers(servers) => servers.run(),
+            Verb::Schedule(schedule) => schedule.run(),
+            Verb::User(user) => user.run(),
+            Verb::Group(group) => group.run(),
+            Verb::Token(token) => token.run(),
+            Verb::Open(open) => open.run(),
         };
         result.unwrap_or_else(Stop::tell)
     }
@@ -85,6 +131,8 @@ mod exit {
     pub(super) const WAITING: u8 = 3;
     /// A run was cancelled.
     pub(super) const CANCELLED: u8 = 4;
+    /// The server cannot be reached.
+    pub(super) const UNREACHABLE: u8 = 5;
     /// The database failed in a way that does not pass.
     pub(super) const STORAGE: u8 = 70;
     /// Another process has the database.

@@ -89,6 +89,14 @@ impl Screen {
         }
     }
 
+    /// Does something that uses the terminal itself.
+    pub(super) fn suspended<T>(&self, work: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Lines => work(),
+            Self::Terminal { all, .. } => all.suspend(work),
+        }
+    }
+
     /// Takes the lines of steps that still run away; plain lines follow.
     pub(super) fn clear(&mut self) {
         if let Self::Terminal { all, live, .. } = self {

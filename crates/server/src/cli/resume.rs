@@ -1,36 +1,47 @@
-//! `steprail resume`: goes on with the unfinished runs of a database, and brings answers to those that wait.
+//! `steprail resume`: goes on with a run of the daemon, or with the unfinished runs of a database, and brings answers to
+//! those that wait.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
-use steprail_engine::{Error, Payload, Principal, Resolution, RunId};
+use serde_json::{Value, json};
+use steprail_engine::{Error, Payload, Principal, Resolution, RunId, RunStatus};
 use steprail_store::Reads;
 use steprail_store::sqlite::Readers;
 
 use super::database::{Database, Reach};
+use super::follow::Follow;
 use super::session::{self, Session, Setup, Signal};
 use super::stop::Stop;
+use super::target::{Target, find_run};
 use super::tools_at::ToolsAt;
 use super::tree::Tree;
 use super::waiting::Again;
+use crate::client::{Client, Refused};
 use crate::daemon::Home;
+use crate::view;
 
 /// Go on with unfinished runs, and answer those that wait for a human
 ///
-/// Without RUN, everything unfinished in the database goes on and is followed; with it, that run alone, and others
-/// that were under way are interrupted until they are resumed. A PATH is a step's path in its run, as it is shown.
+/// A run of the daemon goes on and is followed; RUN is its id, or the end of it. With `--db` there is no daemon: without RUN,
+/// everything unfinished in the database goes on and is followed; with it, that run alone, and others that were under way
+/// are interrupted until they are resumed. A PATH is a step's path in its run, as it is shown.
 /// Exit codes are those of `run`; with several runs, the gravest.
 #[derive(Debug, Args)]
 pub(super) struct Resume {
-    /// The run to follow; without it, every unfinished one
-    #[arg(value_name = "RUN")]
-    run: Option<RunId>,
-    /// The database
-    #[arg(long, value_name = "FILE")]
-    db: PathBuf,
+    /// The run to follow
+    #[arg(value_name = "RUN", required_unless_present = "db")]
+    run: Option<String>,
+    /// Leave it to the daemon when it goes on
+    #[arg(long, short)]
+    detach: bool,
+    #[command(flatten)]
+    target: Target,
+    /// Carry it out here, in this database
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["detach", "data", "server"])]
+    db: Option<PathBuf>,
     #[command(flatten)]
     tools: ToolsAt,
     /// Say yes at a gate
@@ -64,18 +75,73 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        match self.db.clone() {
+            Some(db) => self.embed(db),
+            None => session::block_on(self.ask()),
+        }
+    }
+
+    /// Has the daemon go on with it.
+    async fn ask(&self) -> Result<ExitCode, Stop> {
+        let client = self.target.reach().await?;
+        let run = find_run(&client, self.run.as_deref().unwrap_or_default()).await?;
+        self.bring_to(&client, run).await?;
+        let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+        if matches!(found.status, RunStatus::Paused | RunStatus::Interrupted) {
+            match client.post::<view::Run>(&format!("/runs/{run}/resume"), &json!({})).await {
+                // It waits for an answer and not for this.
+                Err(Refused::Problem(problem)) if problem.code == "conflict" => {}
+                resumed => drop(resumed?),
+            }
+        }
+        if self.detach { Ok(ExitCode::SUCCESS) } else { Follow::new(client, run).finish(self.json).await }
+    }
+
+    /// Brings the answers to a run of the daemon.
+    async fn bring_to(&self, client: &Client, run: RunId) -> Result<(), Stop> {
+        let gates = self.approve.iter().map(|path| (path, "approve"));
+        for (path, action) in gates.chain(self.deny.iter().map(|path| (path, "deny"))) {
+            let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+            let open = found.approvals.unwrap_or_default().into_iter().find(|open| open.step == *path);
+            let open = open.ok_or_else(|| Stop::usage(format!("`{path}` does not wait for a decision")))?;
+            let body = json!({ "step": path, "digest": open.digest });
+            let _: Value = client.post(&format!("/runs/{}/{action}", open.run_id), &body).await?;
+        }
+        let retried = self.retry.iter().map(|path| json!({ "action": "retry", "step": path }));
+        let skipped = self.skip.iter().map(|path| json!({ "action": "skip", "step": path }));
+        let happened = self
+            .happened
+            .iter()
+            .map(|(path, gave)| json!({ "action": "happened", "step": path, "value": gave.value() }));
+        for body in retried.chain(skipped).chain(happened) {
+            let _: Value = client.post(&format!("/runs/{run}/intervene"), &body).await?;
+        }
+        for (event, payload) in &self.signal {
+            let body = json!({ "event": event, "payload": payload });
+            let _: Value = client.post(&format!("/runs/{run}/signal"), &body).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with it in this process.
+    fn embed(self, db: PathBuf) -> Result<ExitCode, Stop> {
+        let named = self
+            .run
+            .as_deref()
+            .map(|run| run.parse().map_err(|_| Stop::usage(format!("`{run}` is not the id of a run"))));
+        let named: Option<RunId> = named.transpose()?;
         let tools = self.tools.read(Home::find(None).ok().as_ref())?;
-        let db = Database::existing(self.db.clone())?;
+        let db = Database::existing(db)?;
         let again = Again::new(db.path(), &self.tools);
         let setup = Setup { db, tools, again, durability: Some(self.durability) };
         session::block_on(async {
             // One run is gone on with alone: the others are not cut off when it has ended.
-            let alone = self.run.is_some();
-            let session = Session::open(setup, alone, |readers, tree| self.choose(readers, tree)).await?;
+            let alone = named.is_some();
+            let session = Session::open(setup, alone, |readers, tree| choose(named, readers, tree)).await?;
             if session.tree.roots().is_empty() {
                 session.say("nothing to go on with: every run has ended");
             }
-            match self.bring(&session).await {
+            match self.bring(&session, named).await {
                 Ok(()) => session.finish(self.json).await,
                 Err(stop) => session.give_up(stop).await,
             }
@@ -83,36 +149,10 @@ impl Resume {
     }
 
     /// Lets runs go on, and brings what the user has for them.
-    async fn bring(&self, session: &Session) -> Result<(), Stop> {
+    async fn bring(&self, session: &Session, run: Option<RunId>) -> Result<(), Stop> {
         self.go_on(session).await?;
         self.answer(session).await?;
-        session.signal(&self.signal, self.run).await
-    }
-
-    /// What to follow: the run that is named, or every unfinished one.
-    fn choose(&self, readers: &Readers, tree: &mut Tree) -> Result<(), Stop> {
-        let roots = match self.run {
-            Some(run) if readers.run(run)?.is_none() => {
-                return Err(Error::NotFound(format!("there is no run {run} in this database")).into());
-            }
-            Some(run) => vec![(run, String::new())],
-            None => session::unfinished(readers)?,
-        };
-        let several = roots.len() > 1;
-        for (run, name) in roots {
-            let id = run.to_string();
-            let prefix = if several { format!("{name}:{}/", &id[id.len() - 4..]) } else { String::new() };
-            tree.add_root(run, prefix);
-            match session::read_log(readers, tree, run) {
-                Err(stop) if several => {
-                    tree.drop_root(run);
-                    writeln!(anstream::stderr(), "warning: run {run} cannot be read and is left alone")?;
-                    stop.tell();
-                }
-                read => read?,
-            }
-        }
-        Ok(())
+        session.signal(&self.signal, run).await
     }
 
     fn user(&self) -> Principal {
@@ -156,6 +196,32 @@ impl Resume {
         }
         Ok(())
     }
+}
+
+/// What to follow: the run that is named, or every unfinished one.
+fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<(), Stop> {
+    let roots = match named {
+        Some(run) if readers.run(run)?.is_none() => {
+            return Err(Error::NotFound(format!("there is no run {run} in this database")).into());
+        }
+        Some(run) => vec![(run, String::new())],
+        None => session::unfinished(readers)?,
+    };
+    let several = roots.len() > 1;
+    for (run, name) in roots {
+        let id = run.to_string();
+        let prefix = if several { format!("{name}:{}/", &id[id.len() - 4..]) } else { String::new() };
+        tree.add_root(run, prefix);
+        match session::read_log(readers, tree, run) {
+            Err(stop) if several => {
+                tree.drop_root(run);
+                writeln!(anstream::stderr(), "warning: run {run} cannot be read and is left alone")?;
+                stop.tell();
+            }
+            read => read?,
+        }
+    }
+    Ok(())
 }
 
 /// The step that a path means.

@@ -1,36 +1,45 @@
-//! `steprail run`: one run of a definition with scripted tools, from its start to its end.
+//! `steprail run`: one run of a definition, from its start to its end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use steprail_core::load;
 use steprail_core::plan::{Kind, Plan};
 use steprail_core::source::Source;
 use steprail_engine::{Principal, Start};
 
 use super::database::{Database, Reach};
+use super::follow::Follow;
 use super::session::{self, Session, Setup, Signal};
 use super::stop::{Stop, show_problems};
+use super::target::Target;
 use super::tools_at::ToolsAt;
 use super::waiting::Again;
-use super::{exit, input};
+use super::{exit, input, show_as};
+use crate::client::{Client, Refused, escaped};
 use crate::daemon::Home;
 use crate::tools::Named;
+use crate::view;
 
-/// Run a definition with the tools of MCP servers, or with scripted ones
+/// Run a definition, and show how it goes
 ///
-/// Progress goes to standard error, how the run ended to standard output. A run that waits for a human is left
-/// in the database, and so is one that is stopped with Ctrl-C: `steprail resume` goes on with it. Other runs that were
-/// under way in the database are interrupted until they are resumed: their tools may be others.
+/// The run is started at the daemon, which is started if there is none, and is followed here: Ctrl-C, or `--detach`, leaves
+/// it to the daemon. At a terminal you are asked at its gates. Progress goes to standard error, how the run ended to
+/// standard output.
+///
+/// With `--db`, `--servers` or `--tools` there is no daemon: the run is carried out by this command, in that database or in
+/// a temporary one. If it waits for a human or is stopped with Ctrl-C, `steprail resume --db` goes on with it; other runs
+/// that were under way in the database are interrupted until they are resumed, since their tools may be others.
 ///
 /// Exit code 0: completed; 1: failed; 2: the definition, the inputs or the command line are wrong; 3: it waits for
-/// a human; 4: cancelled; 70: the database failed; 73: another process has the database; 130: Ctrl-C.
+/// a human; 4: cancelled; 5: the server cannot be reached; 70: the database failed; 73: another process has the database;
+/// 130: Ctrl-C.
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// The definition, YAML or JSON; `-` for standard input
-    #[arg(value_name = "FILE")]
+    /// The definition: a file, YAML or JSON; `-` for standard input; or the name of one that the daemon knows
+    #[arg(value_name = "FILE|NAME")]
     file: String,
     /// An input; the value is read as JSON unless the input is text
     #[arg(long = "input", value_name = "NAME=VALUE", value_parser = pair)]
@@ -38,8 +47,16 @@ pub(super) struct Run {
     /// All inputs as a JSON map; `--input` goes before it
     #[arg(long, value_name = "JSON", value_parser = map)]
     inputs: Option<Map<String, Value>>,
-    /// The database; without it a temporary one, which is deleted when the run has ended
-    #[arg(long, value_name = "FILE")]
+    /// Start it and leave it to the daemon
+    #[arg(long, short)]
+    detach: bool,
+    /// A second start with the same key is the first run
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    #[command(flatten)]
+    target: Target,
+    /// Carry it out here, in this database
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["detach", "data", "server", "key"])]
     db: Option<PathBuf>,
     #[command(flatten)]
     tools: ToolsAt,
@@ -56,6 +73,57 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        if self.db.is_some() || self.tools.argument().is_some() {
+            self.embed()
+        } else {
+            session::block_on(self.ask())
+        }
+    }
+
+    /// Has the daemon run it.
+    async fn ask(&self) -> Result<ExitCode, Stop> {
+        let is_file = self.file == "-" || Path::new(&self.file).exists();
+        let local = if is_file { Some(self.definition()?) } else { None };
+        let client = self.target.reach().await?;
+        let (plan, mut body) = match local {
+            Some((source, plan)) => (plan, json!({ "text": source.text(), "source": source.name() })),
+            None => (self.stored(&client).await?, json!({ "name": self.file })),
+        };
+        body["input"] = self.inputs(&plan);
+        body["idempotency_key"] = json!(self.key);
+        let run: view::Run = client.post("/runs", &body).await?;
+        for (event, payload) in &self.signal {
+            let body = json!({ "event": event, "payload": payload });
+            let _: Value = client.post(&format!("/runs/{}/signal", run.run_id), &body).await?;
+        }
+        if !self.detach {
+            return Follow::new(client, run.run_id).finish(self.json).await;
+        }
+        if self.json {
+            show_as::json(&run)?
+        } else {
+            show_as::line(&run.run_id.to_string())?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The plan of a definition that the daemon knows.
+    async fn stored(&self, client: &Client) -> Result<Plan, Stop> {
+        let path = format!("/definitions/{}", escaped(&self.file));
+        let found: view::Definition = client.get(&path).await.map_err(|refused| match refused {
+            Refused::Problem(problem) if problem.status == 404 => {
+                let message = format!("there is no file and no definition `{}`", self.file);
+                Stop::usage(message).hint("`steprail define FILE` stores one")
+            }
+            refused => refused.into(),
+        })?;
+        let spec = found.spec.unwrap_or_default().to_string();
+        let plan = load(&Source::new(&*self.file, &*spec)).plan;
+        plan.ok_or_else(|| Stop::usage(format!("the definition `{}` cannot be read here", self.file)))
+    }
+
+    /// Carries it out in this process.
+    fn embed(self) -> Result<ExitCode, Stop> {
         let (source, plan) = self.definition()?;
         let home = Home::find(None).ok();
         let tools = self.tools.read(home.as_ref())?;

@@ -5,17 +5,24 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use std::sync::OnceLock;
+
 use clap::{Args, ValueEnum};
 use steprail_engine::{Durability, Engine, Options, Principal, SqliteStore};
-use steprail_mcp::{Expose, Settings, ToolNames};
+use steprail_mcp::{Expose, Server, Settings, ToolNames};
+use steprail_store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::database::Reach;
 use super::session;
 use super::stop::Stop;
 use super::tools_at::ToolsAt;
+use crate::accounts::{DAY_MS, Known, Lasting};
 use crate::daemon::{Daemon, Home, Pipes};
+use crate::http::stream::Hub;
+use crate::http::{App, Doors, Parts};
 
 /// Run the daemon: one engine for every client of this machine
 ///
@@ -103,6 +110,7 @@ impl ServeSettings {
     pub(super) async fn open<T>(
         &self,
         home: &Home,
+        stop: &CancellationToken,
         ready: impl FnOnce() -> Result<T, Stop>,
     ) -> Result<(Daemon, T), Stop> {
         // What nobody waits for an answer to is said where a daemon's words are kept.
@@ -123,7 +131,14 @@ impl ServeSettings {
         for warning in warnings {
             writeln!(err, "warning: {warning}")?;
         }
-        let engine = Engine::builder().store(store).tools(tools.clone()).spawn()?;
+        let owner = home.owner(&session::user());
+        let owner =
+            owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
+        let owner = Principal { alone: true, ..Principal::user(owner) };
+        let none = || StoreError::Other("the database cannot be read".to_owned());
+        let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
+        let engine =
+            Engine::builder().store(store).tools(tools.clone()).authorizer(known.access.clone()).spawn()?;
         let tool_names = match self.tool_names {
             Names::Underscore => ToolNames::Underscore,
             Names::Dotted => ToolNames::Dotted,
@@ -131,10 +146,21 @@ impl ServeSettings {
         };
         let expose = self.expose.iter().map(|(_, exposed)| exposed.clone()).collect();
         let settings = Settings { tool_names, expose, ask_clients: self.ask_clients };
-        let owner = home.owner(&session::user());
-        let owner =
-            owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
-        Ok((Daemon::new(engine, tools, settings, Principal::user(owner)), ready))
+        let server = Server::new(engine.clone(), tools.gateway(), settings);
+        let app = App::new(Parts {
+            accounts: known.with(engine.clone(), Lasting { idle: DAY_MS / 2, most: 7 * DAY_MS }),
+            gateway: tools.gateway(),
+            tools: tools.clone(),
+            hub: Hub::spawn(engine.clone(), stop.clone()),
+            doors: Doors::default(),
+            oidc: None,
+            metrics: None,
+            url: OnceLock::new(),
+            body_bytes: 10 * 1024 * 1024,
+            defining: Mutex::default(),
+            engine: engine.clone(),
+        });
+        Ok((Daemon { engine, tools, server, app }, ready))
     }
 }
 
@@ -155,14 +181,15 @@ impl Serve {
         }
         let home = self.settings.home()?;
         let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
-        let (daemon, pipes) = self.settings.open(&home, || self.announce(&home).map_err(cannot)).await?;
         let stop = CancellationToken::new();
+        let (daemon, pipes) =
+            self.settings.open(&home, &stop, || self.announce(&home).map_err(cannot)).await?;
         daemon.serve_pipes(pipes, &stop);
         let mut out = anstream::stdout();
         writeln!(out, "data {}", home.path().display())?;
         if let Some(address) = self.listen {
-            let address = daemon.open_port(address, &stop).await.map_err(cannot)?;
-            writeln!(out, "mcp http://{address}/mcp")?;
+            let url = daemon.open_port(address, false, &stop).await.map_err(cannot)?;
+            writeln!(out, "mcp {url}/mcp")?;
         }
         writeln!(out, "ready")?;
         out.flush()?;

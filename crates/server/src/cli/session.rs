@@ -1,7 +1,6 @@
 //! One engine on one database, for the life of a command: follows runs to their end and tells how they ended.
 
 use std::future::Future;
-use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -16,9 +15,10 @@ use super::progress::Screen;
 use super::stop::{Stop, show_problems};
 use super::tree::Tree;
 use super::waiting::Again;
-use super::{exit, input, record};
+use super::{exit, input, record, show_as};
 use crate::scripted::Script;
 use crate::tools::{Named, Tools};
+use crate::view::Run;
 
 /// Events of a run that are read at once.
 const PAGE: usize = 1_000;
@@ -216,11 +216,8 @@ impl Session {
 }
 
 fn print(view: &RunView, json: bool) -> Result<(), Stop> {
-    let text = if json { record::json(view).map_err(std::io::Error::from)? } else { record::summary(view) };
-    let mut out = anstream::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()?;
-    Ok(())
+    let run = Run::full(view.clone());
+    if json { show_as::json(&run) } else { show_as::line(&record::summary(&run)) }
 }
 
 /// Reads a run's log into a tree, with those of the runs that it waits for.

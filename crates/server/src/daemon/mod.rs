@@ -1,4 +1,4 @@
-//! The daemon: one engine on one data directory, for every client of this machine.
+//! The daemon: one engine on one data directory, for every client of this machine and, over HTTP, of others.
 
 mod bridge;
 mod home;
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use steprail_engine::{Engine, Principal};
-use steprail_mcp::{Server, Settings};
+use steprail_mcp::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,7 @@ pub(crate) use bridge::bridge;
 pub(crate) use home::Home;
 pub(crate) use pipes::{connect, reach};
 
+use crate::http::{self, App};
 use crate::tools::Tools;
 
 /// What a daemon serves.
@@ -23,8 +24,7 @@ pub(crate) struct Daemon {
     pub engine: Engine,
     pub tools: Tools,
     pub server: Server,
-    /// Whom it serves: the owner of the data directory.
-    owner: Principal,
+    pub app: App,
 }
 
 /// The sockets of a data directory, before anybody is served: who connects waits.
@@ -41,25 +41,19 @@ impl Pipes {
 }
 
 impl Daemon {
-    /// A daemon for an engine.
-    pub(crate) fn new(engine: Engine, tools: Tools, settings: Settings, owner: Principal) -> Self {
-        let server = Server::new(engine.clone(), tools.gateway(), settings);
-        Self { engine, tools, server, owner }
-    }
-
     /// The owner as MCP clients act for them.
     pub(crate) fn client(&self) -> Principal {
-        self.owner.clone().through_agent()
+        self.app.accounts.owner().clone().through_agent()
     }
 
     /// Serves the sockets, until it is told to stop.
     pub(crate) fn serve_pipes(&self, pipes: Pipes, stop: &CancellationToken) {
-        self.serve_pipe(pipes.agents, self.client(), stop);
-        self.serve_pipe(pipes.humans, self.owner.clone(), stop);
+        self.serve_agents(pipes.agents, stop);
+        http::serve_owner(&self.app, pipes.humans, stop);
     }
 
-    fn serve_pipe(&self, listener: UnixListener, user: Principal, stop: &CancellationToken) {
-        let (server, stop) = (self.server.clone(), stop.clone());
+    fn serve_agents(&self, listener: UnixListener, stop: &CancellationToken) {
+        let (server, user, stop) = (self.server.clone(), self.client(), stop.clone());
         tokio::spawn(async move {
             while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
                 let Ok((stream, _)) = accepted else {
@@ -74,21 +68,23 @@ impl Daemon {
         });
     }
 
-    /// Serves HTTP on a port of this machine.
+    /// Serves HTTP at an address. Where the port is only a wish, another one is taken if it is in use.
     pub(crate) async fn open_port(
         &self,
         address: SocketAddr,
+        is_wish: bool,
         stop: &CancellationToken,
-    ) -> std::io::Result<SocketAddr> {
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        let user = self.client();
-        let app = steprail_mcp::router(&self.server, move |_: &_| Some(user.clone()), stop.child_token());
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            let _ = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await;
-        });
-        Ok(address)
+    ) -> std::io::Result<String> {
+        let listener = match TcpListener::bind(address).await {
+            Err(error) if is_wish && error.kind() == std::io::ErrorKind::AddrInUse => {
+                TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?
+            }
+            bound => bound?,
+        };
+        let url = format!("http://{}", listener.local_addr()?);
+        let url = self.app.url.get_or_init(|| url).clone();
+        http::serve_port(&self.app, &self.server, listener, stop);
+        Ok(url)
     }
 
     /// Ends: what is in flight may end first. Gives the number of calls that were left.

@@ -192,6 +192,14 @@ CREATE TABLE sessions (
 -- The oldest make room.
 CREATE INDEX idx_sessions_age ON sessions (created_at);
 
+-- Users, groups, tokens and sign-ins. They are few and are read together, so what is known of each is JSON.
+CREATE TABLE accounts (
+    kind      TEXT NOT NULL CHECK (kind IN ('user', 'group', 'token', 'sign_in')),
+    id        TEXT NOT NULL,
+    body_json TEXT NOT NULL,
+    PRIMARY KEY (kind, id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE workflow_waits (
     run_id INTEGER NOT NULL,
     n      INTEGER NOT NULL,

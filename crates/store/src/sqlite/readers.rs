@@ -9,7 +9,8 @@ use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
 use super::{BUSY_TIMEOUT, STATEMENTS, rows, schedules};
 use crate::Reads;
 use crate::{
-    Approval, Definition, ListRuns, RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent,
+    Account, AccountKind, Approval, Definition, ListRuns, RunId, RunRow, Schedule, Session, StepRow,
+    StoreError, StoredEvent,
 };
 
 /// Connections that are kept for the next question.
@@ -111,15 +112,20 @@ impl Reads for Readers {
         self.all(&sql, params![id.to_string(), after, limit], |row| rows::event(id, row))
     }
 
-    fn feed(&self, after: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+    fn feed(
+        &self,
+        after: i64,
+        limit: usize,
+        user: Option<&str>,
+    ) -> Result<Vec<(StoredEvent, String)>, StoreError> {
         let sql = format!(
-            "SELECT {}, r.run_id FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
-             WHERE e.id > ?1 ORDER BY e.id LIMIT ?2",
+            "SELECT {}, r.run_id, r.created_by FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
+             WHERE e.id > ?1 AND (?3 IS NULL OR r.created_by = ?3) ORDER BY e.id LIMIT ?2",
             rows::EVENT
         );
-        self.all(&sql, params![after, limit], |row| {
+        self.all(&sql, params![after, limit, user], |row| {
             let run = rows::run_id(row.get_ref(5)?.as_str().map_err(rows::damaged)?)?;
-            rows::event(run, row)
+            Ok((rows::event(run, row)?, row.get(6)?))
         })
     }
 
@@ -155,6 +161,14 @@ impl Reads for Readers {
         Ok(self.all(sql, [id], read)?.pop())
     }
 
+    fn accounts(&self) -> Result<Vec<Account>, StoreError> {
+        self.all("SELECT kind, id, body_json FROM accounts", [], |row| {
+            let kind = AccountKind::from_word(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
+            let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
+            Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
+        })
+    }
+
     fn schedules(&self) -> Result<Vec<Schedule>, StoreError> {
         self.with(schedules::all)
     }
@@ -165,6 +179,14 @@ impl Reads for Readers {
 
     fn published(&self) -> Result<Vec<Definition>, StoreError> {
         self.newest_definitions("published = 1")
+    }
+
+    fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL ORDER BY version DESC",
+            rows::DEFINITION
+        );
+        self.all(&sql, [name], rows::definition)
     }
 
     fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError> {

@@ -6,8 +6,9 @@ use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
 
 use super::{SESSIONS, SqliteStore, rows, schedules};
 use crate::{
-    Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition, NewRun, Pins,
-    Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted, link,
+    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link,
+    NewDefinition, NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent,
+    Wanted, link,
 };
 
 impl SqliteStore {
@@ -353,6 +354,19 @@ impl Store for SqliteStore {
 
     fn drop_session(&mut self, id: &str) -> Result<(), StoreError> {
         self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id])?;
+        Ok(())
+    }
+
+    fn put_account(&mut self, account: &Account) -> Result<(), StoreError> {
+        let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
+                   ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
+        self.connection.prepare_cached(sql)?.execute([account.kind.word(), &account.id, &account.body])?;
+        Ok(())
+    }
+
+    fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError> {
+        let sql = "DELETE FROM accounts WHERE kind = ?1 AND id = ?2";
+        self.connection.prepare_cached(sql)?.execute([kind.word(), id])?;
         Ok(())
     }
 

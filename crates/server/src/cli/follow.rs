@@ -1,0 +1,208 @@
+//! Following a run of a server to its end: a live view of its steps, questions at its gates, and across restarts of the
+//! server.
+
+use std::io::IsTerminal;
+use std::pin::Pin;
+use std::process::ExitCode;
+
+use futures::stream::{SelectAll, Stream, StreamExt, once};
+use serde_json::json;
+use steprail_core::plan::Hash;
+use steprail_engine::{RunId, StoredEvent};
+use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
+
+use super::decide::{self, Verdict};
+use super::progress::{Screen, harmless};
+use super::stop::Stop;
+use super::tree::Tree;
+use super::{exit, record, show_as};
+use crate::client::{Client, Refused};
+use crate::view::{Approval, Event, Run, millis};
+
+/// A run that is followed, with those that it waits for.
+pub(super) struct Follow {
+    client: Client,
+    root: RunId,
+    tree: Tree,
+    screen: Screen,
+    streams: SelectAll<Pin<Box<dyn Stream<Item = Heard> + Send>>>,
+}
+
+/// What is heard of a run.
+enum Heard {
+    Event(Box<Event>),
+    /// The stream of a run has ended.
+    End(RunId),
+}
+
+/// Why following ended.
+enum Ending {
+    Over,
+    /// It waits for somebody who is not here.
+    Waits,
+    /// The user goes away.
+    Detached,
+}
+
+impl Follow {
+    pub(super) fn new(client: Client, run: RunId) -> Self {
+        let mut tree = Tree::default();
+        tree.add_root(run, String::new());
+        Self { client, root: run, tree, screen: Screen::stderr(), streams: SelectAll::new() }
+    }
+
+    /// Follows it until it has ended or waits for somebody else, and tells how it stands.
+    pub(super) async fn finish(mut self, json: bool) -> Result<ExitCode, Stop> {
+        let interrupts = signal(SignalKind::interrupt());
+        let mut interrupts =
+            interrupts.map_err(|error| Stop::usage(format!("cannot listen for Ctrl-C: {error}")))?;
+        let ending = self.follow(&mut interrupts).await;
+        self.screen.clear();
+        if let Ending::Detached = ending? {
+            self.screen.say(&format!("the run goes on; `steprail show {}` shows it", self.root));
+            return Ok(ExitCode::from(exit::INTERRUPTED));
+        }
+        let run = self.look().await?;
+        if json {
+            show_as::json(&run)?
+        } else {
+            show_as::line(&record::summary(&run))?
+        }
+        if !run.status.is_terminal() {
+            self.explain(&run);
+        }
+        Ok(ExitCode::from(exit::of_run(run.status)))
+    }
+
+    async fn look(&self) -> Result<Run, Stop> {
+        Ok(self.client.get(&format!("/runs/{}", self.root)).await?)
+    }
+
+    async fn follow(&mut self, interrupts: &mut Interrupts) -> Result<Ending, Stop> {
+        self.listen(self.root, 0).await?;
+        while !self.tree.is_over(self.root) {
+            if self.tree.waits(self.root) && !self.decide().await? {
+                return Ok(Ending::Waits);
+            }
+            tokio::select! {
+                heard = self.streams.next() => self.hear(heard).await?,
+                _ = interrupts.recv() => return Ok(Ending::Detached),
+            }
+        }
+        Ok(Ending::Over)
+    }
+
+    /// Listens to a run, after an event.
+    async fn listen(&mut self, run: RunId, after: u64) -> Result<(), Refused> {
+        let events = self.client.follow(&format!("/runs/{run}/stream"), Some(after)).await?;
+        let heard = events.map(|event| Heard::Event(Box::new(event)));
+        self.streams.push(Box::pin(heard.chain(once(async move { Heard::End(run) }))));
+        Ok(())
+    }
+
+    async fn hear(&mut self, heard: Option<Heard>) -> Result<(), Stop> {
+        match heard {
+            Some(Heard::Event(event)) => {
+                let run = event.run_id;
+                let before = self.tree.children(run);
+                if let Some(news) = stored(*event).and_then(|stored| self.tree.fold(&stored)) {
+                    self.screen.show(&news);
+                }
+                for child in self.tree.children(run).into_iter().filter(|child| !before.contains(child)) {
+                    self.listen(child, 0).await?;
+                }
+            }
+            Some(Heard::End(run)) if self.tree.is_over(run) => {}
+            Some(Heard::End(_)) | None => self.reach_again().await?,
+        }
+        Ok(())
+    }
+
+    /// The server is gone: another one is reached, or started, and what happened meanwhile is told.
+    async fn reach_again(&mut self) -> Result<(), Stop> {
+        self.screen.say("the server is gone; reaching it again");
+        self.client = self.client.again().await?;
+        self.streams.clear();
+        let unfinished: Vec<(RunId, u64)> = self.tree.unfinished().collect();
+        for (run, seen) in unfinished {
+            self.listen(run, seen).await?;
+        }
+        self.screen.say("the server is back, and the run goes on");
+        Ok(())
+    }
+
+    /// Asks the user what the run wants to know. False if nobody here can say.
+    async fn decide(&mut self) -> Result<bool, Stop> {
+        let run = self.look().await?;
+        // Something is still on its way here.
+        if run.seq != self.tree.seen(self.root) {
+            return Ok(true);
+        }
+        let open: Vec<Approval> = run.approvals.unwrap_or_default();
+        let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        let mut decided = false;
+        for question in open.iter().filter(|question| question.form.is_none()) {
+            if !can_ask {
+                return Ok(false);
+            }
+            decided |= self.ask(question).await?;
+        }
+        Ok(decided)
+    }
+
+    async fn ask(&mut self, question: &Approval) -> Result<bool, Stop> {
+        let asked = question.clone();
+        let verdict = self.screen.suspended(|| decide::ask(&asked))?;
+        let (action, word) = match verdict {
+            Verdict::Approve => ("approve", "approved"),
+            Verdict::Deny => ("deny", "denied"),
+            Verdict::Later => return Ok(false),
+        };
+        let body = json!({ "step": question.step, "digest": question.digest });
+        match self
+            .client
+            .post::<serde_json::Value>(&format!("/runs/{}/{action}", question.run_id), &body)
+            .await
+        {
+            Ok(_) => Ok(true),
+            // Somebody else was faster, or may do what this user may not.
+            Err(Refused::Problem(problem)) => {
+                self.screen.say(&format!("not {word}: {}", problem.detail));
+                Ok(problem.code == "conflict")
+            }
+            Err(unreachable) => Err(unreachable.into()),
+        }
+    }
+
+    /// Says what the run waits for, and how to go on.
+    fn explain(&self, run: &Run) {
+        let id = run.run_id;
+        for open in run.approvals.iter().flatten() {
+            let (run, step) = (open.run_id, &open.step);
+            let answer = if open.form.is_some() { " --answer JSON" } else { "" };
+            self.screen.say(&format!(
+                "`{step}` waits for a human: {}\n  steprail approve {run} {step}{answer}\n  steprail deny {run} {step}",
+                harmless(&open.prompt)
+            ));
+        }
+        for step in run.steps.iter().flatten().filter(|step| step.status == "uncertain") {
+            let path = &step.path;
+            self.screen.say(&format!(
+                "nobody knows whether the call of `{path}` took place\n  steprail resume {id} --retry {path}\n  \
+                 --happened {path}=RESULT if it took place; --skip {path} to go on without it"
+            ));
+        }
+    }
+}
+
+/// An event as the engine knows it.
+fn stored(event: Event) -> Option<StoredEvent> {
+    Some(StoredEvent {
+        id: event.id,
+        run: event.run_id,
+        seq: event.seq,
+        at: millis(&event.at),
+        hash: Hash::from_hex(&event.hash)?,
+        event: event.event,
+    })
+}

@@ -1,0 +1,76 @@
+//! `steprail show`: a run with its steps.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::progress::{harmless, length};
+use super::stop::Stop;
+use super::target::{Target, find_run};
+use super::{exit, record, session, show_as};
+use crate::view::{Run, Step, millis};
+
+/// Show a run: its steps, what it waits for, what it gave
+///
+/// Exit codes are those of `run`.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The run: its id, or the end of it
+    run: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Show {
+    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+        session::block_on(async {
+            let client = self.target.look().await?;
+            let id = find_run(&client, &self.run).await?;
+            let run: Run = client.get(&format!("/runs/{id}")).await?;
+            if self.json {
+                show_as::json(&run)?
+            } else {
+                print(&run)?
+            }
+            Ok(ExitCode::from(exit::of_run(run.status)))
+        })
+    }
+}
+
+fn print(run: &Run) -> Result<(), Stop> {
+    let mut out = anstream::stdout().lock();
+    for step in run.steps.iter().flatten() {
+        writeln!(out, "{}", line(step))?;
+    }
+    writeln!(out, "{}", record::summary(run))?;
+    for open in run.approvals.iter().flatten() {
+        writeln!(out, "\n`{}` waits for a human: {}", open.step, harmless(&open.prompt))?;
+        writeln!(out, "  steprail approve {} {}", open.run_id, open.step)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn line(step: &Step) -> String {
+    let (colour, mark) = match &*step.status {
+        "done" => ("32", "✓"),
+        "failed" => ("31", "✗"),
+        "running" => ("36", "▸"),
+        "waiting" => ("36", "?"),
+        "uncertain" => ("33", "?"),
+        _ => ("2", "·"),
+    };
+    let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
+    let tool = step.tool.as_ref().map(|tool| format!(" {tool}")).unwrap_or_default();
+    let took = step.started_at.as_ref().zip(step.completed_at.as_ref());
+    let took = took.and_then(|(began, ended)| u64::try_from(millis(ended) - millis(began)).ok());
+    let took = took.map(|took| format!(" {}", length(took))).unwrap_or_default();
+    let why = step.error.as_ref().map(|error| format!(" {error}")).unwrap_or_default();
+    let status = if matches!(&*step.status, "done") { String::new() } else { format!(" {}", step.status) };
+    let told = harmless(&format!("{tool}{attempt}{status}{took}{why}"));
+    format!("\x1b[{colour}m{mark}\x1b[0m {}\x1b[2m{told}\x1b[0m", step.path)
+}

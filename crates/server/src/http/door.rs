@@ -1,0 +1,199 @@
+//! The door of every route: which names and pages may reach it, and who comes in.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use steprail_core::run::Millis;
+use steprail_engine::Principal;
+
+use super::listen::Place;
+use super::problem::Problem;
+use super::{App, sign_in};
+use crate::accounts::oidc::Oidc;
+use crate::accounts::{Accounts, Person, Refused};
+
+/// The header with the word that a page sends along with what it changes.
+pub(super) const CSRF: &str = "x-steprail-csrf";
+
+/// What may reach the server, and how people sign in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Doors {
+    /// Whether everybody has to sign in. Otherwise whoever reaches it acts for the owner, as an agent.
+    pub sign_in: bool,
+    /// Names under which it may be reached, beside those of this machine.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may call it, beside its own.
+    pub origins: Vec<String>,
+}
+
+/// What somebody came in with: a stream looks again whether it still counts.
+#[derive(Clone)]
+pub(super) enum Credential {
+    /// A token of ours.
+    Token(Arc<str>),
+    /// A cookie, and the word that changes must carry.
+    Cookie(Arc<str>, String),
+    /// A token of an identity provider, until its time is up.
+    Provider(Millis),
+    /// Nothing: it came from this machine.
+    Local,
+}
+
+impl Credential {
+    /// Whether it still counts.
+    pub(super) async fn is_valid(&self, app: &App) -> bool {
+        match self {
+            Self::Token(text) => app.accounts.by_token(text).is_ok(),
+            Self::Cookie(text, _) => app.accounts.by_cookie(text).await.is_ok(),
+            Self::Provider(until) => app.engine.now() < *until,
+            Self::Local => true,
+        }
+    }
+}
+
+/// Lets a request in for whoever owns the data directory: it came through a socket that nobody else can open.
+pub(super) async fn enter_as_owner(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(app.accounts.owner().clone());
+    request.extensions_mut().insert(Credential::Local);
+    next.run(request).await
+}
+
+/// Looks where a request comes from: a page of another origin, or a name that does not mean this server, is refused.
+pub(super) async fn check_place(State(app): State<App>, request: Request, next: Next) -> Response {
+    match app.doors.check(request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Finds out who sends a request.
+pub(super) async fn enter(
+    State(app): State<App>,
+    ConnectInfo(Place(place)): ConnectInfo<Place>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match identify(&app, place, request.method(), request.headers()).await {
+        Ok((principal, credential)) => {
+            request.extensions_mut().insert(principal);
+            request.extensions_mut().insert(credential);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+impl Doors {
+    fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = text(headers, header::HOST).and_then(|host| host.parse::<Authority>().ok());
+        let named = host.filter(|host| self.is_ours(host.host()));
+        let Some(host) = named else {
+            let detail = "the server is not reached under this name";
+            let problem = Problem::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", detail);
+            return Err(problem.hint("`http.hosts` in steprail.toml lists further names"));
+        };
+        let refused = || {
+            let problem = Problem::new(
+                StatusCode::FORBIDDEN,
+                "bad_origin",
+                "pages of other origins may not call this server",
+            );
+            problem.hint("`http.origins` in steprail.toml lists those that may")
+        };
+        match text(headers, header::ORIGIN) {
+            Some(origin) if self.is_same(origin, &host) => Ok(()),
+            Some(_) => Err(refused()),
+            None => match headers.get("sec-fetch-site").and_then(|site| site.to_str().ok()) {
+                None | Some("same-origin" | "none") => Ok(()),
+                // A link that is followed shows something to whoever follows it, and to nobody else.
+                Some(_) if method == Method::GET && is_navigation(headers) => Ok(()),
+                Some(_) => Err(refused()),
+            },
+        }
+    }
+
+    fn is_ours(&self, name: &str) -> bool {
+        matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+            || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
+    }
+
+    fn is_same(&self, origin: &str, host: &Authority) -> bool {
+        let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        own.is_some_and(|own| own.eq_ignore_ascii_case(host.as_str()))
+            || self.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
+    }
+}
+
+fn is_navigation(headers: &HeaderMap) -> bool {
+    headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
+}
+
+async fn identify(
+    app: &App,
+    place: IpAddr,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(Principal, Credential), Problem> {
+    if let Some(value) = text(headers, header::AUTHORIZATION) {
+        let token =
+            value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")).unwrap_or_default();
+        return by_bearer(app, place, token.trim()).await;
+    }
+    if let Some(cookie) = sign_in::sent(headers) {
+        let (principal, csrf) =
+            app.accounts.by_cookie(cookie).await.map_err(|refused| refuse(app, place, refused))?;
+        let sent = headers.get(CSRF).and_then(|word| word.to_str().ok()).unwrap_or_default();
+        if !method.is_safe() && !Accounts::is_csrf(&csrf, sent) {
+            let problem =
+                Problem::new(StatusCode::FORBIDDEN, "bad_csrf", "the page did not prove that it is ours");
+            return Err(problem.hint("send the word that /api/v1/me gives in the header X-Steprail-Csrf"));
+        }
+        return Ok((principal, Credential::Cookie(cookie.into(), csrf)));
+    }
+    if app.doors.sign_in {
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "a token is needed");
+        return Err(problem.hint("`steprail token create` makes one; send it as `Authorization: Bearer …`"));
+    }
+    Ok((app.accounts.owner().clone().through_agent(), Credential::Local))
+}
+
+async fn by_bearer(app: &App, place: IpAddr, token: &str) -> Result<(Principal, Credential), Problem> {
+    if let Some(oidc) = app.oidc.as_ref().filter(|_| Oidc::looks_like_jwt(token)) {
+        let identity = oidc.validate(token).await.map_err(|refused| {
+            tracing::info!(%refused, "a token of the identity provider was refused");
+            refuse(app, place, Refused::Unknown)
+        })?;
+        let (name, email) = (identity.name, identity.email);
+        let person =
+            Person { name, email, groups: identity.groups.into_iter().collect(), ..Person::default() };
+        let principal = app.accounts.by_provider(&identity.user, person).await?;
+        return Ok((principal, Credential::Provider(identity.expires_at.saturating_mul(1_000))));
+    }
+    let principal = app.accounts.by_token(token).map_err(|refused| refuse(app, place, refused))?;
+    Ok((principal, Credential::Token(token.into())))
+}
+
+/// What somebody is told whose token or cookie is not taken: as little as helps.
+pub(super) fn refuse(app: &App, place: IpAddr, refused: Refused) -> Problem {
+    let now = app.engine.now();
+    app.accounts.attempts.refused(place, now);
+    if let Some(seconds) = app.accounts.attempts.must_wait(place, now) {
+        let detail = format!("too many attempts were refused; try again in {seconds} s");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail);
+        return Problem { retry_after: Some(seconds), ..problem };
+    }
+    let (code, detail) = match refused {
+        Refused::Expired => ("expired", "what you signed in with is no longer valid"),
+        Refused::Unknown | Refused::NoUser => ("unauthenticated", "what you signed in with is not valid"),
+    };
+    Problem::new(StatusCode::UNAUTHORIZED, code, detail).hint("`steprail token create` makes a new token")
+}
+
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}

@@ -1,0 +1,127 @@
+//! What handlers take from a request, with problems that say what is wrong with it.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+use steprail_engine::{Principal, RunId, User};
+
+use super::App;
+use super::problem::Problem;
+
+/// Whoever asks: the door has let them in.
+pub(crate) struct Asker(pub User);
+
+impl FromRequestParts<App> for Asker {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let principal = parts.extensions.get::<Principal>().cloned();
+        let nobody = || Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "nobody has signed in");
+        principal.map(|principal| Self(app.engine.as_user(principal))).ok_or_else(nobody)
+    }
+}
+
+/// What stands after the `?`.
+pub(crate) struct Args<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Args<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let read = Query::<T>::try_from_uri(&parts.uri);
+        read.map(|Query(args)| Self(args)).map_err(|rejection| Problem::bad(rejection.body_text()))
+    }
+}
+
+/// The run that an address names.
+pub(crate) struct OfRun(pub RunId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfRun {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Named(text) = Named::from_request_parts(parts, state).await?;
+        text.parse().map(Self).map_err(|_| Problem::not_found(format!("there is no run `{text}`")))
+    }
+}
+
+/// What an address names, as text.
+pub(crate) struct Named(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        path.map(|Path(name)| Self(name)).map_err(|rejection| Problem::not_found(rejection.body_text()))
+    }
+}
+
+/// A JSON body. None at all is an empty map.
+pub(crate) struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let is_json = kind.is_none_or(|kind| media_type(kind) == "application/json");
+        if !is_json {
+            let problem = Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "the body is read as JSON and nothing else",
+            );
+            return Err(problem.hint("send it with `Content-Type: application/json`"));
+        }
+        let bytes = read(request, state).await?;
+        let text = if bytes.is_empty() { b"{}" } else { &*bytes };
+        serde_json::from_slice(text)
+            .map(Self)
+            .map_err(|error| Problem::bad(format!("the body does not fit: {error}")))
+    }
+}
+
+/// A definition: JSON around it, or the text itself.
+pub(crate) struct Text {
+    pub content: String,
+    pub is_json: bool,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Text {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.map(|kind| media_type(kind).to_owned()).unwrap_or_default();
+        let is_json = match &*kind {
+            "application/json" | "" => true,
+            "application/yaml" | "application/x-yaml" | "text/yaml" | "text/plain" => false,
+            other => {
+                let detail = format!("a definition is not read as `{other}`");
+                let problem =
+                    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail);
+                return Err(problem.hint("send `application/json` or `application/yaml`"));
+            }
+        };
+        let bytes = read(request, state).await?;
+        let text = String::from_utf8(bytes.into());
+        text.map(|content| Self { content, is_json }).map_err(|_| Problem::bad("the body is not UTF-8"))
+    }
+}
+
+async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    let bytes = Bytes::from_request(request, state).await;
+    bytes.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", rejection.body_text())
+        }
+        _ => Problem::bad(rejection.body_text()),
+    })
+}
+
+fn media_type(kind: &str) -> &str {
+    kind.split(';').next().unwrap_or_default().trim()
+}

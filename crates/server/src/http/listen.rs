@@ -1,0 +1,128 @@
+//! Connections that are let go when their client takes nothing for too long.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a client may take nothing. What it missed it can ask for again, from the last event that it knows.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A listener whose connections are [`Stream`]s.
+pub(super) struct Patient(TcpListener);
+
+impl Patient {
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self(listener)
+    }
+}
+
+impl Listener for Patient {
+    type Io = Stream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            match self.0.accept().await {
+                Ok((stream, address)) => {
+                    // An event is one small write: it should not wait for the next.
+                    let _ = stream.set_nodelay(true);
+                    return (Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false }, address);
+                }
+                // Too many files are open, or the client is gone already; neither is the end.
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place(pub IpAddr);
+
+impl Connected<IncomingStream<'_, Patient>> for Place {
+    fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
+        Self(stream.remote_addr().ip())
+    }
+}
+
+/// A connection that fails when nothing of what is written is taken for [`PATIENCE`].
+pub(super) struct Stream {
+    stream: TcpStream,
+    until: Pin<Box<Sleep>>,
+    /// Whether something waits to be taken.
+    waits: bool,
+}
+
+impl Stream {
+    /// What became of a write, or that it took too long.
+    fn patiently<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = false;
+            return written;
+        }
+        if !self.waits {
+            self.waits = true;
+            self.until.as_mut().reset(Instant::now() + PATIENCE);
+        }
+        ready!(self.until.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.patiently(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.patiently(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

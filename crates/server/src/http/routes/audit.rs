@@ -1,0 +1,39 @@
+//! The audit: everything that happened, in order.
+
+use axum::Json;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::definitions::limit;
+use crate::http::api::{Api, get};
+use crate::http::extract::{Args, Asker};
+use crate::http::problem::Problem;
+use crate::view::{Event, Page};
+
+pub(super) fn routes(api: Api) -> Api {
+    let all = get("/api/v1/audit", "What happened in every run that you may see")
+        .more(
+            "Each event has the hash that links it to the one before; `steprail audit verify` compares them.",
+        )
+        .query::<After>()
+        .gives::<Page<Event>>(200, "In order.");
+    api.route("audit", all, list)
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct After {
+    /// Events after this number; all by default.
+    #[schemars(range(min = 0))]
+    after: Option<i64>,
+    /// At most so many; 100 by default.
+    #[schemars(range(min = 1, max = 1000))]
+    limit: Option<usize>,
+}
+
+async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<Event>>, Problem> {
+    let limit = limit(args.limit, 100)?;
+    let page = user.feed(args.after.unwrap_or_default(), limit).await?;
+    let next = page.last().filter(|_| page.len() == limit).map(|(last, _)| last.id.to_string());
+    Ok(Json(Page { items: page.into_iter().map(|(stored, _)| Event::from(stored)).collect(), next }))
+}

@@ -1,0 +1,80 @@
+//! Tools that steps can call, and the servers that have them.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use steprail_engine::Right;
+use steprail_mcp::{Health, ServerStatus};
+
+use crate::http::App;
+use crate::http::api::{Api, get, post};
+use crate::http::extract::{Asker, Named};
+use crate::http::problem::Problem;
+use crate::view::{Page, Server, Tool};
+
+pub(super) fn routes(api: Api) -> Api {
+    api.route(
+        "tools",
+        get("/api/v1/tools", "List tools").gives::<Page<Tool>>(200, "Those that you may call, by name."),
+        tools,
+    )
+    .route("servers", get("/api/v1/servers", "List servers").gives::<Page<Server>>(200, "By name."), servers)
+    .route(
+        "servers",
+        post("/api/v1/servers/{name}/restart", "Begin anew with a server")
+            .more("Calls in flight to it are lost.")
+            .gives_nothing(204, "The next call connects again."),
+        restart,
+    )
+}
+
+async fn tools(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<Tool>>, Problem> {
+    let mut items = Vec::new();
+    for tool in app.tools().await {
+        if user.may_call(&tool.name).await {
+            items.push(tool);
+        }
+    }
+    items.sort_by(|left, right| left.name.cmp(&right.name));
+    Ok(Json(Page { items, next: None }))
+}
+
+async fn servers(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<Server>>, Problem> {
+    user.need(Right::Workflow).or_else(|error| user.need(Right::View).map_err(|_| error))?;
+    let status = match &app.gateway {
+        Some(gateway) => gateway.status().await,
+        None => Vec::new(),
+    };
+    Ok(Json(Page { items: status.into_iter().map(shown).collect(), next: None }))
+}
+
+fn shown(status: ServerStatus) -> Server {
+    let (health, reason) = match status.health {
+        Health::Idle => ("idle", None),
+        Health::Up => ("up", None),
+        Health::Down(reason) => ("down", Some(reason)),
+        Health::Parked(reason) => ("parked", Some(reason)),
+    };
+    Server {
+        name: status.name,
+        health: health.to_owned(),
+        reason,
+        tools: status.tools.iter().map(|tool| tool.name.clone()).collect(),
+        warnings: status.warnings,
+    }
+}
+
+async fn restart(
+    State(app): State<App>,
+    Asker(user): Asker,
+    Named(name): Named,
+) -> Result<StatusCode, Problem> {
+    user.need(Right::Administer)?;
+    let unknown = || Problem::not_found(format!("there is no server `{name}`"));
+    let gateway = app.gateway.as_ref().ok_or_else(unknown)?;
+    if !gateway.status().await.iter().any(|server| server.name == name) {
+        return Err(unknown());
+    }
+    gateway.restart(&name).await;
+    Ok(StatusCode::NO_CONTENT)
+}

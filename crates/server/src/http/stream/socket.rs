@@ -1,0 +1,177 @@
+//! Events and decisions over a WebSocket: what a page needs to show a run and to ask its user.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use steprail_engine::{Event, RunId, User};
+
+use super::ALIVE;
+use super::follower::Follower;
+use super::hub::Frame;
+use crate::http::App;
+use crate::http::door::Credential;
+use crate::http::extract::Asker;
+use crate::http::problem::Problem;
+use crate::http::routes::approvals::{self, Decision};
+use crate::view;
+
+/// Bytes that one message of a client has at most.
+const MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Opens a WebSocket.
+pub(crate) async fn socket(
+    State(app): State<App>,
+    Asker(user): Asker,
+    Extension(credential): Extension<Credential>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await;
+    let upgrade = upgrade.map_err(|rejection| Problem::bad(format!("this is a WebSocket: {rejection}")))?;
+    let upgrade = upgrade.max_message_size(MESSAGE_BYTES);
+    Ok(upgrade.on_upgrade(move |socket| serve(app, user, credential, socket)).into_response())
+}
+
+/// What a client asks.
+#[derive(Deserialize)]
+struct Call {
+    id: Value,
+    method: String,
+    #[serde(default)]
+    params: Option<Box<RawValue>>,
+}
+
+/// Where to follow from: a run, or everything.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Subscribe {
+    run_id: Option<RunId>,
+    after: Option<i64>,
+}
+
+async fn serve(app: App, user: User, credential: Credential, mut socket: WebSocket) {
+    let mut follower: Option<Follower> = None;
+    let mut alive = tokio::time::interval(ALIVE);
+    loop {
+        let said = tokio::select! {
+            message = socket.recv() => match message {
+                Some(Ok(Message::Text(text))) => Some(answer(&app, &user, &mut follower, &text).await),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(_)) => None,
+            },
+            frame = next(&mut follower) => match frame {
+                Some(frame) => Some(told(&user, &frame).await),
+                None => return,
+            },
+            _ = alive.tick() => {
+                if !credential.is_valid(&app).await || socket.send(Message::Ping(Vec::new().into())).await.is_err() {
+                    return;
+                }
+                None
+            }
+        };
+        for text in said.into_iter().flatten() {
+            if socket.send(Message::Text(text.into())).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The next event, once the client follows something.
+async fn next(follower: &mut Option<Follower>) -> Option<Arc<Frame>> {
+    match follower {
+        Some(follower) => follower.next().await.ok().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+/// An event; and, where it asks whoever listens, the question itself: a call that the page answers by deciding.
+async fn told(user: &User, frame: &Frame) -> Vec<String> {
+    let mut said = vec![format!("{{\"method\":\"event\",\"params\":{}}}", frame.json)];
+    let asks = |event: &view::Event| match &event.event {
+        Event::ApprovalRequested { step, .. } => Some(step.path.to_string()),
+        _ => None,
+    };
+    if frame.kind != "approval_requested" {
+        return said;
+    }
+    let Some(path) = serde_json::from_str::<view::Event>(&frame.json).ok().and_then(|event| asks(&event))
+    else {
+        return said;
+    };
+    if user.may_decide(frame.run, &path).await {
+        let open = user.open_questions(frame.run).await.unwrap_or_default();
+        let asked = open.into_iter().find(|open| open.run_id == frame.run && open.path == path);
+        said.extend(asked.map(|asked| {
+            let params = view::Approval { may_decide: Some(true), ..asked.into() };
+            json!({ "method": "approval_requested", "params": params }).to_string()
+        }));
+    }
+    said
+}
+
+/// Carries a call out.
+async fn answer(app: &App, user: &User, follower: &mut Option<Follower>, text: &str) -> Vec<String> {
+    let call: Call = match serde_json::from_str(text) {
+        Ok(call) => call,
+        Err(error) => return vec![failed(&Value::Null, &Problem::bad(format!("this is no call: {error}")))],
+    };
+    let result = match &*call.method {
+        "subscribe" => subscribe(app, user, follower, call.params.as_deref()).await,
+        "approve" => decide(user, true, call.params.as_deref()).await,
+        "deny" => decide(user, false, call.params.as_deref()).await,
+        "approvals" => approvals::open(user).await.map(|open| json!(open)),
+        other => Err(Problem::bad(format!("there is no method `{other}`"))
+            .hint("there are subscribe, approve, deny and approvals")),
+    };
+    vec![match result {
+        Ok(result) => json!({ "id": call.id, "result": result }).to_string(),
+        Err(problem) => failed(&call.id, &problem),
+    }]
+}
+
+fn failed(id: &Value, problem: &Problem) -> String {
+    json!({ "id": id, "error": problem }).to_string()
+}
+
+async fn subscribe(
+    app: &App,
+    user: &User,
+    follower: &mut Option<Follower>,
+    params: Option<&RawValue>,
+) -> Result<Value, Problem> {
+    let Subscribe { run_id, after } = read(params)?;
+    let hub = app.hub.clone();
+    *follower = Some(match run_id {
+        Some(run) => {
+            let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
+            Follower::of_run(hub, user.clone(), run, after).await?
+        }
+        None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor())),
+    });
+    Ok(json!({ "subscribed": true }))
+}
+
+#[derive(Deserialize)]
+struct Decided {
+    run_id: RunId,
+    #[serde(flatten)]
+    decision: Decision,
+}
+
+async fn decide(user: &User, approved: bool, params: Option<&RawValue>) -> Result<Value, Problem> {
+    let Decided { run_id, decision } = read(params)?;
+    approvals::decide(user, run_id, approved, decision).await.map(|decided| json!(decided))
+}
+
+fn read<T: serde::de::DeserializeOwned>(params: Option<&RawValue>) -> Result<T, Problem> {
+    let text = params.map_or("{}", RawValue::get);
+    serde_json::from_str(text).map_err(|error| Problem::bad(format!("the parameters do not fit: {error}")))
+}

@@ -1,0 +1,101 @@
+//! Events over SSE. `Last-Event-ID`, or `after`, says where to go on.
+
+use std::convert::Infallible;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{Stream, unfold};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::ALIVE;
+use super::follower::Follower;
+use crate::http::App;
+use crate::http::door::Credential;
+use crate::http::extract::{Args, Asker, OfRun};
+use crate::http::problem::Problem;
+
+/// Where a stream begins.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct From {
+    /// The number of the last event that is known; `Last-Event-ID` goes before it. Without either, a run is told from
+    /// its beginning, and everything from now on.
+    #[schemars(range(min = 0))]
+    after: Option<i64>,
+}
+
+/// One run.
+pub(crate) async fn run(
+    State(app): State<App>,
+    Asker(user): Asker,
+    OfRun(run): OfRun,
+    Args(from): Args<From>,
+    Extension(credential): Extension<Credential>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let after = u64::try_from(place(&headers, &from)?.unwrap_or_default()).unwrap_or_default();
+    let row = user.row(run).await?;
+    if row.status.is_terminal() && after >= row.seq {
+        // A browser that is told this does not come back.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let follower = Follower::of_run(app.hub.clone(), user, run, after).await?;
+    Ok(respond(events(app, follower, credential, true)))
+}
+
+/// Everything that the user may see.
+pub(crate) async fn everything(
+    State(app): State<App>,
+    Asker(user): Asker,
+    Args(from): Args<From>,
+    Extension(credential): Extension<Credential>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let after = place(&headers, &from)?.unwrap_or_else(|| app.engine.cursor());
+    let follower = Follower::of_all(app.hub.clone(), user, after);
+    Ok(respond(events(app, follower, credential, false)))
+}
+
+fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
+    match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default()) {
+        Some(id) => id.parse().map(Some).map_err(|_| Problem::bad("`Last-Event-ID` is not a number of ours")),
+        None => Ok(from.after),
+    }
+}
+
+fn respond(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE)).into_response();
+    // A proxy in between must not wait for more.
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// Events as frames of SSE, until the end of the run, of the credential or of the server.
+fn events(
+    app: App,
+    follower: Follower,
+    credential: Credential,
+    ends_with_run: bool,
+) -> impl Stream<Item = Result<Event, Infallible>> + Send {
+    unfold(Some((app, follower, credential)), move |state| async move {
+        let (app, mut follower, credential) = state?;
+        let frame = loop {
+            match tokio::time::timeout(ALIVE, follower.next()).await {
+                Ok(Ok(Some(frame))) => break frame,
+                Ok(Ok(None) | Err(_)) => return None,
+                Err(_) if credential.is_valid(&app).await => {}
+                Err(_) => return None,
+            }
+        };
+        let id = if ends_with_run { frame.seq.to_string() } else { frame.id.to_string() };
+        let event = Event::default().id(id).event(&frame.kind).data(&frame.json);
+        let is_over = ends_with_run && frame.is_end;
+        Some((Ok(event), (!is_over).then_some((app, follower, credential))))
+    })
+}

@@ -1,0 +1,139 @@
+//! Who acts: a user, or an agent for a user, and what they are held to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use steprail_core::pattern;
+
+/// Somebody who acts: a user, or an agent for a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// The user's id: `$user_id` in a definition.
+    pub id: String,
+    /// The user's name: `$user_name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The user's mail address: `$user_email`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub email: String,
+    /// Whether an agent acts for the user. An agent never decides at gates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent: bool,
+    /// The tools that the user could call when the run was started, as patterns; none means all. What the user
+    /// may do later does not widen a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// What the run was started through: a client, a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// What they are held to beyond what the user may do: a token may be for some things only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+    /// The groups that they are in. They change, so a run does not keep them.
+    #[serde(skip)]
+    pub groups: Vec<String>,
+    /// Whether there is no other user, so that nobody else could decide what they started.
+    #[serde(skip)]
+    pub alone: bool,
+}
+
+impl Principal {
+    /// A user with an id and nothing else.
+    pub fn user(id: impl Into<String>) -> Self {
+        Self { id: id.into(), ..Self::default() }
+    }
+
+    /// The same user, through a client or a tool that is named.
+    #[must_use]
+    pub fn via(mut self, what: impl Into<String>) -> Self {
+        self.via = Some(what.into());
+        self
+    }
+
+    /// The same user, through an agent.
+    #[must_use]
+    pub fn through_agent(mut self) -> Self {
+        self.agent = true;
+        self
+    }
+
+    /// Whether they are this user or in this group.
+    pub fn goes_by(&self, name: &str) -> bool {
+        self.id == name || self.groups.iter().any(|group| group == name)
+    }
+}
+
+/// What a token is for: some rights and some tools of its user's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scope {
+    /// The rights; none means all that the user has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may: Option<BTreeSet<Right>>,
+    /// The tools, as patterns; none means all that the user may call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+}
+
+impl Scope {
+    /// Whether it is for a right.
+    pub fn has(&self, right: Right) -> bool {
+        self.may.as_ref().is_none_or(|may| may.contains(&right))
+    }
+
+    /// Whether it is for a tool.
+    pub fn has_tool(&self, tool: &str) -> bool {
+        let matches = |tools: &Vec<String>| tools.iter().any(|pattern| pattern::matches(pattern, tool));
+        self.tools.as_ref().is_none_or(matches)
+    }
+}
+
+/// What a user may do beside calling tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Right {
+    /// Defines and runs workflows.
+    Workflow,
+    /// Decides at gates, and what becomes of calls with unknown outcomes.
+    Approve,
+    /// Sees the runs of others.
+    View,
+    /// Stops and resumes the runs of others, and changes their definitions and schedules.
+    Administer,
+    /// Manages users, groups and the tokens of others.
+    Manage,
+}
+
+impl Right {
+    /// Every right.
+    pub const ALL: [Self; 5] = [Self::Workflow, Self::Approve, Self::View, Self::Administer, Self::Manage];
+
+    /// The number by which other systems know it.
+    pub fn key(self) -> u32 {
+        match self {
+            Self::Workflow => 130_001,
+            Self::Approve => 130_002,
+            Self::View => 130_003,
+            Self::Administer => 130_004,
+            Self::Manage => 130_005,
+        }
+    }
+
+    /// What it is for, in words.
+    pub fn purpose(self) -> &'static str {
+        match self {
+            Self::Workflow => "define and run workflows",
+            Self::Approve => "decide at gates",
+            Self::View => "see the runs of others",
+            Self::Administer => "change the runs of others",
+            Self::Manage => "manage users",
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(out)
+    }
+}
