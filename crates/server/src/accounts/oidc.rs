@@ -1,4 +1,4 @@
-//! Access tokens of an identity provider (OpenID Connect): who sends one, if its issuer signed it for us.
+//! Access tokens of an identity provider (OIDC): who sends one, if its issuer signed it for us.
 
 mod claims;
 mod keys;

@@ -67,7 +67,7 @@ impl Source {
     ) -> Result<Self, String> {
         let failed = |why: String| {
             format!(
-                "cannot read the issuer's keys from {jwks}: {why}; name a file or the issuer's `jwks_uri`"
+                "cannot read the issuer's keys from {jwks}: {why}; name a file, or the issuer's `jwks_uri` with `https`"
             )
         };
         let place = Place::named(jwks).map_err(failed)?;
@@ -154,7 +154,7 @@ impl Place {
         let mut client = Client::builder().timeout(FETCH).redirect(redirect::Policy::none());
         if url.scheme() == "http" {
             if !is_this_machine(&url) {
-                return Err("over `http` anybody on the way could change them; use `https`".to_owned());
+                return Err("over `http` anybody on the way could change them".to_owned());
             }
             client = client.no_proxy();
         }

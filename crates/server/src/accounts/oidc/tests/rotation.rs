@@ -235,6 +235,13 @@ async fn a_place_without_keys_is_refused_at_once() {
     lines += &told("/nowhere/keys.json").await;
     insta::assert_snapshot!(lines, @r#"
     opened
+    cannot read the issuer's keys from URL: the answer is 302 Found; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from URL: there are more than 1048576 bytes; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from URL: none of them can verify tokens; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from http://id.example/keys: over `http` anybody on the way could change them; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from http://127.0.0.1.id.example/keys: over `http` anybody on the way could change them; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from https://[/keys: invalid IPv6 address; name a file, or the issuer's `jwks_uri` with `https`
+    cannot read the issuer's keys from /nowhere/keys.json: No such file or directory (os error 2); name a file, or the issuer's `jwks_uri` with `https`
     "#);
 }
 
