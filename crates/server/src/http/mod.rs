@@ -10,6 +10,8 @@ pub(crate) mod problem;
 pub(crate) mod routes;
 pub(crate) mod sign_in;
 pub(crate) mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};

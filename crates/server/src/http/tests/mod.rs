@@ -1,0 +1,176 @@
+//! The HTTP surface as its users and its enemies see it, on a real database and with a clock that the test holds.
+
+mod matrix;
+mod rest;
+mod security;
+mod streams;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderMap, Method, Request, Response};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use steprail_core::source::Source;
+use steprail_engine::{Durability, Engine, ManualClock, Options, Principal, Right, Scope, SqliteStore};
+use steprail_mcp::{Server, Settings};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::listen::Place;
+use super::stream::Hub;
+use super::{App, Doors, Parts, public};
+use crate::accounts::{DAY_MS, Known, Lasting, NewToken, Person, Role};
+use crate::scripted::Script;
+use crate::tools::Tools;
+
+/// A gate, then a call.
+const GATED: &str = "
+name: gated
+steps:
+  - { id: ask, kind: approve, prompt: Go on? }
+  - { id: act, tool: crm__write, args: { n: 1 } }
+";
+
+/// What the tools of a house do.
+const TOOLS: &str = "
+crm__read: { return: { rows: 3 }, read_only: true }
+crm__write: { echo: true }
+slow__call: { return: ok, sleep: 1h }
+";
+
+/// A server without a port.
+pub(super) struct House {
+    pub app: App,
+    pub clock: Arc<ManualClock>,
+    router: Router,
+    stop: CancellationToken,
+    _folder: TempDir,
+}
+
+impl House {
+    /// One where everybody signs in.
+    pub(super) async fn new() -> Self {
+        Self::with(Doors { sign_in: true, ..Doors::default() }).await
+    }
+
+    pub(super) async fn with(doors: Doors) -> Self {
+        let options = Options { durability: Durability::Process, ..Options::default() };
+        let folder = tempfile::tempdir().expect("a folder");
+        let store =
+            SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
+        let owner = Principal { alone: !doors.sign_in, ..Principal::user("owner") };
+        let known = Known::read(&store.readers().expect("readers"), owner).expect("accounts");
+        let script = Script::read(&Source::new("tools", TOOLS)).expect("a script");
+        let tools = Tools::Scripted(Arc::new(script));
+        let clock = Arc::new(ManualClock::at(1_800_000_000_000));
+        let builder = Engine::builder().store(store).tools(tools.clone()).clock(clock.clone());
+        let engine = builder.authorizer(known.access.clone()).spawn().expect("an engine");
+        let stop = CancellationToken::new();
+        let app = App::new(Parts {
+            accounts: known.with(engine.clone(), Lasting { idle: DAY_MS / 2, most: 7 * DAY_MS }),
+            gateway: None,
+            tools,
+            hub: Hub::spawn(engine.clone(), stop.clone()),
+            doors,
+            oidc: None,
+            metrics: None,
+            url: OnceLock::from("http://localhost".to_owned()),
+            body_bytes: 1024 * 1024,
+            defining: tokio::sync::Mutex::default(),
+            engine: engine.clone(),
+        });
+        let server = Server::new(engine, None, Settings::default());
+        let router = public(&app, &server, &stop);
+        Self { app, clock, router, stop, _folder: folder }
+    }
+
+    fn owner(&self) -> steprail_engine::User {
+        self.app.engine.as_user(self.app.accounts.owner().clone())
+    }
+
+    /// Adds a user with a role and a token in person.
+    pub(super) async fn user(&self, id: &str, role: Role) -> String {
+        let tools = vec!["crm__*".to_owned()];
+        let person = Person { roles: [role].into(), tools, ..Person::default() };
+        self.app.accounts.put_user(&self.owner(), id, person, None).await.expect("a user");
+        self.token(id, false, None).await
+    }
+
+    pub(super) async fn token(&self, user: &str, agent: bool, scope: Option<Scope>) -> String {
+        let new = NewToken { user: user.to_owned(), name: "a test".to_owned(), days: 30, agent, scope };
+        self.app.accounts.mint(&self.owner(), new).await.expect("a token").2
+    }
+
+    /// A token that is for one right only.
+    pub(super) async fn scoped(&self, user: &str, right: Right) -> String {
+        self.token(user, false, Some(Scope { may: Some([right].into()), tools: None })).await
+    }
+
+    /// Sends a request as it stands.
+    pub(super) async fn send(&self, mut request: Request<Body>) -> Response<Body> {
+        let here = Place(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        request.extensions_mut().insert(ConnectInfo(here));
+        self.router.clone().oneshot(request).await.expect("an answer")
+    }
+
+    /// Asks for something with a token, and gives the status and what was said.
+    pub(super) async fn ask(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.send(request(token, method, path, body)).await;
+        let status = answer.status().as_u16();
+        (status, said(answer).await)
+    }
+
+    /// Has something done that must succeed.
+    pub(super) async fn done(&self, token: &str, method: &str, path: &str, body: &Value) -> Value {
+        let (status, said) = self.ask(token, method, path, body).await;
+        assert!((200..300).contains(&status), "{method} {path}: {status} {said}");
+        said
+    }
+
+    /// A run of somebody's that waits at its gate; its id and the digest of the question.
+    pub(super) async fn gated_run(&self, token: &str) -> (String, String) {
+        let run = self.done(token, "POST", "/api/v1/runs", &json!({ "text": GATED, "wait_s": 10 })).await;
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        (text(&run["run_id"]), text(&run["approvals"][0]["digest"]))
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A request with a token, or without one.
+pub(super) fn request(token: &str, method: &str, path: &str, body: &Value) -> Request<Body> {
+    let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).expect("a method"));
+    request = request.uri(path).header("host", "localhost");
+    if !token.is_empty() {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+    request.header("content-type", "application/json").body(body).expect("a request")
+}
+
+/// With one more header.
+pub(super) fn with(mut request: Request<Body>, name: &'static str, value: &str) -> Request<Body> {
+    request.headers_mut().insert(name, value.parse().expect("a header"));
+    request
+}
+
+/// What an answer says.
+pub(super) async fn said(answer: Response<Body>) -> Value {
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into())
+}
+
+/// The cookie that an answer sets, as a browser sends it.
+pub(super) fn cookie(headers: &HeaderMap) -> String {
+    let set = headers.get("set-cookie").and_then(|cookie| cookie.to_str().ok()).expect("a cookie");
+    set.split(';').next().unwrap_or_default().to_owned()
+}
