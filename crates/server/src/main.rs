@@ -4,6 +4,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cli;
+mod config;
 mod daemon;
 mod scripted;
 mod tools;

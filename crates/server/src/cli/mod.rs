@@ -1,6 +1,7 @@
 //! The command line: one file per verb.
 
 mod check;
+mod config;
 mod connect;
 mod database;
 mod decide;
@@ -46,6 +47,7 @@ enum Verb {
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
     Connect(connect::Connect),
+    Config(config::Config),
     /// Say yes at a gate of a run of the daemon
     Approve(decide::Decide),
     /// Say no at a gate of a run of the daemon
@@ -65,6 +67,7 @@ impl Cli {
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
             Verb::Connect(connect) => connect.run(),
+            Verb::Config(config) => config.run(),
             Verb::Approve(approve) => approve.run(true),
             Verb::Deny(deny) => deny.run(false),
         };
