@@ -64,6 +64,11 @@ fn a_file_that_is_named_must_be_there() {
 }
 
 #[test]
+fn the_page_is_not_json() {
+    insta::assert_snapshot!(Folder::with(&[]).run("config --explain --json"));
+}
+
+#[test]
 fn the_page_in_docs_is_current() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let output = Folder::with(&[]).command("config --explain").output().unwrap();

@@ -119,7 +119,8 @@ fn mask(source: &Source, table: &DeTable) -> Source {
     Source::new(source.name(), text)
 }
 
-/// The places of values that may be secrets: of keys that are called like one that holds a secret, or nearly so.
+/// The places of values that may be secrets: of keys that are called like one that holds a secret, or nearly so, and
+/// URLs with passwords.
 fn secrets(table: &DeTable) -> Vec<Range<usize>> {
     let secret = |name: &str| {
         let key = keys::all().find(|key| Some(key.name) == nearest_key(name));
@@ -130,6 +131,7 @@ fn secrets(table: &DeTable) -> Vec<Range<usize>> {
         match value.get_ref() {
             value if secret(name.get_ref()) && secret::is_reference(value) => {}
             _ if secret(name.get_ref()) => found.push(value.span()),
+            DeValue::String(text) if secret::has_password(text) => found.push(value.span()),
             DeValue::Table(inner) => found.extend(secrets(inner)),
             _ => {}
         }

@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use super::setting::{Around, Setting, Wrong};
 
 /// What is shown instead of a secret.
-const REDACTED: &str = "‹secret›";
+pub(super) const REDACTED: &str = "‹secret›";
 /// Bytes of a file that holds a secret.
 const FILE_BYTES: u64 = 64 * 1024;
 
@@ -71,6 +71,11 @@ pub(super) fn is_reference(value: &DeValue) -> bool {
     let named =
         |table: &toml::de::DeTable| table.keys().all(|key| matches!(&**key.get_ref(), "env" | "file"));
     value.as_table().is_some_and(named)
+}
+
+/// Whether text is a URL with a password in it.
+pub(super) fn has_password(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(_, rest)| rest.contains('@'))
 }
 
 impl Setting for Secret {

@@ -12,6 +12,8 @@ use steprail_core::spec::value::Period;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::secret::{REDACTED, has_password};
+
 /// A type of settings.
 pub(super) trait Setting: Sized {
     /// Values must not be shown.
@@ -63,6 +65,7 @@ impl Wrong {
 
     /// Text that is not what it should be; the hint says what may be written.
     pub(super) fn text<T: Setting>(text: &str, what: &str) -> Self {
+        let text = if has_password(text) { REDACTED } else { text };
         Self::new(format!("`{text}` is not {what}")).hint(format!("write {}", T::kind()))
     }
 
@@ -136,13 +139,13 @@ impl Setting for NonZeroU32 {
     }
 
     fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
-        text.trim().parse().map_err(|_| Wrong::text::<Self>(text, "such a number"))
+        text.trim().parse().map_err(|_| Wrong::new(format!("`{text}` is not {}", Self::kind())))
     }
 
     fn from_toml(value: &Spanned<DeValue>, _: &Around) -> Result<Self, Wrong> {
         let DeValue::Integer(number) = value.get_ref() else { return Err(Wrong::other_type::<Self>(value)) };
         let count = u32::from_str_radix(number.as_str(), number.radix()).ok().and_then(Self::new);
-        count.ok_or_else(|| Wrong::text::<Self>(&number.to_string(), "such a number").at(value.span()))
+        count.ok_or_else(|| Wrong::new(format!("`{number}` is not {}", Self::kind())).at(value.span()))
     }
 
     fn shown(&self) -> Option<toml::Value> {

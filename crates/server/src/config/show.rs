@@ -17,7 +17,7 @@ impl Config {
                 let place = self.place(key.path);
                 let _ = match (key.shown)(self) {
                     Some(value) => writeln!(out, "{} = {value} {dim}# {place}{plain}", key.name),
-                    None => writeln!(out, "{dim}# {} is not set: {place}{plain}", key.name),
+                    None => writeln!(out, "{dim}# {} is not set ({place}){plain}", key.name),
                 };
             }
         }

@@ -158,15 +158,16 @@ fn mistakes_of_values_say_what_may_be_written() {
     insta::assert_snapshot!(problems(
         "[http]\nlisten = 'localhost:8462'\nhosts = ['https://a.org']\n\
          origins = ['https://a.org', 'https://b.org/', '*']\nmax_body = '10 parsecs'\n\
-         [auth]\nmode = 'user'\nsession_idle = '0s'\nsession_max = '2000 years'\noidc_user_claim = ''\n\
+         [auth]\nmode = 'user'\nsession_idle = '0s'\nsession_max = '400000d'\noidc_user_claim = ''\n\
          [store]\ndurability = 'none'\nkeep = '30'\n[mcp]\nexpose = ['a*=b']\nprovider = 'a tool'\n\
-         [engine]\ncalls = 0\n[log]\nlevel = 'wran'\n[telemetry]\notlp = 'https://me:hunter2@traces.org'\n"
+         [engine]\ncalls = 0\n[log]\nlevel = 'wran'\n[telemetry]\notlp = 'traces.org'\n"
     ));
 }
 
 #[test]
 fn a_file_that_is_not_toml() {
-    insta::assert_snapshot!(problems("[http]\nlisten 'off'\nlisten = 'off'\nlisten = 'off'\n[http\n"));
+    insta::assert_snapshot!(problems("[http]\nlisten 'off'\n[log\n"));
+    insta::assert_snapshot!(problems("[http]\nlisten = 'off'\nlisten = 'off'\n[http]\n"));
 }
 
 #[test]
@@ -241,11 +242,16 @@ fn secrets_are_never_shown() {
         "telemetry = { otlp_headers = 'hunter2', otpl = 1 }\n",
         "otlp_headers = 'hunter2'\n",
         "[telemetry]\notlp_headers = 'hunter2\n",
+        "[telemetry]\notlp = 'https://me:hunter2@traces.org'\n",
         "[telemetry]\notlp_headers = { env = 'MISSING' }\n",
         "[telemetry]\notlp_headers = { file = '/nowhere/token' }\n",
     ];
     let mut told: String = plain.map(problems).join("---\n\n");
-    told += &Data::with("").problems(&[("STEPRAIL_TELEMETRY_OTLP_HEADERS", "hunter2")], &[(key, "hunter2")]);
+    let env = [
+        ("STEPRAIL_TELEMETRY_OTLP_HEADERS", "hunter2"),
+        ("STEPRAIL_TELEMETRY_OTLP", "https://me:hunter2@traces.org"),
+    ];
+    told += &Data::with("").problems(&env, &[(key, "hunter2")]);
     assert!(!told.contains("hunter2"), "{told}");
     insta::assert_snapshot!(told);
 }
