@@ -84,7 +84,7 @@ texts! {
     /// A tool's full name.
     ToolName, "a tool name", "a tool's full name, such as `tools__create`", CoreToolName::is_valid;
     /// Where something is reached over HTTP.
-    Url, "a URL without a password", "a URL such as `https://traces.example.org/v1/traces`", is_url;
+    Url, "a URL", "a URL without a password, such as `https://traces.example.org/v1/traces`", is_url;
     /// Which lines are worth writing: a level, or levels of targets.
     LogFilter, "a filter", "a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or levels of targets such as \
                             `warn,steprail=debug`", is_filter;
