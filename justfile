@@ -15,7 +15,7 @@ check:
     cargo fmt --all
     cargo clippy --workspace --all-targets -- -D warnings
 
-# Write the generated files anew: the JSON Schema, the reference page, the pictures.
+# Write the generated files anew: the JSON Schema, the reference pages, the pictures.
 gen:
     scripts/gen
 

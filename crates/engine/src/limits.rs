@@ -36,7 +36,7 @@ pub(crate) const PURGE_BATCH: usize = 100;
 /// Milliseconds until a store that failed is tried again: the first and the longest delay.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
 /// Milliseconds that shutting down waits for calls in flight.
-pub(crate) const SHUTDOWN_MS: u64 = 20_000;
+pub const SHUTDOWN_MS: u64 = 20_000;
 /// Events that a subscription reads at once.
 pub(crate) const FEED_PAGE: usize = 256;
 /// Reports of progress of one call that are all written; then one per [`PROGRESS_MS`].

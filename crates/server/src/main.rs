@@ -6,6 +6,7 @@
 mod accounts;
 mod cli;
 mod client;
+mod config;
 mod daemon;
 mod http;
 mod observe;

@@ -196,7 +196,7 @@ impl Period {
 
 impl Period {
     /// A thousand years: beyond it, no deadline can be kept and dates overflow.
-    pub(crate) const LONGEST: Self = Self { millis: 31_556_952_000_000 };
+    pub const LONGEST: Self = Self { millis: 31_556_952_000_000 };
     pub(crate) const HINT: &str =
         "write seconds (`90`), or text such as \"500ms\", \"5m\", \"1h 30m\", \"2 days\"";
 

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod check;
+mod config;
 mod connect;
 mod control;
 mod database;
@@ -66,6 +67,8 @@ enum Verb {
     Events(events::Events),
     Approvals(approvals::Approvals),
     /// Say yes at a gate
+    Config(config::Config),
+    /// Say yes at a gate of a run of the daemon
     Approve(decide::Decide),
     /// Say no at a gate
     Deny(decide::Decide),
@@ -100,6 +103,7 @@ impl Cli {
             Verb::Show(show) => show.run(),
             Verb::Events(events) => events.run(),
             Verb::Approvals(approvals) => approvals.run(),
+            Verb::Config(config) => config.run(),
             Verb::Approve(approve) => approve.run(true),
             Verb::Deny(deny) => deny.run(false),
             Verb::Cancel(cancel) => cancel.run(),

@@ -10,6 +10,7 @@ use steprail_store::StoreError;
 
 use super::exit;
 use super::input::Unreadable;
+use crate::config::Problem;
 
 /// Why a command ends early.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) enum Stop {
     Output(io::Error),
     /// It was refused, or failed.
     Told { message: String, hint: Option<String>, code: u8 },
+    /// The settings are wrong.
+    Settings(Vec<Problem>),
     /// Everything was said already.
     Silent(u8),
 }
@@ -55,6 +58,12 @@ impl Stop {
                 }
                 ExitCode::from(code)
             }
+            Self::Settings(problems) => {
+                for problem in problems {
+                    let _ = writeln!(err, "{}\n", problem.render(true));
+                }
+                ExitCode::from(exit::CANNOT_READ)
+            }
             Self::Silent(code) => ExitCode::from(code),
         }
     }
@@ -63,6 +72,12 @@ impl Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
+    }
+}
+
+impl From<Vec<Problem>> for Stop {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::Settings(problems)
     }
 }
 
