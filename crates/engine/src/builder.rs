@@ -137,6 +137,7 @@ impl Builder {
             backlog: Backlog::default(),
             early: Vec::new(),
             halted: None,
+            patience: self.limits.shutdown,
         };
         let thread = std::thread::Builder::new().name("steprail".to_owned()).spawn(move || {
             if let Some((reply, left)) = driver.run() {

@@ -14,7 +14,7 @@ use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::kernel::{Action, Answer, Effect, Handled, Interrupt, Kernel, Reply, Request};
-use crate::limits::{BATCH, FAULT_DELAY_MS, SHUTDOWN_MS};
+use crate::limits::{BATCH, FAULT_DELAY_MS};
 use crate::ports::Notifier;
 
 /// What reaches the thread.
@@ -49,6 +49,8 @@ pub(crate) struct Driver {
     pub early: Vec<Request>,
     /// What ended all work: the store can no longer be trusted.
     pub halted: Option<StoreError>,
+    /// How long calls in flight may take when it is told to stop.
+    pub patience: Duration,
 }
 
 /// What the store could not take and is tried again.
@@ -153,7 +155,7 @@ impl Driver {
             Message::Stop(_) if stopping.is_some() => {}
             Message::Stop(reply) => {
                 self.kernel.stop_admitting();
-                *stopping = Some((reply, Instant::now() + Duration::from_millis(SHUTDOWN_MS)));
+                *stopping = Some((reply, Instant::now() + self.patience));
             }
         }
     }

@@ -33,7 +33,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Resume, RunHandle, RunView};
 pub use error::Error;
 pub use feed::Subscription;
-pub use limits::{Limits, SHUTDOWN_MS};
+pub use limits::Limits;
 pub use ports::{
     ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, OnToolChange, Outcome, Reports, Resumes,
     ToolCall, ToolCaller, Tools, Traits,

@@ -1,5 +1,7 @@
 //! Every bound of the engine, named in one place.
 
+use std::time::Duration;
+
 /// How much an engine does at the same time. [`steprail_core::limits`] has the bounds of one run.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -11,11 +13,19 @@ pub struct Limits {
     pub calls_per_server: u32,
     /// Requests that wait for the engine; more wait outside.
     pub requests: usize,
+    /// How long shutting down waits for calls in flight.
+    pub shutdown: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { calls: 1_024, calls_per_definition: 1_024, calls_per_server: 512, requests: 10_000 }
+        Self {
+            calls: 1_024,
+            calls_per_definition: 1_024,
+            calls_per_server: 512,
+            requests: 10_000,
+            shutdown: Duration::from_secs(20),
+        }
     }
 }
 
@@ -35,8 +45,6 @@ pub(crate) const RECOVERY_BATCH: usize = 256;
 pub(crate) const PURGE_BATCH: usize = 100;
 /// Milliseconds until a store that failed is tried again: the first and the longest delay.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
-/// Milliseconds that shutting down waits for calls in flight.
-pub const SHUTDOWN_MS: u64 = 20_000;
 /// Events that a subscription reads at once.
 pub(crate) const FEED_PAGE: usize = 256;
 /// Reports of progress of one call that are all written; then one per [`PROGRESS_MS`].

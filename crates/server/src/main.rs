@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod config;
 mod daemon;
+mod demo;
 mod http;
 mod observe;
 mod scripted;

@@ -32,7 +32,11 @@ impl Mcp {
 
     async fn embed(&self) -> Result<ExitCode, Stop> {
         let home = self.settings.home()?;
-        let (daemon, ()) = self.settings.open(&home, &CancellationToken::new(), || Ok(())).await?;
+        let config = self.settings.config(&home)?;
+        home.create().map_err(Stop::usage)?;
+        let tools = self.settings.tools.read(Some(&home))?;
+        let stop = CancellationToken::new();
+        let (daemon, ()) = self.settings.open(&home, &config, tools, &stop, || Ok(())).await?;
         let served = daemon.server.for_user(daemon.client()).serve(stdin(), stdout()).await;
         daemon.close().await;
         served.map(|()| ExitCode::SUCCESS).map_err(Stop::usage)

@@ -1,39 +1,41 @@
 //! `steprail serve`: the daemon.
 
 use std::io::Write;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use std::sync::OnceLock;
-
-use clap::{Args, ValueEnum};
-use steprail_engine::{Durability, Engine, Options, Principal, SqliteStore};
-use steprail_mcp::{Expose, Server, Settings, ToolNames};
-use steprail_store::StoreError;
+use clap::Args;
+use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::database::Reach;
 use super::session;
 use super::stop::Stop;
 use super::tools_at::ToolsAt;
-use crate::accounts::{DAY_MS, Known, Lasting};
+use crate::config::types::Listen;
+use crate::config::{self, Config, Place};
 use crate::daemon::{Daemon, Home, Pipes};
-use crate::http::stream::Hub;
-use crate::http::{App, Doors, Parts};
+use crate::http::sign_in;
+use crate::tools::Named;
+use crate::{demo, observe};
+
+/// How often runs that ended long ago are looked for.
+const PURGE: Duration = Duration::from_hours(1);
 
 /// Run the daemon: one engine for every client of this machine
 ///
-/// Runs that were under way go on by themselves. MCP clients reach it through `steprail mcp`, or over HTTP.
+/// Runs that were under way go on by themselves. It serves REST, live streams and MCP over HTTP; on this machine, MCP
+/// clients reach it through `steprail mcp`, and commands through its socket. Every option has a key in steprail.toml and a
+/// name in the environment: `steprail config --explain`.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     #[command(flatten)]
     pub settings: ServeSettings,
-    /// Serve MCP over HTTP at this address of this machine, under /mcp; port 0 takes any that is free
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
+    /// Show what it can do: sample tools, three definitions, a run under way and one that waits for you; in a temporary
+    /// directory unless --data names one
+    #[arg(long, conflicts_with_all = ["servers", "tools"])]
+    demo: bool,
     /// It was started by a client: it leaves the client's session
     #[arg(long, hide = true)]
     background: bool,
@@ -45,33 +47,32 @@ pub(super) struct ServeSettings {
     /// The data directory; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// The settings; steprail.toml in the data directory by default
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     pub tools: ToolsAt,
-    /// Which names of tools are listed; all are understood
-    #[arg(long, value_name = "NAMES", default_value = "underscore")]
-    tool_names: Names,
-    /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*`
-    #[arg(long, value_name = "[NAME=]TOOL", value_parser = exposed)]
-    expose: Vec<(String, Expose)>,
-    /// The tool that creates missing tools, for steps with `missing_tool: create`
+    /// Serve HTTP at this address, or `off`; port 0 takes any that is free [http.listen]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// `single`, or `users` if everybody signs in with a token [auth.mode]
+    #[arg(long, value_name = "MODE")]
+    auth: Option<String>,
+    /// Which names of tools are listed, `underscore`, `dotted` or `both`; all are understood [mcp.tool_names]
+    #[arg(long, value_name = "NAMES")]
+    tool_names: Option<String>,
+    /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*` [mcp.expose]
+    #[arg(long, value_name = "[NAME=]TOOL")]
+    expose: Vec<String>,
+    /// The tool that creates missing tools, for steps with `missing_tool: create` [mcp.provider]
     #[arg(long, value_name = "TOOL")]
     provider: Option<String>,
-    /// Put gates to the users of MCP clients, whose answers then count: for clients that ask a human
+    /// Put gates to the users of MCP clients, whose answers then count: for clients that ask a human [mcp.ask_clients]
     #[arg(long)]
     ask_clients: bool,
-    /// What a commit survives
-    #[arg(long, default_value = "full")]
-    durability: Reach,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Names {
-    /// `workflow_start`
-    Underscore,
-    /// `workflows.run`, where there is such a name
-    Dotted,
-    /// Both
-    Both,
+    /// What a commit survives: `full` or `process` [store.durability]
+    #[arg(long, value_name = "REACH")]
+    durability: Option<String>,
 }
 
 impl ServeSettings {
@@ -79,30 +80,57 @@ impl ServeSettings {
         Home::find(self.data.clone()).map_err(Stop::usage)
     }
 
+    /// What the command line says, by the keys of the settings.
+    fn flags(&self) -> Vec<(&'static str, String)> {
+        let expose = (!self.expose.is_empty()).then(|| self.expose.join(","));
+        let asks = self.ask_clients.then(|| "true".to_owned());
+        let flags = [
+            ("http.listen", self.listen.clone()),
+            ("auth.mode", self.auth.clone()),
+            ("mcp.tool_names", self.tool_names.clone()),
+            ("mcp.expose", expose),
+            ("mcp.provider", self.provider.clone()),
+            ("mcp.ask_clients", asks),
+            ("store.durability", self.durability.clone()),
+        ];
+        flags.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
     /// The same on the command line of a daemon.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let text = |path: &Path| absolute(path).display().to_string();
         if let Some((option, file)) = self.tools.argument() {
-            let file =
-                std::path::absolute(file).map_or_else(|_| file.to_owned(), |path| path.display().to_string());
-            arguments.extend([option.to_owned(), file]);
+            arguments.extend([option.to_owned(), text(Path::new(file))]);
         }
-        for (written, _) in &self.expose {
-            arguments.extend(["--expose".to_owned(), written.clone()]);
+        if let Some(config) = &self.config {
+            arguments.extend(["--config".to_owned(), text(config)]);
         }
-        if let Some(provider) = &self.provider {
-            arguments.extend(["--provider".to_owned(), provider.clone()]);
+        for exposed in &self.expose {
+            arguments.extend(["--expose".to_owned(), exposed.clone()]);
+        }
+        let others = [
+            ("--listen", &self.listen),
+            ("--auth", &self.auth),
+            ("--tool-names", &self.tool_names),
+            ("--provider", &self.provider),
+            ("--durability", &self.durability),
+        ];
+        for (option, value) in others {
+            arguments.extend(value.iter().flat_map(|value| [option.to_owned(), value.clone()]));
         }
         if self.ask_clients {
             arguments.push("--ask-clients".to_owned());
         }
-        let word =
-            |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
-        let names = word(self.tool_names.to_possible_value());
-        arguments.extend(names.into_iter().flat_map(|names| ["--tool-names".to_owned(), names]));
-        let durability = word(self.durability.to_possible_value());
-        arguments.extend(durability.into_iter().flat_map(|word| ["--durability".to_owned(), word]));
         arguments
+    }
+
+    /// The settings from every source. Logs go where they say from now on.
+    pub(super) fn config(&self, home: &Home) -> Result<Config, Stop> {
+        let config = Config::load(home, self.config.as_deref(), config::environment(), &self.flags())?;
+        observe::logs(config.log.format, &config.log.level).map_err(Stop::usage)?;
+        Ok(config)
     }
 
     /// Takes the database and starts the engine; in between, `ready` may open what clients come through. What the user
@@ -110,21 +138,14 @@ impl ServeSettings {
     pub(super) async fn open<T>(
         &self,
         home: &Home,
+        config: &Config,
+        tools: Named,
         stop: &CancellationToken,
         ready: impl FnOnce() -> Result<T, Stop>,
     ) -> Result<(Daemon, T), Stop> {
-        // What nobody waits for an answer to is said where a daemon's words are kept.
-        let said = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
-        let _ = said.with_max_level(tracing::Level::WARN).without_time().try_init();
-        home.create().map_err(Stop::usage)?;
-        let named = self.tools.read(Some(home))?;
-        let durability = match self.durability {
-            Reach::Full => Durability::Full,
-            Reach::Process => Durability::Process,
-        };
-        let store = SqliteStore::open(home.database(), &Options { durability, ..Options::default() })?;
+        let store = Daemon::store(home, config)?;
         let ready = ready()?;
-        let tools = named.open(&home.database(), self.provider.as_deref()).map_err(Stop::usage)?;
+        let tools = tools.open(&home.database(), config.mcp.provider.as_deref()).map_err(Stop::usage)?;
         // What is known about tools decides what becomes of calls that the last daemon left.
         let warnings = tools.connect().await;
         let mut err = anstream::stderr();
@@ -134,33 +155,7 @@ impl ServeSettings {
         let owner = home.owner(&session::user());
         let owner =
             owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
-        let owner = Principal { alone: true, ..Principal::user(owner) };
-        let none = || StoreError::Other("the database cannot be read".to_owned());
-        let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
-        let engine =
-            Engine::builder().store(store).tools(tools.clone()).authorizer(known.access.clone()).spawn()?;
-        let tool_names = match self.tool_names {
-            Names::Underscore => ToolNames::Underscore,
-            Names::Dotted => ToolNames::Dotted,
-            Names::Both => ToolNames::Both,
-        };
-        let expose = self.expose.iter().map(|(_, exposed)| exposed.clone()).collect();
-        let settings = Settings { tool_names, expose, ask_clients: self.ask_clients };
-        let server = Server::new(engine.clone(), tools.gateway(), settings);
-        let app = App::new(Parts {
-            accounts: known.with(engine.clone(), Lasting { idle: DAY_MS / 2, most: 7 * DAY_MS }),
-            gateway: tools.gateway(),
-            tools: tools.clone(),
-            hub: Hub::spawn(engine.clone(), stop.clone()),
-            doors: Doors::default(),
-            oidc: None,
-            metrics: None,
-            url: OnceLock::new(),
-            body_bytes: 10 * 1024 * 1024,
-            defining: Mutex::default(),
-            engine: engine.clone(),
-        });
-        Ok((Daemon { engine, tools, server, app }, ready))
+        Ok((Daemon::open(store, tools, owner, config, stop).await?, ready))
     }
 }
 
@@ -170,38 +165,67 @@ impl Serve {
             // Whoever ends the client's session does not end this one. It may lead one already.
             let _ = rustix::process::setsid();
         }
-        session::block_on(self.serve())
+        session::block_on(async {
+            let (home, _temporary) = self.place()?;
+            self.serve(&home).await
+        })
     }
 
-    async fn serve(&self) -> Result<ExitCode, Stop> {
-        if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
-            let message =
-                format!("{address} can be reached from other machines, and nobody would have to sign in");
-            return Err(Stop::usage(message).hint("listen on 127.0.0.1"));
+    /// The data directory. That of a demo is deleted at the end.
+    fn place(&self) -> Result<(Home, Option<TempDir>), Stop> {
+        if !self.demo || self.settings.data.is_some() {
+            return Ok((self.settings.home()?, None));
         }
-        let home = self.settings.home()?;
+        let folder = tempfile::Builder::new().prefix("steprail-demo-").tempdir();
+        let folder =
+            folder.map_err(|error| Stop::usage(format!("cannot create a temporary directory: {error}")))?;
+        Ok((Home::find(Some(folder.path().to_owned())).map_err(Stop::usage)?, Some(folder)))
+    }
+
+    async fn serve(&self, home: &Home) -> Result<ExitCode, Stop> {
+        let config = self.settings.config(home)?;
         let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
         let stop = CancellationToken::new();
-        let (daemon, pipes) =
-            self.settings.open(&home, &stop, || self.announce(&home).map_err(cannot)).await?;
+        home.create().map_err(Stop::usage)?;
+        let tools = if self.demo {
+            demo::tools().map_err(Stop::usage)?
+        } else {
+            self.settings.tools.read(Some(home))?
+        };
+        let announce = || self.announce(home).map_err(cannot);
+        let (daemon, pipes) = self.settings.open(home, &config, tools, &stop, announce).await?;
         daemon.serve_pipes(pipes, &stop);
         let mut out = anstream::stdout();
         writeln!(out, "data {}", home.path().display())?;
-        if let Some(address) = self.listen {
-            let url = daemon.open_port(address, false, &stop).await.map_err(cannot)?;
-            writeln!(out, "mcp {url}/mcp")?;
+        if let Listen::At(address) = config.http.listen {
+            let is_wish = matches!(config.place("http.listen"), Place::Default);
+            let url = daemon.open_port(address, is_wish, &stop).await.map_err(cannot)?;
+            writeln!(out, "api  {url}/api\nmcp  {url}/mcp")?;
+        }
+        if self.demo {
+            self.show(&daemon, home, &mut out).await?;
         }
         writeln!(out, "ready")?;
         out.flush()?;
-        wait_for_end().await?;
-        stop.cancel();
-        if let left @ 1.. = daemon.close().await {
-            writeln!(
-                anstream::stderr(),
-                "{left} calls were still in flight; the next start deals with them"
-            )?;
+        daemon.observe(&config, &stop)?;
+        if let Some(keep) = config.store.keep {
+            purge(&daemon, keep, &stop);
         }
-        Ok(ExitCode::SUCCESS)
+        wait_for_end().await?;
+        end(daemon, &stop).await
+    }
+
+    /// Begins the demo, and says what to look at.
+    async fn show(&self, daemon: &Daemon, home: &Home, out: &mut impl Write) -> Result<(), Stop> {
+        let user = daemon.engine.as_user(daemon.client());
+        demo::begin(&user).await?;
+        if let Ok(link) = sign_in::link(&daemon.app) {
+            writeln!(out, "page {link}")?;
+        }
+        let data = home.path().display();
+        writeln!(out, "\nin another terminal:\n  export STEPRAIL_DATA={data}")?;
+        writeln!(out, "  steprail runs\n  steprail approvals\n  steprail events --follow\n")?;
+        Ok(())
     }
 
     /// Lets clients come, and leaves word of who serves and how.
@@ -210,6 +234,33 @@ impl Serve {
         std::fs::write(home.settings(), serde_json::to_string(&self.settings.arguments())?)?;
         Pipes::open(home)
     }
+}
+
+/// Deletes runs that ended long ago, from time to time.
+fn purge(daemon: &Daemon, keep: Duration, stop: &CancellationToken) {
+    let engine = daemon.engine.clone();
+    let purging = async move {
+        loop {
+            match engine.purge(keep).await {
+                Ok(0) => {}
+                Ok(runs) => tracing::info!(runs, "runs that ended long ago were deleted"),
+                Err(error) => tracing::warn!(%error, "runs that ended long ago could not be deleted"),
+            }
+            tokio::time::sleep(PURGE).await;
+        }
+    };
+    tokio::spawn(stop.clone().run_until_cancelled_owned(purging));
+}
+
+/// Stops: nothing new begins, calls in flight may end, nothing is lost.
+async fn end(daemon: Daemon, stop: &CancellationToken) -> Result<ExitCode, Stop> {
+    tracing::info!("stopping");
+    stop.cancel();
+    if let left @ 1.. = daemon.close().await {
+        let calls = if left == 1 { "call was" } else { "calls were" };
+        writeln!(anstream::stderr(), "{left} {calls} still in flight; the next start deals with them")?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Waits until somebody wants the process to end.
@@ -222,9 +273,4 @@ async fn wait_for_end() -> Result<(), Stop> {
         _ = terminate.recv() => {}
     }
     Ok(())
-}
-
-/// A pattern, as it is written and as it is meant.
-fn exposed(text: &str) -> Result<(String, Expose), String> {
-    text.parse().map(|exposed| (text.to_owned(), exposed))
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use steprail_engine::{Durability, Limits, SHUTDOWN_MS};
+use steprail_engine::{Durability, Limits};
 use steprail_mcp::ToolNames;
 
 use super::declare::{Key, Section, settings};
@@ -69,7 +69,7 @@ settings! {
         /// Calls of tools in flight at once.
         calls: NonZeroU32 = NonZeroU32::new(Limits::default().calls).unwrap_or(NonZeroU32::MIN);
         /// How long calls in flight may take to end when it stops.
-        shutdown: Duration = Duration::from_millis(SHUTDOWN_MS);
+        shutdown: Duration = Limits::default().shutdown;
     }
     /// What it says about itself.
     log: Log {

@@ -23,7 +23,7 @@ pub(crate) use problem::{Place, Problem};
 /// What names of environment variables begin with.
 const PREFIX: &str = "STEPRAIL_";
 /// Variables that are no settings: they say where the settings are.
-const OTHER_VARIABLES: &[&str] = &["STEPRAIL_DATA", "STEPRAIL_CONFIG"];
+const OTHER_VARIABLES: &[&str] = &["STEPRAIL_DATA", "STEPRAIL_CONFIG", "STEPRAIL_SERVER", "STEPRAIL_TOKEN"];
 /// The file in the data directory.
 const FILE: &str = "steprail.toml";
 

@@ -2,6 +2,7 @@
 
 mod bridge;
 mod home;
+mod open;
 mod pipes;
 
 use std::net::SocketAddr;

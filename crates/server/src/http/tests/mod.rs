@@ -61,8 +61,7 @@ impl House {
     pub(super) async fn with(doors: Doors) -> Self {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let folder = tempfile::tempdir().expect("a folder");
-        let store =
-            SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
+        let store = SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
         let owner = Principal { alone: !doors.sign_in, ..Principal::user("owner") };
         let known = Known::read(&store.readers().expect("readers"), owner).expect("accounts");
         let script = Script::read(&Source::new("tools", TOOLS)).expect("a script");

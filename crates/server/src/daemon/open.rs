@@ -1,0 +1,105 @@
+//! How a daemon is put together: accounts before the engine, so that nobody's runs go on without their rights.
+
+use std::sync::OnceLock;
+
+use steprail_core::run::Millis;
+use steprail_engine::{Engine, Error, Limits, Options, Principal, SqliteStore};
+use steprail_mcp::{Server, Settings};
+use steprail_store::StoreError;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::{Daemon, Home};
+use crate::accounts::oidc::{Oidc, OidcSettings};
+use crate::accounts::{Known, Lasting};
+use crate::config::Config;
+use crate::config::types::{AuthMode, Location};
+use crate::http::stream::Hub;
+use crate::http::{App, Doors, Parts};
+use crate::observe::Metrics;
+use crate::tools::Tools;
+
+impl Daemon {
+    /// Takes the database.
+    pub(crate) fn store(home: &Home, config: &Config) -> Result<SqliteStore, StoreError> {
+        let options = Options { durability: config.store.durability, ..Options::default() };
+        SqliteStore::open(home.database(), &options)
+    }
+
+    /// A daemon on a database, for the owner of its directory.
+    pub(crate) async fn open(
+        store: SqliteStore,
+        tools: Tools,
+        owner: String,
+        config: &Config,
+        stop: &CancellationToken,
+    ) -> Result<Self, Error> {
+        let sign_in = config.auth.mode == AuthMode::Users;
+        let owner = Principal { alone: !sign_in, ..Principal::user(owner) };
+        let none = || StoreError::Other("the database cannot be read".to_owned());
+        let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
+        // Before the engine, which counts from its beginning.
+        let metrics = Metrics::install().map_err(Error::BadInput)?;
+        let limits = Limits {
+            calls: config.engine.calls.get(),
+            shutdown: config.engine.shutdown,
+            ..Limits::default()
+        };
+        let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits);
+        let engine = builder.authorizer(known.access.clone()).spawn()?;
+        let settings = Settings {
+            tool_names: config.mcp.tool_names,
+            expose: config.mcp.expose.iter().map(|exposed| exposed.expose.clone()).collect(),
+            ask_clients: config.mcp.ask_clients,
+        };
+        let server = Server::new(engine.clone(), tools.gateway(), settings);
+        let app = App::new(Parts {
+            accounts: known.with(engine.clone(), lasting(config)),
+            gateway: tools.gateway(),
+            tools: tools.clone(),
+            hub: Hub::spawn(engine.clone(), stop.clone()),
+            doors: doors(config, sign_in),
+            oidc: provider(config).await?,
+            metrics: Some(metrics),
+            url: OnceLock::new(),
+            body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
+            defining: Mutex::default(),
+            engine: engine.clone(),
+        });
+        Ok(Self { engine, tools, server, app })
+    }
+}
+
+fn lasting(config: &Config) -> Lasting {
+    let millis = |time: std::time::Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
+    Lasting { idle: millis(config.auth.session_idle), most: millis(config.auth.session_max) }
+}
+
+fn doors(config: &Config, sign_in: bool) -> Doors {
+    let hosts = config.http.hosts.iter().map(ToString::to_string).collect();
+    let origins = config.http.origins.iter().map(ToString::to_string).collect();
+    Doors { sign_in, hosts, origins }
+}
+
+/// The identity provider whose tokens are taken, if there is one.
+async fn provider(config: &Config) -> Result<Option<Oidc>, Error> {
+    let auth = &config.auth;
+    let (Some(issuer), Some(audience), Some(jwks)) =
+        (&auth.oidc_issuer, &auth.oidc_audience, &auth.oidc_jwks)
+    else {
+        return Ok(None);
+    };
+    let jwks = match jwks {
+        Location::File(path) => path.display().to_string(),
+        Location::Web(url) => url.to_string(),
+    };
+    let settings = OidcSettings {
+        issuer: issuer.clone(),
+        audience: audience.clone(),
+        jwks,
+        user_claim: auth.oidc_user_claim.clone(),
+        groups_claim: auth.oidc_groups_claim.clone(),
+    };
+    let opened = Oidc::open(settings, || jiff::Timestamp::now().as_second()).await;
+    opened.map(Some).map_err(|problem| Error::BadInput(format!("the identity provider: {problem}")))
+}
