@@ -36,11 +36,13 @@ impl Sim {
             5 => Intervention::Skip { path },
             6 => Intervention::SupplyResult { path, output: Payload::new(json!("by hand")) },
             7 => Intervention::SetArguments { path, args: json!({ "edited": self.rng.u8(..) }) },
-            _ => Intervention::SetValue(Edit {
-                id: self.some_step_id(run),
-                value: json!({ "text": "set", "count": 7 }),
-            }),
+            _ => self.other_value(run),
         }
+    }
+
+    fn other_value(&mut self, run: RunId) -> Intervention {
+        let value = json!({ "text": "set", "count": 7 });
+        Intervention::SetValue(Edit { id: self.some_step_id(run), value })
     }
 
     /// What a step waits for, or something like it.
@@ -49,6 +51,11 @@ impl Sim {
             Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
                 self.decide_on_something_else(run, path);
                 None
+            }
+            // What the arguments are made of changes after somebody saw them.
+            Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
+                let intervention = self.other_value(run);
+                Some(Action::Intervene { run, intervention, by })
             }
             Phase::Gate { .. } => {
                 let approved = self.rng.u8(0..4) != 0;
