@@ -1,6 +1,6 @@
 //! `steprail approve` and `steprail deny`: a human's decision, from the terminal.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use steprail_mcp::Client;
 
 use super::progress::harmless;
-use super::session;
 use super::stop::Stop;
+use super::{ask, session};
 use crate::daemon::{self, Home};
 
 /// Which gate, and why.
@@ -90,15 +90,8 @@ impl Decide {
 
 /// Asks at a terminal; elsewhere, whoever wrote the command means it.
 fn is_meant(approved: bool) -> Result<bool, Stop> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return Ok(true);
-    }
     let word = if approved { "Approve" } else { "Deny" };
-    write!(anstream::stderr(), "{word}? [y/N] ")?;
-    let mut said = String::new();
-    stdin.lock().read_line(&mut said)?;
-    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
+    Ok(ask::yes_or_no(&format!("{word}?"))?.unwrap_or(true))
 }
 
 fn object(value: Value) -> Map<String, Value> {

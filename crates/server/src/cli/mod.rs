@@ -1,19 +1,27 @@
 //! The command line: one file per verb.
 
+mod ask;
 mod check;
+mod clients;
+mod completions;
 mod connect;
 mod database;
 mod decide;
+mod found;
 mod graph;
+mod init;
 mod input;
+mod man;
 mod mcp;
 mod progress;
 mod purge;
 mod record;
+mod replace;
 mod resume;
 mod run;
 mod schema;
 mod serve;
+mod server_list;
 mod session;
 mod stop;
 mod tools_at;
@@ -22,7 +30,7 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) use exit::IN_USE;
 use stop::Stop;
@@ -45,11 +53,14 @@ enum Verb {
     Purge(purge::Purge),
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
+    Init(init::Init),
     Connect(connect::Connect),
     /// Say yes at a gate of a run of the daemon
     Approve(decide::Decide),
     /// Say no at a gate of a run of the daemon
     Deny(decide::Decide),
+    Completions(completions::Completions),
+    Man(man::Manual),
 }
 
 impl Cli {
@@ -64,9 +75,12 @@ impl Cli {
             Verb::Purge(purge) => purge.run(),
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
+            Verb::Init(init) => init.run(),
             Verb::Connect(connect) => connect.run(),
             Verb::Approve(approve) => approve.run(true),
             Verb::Deny(deny) => deny.run(false),
+            Verb::Completions(completions) => completions.run(Self::command()).map_err(Stop::from),
+            Verb::Man(manual) => manual.run(Self::command()),
         };
         result.unwrap_or_else(Stop::tell)
     }
