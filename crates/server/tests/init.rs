@@ -39,13 +39,17 @@ const VS_CODE: &str = r#"{ "servers": {
 const BROKEN: &str = r#"{ "mcpServers": { "lost": { "env": { "KEY": "s3cret" "#;
 
 /// A home and a project in it, with files of clients.
-struct Machine(TempDir, PathBuf);
+struct Machine {
+    root: PathBuf,
+    /// Deleted in the end.
+    _folder: TempDir,
+}
 
 impl Machine {
     fn with(files: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let machine = Self(folder, root);
+        let machine = Self { root, _folder: folder };
         fs::create_dir_all(machine.path("home/project")).unwrap();
         for (name, text) in files {
             let file = machine.path(name);
@@ -67,7 +71,7 @@ impl Machine {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.1.join(name)
+        self.root.join(name)
     }
 
     fn servers(&self) -> PathBuf {
@@ -88,7 +92,7 @@ impl Machine {
         let (out, err) = (text(output.stdout), text(output.stderr));
         assert!(!out.contains("s3cret") && !err.contains("s3cret"), "{err}{out}");
         let told = format!("{err}--- stdout\n{out}--- exit {}\n", output.status.code().unwrap());
-        told.replace(&self.1.display().to_string(), "[root]")
+        told.replace(&self.root.display().to_string(), "[root]")
     }
 
     /// The same at a terminal, where somebody types.
@@ -99,14 +103,15 @@ impl Machine {
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let stdin = File::options().read(true).write(true).open(name).unwrap();
-        terminal.write_all(typed.as_bytes()).unwrap();
+        // The last character ends the input: a question too many is answered with nothing.
+        write!(terminal, "{typed}\x04").unwrap();
         self.run_with(arguments, stdin.into()).replace("[y/N] ", "[y/N]\n")
     }
 
     /// Every file with its text.
     fn files(&self) -> BTreeMap<PathBuf, String> {
         let mut files = BTreeMap::new();
-        let mut folders = vec![self.1.clone()];
+        let mut folders = vec![self.root.clone()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
                 if entry.is_dir() {
@@ -120,7 +125,7 @@ impl Machine {
     }
 
     fn text(&self, file: &Path) -> String {
-        fs::read_to_string(file).unwrap().replace(&self.1.display().to_string(), "[root]")
+        fs::read_to_string(file).unwrap().replace(&self.root.display().to_string(), "[root]")
     }
 }
 
@@ -242,7 +247,6 @@ fn shells_complete_the_verbs() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = machine.run(&format!("completions {shell}"));
         assert!(script.contains("approve") && script.contains("dry-run"), "{shell}: {script}");
-        assert!(!script.contains("background"), "{shell} offers what nobody should type");
         assert!(script.ends_with("--- exit 0\n"));
     }
 }
@@ -254,13 +258,8 @@ fn the_manual_has_a_page_for_each_verb() {
     let beginning: Vec<&str> = page.lines().take(14).collect();
     insta::assert_snapshot!("manual", beginning.join("\n"));
     machine.run("man --dir pages/here");
-    let mut pages: Vec<String> = machine
-        .files()
-        .into_keys()
-        .map(|file| file.file_name().unwrap().to_str().unwrap().to_owned())
-        .collect();
-    pages.sort();
-    insta::assert_snapshot!("pages", pages.join("\n"));
+    let written = |page: &str| machine.path("home/project/pages/here").join(page).is_file();
+    assert!(written("steprail.1") && written("steprail-init.1") && !written("steprail-help.1"));
     let page = machine.text(&machine.path("home/project/pages/here/steprail-check.1"));
     assert!(page.contains("Check definitions and show every problem"), "{page}");
     fs::write(machine.path("home/project/file"), "").unwrap();

@@ -163,10 +163,16 @@ impl Init {
         list: &mut ServerList,
         found: &[(Found, Standing)],
     ) -> Result<(usize, bool), Stop> {
-        let mut count = found.iter().filter(|(_, standing)| *standing == Standing::New).count();
+        let mut settled = Vec::new();
         for (server, _) in found.iter().filter(|(_, standing)| *standing == Standing::Differs) {
-            count += usize::from(self.settle(list, server)?);
+            // Several clients may have the same: one answer counts for all.
+            let meant = (&server.name, &server.written);
+            if !settled.contains(&meant) {
+                settled.push(meant);
+                self.settle(list, server)?;
+            }
         }
+        let count = list.added();
         let file = list.file().display().to_string();
         let servers = if count == 1 { "1 server".to_owned() } else { format!("{count} servers") };
         if count == 0 {
@@ -191,19 +197,15 @@ impl Init {
     }
 
     /// Two servers of one name: the one that is there stays, unless a human says otherwise.
-    fn settle(&self, list: &mut ServerList, server: &Found) -> Result<bool, Stop> {
-        if list.has(server) {
-            return Ok(false);
-        }
+    fn settle(&self, list: &mut ServerList, server: &Found) -> Result<(), Stop> {
         let (name, client) = (harmless(&server.name), server.client.title());
         let differs = format!("`{name}` of {client} differs from the one in servers.json");
-        let taken = !self.yes && self.agrees(&format!("{differs}. Take it instead?"))? == Some(true);
-        if taken {
+        if !self.yes && self.agrees(&format!("{differs}. Take it instead?"))? == Some(true) {
             list.take(server);
         } else {
             self.say(&format!("{differs}, which stays"))?;
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Puts Steprail into a client's file, if the user agrees; says whether somebody was asked if there was a need.
@@ -262,7 +264,13 @@ impl Init {
             "  steprail serve{data}   runs the daemon; one that runs reads servers.json at its next start"
         ))?;
         let file = list.file().display();
-        self.say(&format!("  steprail check FILE --servers {file}   compares a definition with the tools"))
+        if list.file().is_file() {
+            self.say(&format!(
+                "  steprail check FILE --servers {file}   compares a definition with the tools"
+            ))
+        } else {
+            self.say(&format!("  put servers into {file}, as a client does: {{ \"mcpServers\": {{ … }} }}"))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `servers.json` of a data directory: what is there, what is added, and how it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ pub(super) struct ServerList {
     servers: Map<String, Value>,
     /// What clients write where a server of this list is meant.
     known: BTreeMap<String, Value>,
+    /// What was not in the file.
+    added: BTreeSet<String>,
 }
 
 /// How a server that was found stands to the list.
@@ -59,7 +61,7 @@ impl ServerList {
             Some(Value::Object(servers)) => servers,
             Some(_) => return Err(told(format!("`{key}` is not a map"))),
         };
-        Ok(Self { file, before, others, key, servers, known: BTreeMap::new() })
+        Ok(Self { file, before, others, key, servers, known: BTreeMap::new(), added: BTreeSet::new() })
     }
 
     /// Takes a server up if nothing is in its way; says how it stands.
@@ -83,7 +85,7 @@ impl ServerList {
     }
 
     /// Whether it is in the list, in the words of this client or of one before.
-    pub(super) fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &Found) -> bool {
         self.servers.get(&found.name) == Some(&found.entry)
             || self.known.get(&found.name) == Some(&found.written)
     }
@@ -92,6 +94,12 @@ impl ServerList {
     pub(super) fn take(&mut self, found: &Found) {
         self.servers.insert(found.name.clone(), found.entry.clone());
         self.known.insert(found.name.clone(), found.written.clone());
+        self.added.insert(found.name.clone());
+    }
+
+    /// How many servers are not in the file yet.
+    pub(super) fn added(&self) -> usize {
+        self.added.len()
     }
 
     /// What would keep Steprail from reading it: something that was there before.
