@@ -39,6 +39,7 @@ impl Connect {
         let entry = entry(self.data.as_deref())?;
         let mut out = anstream::stdout().lock();
         if !self.write {
+            let under = |inside, key: &String| json!({ key.as_str(): inside });
             writeln!(out, "{:#}", place.keys.iter().rfold(json!({ "steprail": entry }), under))?;
             out.flush()?;
             writeln!(anstream::stderr(), "put this into {}, or use --write", place.file.display())?;
@@ -50,10 +51,6 @@ impl Connect {
         writeln!(out, "steprail was {how} {}", connection.file.display())?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn under(inside: Value, key: &String) -> Value {
-    json!({ key.as_str(): inside })
 }
 
 /// Where a client is told.

@@ -70,7 +70,7 @@ impl Search {
         let servers = match place.read() {
             Ok(None) => return,
             Ok(Some(servers)) => servers,
-            Err(problem) => return self.warn(format!("{}: {problem}", place.file.display())),
+            Err(problem) => return self.warn(&format!("{}: {problem}", place.file.display())),
         };
         let file = (client, place.file.clone());
         if !self.files.contains(&file) {
@@ -96,7 +96,7 @@ impl Search {
             Err(problem) => Some(problem),
             Ok(read) if read.servers.is_empty() => Some("it is disabled there".to_owned()),
             Ok(read) => {
-                read.warnings.iter().for_each(|said| self.warn(format!("{}: {said}", file.display())));
+                read.warnings.iter().for_each(|said| self.warn(&format!("{}: {said}", file.display())));
                 None
             }
         }
@@ -110,8 +110,8 @@ impl Search {
     }
 
     /// Says something once.
-    pub(super) fn warn(&mut self, warning: String) {
-        let warning = harmless(&warning);
+    pub(super) fn warn(&mut self, warning: &str) {
+        let warning = harmless(warning);
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }

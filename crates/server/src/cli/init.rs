@@ -91,7 +91,7 @@ impl Init {
         let found = std::mem::take(&mut search.servers);
         let standings: Vec<Standing> = found.iter().map(|server| list.offer(server)).collect();
         if let Some(problem) = list.problem() {
-            search.warn(problem);
+            search.warn(&problem);
         }
         for warning in &search.warnings {
             writeln!(anstream::stderr(), "warning: {warning}")?;
@@ -215,7 +215,7 @@ impl Init {
             connect::place(client).and_then(|place| Connection::prepare(place, entry(self.data.as_deref())?));
         let connection = match prepared {
             Ok(connection) => connection,
-            Err(stop) => return self.cannot_connect(client, stop, search),
+            Err(stop) => return cannot_connect(client, stop, search),
         };
         let file = connection.file.display();
         if connection.is_there() {
@@ -236,22 +236,10 @@ impl Init {
             }
         }
         if let Err(stop) = connection.write() {
-            return self.cannot_connect(client, stop, search);
+            return cannot_connect(client, stop, search);
         }
         self.say(&format!("connected {title}, in {file}"))?;
         Ok((Link::Connected, true))
-    }
-
-    /// One client that cannot be connected keeps no other from it.
-    fn cannot_connect(&self, client: Client, stop: Stop, search: &mut Search) -> Result<(Link, bool), Stop> {
-        let Stop::Told { message, hint, .. } = stop else { return Err(stop) };
-        let warning = format!("{} is not connected: {message}", client.title());
-        writeln!(anstream::stderr(), "warning: {}", harmless(&warning))?;
-        if let Some(hint) = hint {
-            writeln!(anstream::stderr(), "hint: {hint}")?;
-        }
-        search.warn(warning);
-        Ok((Link::Failed, true))
     }
 
     fn say_what_next(&self, list: &ServerList, unasked: bool) -> io::Result<()> {
@@ -272,6 +260,18 @@ impl Init {
             self.say(&format!("  put servers into {file}, as a client does: {{ \"mcpServers\": {{ … }} }}"))
         }
     }
+}
+
+/// One client that cannot be connected keeps no other from it.
+fn cannot_connect(client: Client, stop: Stop, search: &mut Search) -> Result<(Link, bool), Stop> {
+    let Stop::Told { message, hint, .. } = stop else { return Err(stop) };
+    let warning = format!("{} is not connected: {message}", client.title());
+    writeln!(anstream::stderr(), "warning: {}", harmless(&warning))?;
+    if let Some(hint) = hint {
+        writeln!(anstream::stderr(), "hint: {hint}")?;
+    }
+    search.warn(&warning);
+    Ok((Link::Failed, true))
 }
 
 impl Standing {
