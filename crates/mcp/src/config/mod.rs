@@ -112,18 +112,30 @@ struct Written {
 const FOR_CLIENTS: &[&str] =
     &["trust", "autoApprove", "alwaysAllow", "description", "icon", "gallery", "dev", "protocolEra", "tools"];
 
+/// The keys that servers stand under, in the order in which they are looked for.
+pub const KEYS: [&str; 2] = ["mcpServers", "servers"];
+
+/// A config file as it is: JSON, with comments and trailing commas if need be.
+pub fn json(text: &str) -> Result<Value, String> {
+    let options = jsonc_parser::ParseOptions::default();
+    jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| error.to_string())
+}
+
 impl Servers {
     /// Reads a config file: JSON, with comments and trailing commas if need be.
     pub fn read(text: &str) -> Result<Self, String> {
-        let options = jsonc_parser::ParseOptions::default();
-        let value: Value =
-            jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| error.to_string())?;
-        let named = ["mcpServers", "servers"].into_iter().find_map(|key| value.get(key));
+        let value = json(text)?;
+        let named = KEYS.into_iter().find_map(|key| value.get(key));
         let Some(Value::Object(entries)) = named else {
             return Err(
                 "there is neither `mcpServers` nor `servers` in it, a map from names to servers".to_owned()
             );
         };
+        Self::of(entries)
+    }
+
+    /// Reads servers by their names.
+    pub fn of(entries: &Map<String, Value>) -> Result<Self, String> {
         let mut found = Self::default();
         for (name, entry) in entries {
             match found.entry(name, entry) {
@@ -136,7 +148,7 @@ impl Servers {
     }
 
     fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
-        let written = Written::deserialize(entry).map_err(|error| error.to_string())?;
+        let written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
         if written.disabled || written.enabled == Some(false) {
             return Ok(None);
         }
@@ -173,6 +185,15 @@ fn road(written: Written) -> Result<Road, String> {
             Err(format!("`{kind}` is no transport; `stdio` and `http` are"))
         }
         _ => Err("give it a `command`, or a `url`".to_owned()),
+    }
+}
+
+/// What is wrong with an entry, without what is in it: that may be a secret, and messages end up in logs.
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(", expected ") {
+        Some((_, expected)) => format!("one of its keys has a value of another type; expected {expected}"),
+        None => text,
     }
 }
 
@@ -223,5 +244,11 @@ mod tests {
             refused(r#"{ "mcpServers": { "a": { "type": "pigeon", "url": "x" } } }"#).contains("`pigeon`")
         );
         assert!(!refused("{ \"mcpServers\": ").is_empty());
+        assert_eq!(
+            refused(
+                r#"{ "mcpServers": { "a": { "command": "x", "env": "TOKEN=s3cret, expected by nobody" } } }"#
+            ),
+            "the server `a`: one of its keys has a value of another type; expected a map"
+        );
     }
 }

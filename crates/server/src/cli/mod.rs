@@ -3,6 +3,10 @@
 mod approvals;
 mod check;
 mod config;
+mod ask;
+mod check;
+mod clients;
+mod completions;
 mod connect;
 mod control;
 mod database;
@@ -10,19 +14,24 @@ mod decide;
 mod define;
 mod events;
 mod follow;
+mod found;
 mod graph;
+mod init;
 mod input;
+mod man;
 mod mcp;
 mod open;
 mod progress;
 mod purge;
 mod record;
+mod replace;
 mod resume;
 mod run;
 mod runs;
 mod schedule;
 mod schema;
 mod serve;
+mod server_list;
 mod session;
 mod show;
 mod show_as;
@@ -37,7 +46,7 @@ mod waiting;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) use exit::IN_USE;
 use stop::Stop;
@@ -60,6 +69,7 @@ enum Verb {
     Purge(purge::Purge),
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
+    Init(init::Init),
     Connect(connect::Connect),
     Define(define::Define),
     Runs(runs::Runs),
@@ -83,6 +93,8 @@ enum Verb {
     Group(user::Group),
     Token(token::Token),
     Open(open::Open),
+    Completions(completions::Completions),
+    Man(man::Manual),
 }
 
 impl Cli {
@@ -97,6 +109,7 @@ impl Cli {
             Verb::Purge(purge) => purge.run(),
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
+            Verb::Init(init) => init.run(),
             Verb::Connect(connect) => connect.run(),
             Verb::Define(define) => define.run(),
             Verb::Runs(runs) => runs.run(),
@@ -117,6 +130,8 @@ impl Cli {
             Verb::Group(group) => group.run(),
             Verb::Token(token) => token.run(),
             Verb::Open(open) => open.run(),
+            Verb::Completions(completions) => completions.run(Self::command()).map_err(Stop::from),
+            Verb::Man(manual) => manual.run(Self::command()),
         };
         result.unwrap_or_else(Stop::tell)
     }

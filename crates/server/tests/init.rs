@@ -1,0 +1,267 @@
+//! `steprail init` on a machine with the files of several MCP clients: what is shown, what is written, what is left alone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use steprail_mcp::config::Servers;
+use tempfile::TempDir;
+
+const CLAUDE_CODE: &str = r#"{ "numStartups": 7,
+  "mcpServers": { "git": { "type": "stdio", "command": "mcp-server-git", "args": ["--key", "s3cret"], "env": {} } },
+  "projects": {
+    "[project]": { "mcpServers": { "local": { "command": "./serve" } } },
+    "/elsewhere": { "mcpServers": { "other": { "command": "other" } } } } }"#;
+
+const CLAUDE_DESKTOP: &str = r#"{ "mcpServers": {
+  "github": { "command": "npx", "args": ["-y", "@scope/server-github"], "env": { "GITHUB_TOKEN": "s3cret" } },
+  "steprail-of-mine": { "command": "/opt/bin/steprail", "args": ["mcp"] } } }"#;
+
+const CURSOR: &str = r#"{
+  // Mine, with s3cret things.
+  "mcpServers": {
+    "crm": { "url": "https://ann:s3cret@crm.example/s/s3cret/mcp?key=s3cret", "headers": { "Authorization": "Bearer s3cret" }, },
+    "old": { "type": "sse", "url": "https://old.example/sse" },
+    "odd": { "command": "odd", "env": "TOKEN=s3cret" },
+    "Git": { "command": "another-git" },
+    "off": { "command": "off", "disabled": true },
+  },
+}"#;
+
+const VS_CODE: &str = r#"{ "servers": {
+  "github": { "command": "npx", "args": ["-y", "@scope/server-github"], "env": { "GITHUB_TOKEN": "s3cret" } },
+  "notes": { "command": "node", "args": ["${workspaceFolder}/notes.js"], "envFile": ".env" } } }"#;
+
+const BROKEN: &str = r#"{ "mcpServers": { "lost": { "env": { "KEY": "s3cret" "#;
+
+/// A home and a project in it, with files of clients.
+struct Machine {
+    root: PathBuf,
+    /// Deleted in the end.
+    _folder: TempDir,
+}
+
+impl Machine {
+    fn with(files: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let machine = Self { root, _folder: folder };
+        fs::create_dir_all(machine.path("home/project")).unwrap();
+        for (name, text) in files {
+            let file = machine.path(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            let project = machine.path("home/project").display().to_string();
+            fs::write(file, text.replace("[project]", &project)).unwrap();
+        }
+        machine
+    }
+
+    fn of_many_clients() -> Self {
+        Self::with(&[
+            ("home/.claude.json", CLAUDE_CODE),
+            ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
+            ("home/.cursor/mcp.json", CURSOR),
+            ("home/project/.vscode/mcp.json", VS_CODE),
+            ("home/.gemini/settings.json", BROKEN),
+        ])
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn servers(&self) -> PathBuf {
+        self.path("home/.local/share/steprail/servers.json")
+    }
+
+    fn run(&self, arguments: &str) -> String {
+        self.run_with(arguments, Stdio::null())
+    }
+
+    /// What a call prints, and its exit code. Whatever it prints, there is no secret in it.
+    fn run_with(&self, arguments: &str, stdin: Stdio) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steprail"));
+        command.args(arguments.split_whitespace()).current_dir(self.path("home/project")).stdin(stdin);
+        command.env("HOME", self.path("home")).env_remove("STEPRAIL_DATA").env_remove("XDG_DATA_HOME");
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert!(!out.contains("s3cret") && !err.contains("s3cret"), "{err}{out}");
+        let told = format!("{err}--- stdout\n{out}--- exit {}\n", output.status.code().unwrap());
+        told.replace(&self.root.display().to_string(), "[root]")
+    }
+
+    /// The same at a terminal, where somebody types.
+    fn run_at_terminal(&self, arguments: &str, typed: &str) -> String {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let mut terminal = File::from(openpt(flags).unwrap());
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+        let stdin = File::options().read(true).write(true).open(name).unwrap();
+        // The last character ends the input: a question too many is answered with nothing.
+        write!(terminal, "{typed}\x04").unwrap();
+        self.run_with(arguments, stdin.into()).replace("[y/N] ", "[y/N]\n")
+    }
+
+    /// Every file with its text.
+    fn files(&self) -> BTreeMap<PathBuf, String> {
+        let mut files = BTreeMap::new();
+        let mut folders = vec![self.root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    folders.push(entry);
+                } else {
+                    files.insert(entry.clone(), fs::read_to_string(&entry).unwrap());
+                }
+            }
+        }
+        files
+    }
+
+    fn text(&self, file: &Path) -> String {
+        fs::read_to_string(file).unwrap().replace(&self.root.display().to_string(), "[root]")
+    }
+}
+
+fn mode(file: &Path) -> u32 {
+    fs::metadata(file).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_dry_run_shows_everything_and_writes_nothing() {
+    let machine = Machine::of_many_clients();
+    let before = machine.files();
+    insta::assert_snapshot!(machine.run("init --dry-run"));
+    assert_eq!(machine.run("init --dry-run --yes"), machine.run("init --dry-run"));
+    assert_eq!(machine.run("init"), machine.run("init --dry-run"), "nobody can be asked");
+    assert_eq!(machine.files(), before);
+}
+
+#[test]
+fn yes_writes_what_is_new_and_a_second_time_there_is_nothing_to_do() {
+    let machine = Machine::of_many_clients();
+    insta::assert_snapshot!("yes", machine.run("init --yes"));
+    let servers = machine.servers();
+    insta::assert_snapshot!("servers", machine.text(&servers));
+    assert_eq!(mode(&servers), 0o600);
+    let read = Servers::read(&machine.text(&servers)).expect("servers");
+    assert_eq!(read.servers.keys().collect::<Vec<_>>(), ["crm", "git", "github", "local", "notes"]);
+    assert_eq!(machine.text(&machine.path("home/.cursor/mcp.json")), CURSOR, "its comments are not lost");
+
+    let after = machine.files();
+    insta::assert_snapshot!("yes_again", machine.run("init --yes"));
+    assert_eq!(machine.files(), after);
+}
+
+const OF_MINE: &str =
+    "{ // mine\n  \"servers\": { \"github\": { \"command\": \"my-github\" } }, \"inputs\": [] }";
+
+#[test]
+fn a_server_that_is_there_with_another_content_stays() {
+    let machine = Machine::with(&[
+        ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
+        ("home/project/.vscode/mcp.json", VS_CODE),
+        ("home/.local/share/steprail/servers.json", OF_MINE),
+    ]);
+    insta::assert_snapshot!("clash", machine.run("init --yes"));
+    let servers = machine.servers();
+    insta::assert_snapshot!("servers_after_clash", machine.text(&servers));
+    let copy = servers.with_extension("json.before");
+    assert_eq!((machine.text(&copy).as_str(), mode(&copy), mode(&servers)), (OF_MINE, 0o600, 0o600));
+}
+
+#[test]
+fn at_a_terminal_each_thing_is_asked_about() {
+    let machine = Machine::with(&[
+        ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
+        ("home/project/.vscode/mcp.json", VS_CODE),
+        ("home/.local/share/steprail/servers.json", OF_MINE),
+    ]);
+    let before = machine.files();
+    // Take the other github? Write? Connect Claude Desktop? Connect VS Code?
+    insta::assert_snapshot!("terminal_no", machine.run_at_terminal("init", "n\nn\n\nno\n"));
+    assert_eq!(machine.files(), before);
+    insta::assert_snapshot!("terminal_yes", machine.run_at_terminal("init", "y\ny\nn\nyes\n"));
+    let read = Servers::read(&machine.text(&machine.servers())).expect("servers");
+    assert_eq!(read.servers.len(), 2);
+    assert!(!machine.text(&machine.servers()).contains("my-github"));
+    assert!(machine.text(&machine.path("home/project/.vscode/mcp.json")).contains("\"steprail\""));
+    let desktop = machine.path("home/.config/Claude/claude_desktop_config.json");
+    assert_eq!(machine.text(&desktop), CLAUDE_DESKTOP);
+}
+
+#[test]
+fn one_record_for_programs() {
+    let machine = Machine::with(&[
+        ("home/.cursor/mcp.json", r#"{ "mcpServers": { "steprail": { "command": "x" } } }"#),
+        ("home/project/.vscode/mcp.json", VS_CODE),
+        ("home/.gemini/settings.json", BROKEN),
+    ]);
+    let told = machine.run("init --json --yes --data ../data");
+    let record = told.split_once("--- stdout\n").unwrap().1.split_once("--- exit 0").unwrap().0;
+    let record: serde_json::Value = serde_json::from_str(record).expect("one record");
+    insta::assert_json_snapshot!(record);
+    let entry = machine.text(&machine.path("home/project/.vscode/mcp.json"));
+    assert!(entry.contains("[root]/home/project/../data"), "{entry}");
+    assert_eq!(mode(&machine.path("home/data/servers.json")), 0o600);
+}
+
+#[test]
+fn a_list_that_cannot_be_read_is_left_alone() {
+    let machine = Machine::with(&[
+        ("home/.cursor/mcp.json", "{ \"mcpServers\": { \"a\": { \"command\": \"a\" } } }"),
+        ("home/.local/share/steprail/servers.json", "{ \"mcpServers\": [] }"),
+    ]);
+    let before = machine.files();
+    insta::assert_snapshot!(machine.run("init --yes"));
+    assert_eq!(machine.files(), before);
+}
+
+#[test]
+fn a_machine_without_clients() {
+    insta::assert_snapshot!(Machine::with(&[]).run("init"));
+}
+
+#[test]
+fn the_home_directory_as_a_project_is_read_once() {
+    let machine = Machine::with(&[(
+        "home/project/.cursor/mcp.json",
+        r#"{ "mcpServers": { "a": { "command": "a" } } }"#,
+    )]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steprail"));
+    command.args(["init", "--json"]).env("HOME", machine.path("home/project"));
+    let output = command.current_dir(machine.path("home/project")).output().unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a record");
+    assert_eq!(record["servers"].as_array().map(Vec::len), Some(1), "{record}");
+}
+
+#[test]
+fn shells_complete_the_verbs() {
+    let machine = Machine::with(&[]);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = machine.run(&format!("completions {shell}"));
+        assert!(script.contains("approve") && script.contains("dry-run"), "{shell}: {script}");
+        assert!(script.ends_with("--- exit 0\n"));
+    }
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_verb() {
+    let machine = Machine::with(&[]);
+    let page = machine.run("man");
+    let beginning: Vec<&str> = page.lines().take(14).collect();
+    insta::assert_snapshot!("manual", beginning.join("\n"));
+    machine.run("man --dir pages/here");
+    let written = |page: &str| machine.path("home/project/pages/here").join(page).is_file();
+    assert!(written("steprail.1") && written("steprail-init.1") && !written("steprail-help.1"));
+    let page = machine.text(&machine.path("home/project/pages/here/steprail-check.1"));
+    assert!(page.contains("Check definitions and show every problem"), "{page}");
+    fs::write(machine.path("home/project/file"), "").unwrap();
+    assert!(machine.run("man --dir file/pages").contains("cannot write to file/pages"));
+}
