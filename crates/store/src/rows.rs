@@ -65,6 +65,9 @@ pub struct Principal {
     /// What the run was started through: a client, a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The trace that the run was started in, as a `traceparent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 impl Principal {
@@ -333,6 +336,9 @@ pub struct RunRow {
     /// What it was started through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The trace that it was started in, as a `traceparent`.
+    #[serde(skip)]
+    pub trace: Option<String>,
     /// The step that began last.
     pub current_step: Option<String>,
     /// Its inputs.
