@@ -5,6 +5,8 @@
 
 mod cli;
 mod daemon;
+#[allow(dead_code, unused_imports, reason = "not every part is called yet")]
+mod observe;
 mod scripted;
 mod tools;
 
