@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::kernel::{Answer, Interrupt, Kernel, Setup};
 use crate::limits::Limits;
+use crate::meters::Meters;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 
 /// Puts an engine together. Only a store is needed; without tools, every call fails.
@@ -122,12 +123,14 @@ impl Builder {
         clock.on_change(Box::new(move || drop(wake.send(Message::Wake))));
         let (last_event, watched) = watch::channel(storage.readers.last_event()?);
         let (fault, faults) = watch::channel(None);
+        let meters = Arc::new(Meters::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
         let driver = Driver {
             kernel,
             messages: inbox,
-            calls: Calls::new(ports, runtime.clone(), messages.clone()),
+            calls: Calls::new(ports, runtime.clone(), messages.clone(), meters.clone()),
+            meters,
             clock: clock.clone(),
             notifier: self.notifier,
             runtime,

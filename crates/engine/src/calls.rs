@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::Message;
 use crate::kernel::{Action, CallId, CallOrder, Request};
 use crate::limits::{PROGRESS_AT_ONCE, PROGRESS_MS};
+use crate::meters::Meters;
 use crate::ports::{ArtefactStore, Authorizer, Outcome, ToolCall, ToolCaller};
+use crate::trace::RunTrace;
 
 /// What calls need.
 pub(crate) struct Ports {
@@ -36,16 +38,18 @@ pub(crate) struct Calls {
     ended: Sender<Message>,
     tokens: HashMap<CallId, CancellationToken>,
     leaving: CancellationToken,
+    meters: Arc<Meters>,
 }
 
 impl Calls {
-    pub(crate) fn new(ports: Ports, runtime: Handle, ended: Sender<Message>) -> Self {
+    pub(crate) fn new(ports: Ports, runtime: Handle, ended: Sender<Message>, meters: Arc<Meters>) -> Self {
         Self {
             ports: Arc::new(ports),
             runtime,
             ended,
             tokens: HashMap::new(),
             leaving: CancellationToken::new(),
+            meters,
         }
     }
 
@@ -57,11 +61,15 @@ impl Calls {
     pub(crate) fn order(&mut self, order: CallOrder) {
         let token = CancellationToken::new();
         self.tokens.insert(order.id, token.clone());
+        self.meters.calls_in_flight(self.tokens.len());
         let (ports, ended, leaving) = (self.ports.clone(), self.ended.clone(), self.leaving.clone());
+        let meters = self.meters.clone();
         self.runtime.spawn(leaving.run_until_cancelled_owned(async move {
             let id = order.id;
             let reports = Reports::to_log(id, ended.clone());
+            let begun = Instant::now();
             let outcome = CatchPanic(Box::pin(make(&ports, order, token, reports))).await;
+            meters.call_ended(&outcome, begun.elapsed());
             let request = Request { action: Action::CallEnded { id, outcome }, reply: None };
             // The engine may be gone; then the call counts as lost, which is true.
             let _ = ended.send(Message::Request(request));
@@ -89,6 +97,7 @@ impl Calls {
     /// A call ended.
     pub(crate) fn forget(&mut self, id: CallId) {
         self.tokens.remove(&id);
+        self.meters.calls_in_flight(self.tokens.len());
     }
 }
 
@@ -100,6 +109,7 @@ async fn make(
 ) -> Result<Payload, Failure> {
     authorize(ports, &order).await.map_err(|reason| Failure::new(FailureKind::Permission, reason))?;
     let (run, path) = (order.run, order.path.clone());
+    let trace = RunTrace::new(run, order.principal.trace.as_deref()).attempt(order.n, order.attempt);
     let call = ToolCall {
         tool: order.tool,
         args: order.args,
@@ -107,6 +117,7 @@ async fn make(
         run: order.run,
         path: order.path,
         attempt: order.attempt,
+        trace,
         idempotency_key: order.key,
         deadline: order.deadline,
         persona: order.persona,

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::kernel::{Action, Answer, Effect, Handled, Interrupt, Kernel, Reply, Request};
 use crate::limits::{BATCH, FAULT_DELAY_MS};
+use crate::meters::{self, Meters};
 use crate::ports::Notifier;
 
 /// What reaches the thread.
@@ -37,6 +38,7 @@ pub(crate) struct Driver {
     pub kernel: Kernel,
     pub messages: Receiver<Message>,
     pub calls: Calls,
+    pub meters: Arc<Meters>,
     pub clock: Arc<dyn Clock>,
     pub notifier: Option<Arc<dyn Notifier>>,
     pub runtime: Handle,
@@ -190,7 +192,9 @@ impl Driver {
     }
 
     fn handle(&mut self, batch: Vec<Request>) {
+        let (requests, begun) = (batch.len(), Instant::now());
         let handled = self.kernel.handle(batch, self.clock.now());
+        self.meters.committed(&handled.tally, requests, begun.elapsed(), self.kernel.queue_length());
         self.settle(handled);
     }
 
@@ -228,6 +232,7 @@ impl Driver {
 
     fn fault_found(&mut self, fault: StoreError, halts: bool, retry: Vec<Request>) {
         tracing::error!(code = fault.code(), "{fault}");
+        meters::storage_fault(fault.code());
         self.fault.send_replace(Some(fault.clone()));
         if halts || fault.is_final() {
             self.kernel.give_up(&fault);

@@ -23,8 +23,10 @@ mod error;
 mod feed;
 pub mod kernel;
 mod limits;
+mod meters;
 mod ports;
 mod start;
+mod trace;
 mod user;
 
 pub use access::{Access, Grants};
@@ -39,6 +41,7 @@ pub use ports::{
     ToolCall, ToolCaller, Tools, Traits,
 };
 pub use start::{Start, Workflow};
+pub use trace::{RunTrace, TraceParent};
 pub use user::User;
 
 pub use steprail_core::run::{

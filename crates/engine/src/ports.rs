@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::calls::Reports;
 pub use crate::kernel::Resumes;
+use crate::trace::TraceParent;
 
 /// A future in a box: what an async method of a port gives back.
 pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
@@ -37,6 +38,8 @@ pub struct ToolCall {
     pub path: Arc<str>,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// The place of the attempt in the run's trace: send it along.
+    pub trace: TraceParent,
     /// The same for every attempt of the same step: send it along, so that the tool can tell a repetition.
     pub idempotency_key: Box<str>,
     /// When the step's time is up; the token is cancelled then.

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{Defined, no_run};
 use crate::start::{Start, Workflow};
+use crate::trace::TraceParent;
 
 /// Somebody with an engine. A run that they may not see is one that is not there.
 #[derive(Debug, Clone)]
@@ -159,6 +160,14 @@ impl User {
     #[must_use]
     pub fn via(&self, what: impl Into<String>) -> Self {
         Self { engine: self.engine.clone(), principal: self.principal.clone().via(what) }
+    }
+
+    /// The same user, in a trace: what they start becomes part of it. A `traceparent` that is none is left out.
+    #[must_use]
+    pub fn traced(&self, traceparent: Option<&str>) -> Self {
+        let trace = traceparent.and_then(TraceParent::parse).map(|parent| parent.to_string());
+        let principal = Principal { trace, ..self.principal.clone() };
+        Self { engine: self.engine.clone(), principal }
     }
 
     /// Starts a run.

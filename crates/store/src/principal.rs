@@ -28,6 +28,9 @@ pub struct Principal {
     /// What the run was started through: a client, a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The trace that the run was started in, as a `traceparent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// What they are held to beyond what the user may do: a token may be for some things only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,

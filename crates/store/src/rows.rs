@@ -298,6 +298,9 @@ pub struct RunRow {
     /// What it was started through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The trace that it was started in, as a `traceparent`.
+    #[serde(skip)]
+    pub trace: Option<String>,
     /// The step that began last.
     pub current_step: Option<String>,
     /// Its inputs.

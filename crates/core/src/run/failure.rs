@@ -51,6 +51,11 @@ impl Failure {
         Self { question, ..Self::new(FailureKind::ToolError, message) }
     }
 
+    /// How a call ended, in one word: the kind, or that its tool asks something.
+    pub fn word(&self) -> &'static str {
+        if self.question.is_some() { "asked" } else { self.kind.word() }
+    }
+
     /// Marked as passing: worth another attempt.
     #[must_use]
     pub fn transient(mut self) -> Self {

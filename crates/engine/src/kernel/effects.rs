@@ -46,6 +46,8 @@ pub struct CallOrder {
     pub principal: Arc<Principal>,
     /// The run.
     pub run: RunId,
+    /// The number of the step execution.
+    pub n: u32,
     /// The step's path.
     pub path: Arc<str>,
     /// The attempt.
@@ -185,6 +187,7 @@ impl Kernel {
             args: record.payload.clone().unwrap_or_default(),
             principal: entry.principal.clone(),
             run: entry.head.id,
+            n: step.n,
             path: step.path.clone(),
             attempt: step.attempt,
             key: idempotency,

@@ -195,6 +195,11 @@ impl Flights {
         !self.queued.is_empty()
     }
 
+    /// How many times runs stand in a queue for a place.
+    pub(super) fn queue_length(&self) -> usize {
+        self.queued.len()
+    }
+
     fn is_open(&self, gate: &Gate) -> bool {
         let (counts, limits) = (&self.counts, &self.limits);
         match gate {

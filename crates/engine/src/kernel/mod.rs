@@ -12,11 +12,13 @@ mod recovery;
 mod request;
 mod schedule;
 mod start;
+pub(crate) mod tally;
 mod world;
 
 pub use definitions::Compiled;
 pub use effects::{CallId, CallOrder, Effect, Resumes};
 pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
+pub use tally::Tally;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -110,6 +112,8 @@ pub struct Handled {
     pub halts: bool,
     /// The number of the last event that was committed.
     pub last_event: Option<i64>,
+    /// What was committed, counted.
+    pub tally: Tally,
 }
 
 impl Kernel {
@@ -166,6 +170,11 @@ impl Kernel {
         waiters.flatten().for_each(|reply| reply.send(Err(Error::Storage(fault.clone()))));
     }
 
+    /// How many times runs stand in a queue for a place for a call.
+    pub fn queue_length(&self) -> usize {
+        self.flights.queue_length()
+    }
+
     /// No further calls are begun: the engine is about to stop.
     pub fn stop_admitting(&mut self) {
         self.flights.close();
@@ -219,6 +228,7 @@ impl Kernel {
             handled.fault = done.fault.or(handled.fault.take());
             handled.halts |= done.halts;
             handled.last_event = done.last_event.or(handled.last_event);
+            handled.tally.add(&done.tally);
         }
     }
 
@@ -269,6 +279,7 @@ impl Kernel {
         }
         self.committed(&mut done);
         handled.last_event = done.last_event;
+        handled.tally = done.tally;
         handled.effects.append(&mut done.effects);
         Ok(())
     }
@@ -384,6 +395,7 @@ impl Kernel {
             }
         }
         done.last_event = appended.last_event.or(done.last_event);
+        records.iter().for_each(|record| done.tally.event(&compiled.plan, &record.event));
         self.consequences(key, &records, done)?;
         for child in spawned {
             self.begin_child(key, child, now)?;
@@ -533,6 +545,7 @@ impl Kernel {
 struct Done {
     last_event: Option<i64>,
     effects: Vec<Effect>,
+    tally: Tally,
 }
 
 pub(crate) fn no_run(run: RunId) -> Error {

@@ -61,6 +61,7 @@ impl Kernel {
             }
             self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
             self.follow_up(now, done)?;
+            done.tally.alarm(alarm.kind);
         }
         self.fire_schedules(now, done)
     }

@@ -1,7 +1,7 @@
 //! Schedules: a run is started when its time has come, in the transaction that sets the next time.
 
 use steprail_core::run::Millis;
-use steprail_store::{Fired, Overlap, Schedule, StoreError};
+use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};
 
 use super::request::StartOf;
 use super::world::new_run_id;
@@ -78,7 +78,8 @@ impl Kernel {
             id: new_run_id(now, &mut self.random),
             workflow: StartOf::Named { name: schedule.definition.clone(), version: None },
             inputs: schedule.inputs.clone(),
-            principal: schedule.principal.clone(),
+            // The trace in which a schedule was made is not that of its runs.
+            principal: Principal { trace: None, ..schedule.principal.clone() },
             request_key: Some(format!("schedule:{}:{at}", schedule.name)),
         };
         Ok(match self.start(&start, now)? {

@@ -13,6 +13,7 @@ use super::request::StartOf;
 use super::world::Spawned;
 use super::{Answer, Compiled, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
+use crate::trace::RunTrace;
 
 /// A run that is about to be created.
 struct Birth<'b> {
@@ -137,7 +138,9 @@ impl Kernel {
         if !live.is_some_and(|live| matches!(live.phase, Phase::Child { .. })) {
             return Ok(());
         }
-        let principal = entry.principal.clone();
+        // It goes on in the trace of the step that waits for it.
+        let trace = RunTrace::new(entry.head.id, entry.principal.trace.as_deref()).step(child.step.n);
+        let principal = Principal { trace: Some(trace.to_string()), ..(*entry.principal).clone() };
         let of = Parent {
             run: entry.head.id.to_string().into(),
             n: child.step.n,

@@ -299,7 +299,7 @@ async fn stop(connection: &Connection, id: RequestId, why: &str) {
     let _ = connection.peer.notify_cancelled(stop).await;
 }
 
-/// What goes along with a call: who it is for, and what tells a repetition.
+/// What goes along with a call: who it is for, what tells a repetition, and where it stands in a trace.
 fn meta(call: &ToolCall) -> RequestMetaObject {
     let mut meta = RequestMetaObject::new();
     let mut put = |key: &str, value: Value| drop(meta.0.0.insert(format!("dev.steprail/{key}"), value));
@@ -307,5 +307,6 @@ fn meta(call: &ToolCall) -> RequestMetaObject {
     put("run", Value::from(call.run.to_string()));
     put("step", Value::from(&*call.path));
     put("attempt", Value::from(call.attempt));
+    meta.set_traceparent(call.trace.to_string());
     meta
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::catalogue::Catalogue;
 use super::child::Words;
 use super::connection::Connection;
+use super::meters;
 use crate::config::{Entry, Variables};
 use crate::limits::{ATTEMPTS, BACKOFF_MS, CONNECT_SECS, PARKED_SECS, STEADY_SECS};
 
@@ -97,7 +98,9 @@ impl Line {
             }
             tokio::time::sleep_until(again).await;
         }
-        match self.open().await {
+        let opened = self.open().await;
+        meters::opened(&self.server, opened.is_ok());
+        match opened {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 state.up = Some(connection.clone());

@@ -7,12 +7,14 @@ mod child;
 mod connection;
 mod line;
 mod listener;
+mod meters;
 mod open;
 mod questions;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
@@ -81,6 +83,7 @@ impl Gateway {
             child::reap(records);
         }
         let aliases = Aliases::new(servers.servers.keys())?;
+        meters::describe();
         Ok(Self(Arc::new(Inner {
             aliases,
             servers,
@@ -178,10 +181,7 @@ impl Gateway {
         Ok(line)
     }
 
-    async fn make(&self, call: ToolCall) -> Outcome {
-        let Some(server) = self.0.aliases.server_of(&call.tool) else {
-            return Err(self.unknown(&call.tool));
-        };
+    async fn make(&self, server: &str, call: ToolCall) -> Outcome {
         // A call that was sent before is not one that was never sent.
         let under_way = call.resumes.as_ref().is_some_and(|resumes| match resumes {
             Resumes::Task(_) => true,
@@ -263,7 +263,15 @@ impl Gateway {
 
 impl ToolCaller for Gateway {
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
-        Box::pin(self.make(call))
+        Box::pin(async move {
+            let Some(server) = self.0.aliases.server_of(&call.tool) else {
+                return Err(self.unknown(&call.tool));
+            };
+            let begun = Instant::now();
+            let outcome = self.make(server, call).await;
+            meters::call_ended(server, &outcome, begun.elapsed());
+            outcome
+        })
     }
 
     fn traits(&self, tool: &str) -> Traits {

@@ -118,6 +118,15 @@ impl Server {
     }
 }
 
+/// The trace that a request belongs to: as MCP says it, or else as HTTP does.
+fn traceparent(context: &RequestContext<RoleServer>) -> Option<&str> {
+    let header = || {
+        let parts = context.extensions.get::<::http::request::Parts>()?;
+        parts.headers.get("traceparent")?.to_str().ok()
+    };
+    context.meta.get_traceparent().or_else(header)
+}
+
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
@@ -152,7 +161,7 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let user = self.user(&context.extensions)?;
+        let user = self.user(&context.extensions)?.traced(traceparent(&context));
         let watches = self.watches.clone();
         tools::call(&self.shared, Asked { user, request, context, watches }).await
     }

@@ -12,7 +12,7 @@ use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
     Answered, Failure, FailureKind, OnToolChange, Outcome, Payload, Principal, Question, Report, Reports,
-    Resumes, RunId, ToolCall, ToolCaller,
+    Resumes, RunId, RunTrace, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Health, Options};
@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Says that this program is to be the server.
 const FIXTURE: &str = "STEPRAIL_FIXTURE";
+/// The trace that calls belong to.
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn main() -> std::process::ExitCode {
     if std::env::var_os(FIXTURE).is_some() {
@@ -87,6 +89,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         run: RunId(uuid::Uuid::nil()),
         path: "step".into(),
         attempt: 1,
+        trace: RunTrace::new(RunId(uuid::Uuid::nil()), Some(TRACE)).attempt(1, 1),
         idempotency_key: "key-1".into(),
         deadline: None,
         persona: None,
@@ -148,6 +151,9 @@ async fn what_tells_a_repetition_goes_along() {
     let meta = call(&gateway, "a__meta", json!({})).await.expect("an answer");
     assert_eq!(meta["dev.steprail/idempotencyKey"], "key-1");
     assert_eq!(meta["dev.steprail/step"], "step");
+    let trace = meta["traceparent"].as_str().expect("a traceparent");
+    assert_eq!(trace[..36], TRACE[..36], "the same trace");
+    assert_ne!(trace[36..], TRACE[36..], "another span");
     gateway.shutdown().await;
 }
 

@@ -5,4 +5,5 @@ mod news;
 mod offers;
 mod questions;
 mod support;
+mod traces;
 mod users;

@@ -68,6 +68,7 @@ impl House {
         let tools = Tools::new()
             .tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) })
             .tool("crm__ask", asks)
+            .tool("crm__trace", |call: ToolCall| async move { Ok(json!(call.trace.to_string())) })
             .tool("crm__slow", |call: ToolCall| async move {
                 call.cancelled.cancelled().await;
                 Ok(Value::Null)

@@ -30,11 +30,6 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Every role.
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Admin, Self::Operator, Self::Author, Self::Approver, Self::Viewer];
-
     fn grant(self, grants: &mut Grants) {
         let rights: &[Right] = match self {
             Self::Admin => &Right::ALL,

@@ -1,12 +1,11 @@
 //! The command line: one file per verb.
 
 mod approvals;
-mod check;
-mod config;
 mod ask;
 mod check;
 mod clients;
 mod completions;
+mod config;
 mod connect;
 mod control;
 mod database;

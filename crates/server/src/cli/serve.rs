@@ -143,6 +143,8 @@ impl ServeSettings {
         stop: &CancellationToken,
         ready: impl FnOnce() -> Result<T, Stop>,
     ) -> Result<(Daemon, T), Stop> {
+        // Before gateways and engines, which count from their beginning.
+        let observed = observe::Metrics::install().map_err(Stop::usage)?;
         let store = Daemon::store(home, config)?;
         let ready = ready()?;
         let tools = tools.open(&home.database(), config.mcp.provider.as_deref()).map_err(Stop::usage)?;
@@ -155,7 +157,7 @@ impl ServeSettings {
         let owner = home.owner(&session::user());
         let owner =
             owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
-        Ok((Daemon::open(store, tools, owner, config, stop).await?, ready))
+        Ok((Daemon::open(store, tools, observed, owner, config, stop).await?, ready))
     }
 }
 
@@ -207,12 +209,18 @@ impl Serve {
         }
         writeln!(out, "ready")?;
         out.flush()?;
-        daemon.observe(&config, &stop)?;
+        let traces =
+            observe::export_traces(&daemon.engine, &config.telemetry, stop.clone()).map_err(Stop::usage)?;
         if let Some(keep) = config.store.keep {
             purge(&daemon, keep, &stop);
         }
         wait_for_end().await?;
-        end(daemon, &stop).await
+        let ended = end(daemon, &stop).await;
+        // What happened until now is still sent.
+        if let Some(traces) = traces {
+            let _ = traces.await;
+        }
+        ended
     }
 
     /// Begins the demo, and says what to look at.

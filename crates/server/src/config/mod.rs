@@ -17,7 +17,7 @@ mod tests;
 pub(crate) mod types;
 
 pub(crate) use explain::markdown;
-pub(crate) use keys::Config;
+pub(crate) use keys::{Config, Telemetry};
 pub(crate) use problem::{Place, Problem};
 
 /// What names of environment variables begin with.

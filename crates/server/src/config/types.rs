@@ -261,7 +261,6 @@ impl fmt::Display for Size {
 pub(crate) struct Exposed {
     written: String,
     /// Which, and under what names.
-    #[expect(dead_code, reason = "the MCP server reads it")]
     pub expose: Expose,
 }
 

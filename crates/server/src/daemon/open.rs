@@ -30,6 +30,7 @@ impl Daemon {
     pub(crate) async fn open(
         store: SqliteStore,
         tools: Tools,
+        observed: Metrics,
         owner: String,
         config: &Config,
         stop: &CancellationToken,
@@ -38,8 +39,6 @@ impl Daemon {
         let owner = Principal { alone: !sign_in, ..Principal::user(owner) };
         let none = || StoreError::Other("the database cannot be read".to_owned());
         let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
-        // Before the engine, which counts from its beginning.
-        let metrics = Metrics::install().map_err(Error::BadInput)?;
         let limits = Limits {
             calls: config.engine.calls.get(),
             shutdown: config.engine.shutdown,
@@ -60,7 +59,7 @@ impl Daemon {
             hub: Hub::spawn(engine.clone(), stop.clone()),
             doors: doors(config, sign_in),
             oidc: provider(config).await?,
-            metrics: Some(metrics),
+            metrics: Some(observed),
             url: OnceLock::new(),
             body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
             defining: Mutex::default(),
@@ -76,8 +75,8 @@ fn lasting(config: &Config) -> Lasting {
 }
 
 fn doors(config: &Config, sign_in: bool) -> Doors {
-    let hosts = config.http.hosts.iter().map(ToString::to_string).collect();
-    let origins = config.http.origins.iter().map(ToString::to_string).collect();
+    let hosts = config.http.hosts.iter().map(|host| (**host).to_owned()).collect();
+    let origins = config.http.origins.iter().map(|origin| (**origin).to_owned()).collect();
     Doors { sign_in, hosts, origins }
 }
 
@@ -91,7 +90,7 @@ async fn provider(config: &Config) -> Result<Option<Oidc>, Error> {
     };
     let jwks = match jwks {
         Location::File(path) => path.display().to_string(),
-        Location::Web(url) => url.to_string(),
+        Location::Web(url) => (**url).to_owned(),
     };
     let settings = OidcSettings {
         issuer: issuer.clone(),

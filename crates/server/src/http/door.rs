@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use steprail_core::run::Millis;
@@ -84,8 +84,21 @@ pub(super) async fn enter(
             request.extensions_mut().insert(credential);
             next.run(request).await
         }
-        Err(problem) => problem.into_response(),
+        Err(problem) => challenge(&app, problem.into_response()),
     }
+}
+
+/// Whoever has to sign in is told where, if an identity provider does that.
+fn challenge(app: &App, mut response: Response) -> Response {
+    if response.status() != StatusCode::UNAUTHORIZED || app.oidc.is_none() {
+        return response;
+    }
+    let url = app.url.get().map(String::as_str).unwrap_or_default();
+    let value = format!("Bearer resource_metadata=\"{url}/.well-known/oauth-protected-resource\"");
+    if let Ok(value) = HeaderValue::from_str(&value) {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+    }
+    response
 }
 
 impl Doors {
@@ -166,7 +179,11 @@ async fn by_bearer(app: &App, place: IpAddr, token: &str) -> Result<(Principal, 
     if let Some(oidc) = app.oidc.as_ref().filter(|_| Oidc::looks_like_jwt(token)) {
         let identity = oidc.validate(token).await.map_err(|refused| {
             tracing::info!(%refused, "a token of the identity provider was refused");
-            refuse(app, place, Refused::Unknown)
+            let detail = refused.for_client().to_owned();
+            Problem {
+                detail,
+                ..refuse(app, place, Refused::Unknown).hint("get a new one from your identity provider")
+            }
         })?;
         let (name, email) = (identity.name, identity.email);
         let person =

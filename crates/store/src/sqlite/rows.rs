@@ -58,7 +58,8 @@ pub(super) fn all<T>(
 
 pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.created_by, r.current_step,
     (SELECT i.input_json FROM workflow_inputs i WHERE i.run_id = r.id), r.output_json, r.error_json, r.created_at, r.updated_at, r.completed_at, r.seq,
-    (SELECT p.run_id FROM workflow_runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via')";
+    (SELECT p.run_id FROM workflow_runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via'),
+    json_extract(r.principal_json, '$.trace')";
 
 pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
@@ -78,6 +79,7 @@ pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
         seq: row.get(13)?,
         parent: row.get::<_, Option<String>>(14)?.as_deref().map(run_id).transpose()?,
         via: row.get(15)?,
+        trace: row.get(16)?,
     })
 }
 

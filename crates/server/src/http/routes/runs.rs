@@ -150,7 +150,8 @@ async fn begin(
 ) -> Result<Response, Problem> {
     let key = headers.get("idempotency-key").map(|key| key.to_str().unwrap_or_default().to_owned());
     let wait = start.wait_s;
-    let run = self::start(&user, start, key).await?;
+    let traced = user.traced(headers.get("traceparent").and_then(|parent| parent.to_str().ok()));
+    let run = self::start(&traced, start, key).await?;
     let run = look(&user, run, wait, None).await?;
     let place = format!("/api/v1/runs/{}", run.run_id);
     Ok((StatusCode::CREATED, [(header::LOCATION, place)], Json(run)).into_response())

@@ -1,0 +1,166 @@
+//! Metrics: what the library crates count, as Prometheus reads it.
+
+use std::time::Duration;
+
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+/// Bounds of what is measured in seconds: from a commit in memory to a call of some minutes.
+const SECONDS: [f64; 14] =
+    [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0];
+/// Bounds of how much is committed together.
+const BATCH_SIZES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 32.0, 128.0, 256.0, 512.0];
+/// How often what was measured is put into its buckets, so that it does not pile up where nobody looks.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// What was counted in this process.
+#[derive(Clone)]
+pub(crate) struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    /// Counts from now on. It comes before engines and gateways are made: they count where they began.
+    pub(crate) fn install() -> Result<Self, String> {
+        let (recorder, metrics) = Self::recorder()?;
+        metrics::set_global_recorder(recorder)
+            .map_err(|_| "metrics are counted already; install them once".to_owned())?;
+        describe();
+        let kept = metrics.0.clone();
+        let upkeep = move || loop {
+            std::thread::sleep(UPKEEP);
+            kept.run_upkeep();
+        };
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(upkeep)
+            .map_err(|error| format!("the thread of the metrics cannot start: {error}"))?;
+        Ok(metrics)
+    }
+
+    fn recorder() -> Result<(PrometheusRecorder, Self), String> {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+            .and_then(|builder| {
+                builder.set_buckets_for_metric(Matcher::Suffix("_batch_size".to_owned()), &BATCH_SIZES)
+            });
+        let recorder = builder.map_err(|error| error.to_string())?.build_recorder();
+        let handle = recorder.handle();
+        Ok((recorder, Self(handle)))
+    }
+
+    /// Everything, in the text format of Prometheus: `text/plain; version=0.0.4`.
+    pub(crate) fn render(&self) -> String {
+        self.0.render()
+    }
+}
+
+fn describe() {
+    describe_counter!("steprail_http_requests_total", "Requests over HTTP, by route, method and status");
+    describe_histogram!(
+        "steprail_http_request_duration_seconds",
+        Unit::Seconds,
+        "How long requests over HTTP take, by route"
+    );
+}
+
+/// A request over HTTP was answered. The route is the pattern that it matched, such as `/runs/{id}`, never its path;
+/// what matched none is one route.
+pub(crate) fn http_request(route: Option<&str>, method: &str, status: u16, took: Duration) {
+    let route = route.unwrap_or("other").to_owned();
+    // A client may write any method.
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
+    let status = status.to_string();
+    counter!(
+        "steprail_http_requests_total", "route" => route.clone(), "method" => method, "status" => status
+    )
+    .increment(1);
+    histogram!("steprail_http_request_duration_seconds", "route" => route).record(took);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use steprail_engine::{
+        Engine, Failure, FailureKind, Options, Principal, RunStatus, SqliteStore, Start, Tools,
+    };
+
+    use super::*;
+
+    /// What was counted, without what is 0 and what depends on the machine.
+    fn counts(metrics: &Metrics) -> String {
+        let text = metrics.render();
+        let is_count = |line: &&str| {
+            line.starts_with("steprail")
+                && !line.ends_with(" 0")
+                && !["_seconds_sum", "_bucket", "_commit_", "_events_"].iter().any(|part| line.contains(part))
+        };
+        let mut lines: Vec<&str> = text.lines().filter(is_count).collect();
+        lines.sort_unstable();
+        lines.join("\n")
+    }
+
+    const WORK: &str = "
+name: work
+steps:
+  - { id: ask, kind: approve, prompt: 'Go on?' }
+  - { id: each, kind: foreach, items: [1, 2], steps: [{ id: read, tool: demo__read }] }
+  - { id: flaky, tool: demo__flaky, retry: { max_attempts: 2, initial_delay_ms: 1 }, on_error: continue }
+";
+
+    #[tokio::test]
+    async fn what_a_run_did_is_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store =
+            SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
+        let tools =
+            Tools::new().tool("demo__read", |_| async { Ok(json!("read")) }).tool("demo__flaky", |_| async {
+                Err(Failure::new(FailureKind::Transport, "not now").transient())
+            });
+        let (recorder, metrics) = Metrics::recorder().expect("a recorder");
+        let spawn = || Engine::builder().store(store).tools(tools).spawn();
+        let engine = metrics::with_local_recorder(&recorder, spawn).expect("an engine");
+        let mut feed = engine.subscribe(None, engine.cursor());
+        let run = engine.start(Start::inline(WORK, Principal::user("ann"))).await.expect("a run");
+        while feed.next().await.expect("an event").expect("an event").event.word() != "approval_requested" {}
+        engine.approve(run.id(), "ask", &Principal::user("bob"), None, None).await.expect("approved");
+        assert_eq!(run.wait().await.expect("a run").run.status, RunStatus::Completed);
+        engine.shutdown().await.expect("an end");
+        insta::assert_snapshot!(counts(&metrics), @r#"
+        steprail_alarms_fired_total{kind="retry"} 1
+        steprail_approvals_decided_total{decision="approved"} 1
+        steprail_approvals_requested_total 1
+        steprail_call_duration_seconds_count{outcome="ok"} 2
+        steprail_call_duration_seconds_count{outcome="transport"} 2
+        steprail_runs_ended_total{status="completed"} 1
+        steprail_runs_started_total 1
+        steprail_step_attempts_total{kind="approve",outcome="completed"} 1
+        steprail_step_attempts_total{kind="foreach",outcome="completed"} 1
+        steprail_step_attempts_total{kind="tool",outcome="completed"} 2
+        steprail_step_attempts_total{kind="tool",outcome="failed"} 1
+        steprail_step_attempts_total{kind="tool",outcome="retried"} 1
+        "#);
+        let text = metrics.render();
+        for described in
+            ["# HELP steprail_call_duration_seconds ", "# TYPE steprail_commit_batch_size histogram"]
+        {
+            assert!(text.contains(described), "{described}\n{text}");
+        }
+        assert!(!text.contains(&run.id().to_string()), "no label is an id");
+    }
+
+    #[test]
+    fn requests_are_counted_by_route() {
+        let (recorder, metrics) = Metrics::recorder().expect("a recorder");
+        metrics::with_local_recorder(&recorder, || {
+            http_request(Some("/runs/{id}"), "GET", 200, Duration::from_millis(3));
+            http_request(Some("/runs/{id}"), "GET", 200, Duration::from_millis(3));
+            http_request(None, "BREW", 404, Duration::from_millis(1));
+        });
+        insta::assert_snapshot!(counts(&metrics), @r#"
+        steprail_http_request_duration_seconds_count{route="/runs/{id}"} 2
+        steprail_http_request_duration_seconds_count{route="other"} 1
+        steprail_http_requests_total{route="/runs/{id}",method="GET",status="200"} 2
+        steprail_http_requests_total{route="other",method="other",status="404"} 1
+        "#);
+    }
+}
