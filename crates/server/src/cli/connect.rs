@@ -29,7 +29,7 @@ pub(super) struct Connect {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Client {
+pub(super) enum Client {
     /// Claude Code, for the project in this folder
     ClaudeCode,
     /// Claude Desktop
@@ -46,7 +46,7 @@ enum Client {
 
 impl Client {
     /// Where it keeps its servers, and under which key.
-    fn place(self) -> Result<(PathBuf, &'static str), Stop> {
+    pub(super) fn place(self) -> Result<(PathBuf, &'static str), Stop> {
         let home = || {
             let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
             home.ok_or_else(|| Stop::usage("there is no home directory").hint("name the file with --file"))

@@ -1,15 +1,20 @@
 //! The command line: one file per verb.
 
+mod audit;
+mod backup;
 mod check;
 mod connect;
 mod database;
 mod decide;
+mod doctor;
 mod graph;
 mod input;
 mod mcp;
+mod meter;
 mod progress;
 mod purge;
 mod record;
+mod restore;
 mod resume;
 mod run;
 mod schema;
@@ -43,6 +48,10 @@ enum Verb {
     Run(run::Run),
     Resume(resume::Resume),
     Purge(purge::Purge),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
+    Audit(audit::Audit),
+    Doctor(doctor::Doctor),
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
     Connect(connect::Connect),
@@ -62,6 +71,10 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Resume(resume) => resume.run(),
             Verb::Purge(purge) => purge.run(),
+            Verb::Backup(backup) => backup.run(),
+            Verb::Restore(restore) => restore.run(),
+            Verb::Audit(audit) => audit.run(),
+            Verb::Doctor(doctor) => doctor.run(),
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
             Verb::Connect(connect) => connect.run(),
@@ -124,7 +137,7 @@ mod exit {
         match fault {
             StoreError::InUse { .. } => IN_USE,
             // Nothing of it could be opened or written: a wrong path, or a right that is missing.
-            StoreError::ReadOnly(_) => CANNOT_READ,
+            StoreError::ReadOnly(_) | StoreError::Exists(_) => CANNOT_READ,
             _ => STORAGE,
         }
     }
