@@ -81,7 +81,9 @@ impl Verify {
 /// What was found, on one line.
 pub(super) fn summary(verified: &Verified) -> String {
     let Verified { runs, events, values, damages, .. } = verified;
-    let looked_at = format!("{events} events and {values} values of {runs} runs");
+    let count = |number: &u64, word: &str| format!("{number} {word}{}", if *number == 1 { "" } else { "s" });
+    let looked_at =
+        format!("{} and {} of {}", count(events, "event"), count(values, "value"), count(runs, "run"));
     match damages {
         0 => format!("{looked_at} are what was written"),
         1 => format!("{looked_at} were checked: 1 is damaged"),

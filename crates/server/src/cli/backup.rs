@@ -39,8 +39,8 @@ impl Backup {
         if self.json {
             writeln!(out, "{:#}", json!({ "from": from, "to": self.to, "content": made }))?;
         } else {
-            let (bytes, runs) = (HumanBytes(made.bytes), made.runs);
-            writeln!(out, "{} has {runs} runs in {bytes}, checked", self.to.display())?;
+            let (to, bytes) = (self.to.display(), HumanBytes(made.bytes));
+            writeln!(out, "{to}: {bytes}, runs: {}, checked", made.runs)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -38,7 +38,7 @@ impl Restore {
         let ready = ready?;
         let found = *ready.found();
         let mut err = anstream::stderr();
-        writeln!(err, "{} is in order and has {} runs", self.from.display(), found.runs)?;
+        writeln!(err, "{} is in order; runs: {}", self.from.display(), found.runs)?;
         if found.unfinished > 0 {
             writeln!(
                 err,

@@ -180,11 +180,12 @@ impl Audit<'_> {
         for ((n, attempt), hash) in std::mem::take(&mut log.given) {
             self.given(id, &log, n, attempt, hash)?;
         }
-        let end = (i64::try_from(log.last).unwrap_or(i64::MAX), &log.before.0[..]);
-        if end != (head.seq, &head.hash[..]) {
+        if i64::try_from(log.last) != Ok(head.seq) {
             let what =
-                format!("the run's row names event {} as the end, with another hash or number", head.seq);
+                format!("the log ends here, and the run's row says that it ends with event {}", head.seq);
             self.damaged(Some(id), Some(log.last), what);
+        } else if log.before.0[..] != head.hash[..] {
+            self.damaged(Some(id), Some(log.last), "the run's row has another hash of it".to_owned());
         }
         Ok(self.tell())
     }
@@ -245,8 +246,8 @@ impl Audit<'_> {
         })?;
         match found.first().copied().flatten() {
             Some(found) if found == hash => {}
-            Some(_) => self.damaged(Some(id), Some(log.last), format!("{what} was changed")),
-            None => self.damaged(Some(id), Some(log.last), format!("{what} is missing")),
+            Some(_) => self.damaged(Some(id), Some(log.last), format!("{what}: not what was written")),
+            None => self.damaged(Some(id), Some(log.last), format!("{what}: missing")),
         }
         Ok(())
     }
