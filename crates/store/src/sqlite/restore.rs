@@ -1,9 +1,8 @@
 //! A backup in the place of a database. What was there is kept, and nothing is lost wherever this breaks off.
 
 use std::io;
-use std::path::{Path, PathBuf};
-
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
@@ -54,21 +53,21 @@ impl Restore {
         if let Some((_, taken)) = moves.iter().find(|(_, to)| to.symlink_metadata().is_ok()) {
             return Err(StoreError::Exists(taken.display().to_string()));
         }
-        let mut moved = Vec::new();
+        let mut done = Vec::new();
         for (from, to) in &moves {
             match std::fs::rename(from, to) {
-                Ok(()) => moved.push((from, to)),
+                Ok(()) => done.push((from, to)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(undone(&moved, failed(from, &error))),
+                Err(error) => return Err(undone(&done, failed(from, &error))),
             }
         }
         // It only says what is in the log, and is made anew from it.
         let _ = std::fs::remove_file(beside(&self.database, "-shm"));
         if let Err(refused) = self.copy.persist(&self.database) {
-            return Err(undone(&moved, failed(&self.database, &refused.error)));
+            return Err(undone(&done, failed(&self.database, &refused.error)));
         }
         sync(folder_of(&self.database))?;
-        Ok(!moved.is_empty())
+        Ok(!done.is_empty())
     }
 }
 

@@ -72,7 +72,7 @@ async fn reach(name: String, entry: Entry) -> Vec<Finding> {
                 format!("{name} has {} tools, after {took} ms", server.tools.len()),
             )),
             Health::Idle => {
-                findings.push(Finding::warning("servers", format!("{name} was not reached"), "try again"))
+                findings.push(Finding::warning("servers", format!("{name} was not reached"), "try again"));
             }
             Health::Down(reason) | Health::Parked(reason) => findings.push(Finding::problem(
                 "servers",
