@@ -40,6 +40,9 @@ pub enum StoreError {
     /// The database belongs to another program.
     #[error("{0} is a database of another program; name another file")]
     Foreign(String),
+    /// A file would be overwritten.
+    #[error("{0} exists already; name another file")]
+    Exists(String),
     /// Something else, which should not happen.
     #[error("the store failed: {0}; please report this")]
     Other(String),
@@ -57,6 +60,7 @@ impl StoreError {
             Self::InUse { .. } => "storage_in_use",
             Self::Newer { .. } => "storage_newer",
             Self::Foreign(_) => "storage_foreign",
+            Self::Exists(_) => "storage_exists",
             Self::Other(_) => "storage",
         }
     }

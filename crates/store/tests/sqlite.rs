@@ -1,59 +1,16 @@
 //! What the database itself refuses, whatever the program around it does.
 
-use rusqlite::Connection;
-use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Payload, Record, Run};
-use steprail_store::sqlite::{Options, SqliteStore};
-use steprail_store::{NewDefinition, NewRun, Principal, RunId, Store, StoreError};
-use tempfile::TempDir;
+mod common;
 
-const SPEC: &str = r#"{"name":"one","steps":[{"id":"a","tool":"demo__a"}]}"#;
+use rusqlite::Connection;
+use steprail_store::StoreError;
+use steprail_store::sqlite::{Options, SqliteStore};
+use tempfile::TempDir;
 
 /// A database with one definition and one run that has begun.
 fn with_a_run() -> SqliteStore {
     let mut store = SqliteStore::in_memory().expect("a database");
-    store.begin().expect("a transaction");
-    let new = NewDefinition {
-        name: "one",
-        hash: Hash([1; 32]),
-        spec_json: SPEC,
-        by: "ann",
-        now: 1,
-        hidden: false,
-        published: false,
-        pins: &steprail_store::Pins::new(),
-    };
-    let definition = store.define(&new).expect("a definition");
-    let inputs = Payload::new(serde_json::json!({}));
-    let principal = Principal::user("ann");
-    let key = store
-        .create_run(&NewRun {
-            id: RunId(uuid::Uuid::from_u128(7)),
-            definition: definition.id,
-            principal: &principal,
-            inputs: &inputs,
-            parent: None,
-            rerun: None,
-            interruptible: false,
-            request_key: None,
-            now: 1,
-        })
-        .expect("a run");
-    let mut head = store.head(key).expect("a head");
-    let plan = steprail_core::load(&steprail_core::source::Source::new("one", SPEC)).plan.expect("a plan");
-    let mut run = Run::default();
-    let started = Event::RunStarted {
-        definition: "one".into(),
-        version: 1,
-        hash: Hash([1; 32]),
-        by: "ann".into(),
-        inputs: inputs.hash(),
-        parent: None,
-        rerun_of: None,
-    };
-    run.apply(&plan, &started);
-    store.append(&mut head, &run, &[Record::plain(started)], 1).expect("an event");
-    store.commit().expect("a commit");
+    common::begin(&mut store, 7, serde_json::json!({}), Vec::new());
     store
 }
 
@@ -133,4 +90,17 @@ fn a_database_of_another_program_is_left_as_it_is() {
     let refused = SqliteStore::open(&path, &Options::default()).expect_err("it is not ours");
     assert_eq!(refused.code(), "storage_foreign", "{refused}");
     assert_eq!(std::fs::read(&path).expect("the file"), before);
+}
+
+#[test]
+fn a_log_without_its_database_is_not_thrown_away() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("test.db");
+    let mut store = SqliteStore::open(&path, &Options::default()).expect("a database");
+    common::begin(&mut store, 7, serde_json::json!({}), Vec::new());
+    let moved = folder.path().join("moved.db");
+    std::fs::copy(folder.path().join("test.db-wal"), folder.path().join("moved.db-wal")).expect("a log");
+    let refused = SqliteStore::open(&moved, &Options::default()).expect_err("its database is missing");
+    assert!(refused.to_string().contains("without the database that it belongs to"), "{refused}");
+    assert!(folder.path().join("moved.db-wal").metadata().expect("the log").len() > 0);
 }

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use steprail_core::spec::value::Period;
 use steprail_engine::{Durability, Options, SqliteStore};
 use tempfile::TempDir;
 
 use super::stop::Stop;
+use crate::daemon::Home;
 
 /// What a commit has reached when the run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -17,6 +18,33 @@ pub(super) enum Reach {
     Full,
     /// The operating system: it survives `kill -9`, not a power cut
     Process,
+}
+
+/// Which database: that of a daemon, or a file.
+#[derive(Debug, Clone, Args)]
+#[group(multiple = false)]
+pub(super) struct DatabaseAt {
+    /// The data directory of the daemon
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// A database that belongs to no daemon
+    #[arg(long, value_name = "FILE")]
+    db: Option<PathBuf>,
+}
+
+impl DatabaseAt {
+    /// Where it is, or would be.
+    pub(super) fn path(&self) -> Result<PathBuf, Stop> {
+        match &self.db {
+            Some(file) => Ok(file.clone()),
+            None => Home::find(self.data.clone()).map(|home| home.database()).map_err(Stop::usage),
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn existing(&self) -> Result<PathBuf, Stop> {
+        Database::existing(self.path()?).map(|found| found.path)
+    }
 }
 
 /// A database file.

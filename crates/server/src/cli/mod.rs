@@ -2,6 +2,8 @@
 
 mod approvals;
 mod ask;
+mod audit;
+mod backup;
 mod check;
 mod clients;
 mod completions;
@@ -11,6 +13,7 @@ mod control;
 mod database;
 mod decide;
 mod define;
+mod doctor;
 mod events;
 mod follow;
 mod found;
@@ -19,11 +22,13 @@ mod init;
 mod input;
 mod man;
 mod mcp;
+mod meter;
 mod open;
 mod progress;
 mod purge;
 mod record;
 mod replace;
+mod restore;
 mod resume;
 mod run;
 mod runs;
@@ -66,6 +71,10 @@ enum Verb {
     Run(run::Run),
     Resume(resume::Resume),
     Purge(purge::Purge),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
+    Audit(audit::Audit),
+    Doctor(doctor::Doctor),
     Serve(serve::Serve),
     Mcp(mcp::Mcp),
     Init(init::Init),
@@ -106,6 +115,10 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Resume(resume) => resume.run(),
             Verb::Purge(purge) => purge.run(),
+            Verb::Backup(backup) => backup.run(),
+            Verb::Restore(restore) => restore.run(),
+            Verb::Audit(audit) => audit.run(),
+            Verb::Doctor(doctor) => doctor.run(),
             Verb::Serve(serve) => serve.run(),
             Verb::Mcp(mcp) => mcp.run(),
             Verb::Init(init) => init.run(),
@@ -190,7 +203,7 @@ mod exit {
         match fault {
             StoreError::InUse { .. } => IN_USE,
             // Nothing of it could be opened or written: a wrong path, or a right that is missing.
-            StoreError::ReadOnly(_) => CANNOT_READ,
+            StoreError::ReadOnly(_) | StoreError::Exists(_) => CANNOT_READ,
             _ => STORAGE,
         }
     }

@@ -2,11 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::beside;
 use crate::StoreError;
 
 /// The lock. The operating system gives it back when the process ends, however that happens.
@@ -16,7 +17,7 @@ pub(super) struct Lock(#[expect(dead_code, reason = "dropping it gives the lock 
 impl Lock {
     /// Takes the lock of a database; `called` is what its user calls it.
     pub(super) fn take(database: &Path, called: &Path, address: Option<&str>) -> Result<Self, StoreError> {
-        let path = beside(database);
+        let path = beside(database, "-lock");
         let cannot = |error: std::io::Error| {
             StoreError::ReadOnly(format!("cannot open the lock file {}: {error}", path.display()))
         };
@@ -50,10 +51,4 @@ fn in_use(database: &Path, lock: &mut File) -> StoreError {
     let _ = lock.read_to_string(&mut holder);
     let holder = if holder.trim().is_empty() { "(unknown)" } else { holder.trim() };
     StoreError::InUse { path: database.display().to_string(), holder: holder.to_owned() }
-}
-
-fn beside(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push("-lock");
-    PathBuf::from(name)
 }

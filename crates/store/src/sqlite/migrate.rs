@@ -20,10 +20,25 @@ pub(super) fn refuse_others(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The newest format that is known here.
+pub(super) fn known() -> i64 {
+    i64::try_from(STEPS.len()).unwrap_or(i64::MAX)
+}
+
+/// The format of a database that is one of ours and that is known here.
+pub(super) fn format(connection: &Connection) -> Result<i64, StoreError> {
+    refuse_others(connection)?;
+    match connection.query_row("PRAGMA user_version", [], |row| row.get(0))? {
+        found if found > known() => Err(StoreError::Newer { found, known: known() }),
+        found if found < 1 => Err(StoreError::Foreign(connection.path().unwrap_or_default().to_owned())),
+        found => Ok(found),
+    }
+}
+
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = i64::try_from(STEPS.len()).unwrap_or(i64::MAX);
+    let known = known();
     if found > known {
         return Err(StoreError::Newer { found, known });
     }

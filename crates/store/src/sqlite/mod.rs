@@ -1,21 +1,29 @@
 //! SQLite: one file, one writer, any number of readers.
 
+mod backup;
+mod inspect;
 mod lock;
 mod migrate;
 mod project;
 mod readers;
+mod restore;
 mod rows;
 mod schedules;
 mod store;
+mod verify;
 
+pub use backup::{BackedUp, backup};
+pub use inspect::{Inspected, inspect};
 pub use readers::Readers;
+pub use restore::Restore;
+pub use verify::{Damage, Verified, verify};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
 
 use crate::{Storage, StoreError};
 use lock::Lock;
@@ -28,6 +36,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECKPOINT_PAGES: u32 = 4_000;
 /// Bytes that the write-ahead log keeps after it was copied back.
 const WAL_BYTES: u32 = 64 * 1024 * 1024;
+/// Kilobytes of the file that the writer keeps: what a step needs is found again and again, and the system has the rest.
+const WRITER_KILOBYTES: u32 = 8 * 1024;
+/// Kilobytes that each reader keeps.
+const READER_KILOBYTES: u32 = 1024;
 /// Prepared statements kept by a connection.
 const STATEMENTS: usize = 64;
 /// Sessions of clients that are kept.
@@ -104,7 +116,7 @@ impl SqliteStore {
         connection.execute_batch(&format!(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA temp_store = MEMORY;
              PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}; PRAGMA journal_size_limit = {WAL_BYTES};
-             PRAGMA cache_size = -32768; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
+             PRAGMA cache_size = -{WRITER_KILOBYTES}; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
         ))?;
         migrate::migrate(&mut connection)?;
         let next_event = 1 + connection.query_row(
@@ -137,10 +149,39 @@ impl SqliteStore {
     }
 }
 
+/// A connection that changes nothing, and that nobody waits for.
+fn read_only(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "cache_size", -i64::from(READER_KILOBYTES))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// A file that belongs to another one, such as its write-ahead log.
+fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The bytes of a file; none if it is not there.
+fn size(file: &Path) -> u64 {
+    std::fs::metadata(file).map_or(0, |known| known.len())
+}
+
 /// The one name of a database, whatever it is called by: a lock must be the same for all of them. The file is
 /// created if it is not there.
 fn true_path(path: &Path) -> Result<PathBuf, StoreError> {
     let cannot = |error: std::io::Error| StoreError::ReadOnly(format!("{}: {error}", path.display()));
     std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(cannot)?;
-    path.canonicalize().map_err(cannot)
+    let path = path.canonicalize().map_err(cannot)?;
+    // SQLite would delete the log, and what is in it would be lost.
+    let log = beside(&path, "-wal");
+    if size(&path) == 0 && size(&log) > 0 {
+        let told = format!("{} is there without the database that it belongs to", log.display());
+        return Err(StoreError::Corrupt(told));
+    }
+    Ok(path)
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, Row, params, params_from_iter};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{BUSY_TIMEOUT, STATEMENTS, rows, schedules};
+use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, Approval, Definition, ListRuns, RunId, RunRow, Schedule, Session, StepRow,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Connections that are kept for the next question.
-const IDLE_CONNECTIONS: usize = 8;
+const IDLE_CONNECTIONS: usize = 4;
 
 /// Read-only connections to a database. A question takes one and gives it back; none is held in between.
 #[derive(Debug, Clone)]
@@ -30,15 +30,7 @@ impl Readers {
 
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = if let Some(connection) = idle {
-            connection
-        } else {
-            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(&*self.path, flags)?;
-            connection.busy_timeout(BUSY_TIMEOUT)?;
-            connection.set_prepared_statement_cache_capacity(STATEMENTS);
-            connection
-        };
+        let connection = if let Some(connection) = idle { connection } else { read_only(&self.path)? };
         let answer = ask(&connection)?;
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS {

@@ -1,0 +1,157 @@
+//! Backups, restoring them, audits, and the doctor: what the real binary says about a database.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use common::Folder;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+const NAP: &str = "name: nap\nsteps: [{ id: nap, kind: sleep, for: 1ms }]\noutput: rested\n";
+
+/// A data directory with a run that ended, in a folder that is also the user's home.
+fn with_a_run() -> Folder {
+    let folder = Folder::with(&[("nap.yaml", NAP)]);
+    std::fs::create_dir(folder.0.path().join("data")).expect("a data directory");
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(folder.0.path().join("data"), private).expect("rights");
+    let ran = folder.run("run nap.yaml --db data/steprail.db");
+    assert!(ran.contains("--- exit 0"), "{ran}");
+    folder
+}
+
+/// What a command says, without what differs from run to run.
+fn said(folder: &Folder, arguments: &str) -> String {
+    let mut command = folder.command(arguments);
+    let output = command.env("HOME", folder.0.path()).env_remove("XDG_DATA_HOME").output().expect("an end");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    let code = output.status.code().expect("a code");
+    let said = format!("$ steprail {arguments}\n{err}--- stdout\n{out}--- exit {code}\n");
+    said.replace(&folder.0.path().display().to_string(), "[folder]")
+}
+
+fn settings() -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "[run]");
+    settings.add_filter(r"\d{8}T\d{6}Z", "[time]");
+    settings.add_filter(r"[\d.]+ ([KMGT]i)?B\b", "[size]");
+    settings.add_filter(r#""bytes": \d+"#, r#""bytes": [size]"#);
+    settings.add_filter(r"\d+ ms", "[time]");
+    settings.add_filter(r"process \d+", "process [pid]");
+    settings
+}
+
+/// Changes an event behind the back of the database.
+fn damage(folder: &Folder) {
+    let sql = "DROP TRIGGER events_never_change;
+               UPDATE workflow_events SET body = replace(body, 'nap', 'nop') WHERE seq = 2;";
+    let database = Connection::open(folder.0.path().join("data/steprail.db")).expect("the database");
+    database.execute_batch(sql).expect("damage");
+}
+
+/// A daemon on the data directory of a folder; it is killed at the end.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(folder: &Folder) -> Self {
+        let mut command = folder.command("serve --data data");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a daemon");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "it ended");
+        Self(child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_backup_is_made_beside_the_daemon_and_put_back_without_it() {
+    let folder = with_a_run();
+    let daemon = Daemon::start(&folder);
+    let mut all = said(&folder, "backup saved.db --data data");
+    all += &said(&folder, "backup saved.db --data data");
+    all += &said(&folder, "backup again.db --data data --json");
+    all += &said(&folder, "restore saved.db --data data --yes").replace(&daemon.0.id().to_string(), "[pid]");
+    drop(daemon);
+    all += &said(&folder, "restore saved.db --data data");
+    all += &said(&folder, "restore saved.db --data data --yes");
+    all += &said(&folder, "restore nothing.db --data data --yes");
+    all += &said(&folder, "audit verify --data data");
+    settings().bind(|| insta::assert_snapshot!(all));
+    assert_eq!(kept(&folder.0.path().join("data")).len(), 1);
+}
+
+/// The databases that were replaced.
+fn kept(data: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(data).expect("a folder").map(|entry| entry.expect("a file").file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| name.contains("-until-") && !name.ends_with("-wal")).collect()
+}
+
+#[test]
+fn an_audit_tells_what_is_damaged() {
+    let folder = with_a_run();
+    let mut all = said(&folder, "audit verify --data data");
+    damage(&folder);
+    all += &said(&folder, "audit verify --db data/steprail.db");
+    all += &said(&folder, "audit verify --db data/steprail.db --json");
+    all += &said(&folder, "audit verify 01900000-0000-7000-8000-000000000000 --data data");
+    all += &said(&folder, "audit verify --db missing.db");
+    settings().bind(|| insta::assert_snapshot!(all));
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong() {
+    let folder = with_a_run();
+    let nothing = said(&folder, "doctor --data elsewhere");
+    let daemon = Daemon::start(&folder);
+    let all = nothing + &said(&folder, "doctor --data data");
+    drop(daemon);
+    settings().bind(|| insta::assert_snapshot!(all));
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_what_to_do() {
+    let folder = with_a_run();
+    let path = folder.0.path();
+    damage(&folder);
+    std::fs::set_permissions(path.join("data"), std::fs::Permissions::from_mode(0o755)).expect("rights");
+    let servers = json!({ "mcpServers": {
+        "gone": { "command": "/nowhere/at-all" },
+        "mine": { "command": "x", "args": ["${user:TOKEN}"] },
+    } });
+    std::fs::write(path.join("data/servers.json"), servers.to_string()).expect("a file");
+    let entry = |command: &str, data: &str| json!({ "mcpServers": { "steprail": { "command": command, "args": ["mcp", "--data", data] } } });
+    let steprail = env!("CARGO_BIN_EXE_steprail");
+    std::fs::create_dir_all(path.join(".cursor")).expect("a folder");
+    std::fs::create_dir_all(path.join(".gemini")).expect("a folder");
+    let data = path.join("data").display().to_string();
+    let places = [
+        (".mcp.json", entry(steprail, &data)),
+        (".cursor/mcp.json", entry("/nowhere/steprail", &data)),
+        (".gemini/settings.json", entry(steprail, "/elsewhere")),
+    ];
+    for (file, config) in places {
+        std::fs::write(path.join(file), config.to_string()).expect("a file");
+    }
+    let all = said(&folder, "doctor --data data").replace(steprail, "[steprail]");
+    settings().bind(|| insta::assert_snapshot!(all));
+
+    let mut command = folder.command("doctor --data data --json");
+    let output = command.env("HOME", path).output().expect("an end");
+    let record: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), &record["problems"]), (Some(1), &json!(3)), "{record:#}");
+    let findings = record["findings"].as_array().expect("findings");
+    let bad = findings.iter().filter(|finding| finding["level"] == "problem");
+    assert_eq!(bad.map(|finding| &finding["about"]).collect::<Vec<_>>(), ["audit", "servers", "clients"]);
+}

@@ -1,0 +1,133 @@
+//! A copy of a database while an engine writes to it: one moment of it, whole or not at all.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rusqlite::Connection;
+use rusqlite::backup::{Backup, StepResult};
+use serde::Serialize;
+use tempfile::TempPath;
+
+use super::{migrate, read_only, size};
+use crate::StoreError;
+
+/// Pages that are copied before somebody is told how far it is.
+const PAGES: i32 = 1_000;
+/// Problems of a damaged file that are told.
+const PROBLEMS: usize = 5;
+
+/// What is in a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct BackedUp {
+    /// Its size.
+    pub bytes: u64,
+    /// Its format.
+    pub format: i64,
+    /// Runs in it.
+    pub runs: u64,
+    /// Runs in it that have not ended.
+    pub unfinished: u64,
+}
+
+/// Copies a database to a file that is not there yet. `progress` is told the bytes that are copied, and those of the whole.
+///
+/// The copy is one moment of the database; whoever writes to it goes on and is not waited for. The file appears when
+/// it is on the disk and was found to be in order.
+pub fn backup(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<BackedUp, StoreError> {
+    if to.symlink_metadata().is_ok() {
+        return Err(StoreError::Exists(to.display().to_string()));
+    }
+    let (copy, found) = copy(from, folder_of(to), progress)?;
+    copy.persist_noclobber(to).map_err(|refused| match refused.error.kind() {
+        io::ErrorKind::AlreadyExists => StoreError::Exists(to.display().to_string()),
+        _ => failed(to, &refused.error),
+    })?;
+    sync(folder_of(to))?;
+    Ok(found)
+}
+
+/// Copies a database into a folder, under a name that is deleted unless it is kept.
+pub(super) fn copy(
+    from: &Path,
+    folder: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(TempPath, BackedUp), StoreError> {
+    let source = read_only(from)?;
+    let format = migrate::format(&source)?;
+    let copy = tempfile::Builder::new().prefix(".steprail-copy-").tempfile_in(folder);
+    let copy = copy.map_err(|error| failed(folder, &error))?.into_temp_path();
+    copy_pages(&source, &copy, progress)?;
+    let found = settle(&copy, format)?;
+    sync(&copy)?;
+    Ok((copy, found))
+}
+
+fn copy_pages(
+    source: &Connection,
+    copy: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), StoreError> {
+    let mut target = Connection::open(copy)?;
+    // A copy that breaks off is thrown away, so nothing has to be undone in it.
+    target.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
+    // Held to the end: otherwise each commit of the writer would make the copy begin anew.
+    let moment = source.unchecked_transaction()?;
+    let page: u64 = moment.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    moment.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    let backup = Backup::new(&moment, &mut target)?;
+    loop {
+        let step = backup.step(PAGES)?;
+        let (left, all) = (backup.progress().remaining, backup.progress().pagecount);
+        let bytes = |pages: i32| u64::try_from(pages).unwrap_or_default() * page;
+        progress(bytes(all - left), bytes(all));
+        match step {
+            StepResult::More => {}
+            StepResult::Done => return Ok(()),
+            other => return Err(StoreError::Busy(format!("{other:?} while it was copied"))),
+        }
+    }
+}
+
+/// Makes one file of a copy that needs no other beside it, and looks whether it is in order.
+fn settle(copy: &Path, format: i64) -> Result<BackedUp, StoreError> {
+    let connection = Connection::open(copy)?;
+    connection.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
+    let problems = check(&connection, "integrity_check")?;
+    if !problems.is_empty() {
+        return Err(StoreError::Corrupt(problems.join("; ")));
+    }
+    let count = |sql: &str| connection.query_row(sql, [], |row| row.get(0));
+    let runs = count("SELECT count(*) FROM workflow_runs")?;
+    let unfinished = count("SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL")?;
+    connection.close().map_err(|(_, error)| error)?;
+    Ok(BackedUp { bytes: size(copy), format, runs, unfinished })
+}
+
+/// What SQLite finds wrong with a database: `integrity_check`, or `quick_check`, which leaves indexes out.
+pub(super) fn check(connection: &Connection, how: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = connection.prepare(&format!("PRAGMA {how}({PROBLEMS})"))?;
+    let said = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(said.into_iter().filter(|line| line != "ok").collect())
+}
+
+/// The folder of a file.
+pub(super) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Waits until a file, or a folder's list of files, is on the disk.
+pub(super) fn sync(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(|error| failed(path, &error))
+}
+
+pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
+    let told = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full(told),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            StoreError::ReadOnly(told)
+        }
+        _ => StoreError::Io(told),
+    }
+}
