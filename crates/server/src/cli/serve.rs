@@ -202,7 +202,7 @@ impl Serve {
         if let Listen::At(address) = config.http.listen {
             let is_wish = matches!(config.place("http.listen"), Place::Default);
             let url = daemon.open_port(address, is_wish, &stop).await.map_err(cannot)?;
-            writeln!(out, "api  {url}/api\nmcp  {url}/mcp")?;
+            writeln!(out, "api {url}/api\nmcp {url}/mcp")?;
         }
         if self.demo {
             self.show(&daemon, home, &mut out).await?;

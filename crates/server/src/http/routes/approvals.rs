@@ -1,6 +1,7 @@
 //! Approvals: open questions, and a human's answer to one.
 
 use axum::Json;
+use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -109,10 +110,16 @@ pub(crate) async fn decide(
 ) -> Result<Decided, Problem> {
     let Decision { step, digest, reason, answer } = decision;
     let digest = Hash::from_hex(&digest).ok_or_else(|| Problem::bad("the digest is not one of ours"))?;
+    let was_open = user.may_decide(run, &step).await;
     match answer {
         Some(answer) if approved => user.answer(run, &step, Value::Object(answer), Some(digest)).await?,
         _ => user.decide(run, &step, approved, reason, Some(digest)).await?,
     }
     let decision = if approved { "approved" } else { "denied" };
+    if !was_open {
+        // The engine takes the same decision of the same user for one; here, whoever sends it again is told.
+        let detail = format!("`{step}` was already {decision} by {}", user.principal().id);
+        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+    }
     Ok(Decided { run_id: run, step, decision, by: user.principal().id.clone() })
 }
