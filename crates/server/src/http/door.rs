@@ -74,7 +74,7 @@ pub(super) async fn check_place(State(app): State<App>, request: Request, next: 
 /// Finds out who sends a request.
 pub(super) async fn enter(
     State(app): State<App>,
-    ConnectInfo(Place(place)): ConnectInfo<Place>,
+    ConnectInfo(place): ConnectInfo<Place>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -148,18 +148,18 @@ fn is_navigation(headers: &HeaderMap) -> bool {
 
 async fn identify(
     app: &App,
-    place: IpAddr,
+    place: Place,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<(Principal, Credential), Problem> {
     if let Some(value) = text(headers, header::AUTHORIZATION) {
         let token =
             value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")).unwrap_or_default();
-        return by_bearer(app, place, token.trim()).await;
+        return by_bearer(app, place.ip, token.trim()).await;
     }
     if let Some(cookie) = sign_in::sent(headers) {
         let (principal, csrf) =
-            app.accounts.by_cookie(cookie).await.map_err(|refused| refuse(app, place, refused))?;
+            app.accounts.by_cookie(cookie).await.map_err(|refused| refuse(app, place.ip, refused))?;
         let sent = headers.get(CSRF).and_then(|word| word.to_str().ok()).unwrap_or_default();
         if !method.is_safe() && !Accounts::is_csrf(&csrf, sent) {
             let problem =
@@ -171,6 +171,13 @@ async fn identify(
     if app.doors.sign_in {
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "a token is needed");
         return Err(problem.hint("`steprail token create` makes one; send it as `Authorization: Bearer …`"));
+    }
+    if !place.is_own {
+        let detail = "this server is for the user who runs it, and you are somebody else";
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail);
+        return Err(
+            problem.hint("they can make you a token: `steprail user add`, `steprail token create --user`")
+        );
     }
     Ok((app.accounts.owner().clone().through_agent(), Credential::Local))
 }

@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::peer;
+
 /// How long a client may take nothing. What it missed it can ask for again, from the last event that it knows.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -49,11 +51,18 @@ impl Listener for Patient {
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place(pub IpAddr);
+pub(super) struct Place {
+    /// The address.
+    pub ip: IpAddr,
+    /// Whether it is a program of the user whom this server runs for.
+    pub is_own: bool,
+}
 
 impl Connected<IncomingStream<'_, Patient>> for Place {
     fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
-        Self(stream.remote_addr().ip())
+        let (there, here) = (*stream.remote_addr(), stream.io().stream.local_addr());
+        let is_own = here.is_ok_and(|here| peer::is_own(there, here));
+        Self { ip: there.ip(), is_own }
     }
 }
 

@@ -6,6 +6,7 @@ mod extract;
 mod listen;
 mod operations;
 mod page;
+mod peer;
 pub(crate) mod problem;
 pub(crate) mod routes;
 pub(crate) mod sign_in;

@@ -32,14 +32,14 @@ pub(super) struct Key {
 /// Takes a link's key, and gives a cookie for it.
 pub(super) async fn sign_in(
     State(app): State<App>,
-    ConnectInfo(Place(place)): ConnectInfo<Place>,
+    ConnectInfo(place): ConnectInfo<Place>,
     Args(Key { key }): Args<Key>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let owner = app
         .accounts
         .by_link(&key)
-        .map_err(|refused| refuse(&app, place, refused).hint("`steprail open` prints a new link"))?;
+        .map_err(|refused| refuse(&app, place.ip, refused).hint("`steprail open` prints a new link"))?;
     let cookie = cookie(&app, &owner, &headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
 }

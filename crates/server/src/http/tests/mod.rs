@@ -47,6 +47,8 @@ slow__call: { return: ok, sleep: 1h }
 pub(super) struct House {
     pub app: App,
     pub clock: Arc<ManualClock>,
+    /// Whether requests come from programs of the owner.
+    pub is_own: bool,
     router: Router,
     stop: CancellationToken,
     _folder: TempDir,
@@ -85,7 +87,7 @@ impl House {
         });
         let server = Server::new(engine, None, Settings::default());
         let router = public(&app, &server, &stop);
-        Self { app, clock, router, stop, _folder: folder }
+        Self { app, clock, is_own: true, router, stop, _folder: folder }
     }
 
     fn owner(&self) -> steprail_engine::User {
@@ -112,8 +114,8 @@ impl House {
 
     /// Sends a request as it stands.
     pub(super) async fn send(&self, mut request: Request<Body>) -> Response<Body> {
-        let here = Place(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        request.extensions_mut().insert(ConnectInfo(here));
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        request.extensions_mut().insert(ConnectInfo(Place { ip, is_own: self.is_own }));
         self.router.clone().oneshot(request).await.expect("an answer")
     }
 

@@ -209,6 +209,19 @@ async fn without_sign_in_whoever_comes_is_an_agent_and_cannot_decide() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_user_of_the_machine_has_to_sign_in() {
+    let mut house = House::with(Doors::default()).await;
+    house.is_own = false;
+    for (method, path) in
+        [("GET", "/api/v1/runs"), ("POST", "/api/v1/runs"), ("POST", "/mcp"), ("GET", "/metrics")]
+    {
+        assert_eq!(house.ask("", method, path, &Value::Null).await.0, 401, "{method} {path}");
+    }
+    let ann = house.user("ann", Role::Author).await;
+    assert_eq!(house.ask(&ann, "GET", "/api/v1/me", &Value::Null).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_held_to_its_tools_also_in_a_workflow() {
     let house = House::new().await;
     house.user("ann", Role::Author).await;

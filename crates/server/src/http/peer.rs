@@ -1,0 +1,74 @@
+//! Whose program is at the other end of a connection on this machine.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// Whether a connection from this machine is one of a program of our own user, or of the administrator's. From elsewhere
+/// it never is. Where the system does not tell (only Linux does), whoever reaches a port of this machine is believed.
+pub(super) fn is_own(there: SocketAddr, here: SocketAddr) -> bool {
+    if !there.ip().is_loopback() {
+        return false;
+    }
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let ours = rustix::process::geteuid().as_raw();
+    owner(there, here).is_some_and(|owner| owner == ours || owner == 0)
+}
+
+/// The user of the program at the other end, as the kernel's tables of connections have it.
+fn owner(there: SocketAddr, here: SocketAddr) -> Option<u32> {
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().find_map(|table| {
+        let table = std::fs::read_to_string(table).ok()?;
+        table.lines().find_map(|line| owner_in(line, there, here))
+    })
+}
+
+/// A line is `number: local remote state queues timer retransmits user …`, with addresses in hexadecimal.
+fn owner_in(line: &str, there: SocketAddr, here: SocketAddr) -> Option<u32> {
+    let mut fields = line.split_ascii_whitespace();
+    let (local, remote) = (fields.nth(1)?, fields.next()?);
+    let is_it = is_address(local, there) && is_address(remote, here);
+    if is_it { fields.nth(4)?.parse().ok() } else { None }
+}
+
+fn is_address(field: &str, address: SocketAddr) -> bool {
+    let Some((ip, port)) = field.split_once(':') else { return false };
+    let v4 = |octets: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(octets));
+    let is_ip = match address.ip() {
+        IpAddr::V4(four) => {
+            let plain = v4(four.octets());
+            ip == plain || ip.strip_prefix("0000000000000000FFFF0000") == Some(&plain)
+        }
+        IpAddr::V6(six) => {
+            let words = six.octets();
+            let words = words.chunks(4).map(|word| v4([word[0], word[1], word[2], word[3]]));
+            ip == words.collect::<String>()
+        }
+    };
+    is_ip && u16::from_str_radix(port, 16) == Ok(address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner_in;
+
+    #[test]
+    fn the_user_of_a_connection_is_found() {
+        let line =
+            "  12: 0100007F:D2F0 0100007F:210E 01 00000000:00000000 00:00000000 00000000  1000        0 81 1";
+        let address = |port: u16| ([127, 0, 0, 1], port).into();
+        assert_eq!(owner_in(line, address(0xD2F0), address(0x210E)), Some(1000));
+        assert_eq!(owner_in(line, address(0x210E), address(0xD2F0)), None, "the other end of it");
+        assert_eq!(owner_in("sl local_address rem_address", address(1), address(2)), None);
+    }
+
+    #[test]
+    fn this_test_is_its_own_user() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream =
+            std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let (there, here) = (stream.local_addr().expect("one end"), stream.peer_addr().expect("the other"));
+        assert!(super::is_own(there, here));
+        assert!(!super::is_own(([192, 0, 2, 1], 1).into(), here), "from elsewhere");
+    }
+}
