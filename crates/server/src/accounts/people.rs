@@ -56,9 +56,10 @@ pub(crate) struct Person {
     #[schemars(length(max = 256))]
     pub email: String,
     /// Groups whose grants are the user's, too.
-    #[schemars(length(max = 100), inner(length(max = 256)))]
+    #[schemars(with = "Vec<String>", length(max = 100), inner(length(max = 256)))]
     pub groups: BTreeSet<String>,
     /// Roles.
+    #[schemars(with = "Vec<Role>")]
     pub roles: BTreeSet<Role>,
     /// Tools that the user may call, as patterns: `crm__read_*`, `git__*`, `*`.
     #[schemars(length(max = 100), inner(length(max = 256)))]
@@ -72,6 +73,7 @@ pub(crate) struct Person {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Group {
     /// Roles of everybody in it.
+    #[schemars(with = "Vec<Role>")]
     pub roles: BTreeSet<Role>,
     /// Tools that everybody in it may call, as patterns.
     #[schemars(length(max = 100), inner(length(max = 256)))]

@@ -10,6 +10,7 @@ use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_engine::{RunId, StoredEvent};
 use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
+use tokio::time::{Duration, Instant, sleep};
 
 use super::decide::{self, Verdict};
 use super::progress::{Screen, harmless};
@@ -18,6 +19,10 @@ use super::tree::Tree;
 use super::{exit, record, show_as};
 use crate::client::{Client, Refused};
 use crate::view::{Approval, Event, Run, millis};
+
+/// How long a server that is gone is looked for, and how often.
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A run that is followed, with those that it waits for.
 pub(super) struct Follow {
@@ -118,16 +123,29 @@ impl Follow {
         Ok(())
     }
 
-    /// The server is gone: another one is reached, or started, and what happened meanwhile is told.
+    /// The server is gone: another one is reached, or started, and what happened meanwhile is told. One that is about to
+    /// end may still take a connection, so it is tried more than once.
     async fn reach_again(&mut self) -> Result<(), Stop> {
         self.screen.say("the server is gone; reaching it again");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.listen_again().await {
+                Err(Refused::Unreachable(_)) if Instant::now() < deadline => sleep(LOOK).await,
+                Err(refused) => return Err(refused.into()),
+                Ok(()) => break,
+            }
+        }
+        self.screen.say("the server is back, and the run goes on");
+        Ok(())
+    }
+
+    async fn listen_again(&mut self) -> Result<(), Refused> {
         self.client = self.client.again().await?;
         self.streams.clear();
         let unfinished: Vec<(RunId, u64)> = self.tree.unfinished().collect();
         for (run, seen) in unfinished {
             self.listen(run, seen).await?;
         }
-        self.screen.say("the server is back, and the run goes on");
         Ok(())
     }
 

@@ -18,10 +18,10 @@ const SHORT_ID: usize = 4;
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Target {
     /// The data directory of the daemon; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", global = true)]
     pub data: Option<PathBuf>,
     /// A server elsewhere, such as `https://steprail.example`; `$STEPRAIL_SERVER`. Its token is `$STEPRAIL_TOKEN`
-    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    #[arg(long, value_name = "URL", global = true, conflicts_with = "data")]
     pub server: Option<String>,
 }
 

@@ -59,29 +59,46 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// A JSON body. None at all is an empty map.
+/// A JSON body.
 pub(crate) struct Body<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let is_json = kind.is_none_or(|kind| media_type(kind) == "application/json");
-        if !is_json {
-            let problem = Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
-                "the body is read as JSON and nothing else",
-            );
-            return Err(problem.hint("send it with `Content-Type: application/json`"));
-        }
-        let bytes = read(request, state).await?;
-        let text = if bytes.is_empty() { b"{}" } else { &*bytes };
-        serde_json::from_slice(text)
-            .map(Self)
-            .map_err(|error| Problem::bad(format!("the body does not fit: {error}")))
+        read_json(request, state, b"").await.map(Self)
     }
+}
+
+/// A JSON body that may be left out: then it is an empty map.
+pub(crate) struct OptionalBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for OptionalBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        read_json(request, state, b"{}").await.map(Self)
+    }
+}
+
+async fn read_json<T: DeserializeOwned, S: Send + Sync>(
+    request: Request,
+    state: &S,
+    without: &[u8],
+) -> Result<T, Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_json = kind.is_none_or(|kind| media_type(kind) == "application/json");
+    if !is_json {
+        let problem = Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "the body is read as JSON and nothing else",
+        );
+        return Err(problem.hint("send it with `Content-Type: application/json`"));
+    }
+    let bytes = read(request, state).await?;
+    let text = if bytes.is_empty() { without } else { &*bytes };
+    serde_json::from_slice(text).map_err(|error| Problem::bad(format!("the body does not fit: {error}")))
 }
 
 /// A definition: JSON around it, or the text itself.

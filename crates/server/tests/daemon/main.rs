@@ -1,7 +1,9 @@
 //! The daemon as its clients see it: programs that we did not write, sessions, tasks, and ends without warning.
 
 mod clients;
+mod commands;
 mod conformance;
 mod end_to_end;
 mod lifetime;
+mod rest;
 mod support;

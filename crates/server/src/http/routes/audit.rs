@@ -24,8 +24,7 @@ pub(super) fn routes(api: Api) -> Api {
 #[serde(deny_unknown_fields)]
 struct After {
     /// Events after this number; all by default.
-    #[schemars(range(min = 0))]
-    after: Option<i64>,
+    after: Option<u64>,
     /// At most so many; 100 by default.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
@@ -33,7 +32,7 @@ struct After {
 
 async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<Event>>, Problem> {
     let limit = limit(args.limit, 100)?;
-    let page = user.feed(args.after.unwrap_or_default(), limit).await?;
+    let page = user.feed(i64::try_from(args.after.unwrap_or_default()).unwrap_or(i64::MAX), limit).await?;
     let next = page.last().filter(|_| page.len() == limit).map(|(last, _)| last.id.to_string());
     Ok(Json(Page { items: page.into_iter().map(|(stored, _)| Event::from(stored)).collect(), next }))
 }

@@ -10,7 +10,7 @@ use steprail_core::plan::Hash;
 use steprail_engine::{Edit, Error, Intervention, Payload, Resolution, Resume, RunId, User};
 
 use crate::http::api::{Api, post};
-use crate::http::extract::{Asker, Body, OfRun};
+use crate::http::extract::{Asker, Body, OfRun, OptionalBody};
 use crate::http::problem::Problem;
 use crate::view::Run;
 
@@ -91,6 +91,15 @@ struct Signal {
     payload: Value,
 }
 
+impl Signal {
+    fn checked(self) -> Result<Self, Problem> {
+        match self.event.chars().count() {
+            1..=256 => Ok(self),
+            _ => Err(Problem::bad("the name of an event has 1 to 256 characters")),
+        }
+    }
+}
+
 /// Whom an event reached.
 #[derive(Serialize, JsonSchema)]
 struct Reached {
@@ -98,7 +107,11 @@ struct Reached {
     runs: usize,
 }
 
-async fn cancel(Asker(user): Asker, OfRun(run): OfRun, Body(why): Body<Why>) -> Result<Json<Run>, Problem> {
+async fn cancel(
+    Asker(user): Asker,
+    OfRun(run): OfRun,
+    OptionalBody(why): OptionalBody<Why>,
+) -> Result<Json<Run>, Problem> {
     user.cancel(run, why.reason.as_deref().unwrap_or("cancelled by its user")).await?;
     shown(&user, run).await
 }
@@ -111,7 +124,7 @@ pub(super) async fn pause(Asker(user): Asker, OfRun(run): OfRun) -> Result<Json<
 pub(super) async fn resume(
     Asker(user): Asker,
     OfRun(run): OfRun,
-    Body(go_on): Body<GoOn>,
+    OptionalBody(go_on): OptionalBody<GoOn>,
 ) -> Result<Json<Run>, Problem> {
     let GoOn { force_steps, expected_hash, strict } = go_on;
     let hash =
@@ -161,7 +174,11 @@ async fn skip(user: &User, run: RunId, step: &str) -> Result<(), Error> {
     }
 }
 
-async fn rerun(Asker(user): Asker, OfRun(run): OfRun, Body(again): Body<Again>) -> Result<Response, Problem> {
+async fn rerun(
+    Asker(user): Asker,
+    OfRun(run): OfRun,
+    OptionalBody(again): OptionalBody<Again>,
+) -> Result<Response, Problem> {
     let reuse = again.reuse.then_some(again.run_anew);
     let started = user.via("rest").rerun(run, reuse).await?.id();
     Ok((StatusCode::CREATED, shown(&user, started).await?).into_response())
@@ -172,11 +189,13 @@ async fn signal(
     OfRun(run): OfRun,
     Body(signal): Body<Signal>,
 ) -> Result<Json<Reached>, Problem> {
+    let signal = signal.checked()?;
     let runs = user.signal(&signal.event, signal.payload, Some(run)).await?;
     Ok(Json(Reached { runs }))
 }
 
 async fn broadcast(Asker(user): Asker, Body(signal): Body<Signal>) -> Result<Json<Reached>, Problem> {
+    let signal = signal.checked()?;
     let runs = user.signal(&signal.event, signal.payload, None).await?;
     Ok(Json(Reached { runs }))
 }

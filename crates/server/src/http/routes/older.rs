@@ -13,7 +13,7 @@ use super::control;
 use super::runs::{self, Start};
 use super::schedules::Planned;
 use crate::http::api::{Api, delete, get, post};
-use crate::http::extract::{Args, Asker, Body, Named, OfRun};
+use crate::http::extract::{Args, Asker, Body, Named, OfRun, OptionalBody};
 use crate::http::problem::Problem;
 use crate::view::{Page, Run, Schedule};
 
@@ -120,7 +120,7 @@ async fn recur_no_more(Asker(user): Asker, Named(name): Named) -> Result<StatusC
 async fn ready(
     Asker(user): Asker,
     Named(id): Named,
-    Body(carried): Body<Map<String, Value>>,
+    OptionalBody(carried): OptionalBody<Map<String, Value>>,
 ) -> Result<Json<Run>, Problem> {
     let (run, step) = find(&user, &id).await?;
     match (&*step.kind, &*step.status) {

@@ -55,6 +55,7 @@ struct Wanted {
     #[schemars(range(min = 1, max = 366))]
     days: Option<u32>,
     /// The rights that it is for; all that the user has by default.
+    #[schemars(with = "Option<Vec<Right>>")]
     may: Option<BTreeSet<Right>>,
     /// The tools that it is for, as patterns; all that the user may call by default.
     #[schemars(length(max = 100), inner(length(max = 256)))]

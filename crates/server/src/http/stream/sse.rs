@@ -24,8 +24,7 @@ use crate::http::problem::Problem;
 pub(crate) struct From {
     /// The number of the last event that is known; `Last-Event-ID` goes before it. Without either, a run is told from
     /// its beginning, and everything from now on.
-    #[schemars(range(min = 0))]
-    after: Option<i64>,
+    after: Option<u64>,
 }
 
 /// One run.
@@ -63,7 +62,7 @@ pub(crate) async fn everything(
 fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
     match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default()) {
         Some(id) => id.parse().map(Some).map_err(|_| Problem::bad("`Last-Event-ID` is not a number of ours")),
-        None => Ok(from.after),
+        None => Ok(from.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX))),
     }
 }
 

@@ -1,0 +1,240 @@
+//! Sessions at a terminal, against the real daemon: what is typed, what is said.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use super::support::{Daemon, steprail, test_file};
+
+const REFUND: &str = "../../../examples/workflows/refund_with_approval.json";
+const INCIDENT: &str = "../../../examples/workflows/incident_triage.yaml";
+const TOOLS: &str = "../../../examples/tools.yaml";
+
+fn daemon() -> Daemon {
+    Daemon::start(&["--tools", &test_file(TOOLS).display().to_string(), "--durability", "process"])
+}
+
+fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = Command::new(steprail());
+    command
+        .args(arguments)
+        .env("STEPRAIL_DATA", daemon.folder.path())
+        .env("USER", "ann")
+        .stdin(Stdio::null());
+    command.env_remove("STEPRAIL_SERVER").env_remove("STEPRAIL_TOKEN");
+    command
+}
+
+/// What a command prints, and its exit code.
+fn said(daemon: &Daemon, arguments: &[&str]) -> String {
+    let output = command(daemon, arguments).output().expect("an end");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let (out, err, code) = (text(output.stdout), text(output.stderr), output.status.code());
+    let shown: Vec<String> = arguments.iter().map(|argument| shortened(argument)).collect();
+    format!("$ steprail {}\n{err}--- stdout\n{out}--- exit {}\n", shown.join(" "), code.unwrap_or(-1))
+}
+
+/// A file of ours by its name.
+fn shortened(argument: &str) -> String {
+    argument.rsplit_once("/examples/").map_or(argument, |(_, file)| file).to_owned()
+}
+
+fn session(daemon: &Daemon, commands: &[&[&str]]) -> String {
+    commands.iter().map(|arguments| said(daemon, arguments)).collect::<Vec<_>>().join("\n")
+}
+
+macro_rules! same {
+    ($text:expr) => {
+        insta::with_settings!({ filters => [
+            (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "RUN"),
+            (r"sr_[0-9a-f]{16}_[0-9a-f]{64}", "TOKEN"),
+            (r"\b[0-9a-f]{64}\b", "DIGEST"),
+            (r"\b[0-9a-f]{16}\b", "ID"),
+            (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
+            (r"\b\d+(\.\d)?(ms|s)\b", "TIME"),
+            (r"http://127.0.0.1:\d+", "URL"),
+            (r"/\S*/\.tmp\w+", "FOLDER"),
+            (r"/\S*/examples/", "examples/"),
+            (r"approve [0-9a-f]{6}\n", "approve END\n"),
+            (r"show [0-9a-f]{12} ", "show END "),
+            (r"(?m) +$", ""),
+        ] }, { insta::assert_snapshot!($text) })
+    };
+}
+
+/// The last run that was started.
+fn last_run(daemon: &Daemon) -> String {
+    let output = command(daemon, &["runs", "--limit", "1", "--json"]).output().expect("an end");
+    let runs: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    runs[0]["run_id"].as_str().expect("a run").to_owned()
+}
+
+#[test]
+fn a_run_from_its_start_to_its_end() {
+    let daemon = daemon();
+    let file = test_file(INCIDENT).display().to_string();
+    let defined = said(&daemon, &["define", &file]);
+    let input = ["--input", "service=checkout", "--input", "alert_id=A1"];
+    let ran = said(&daemon, &[&["run", "incident_triage"][..], &input].concat());
+    // Three branches begin and end at the same time: which is told first differs.
+    let (progress, result) = ran.split_once("--- stdout").expect("two parts");
+    let mut progress: Vec<&str> = progress.lines().collect();
+    progress[1..].sort_unstable();
+    let run = last_run(&daemon);
+    let shown = session(&daemon, &[&["runs"], &["show", &run[24..], "--json"]]);
+    let shown = shown.lines().filter(|line| !line.contains("\"steps\"")).collect::<Vec<_>>().join("\n");
+    same!(format!("{defined}\n{}\n--- stdout{result}\n{shown}", progress.join("\n")));
+}
+
+#[test]
+fn a_gate_is_decided_with_another_command() {
+    let daemon = daemon();
+    let file = test_file(REFUND).display().to_string();
+    let asked = said(&daemon, &["run", &file, "--input", "order_id=o-1"]);
+    let run = last_run(&daemon);
+    let decided = session(
+        &daemon,
+        &[
+            &["approvals"],
+            &["approve", &run, "nothing"],
+            &["approve", &run[30..]],
+            &["approve", &run],
+            &["resume", &run],
+            &["cancel", &run],
+            &["rerun", &run, "--reuse"],
+        ],
+    );
+    same!(format!("{asked}\n{decided}"));
+}
+
+#[test]
+fn what_is_there_to_be_looked_at_and_managed() {
+    let daemon = daemon();
+    let file = test_file(INCIDENT).display().to_string();
+    same!(session(
+        &daemon,
+        &[
+            &["runs"],
+            &["tools", "git"],
+            &["servers"],
+            &["define", &file],
+            &[
+                "schedule",
+                "add",
+                "mornings",
+                "incident_triage",
+                "0 8 * * 1-5",
+                "--zone",
+                "Europe/Berlin",
+                "--paused"
+            ],
+            &["schedule"],
+            &["schedule", "remove", "mornings"],
+            &["user", "add", "kim", "--role", "author", "--tool", "git__*", "--group", "ops"],
+            &["group", "add", "ops", "--role", "viewer"],
+            &["user"],
+            &["group"],
+            &["token", "create", "ci", "--user", "kim", "--may", "workflow"],
+            &["token", "list"],
+            &["user", "remove", "kim"],
+            &["token", "list"],
+            &["signal", "paid"],
+            &["open"],
+        ]
+    ));
+}
+
+#[test]
+fn what_goes_wrong_is_told_with_what_to_do() {
+    let daemon = daemon();
+    let broken = test_file("../../../examples/typo.yaml").display().to_string();
+    let told = session(
+        &daemon,
+        &[
+            &["run", "nothing"],
+            &["define", &broken],
+            &["show", "01a1e1d7-5812-75b1-816e-c4fed3e789fc"],
+            &["show", "fc"],
+            &["approve", "01a1e1d7-5812-75b1-816e-c4fed3e789fc", "ask"],
+            &["user", "add", "k m"],
+            &["user", "add", "kim", "--role", "king"],
+            &["schedule", "add", "s", "nothing", "often"],
+            &["runs", "--server", "http://127.0.0.1:9"],
+        ],
+    );
+    let none = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(steprail());
+    let nobody = command.args(["runs", "--data"]).arg(none.path().join("none")).output().expect("an end");
+    let nobody = format!(
+        "$ steprail runs\n{}--- exit {:?}",
+        String::from_utf8_lossy(&nobody.stderr),
+        nobody.status.code()
+    );
+    same!(format!("{told}\n{nobody}"));
+}
+
+/// A command whose progress is read line by line.
+struct Going {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    seen: Vec<String>,
+}
+
+impl Going {
+    fn start(daemon: &Daemon, arguments: &[&str]) -> Self {
+        let mut child = command(daemon, arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a command");
+        let lines = BufReader::new(child.stderr.take().expect("its progress")).lines();
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    fn until(&mut self, start: &str) {
+        for line in self.lines.by_ref() {
+            let line = line.expect("a line");
+            let is_it = line.starts_with(start);
+            self.seen.push(line);
+            if is_it {
+                return;
+            }
+        }
+        panic!("it ended without `{start}`: {:?}", self.seen);
+    }
+
+    fn end(mut self) -> String {
+        self.seen.extend(self.lines.map_while(Result::ok));
+        let output = self.child.wait_with_output().expect("an end");
+        let out = String::from_utf8(output.stdout).expect("text");
+        format!(
+            "{}\n--- stdout\n{out}--- exit {}\n",
+            self.seen.join("\n"),
+            output.status.code().unwrap_or(-1)
+        )
+    }
+}
+
+/// A daemon that was started by a command is ended with the test.
+struct Started<'d>(&'d Daemon);
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        let process = std::fs::read_to_string(self.0.folder.path().join("daemon.pid")).unwrap_or_default();
+        let _ = Command::new("kill").arg(process.trim()).status();
+    }
+}
+
+#[test]
+fn a_run_is_followed_across_the_death_of_its_daemon() {
+    let mut daemon = daemon();
+    let definition = "name: naps\nsteps:\n  - { id: before, tool: chat__post }\n  - { id: nap, kind: sleep, for: 3s }\n  - { id: after, tool: chat__post }\n";
+    let file = daemon.folder.path().join("naps.yaml");
+    std::fs::File::create(&file).and_then(|mut file| file.write_all(definition.as_bytes())).expect("a file");
+    let mut going = Going::start(&daemon, &["run", &file.display().to_string()]);
+    going.until("started nap");
+    daemon.kill();
+    // The command starts another daemon by itself, which goes on where this one was.
+    let _started = Started(&daemon);
+    same!(going.end());
+}
