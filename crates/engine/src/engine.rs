@@ -466,7 +466,8 @@ impl Engine {
     }
 
     /// Stores a schedule, in place of the one with its name, and says when it is first due.
-    pub async fn schedule(&self, schedule: Schedule) -> Result<Option<Millis>, Error> {
+    pub async fn schedule(&self, mut schedule: Schedule) -> Result<Option<Millis>, Error> {
+        schedule.principal.tools = self.0.authorizer.tools(&schedule.principal);
         match self.request(Action::Schedule(Box::new(schedule))).await? {
             Answer::Due(due) => Ok(due),
             _ => Err(Error::Stopped),

@@ -67,6 +67,14 @@ impl User {
     async fn need_definition(&self, text: &str) -> Result<(), Error> {
         let Some(plan) = load(&Source::new("definition", text)).plan else { return Ok(()) };
         match self.engine.definition(&plan.name, None).await {
+            // What others start under the name would run with more than this token is for.
+            Ok(_) if self.principal.scope.is_some() => {
+                let message = format!(
+                    "a token that is held to less cannot change `{}`; give it another name",
+                    plan.name
+                );
+                Err(Error::Denied(message))
+            }
             Ok(known) if known.created_by != self.principal.id => self.need(Right::Administer),
             Ok(_) | Err(Error::NotFound(_)) => Ok(()),
             Err(error) => Err(error),
@@ -81,7 +89,7 @@ impl User {
     /// The same user as a person, not through an agent: what they say themselves.
     #[must_use]
     pub fn in_person(&self) -> Self {
-        let principal = Principal { agent: false, ..self.principal.clone() };
+        let principal = Principal { agent: self.principal.agent_only, ..self.principal.clone() };
         Self { engine: self.engine.clone(), principal }
     }
 
@@ -137,6 +145,7 @@ impl User {
 
     /// Takes a schedule away.
     pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
+        self.need(Right::Workflow)?;
         self.need_schedule(name).await?;
         self.engine.unschedule(name).await
     }
@@ -229,7 +238,11 @@ impl User {
     /// Runs, newest first: those of everybody, or their own.
     pub async fn list(&self, mut list: ListRuns) -> Result<Vec<RunRow>, Error> {
         if !self.may(Right::View) {
-            list.created_by = Some(self.principal.id.clone());
+            let own = self.principal.id.clone();
+            if list.created_by.as_ref().is_some_and(|user| *user != own) {
+                return Ok(Vec::new());
+            }
+            list.created_by = Some(own);
         }
         self.engine.list(list).await
     }
@@ -297,24 +310,25 @@ impl User {
 
     /// Changes a run that is under way.
     pub async fn intervene(&self, run: RunId, intervention: Intervention) -> Result<(), Error> {
+        self.need_control(run).await?;
         self.engine.intervene(run, intervention, &self.principal).await
     }
 
     /// Stops a run and everything in it.
     pub async fn cancel(&self, run: RunId, reason: &str) -> Result<(), Error> {
-        self.need_control(run, None).await?;
+        self.need_control(run).await?;
         self.engine.cancel(run, &self.principal, reason).await
     }
 
     /// Holds back every step of a run that would begin.
     pub async fn pause(&self, run: RunId) -> Result<(), Error> {
-        self.need_control(run, None).await?;
+        self.need_control(run).await?;
         self.engine.pause(run, &self.principal).await
     }
 
     /// Lets a run go on that was paused or interrupted.
     pub async fn resume(&self, run: RunId, resume: Resume) -> Result<(), Error> {
-        self.need_control(run, Some(Right::Workflow)).await?;
+        self.need_control(run).await?;
         // To call again what may have happened is to decide.
         if !resume.force_steps.is_empty() {
             self.need(Right::Approve)?;
@@ -325,17 +339,15 @@ impl User {
     /// Brings an event to a run, or to every run that waits for it.
     pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
         match run {
-            Some(run) => self.need_control(run, Some(Right::Workflow)).await?,
+            Some(run) => self.need_control(run).await?,
             None => self.need(Right::Administer)?,
         }
         self.engine.signal(event, payload, run).await
     }
 
-    /// For their own run, the right that is given; the right to change those of others for others.
-    async fn need_control(&self, run: RunId, own: Option<Right>) -> Result<(), Error> {
-        if self.row(run).await?.created_by != self.principal.id {
-            return self.need(Right::Administer);
-        }
-        own.map_or(Ok(()), |right| self.need(right))
+    /// For their own run, the right to run workflows; the right to change those of others for others.
+    async fn need_control(&self, run: RunId) -> Result<(), Error> {
+        let is_own = self.row(run).await?.created_by == self.principal.id;
+        self.need(if is_own { Right::Workflow } else { Right::Administer })
     }
 }

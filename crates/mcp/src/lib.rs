@@ -11,4 +11,4 @@ mod server;
 
 pub use check::check;
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
-pub use server::{Expose, Identify, Server, Settings, ToolNames, offered, router};
+pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

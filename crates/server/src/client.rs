@@ -1,6 +1,8 @@
 //! Talking to a server: the daemon of a data directory through its socket, or one at an address.
 
+use std::error::Error;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use reqwest::header::HeaderValue;
@@ -13,6 +15,10 @@ use sse_stream::SseStream;
 use crate::daemon::{self, Home};
 use crate::http::problem::Problem;
 use crate::view::Event;
+
+/// How often a daemon of this machine is asked again, and after what.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A server that can be asked.
 #[derive(Clone)]
@@ -98,7 +104,11 @@ impl Client {
     fn lost(&self, error: &reqwest::Error) -> String {
         match &self.at {
             At::Home(home) => format!("the daemon of {} does not answer", home.path().display()),
-            At::Url(url, _) => format!("{url} cannot be reached: {error}"),
+            At::Url(url, _) => {
+                let cause =
+                    std::iter::successors(Some(error as &dyn Error), |error| (*error).source()).last();
+                format!("{url} cannot be reached: {}", cause.map(ToString::to_string).unwrap_or_default())
+            }
         }
     }
 
@@ -113,7 +123,27 @@ impl Client {
 
     /// Asks for something.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
-        self.read(self.request(Method::GET, path)).await
+        self.insist(async |client| client.read(client.request(Method::GET, path)).await).await
+    }
+
+    /// Starts a run. The body has a key, so that asking again starts nothing twice.
+    pub(crate) async fn start<T: DeserializeOwned>(&self, body: &Value) -> Result<T, Refused> {
+        self.insist(async |client| client.post("/runs", body).await).await
+    }
+
+    /// Asks again where that cannot hurt: a daemon that is about to end may still take a connection.
+    async fn insist<T>(&self, ask: impl AsyncFn(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
+        let mut client = self.clone();
+        for _ in 0..TRIES {
+            match (ask(&client).await, &self.at) {
+                (Err(Refused::Unreachable(_)), At::Home(_)) => {
+                    tokio::time::sleep(PAUSE).await;
+                    client = client.again().await?;
+                }
+                (answer, _) => return answer,
+            }
+        }
+        ask(&client).await
     }
 
     /// Asks for something, with words after the `?`.
@@ -141,12 +171,13 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    /// Follows a stream after an event. It ends with what it tells of, or with the server.
+    /// Follows a stream after an event: cursors, and events where there are any. It ends with what it tells of, or with the
+    /// server.
     pub(crate) async fn follow(
         &self,
         path: &str,
         after: Option<u64>,
-    ) -> Result<impl Stream<Item = Event> + Send + use<>, Refused> {
+    ) -> Result<impl Stream<Item = (Option<u64>, Option<Event>)> + Send + use<>, Refused> {
         let mut request = self.request(Method::GET, path);
         if let Some(after) = after {
             request = request.header("last-event-id", HeaderValue::from(after));
@@ -155,7 +186,8 @@ impl Client {
         let frames = SseStream::from_bytes_stream(response.bytes_stream());
         Ok(frames
             .take_while(|frame| std::future::ready(frame.is_ok()))
-            .filter_map(|frame| std::future::ready(frame.ok().and_then(|frame| event(frame.data)))))
+            .filter_map(|frame| std::future::ready(frame.ok()))
+            .map(|frame| (frame.id.and_then(|id| id.parse().ok()), event(frame.data))))
     }
 }
 

@@ -118,7 +118,7 @@ fn the_readme_tells_the_truth() {
     std::fs::create_dir(folder.0.path().join("examples")).unwrap();
     std::fs::write(folder.0.path().join("examples/typo.yaml"), typo).unwrap();
     let shown = folder.run(&["check", "examples/typo.yaml"]);
-    let promised = readme_blocks("text").remove(0);
+    let promised = readme_blocks("text").remove(1);
     assert!(shown.contains(promised.trim_end().trim_end_matches('…').trim_end()), "{shown}");
     for definition in readme_blocks("yaml") {
         let checked = folder.run_with(&["check", "-"], &definition);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -133,4 +134,36 @@ fn the_readme_shows_what_is_printed() {
         let promised = promised.split("`ask` waits").next().unwrap();
         assert_eq!(words(&format!("{title}{promised}")), words(concluded));
     }
+}
+
+/// The tutorial, as somebody follows it: one terminal serves, the other does what every block says.
+#[test]
+fn the_tutorial_works() {
+    let text = std::fs::read_to_string(format!("{EXAMPLES}/../docs/tutorial.md")).unwrap();
+    let blocks: Vec<&str> =
+        text.split("```sh").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    // What builds it was done already.
+    let (serve, others): (Vec<&str>, Vec<&str>) =
+        blocks[1..].iter().partition(|block| block.starts_with(" serve"));
+    let serve = serve[0].trim_start_matches(" serve").trim();
+    let folder = Folder::with(&[]);
+    let bin = Path::new(env!("CARGO_BIN_EXE_steprail")).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let shell = |script: &str| {
+        let mut command = std::process::Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(folder.0.path()).env("PATH", &path);
+        command.env("HOME", folder.0.path()).env_remove("STEPRAIL_DATA").stdin(Stdio::null());
+        command
+    };
+    // The port may be taken by another test.
+    let mut serving =
+        shell(&format!("exec {serve} --listen 127.0.0.1:0")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "ready"), "the server of the tutorial did not start");
+    let output = shell(&others.concat()).output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
+    assert!(said(&output.stdout).contains("digest completed"), "{}", said(&output.stdout));
 }

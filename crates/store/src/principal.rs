@@ -37,6 +37,9 @@ pub struct Principal {
     /// The groups that they are in. They change, so a run does not keep them.
     #[serde(skip)]
     pub groups: Vec<String>,
+    /// Whether it is an agent in any case: nothing that it says is its user's word.
+    #[serde(skip)]
+    pub agent_only: bool,
     /// Whether there is no other user, so that nobody else could decide what they started.
     #[serde(skip)]
     pub alone: bool,

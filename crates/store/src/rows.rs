@@ -454,10 +454,12 @@ pub struct ListRuns {
     pub before: Option<RunKey>,
     /// At most so many.
     pub limit: usize,
+    /// Whether inputs and outputs, which may be large, are left out: inputs are `null` then.
+    pub brief: bool,
 }
 
 impl Default for ListRuns {
     fn default() -> Self {
-        Self { status: None, created_by: None, name: None, before: None, limit: 100 }
+        Self { status: None, created_by: None, name: None, before: None, limit: 100, brief: false }
     }
 }

@@ -351,8 +351,8 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
             approvers.join(", ")
         )));
     }
-    // With a single user, what their agent or they themselves started nobody else could decide.
-    if by.id == starter.id && !allow_self && !starter.agent && !by.alone {
+    // With a single user, what they or their agent started nobody else could decide.
+    if by.id == starter.id && !allow_self && !by.alone {
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())

@@ -34,13 +34,25 @@ struct Door {
 
 const SESSION: &str = "mcp-session-id";
 
-/// The route `/mcp`. Pages of other origins are refused, and so are names that do not mean this machine.
-pub fn router(server: &Server, identify: impl Identify, shutdown: CancellationToken) -> Router {
+/// Which names and origins a request may come under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hosts {
+    /// Those that mean this machine.
+    ThisMachine,
+    /// Any: whatever stands before the router has looked already.
+    Checked,
+}
+
+/// The route `/mcp`.
+pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: CancellationToken) -> Router {
     let engine = server.shared.engine.clone();
-    let mut config = StreamableHttpServerConfig::default()
-        .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
-        .enforce_origin_validation()
-        .with_cancellation_token(shutdown);
+    let mut config = StreamableHttpServerConfig::default().with_cancellation_token(shutdown);
+    config = match hosts {
+        Hosts::ThisMachine => config
+            .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+            .enforce_origin_validation(),
+        Hosts::Checked => config.disable_allowed_hosts().disable_allowed_origins(),
+    };
     config.session_store = Some(Arc::new(Sessions(engine.clone())));
     let handler = server.clone();
     let sessions = Arc::new(LocalSessionManager::default());

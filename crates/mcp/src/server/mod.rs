@@ -30,7 +30,7 @@ use rmcp::{RoleServer, ServerHandler};
 use steprail_engine::{Engine, Principal, User};
 
 pub use expose::Expose;
-pub use http::{Identify, router};
+pub use http::{Hosts, Identify, router};
 pub use tools::{ToolNames, offered};
 
 use crate::Gateway;

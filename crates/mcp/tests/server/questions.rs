@@ -52,7 +52,9 @@ async fn client(
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let (read, write) = tokio::io::split(ours);
     // As a daemon has it: the client is an agent, its user a person.
-    tokio::spawn(house.server.for_user(principal("admin").through_agent()).serve(read, write));
+    // Where clients are asked, there is one user, and nobody else could decide.
+    let owner = steprail_engine::Principal { alone: true, ..principal("admin").through_agent() };
+    tokio::spawn(house.server.for_user(owner).serve(read, write));
     user.serve_with_lifecycle(theirs, lifecycle).await.expect("a client")
 }
 

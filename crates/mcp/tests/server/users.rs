@@ -13,7 +13,12 @@ async fn address(house: &House) -> String {
         let name = request.headers().get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
         Some(principal(name))
     };
-    let app = steprail_mcp::router(&house.server, identify, CancellationToken::new());
+    let app = steprail_mcp::router(
+        &house.server,
+        identify,
+        steprail_mcp::Hosts::ThisMachine,
+        CancellationToken::new(),
+    );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     tokio::spawn(async move { axum::serve(listener, app).await });

@@ -34,7 +34,7 @@ impl Attempts {
         // With so many places at once, whoever comes next is not remembered; those who are stay so.
         if places.len() < PLACES || places.contains_key(&place) {
             let used = places.entry(place).or_insert(now);
-            *used = (*used).max(now) + PAUSE_MS;
+            *used = ((*used).max(now) + PAUSE_MS).min(now + (BURST + 1) * PAUSE_MS);
         }
     }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use steprail_core::run::Millis;
 use steprail_engine::{Account, AccountKind, Grants, StoreError};
 
-use super::Lasting;
 use super::people::{Group, Person};
 use super::token::{SignIn, Token};
+use super::{DAY_MS, Lasting};
 
 /// An entry that people change, and how often it was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +81,12 @@ impl Book {
             .map(|(id, _)| (AccountKind::Token, id.clone()))
             .chain(sign_ins.map(|(id, _)| (AccountKind::SignIn, id.clone())))
             .collect()
+    }
+
+    /// Tokens whose time was up long enough ago that nobody wonders any more.
+    pub(super) fn expired(&self, now: Millis) -> Vec<String> {
+        let over = self.tokens.iter().filter(|(_, token)| token.expires_at + 30 * DAY_MS < now);
+        over.map(|(id, _)| id.clone()).collect()
     }
 
     /// Sign-ins whose time is up.

@@ -7,7 +7,7 @@ mod people;
 mod token;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde::Serialize;
 use steprail_core::run::Millis;
@@ -49,7 +49,7 @@ pub(crate) struct Accounts {
     engine: Engine,
     access: Access,
     owner: Principal,
-    book: RwLock<Book>,
+    book: Arc<RwLock<Book>>,
     /// One change at a time: what is compared before a change still holds when it is written.
     writing: tokio::sync::Mutex<()>,
     links: Mutex<HashMap<String, Millis>>,
@@ -101,7 +101,7 @@ impl Known {
             engine,
             access: self.access,
             owner: self.owner,
-            book: RwLock::new(self.book),
+            book: Arc::new(RwLock::new(self.book)),
             writing: tokio::sync::Mutex::default(),
             links: Mutex::default(),
             lasting,
@@ -121,7 +121,7 @@ impl Accounts {
     }
 
     /// Somebody who is known and not disabled.
-    fn principal(&self, user: &str) -> Option<Principal> {
+    pub(crate) fn principal(&self, user: &str) -> Option<Principal> {
         if user == self.owner.id {
             return Some(self.owner.clone());
         }
@@ -141,24 +141,36 @@ impl Accounts {
             return Err(Refused::Expired);
         }
         let principal = self.principal(&token.user).ok_or(Refused::NoUser)?;
-        Ok(Principal { agent: token.agent, scope: token.scope, ..principal })
+        Ok(Principal { agent: token.agent, agent_only: token.agent, scope: token.scope, ..principal })
     }
 
-    /// Whoever an identity provider vouches for. They are kept, so that their runs go on after a restart.
+    /// Whoever an identity provider vouches for. They are kept, so that their runs go on after a restart. What it says about
+    /// them counts; what was granted to them here stays.
     pub(crate) async fn by_provider(&self, user: &str, known: Person) -> Result<Principal, Error> {
-        let is_same =
-            |kept: &Kept<Person>| Person { disabled: kept.entry.disabled, ..known.clone() } == kept.entry;
+        let is_new = |kept: &Kept<Person>| {
+            (&kept.entry.name, &kept.entry.email, &kept.entry.groups)
+                != (&known.name, &known.email, &known.groups)
+        };
         let before = self.book().users.get(user).cloned();
-        match &before {
+        match before {
             _ if user == self.owner.id => return Err(taken(user)),
             Some(kept) if !kept.external => return Err(taken(user)),
-            Some(kept) if is_same(kept) => {}
-            before => {
-                let disabled = before.as_ref().is_some_and(|kept| kept.entry.disabled);
-                let entry = Person { disabled, ..known };
-                let revision = before.as_ref().map_or(1, |kept| kept.revision + 1);
+            Some(kept) if !is_new(&kept) => {}
+            _ => {
                 let _writing = self.writing.lock().await;
-                self.keep(AccountKind::User, user, &Kept { revision, external: true, entry }).await?;
+                let before = self.book().users.get(user).cloned();
+                let kept = before.unwrap_or(Kept { revision: 0, external: true, entry: Person::default() });
+                if !kept.external {
+                    return Err(taken(user));
+                }
+                let Person { name, email, groups, .. } = known;
+                let entry = Person { name, email, groups, ..kept.entry };
+                self.keep(
+                    AccountKind::User,
+                    user,
+                    &Kept { revision: kept.revision + 1, external: true, entry },
+                )
+                .await?;
             }
         }
         self.principal(user).ok_or_else(|| Error::Denied(format!("{user} is disabled")))
@@ -299,6 +311,10 @@ impl Accounts {
             expires_at: created_at + Millis::from(new.days) * DAY_MS,
         };
         let _writing = self.writing.lock().await;
+        let over = self.book().expired(created_at);
+        for id in over {
+            self.forget(AccountKind::Token, &id).await?;
+        }
         room(self.book().tokens.len(), false, "tokens")?;
         self.keep(AccountKind::Token, &secret.id, &token).await?;
         Ok((secret.id.clone(), token, secret.text()))
@@ -306,6 +322,11 @@ impl Accounts {
 
     /// Revokes a token: it counts for nothing from now on.
     pub(crate) async fn revoke(&self, by: &User, id: &str) -> Result<(), Error> {
+        if by.principal().agent || by.principal().scope.is_some() {
+            return Err(Error::Denied(
+                "a token is revoked by a user in person, not with a token for less".to_owned(),
+            ));
+        }
         let _writing = self.writing.lock().await;
         let owner = self.book().tokens.get(id).map(|token| token.user.clone());
         match owner {
@@ -354,22 +375,37 @@ impl Accounts {
     }
 
     /// Whoever has signed in with a cookie, and the word that what they change must carry.
-    pub(crate) async fn by_cookie(&self, text: &str) -> Result<(Principal, String), Refused> {
+    pub(crate) fn by_cookie(&self, text: &str) -> Result<(Principal, String), Refused> {
         let secret = Secret::read(text).ok_or(Refused::Unknown)?;
         let kept = self.book().sign_ins.get(&secret.id).filter(|kept| kept.hash.fits(&secret)).cloned();
         let kept = kept.ok_or(Refused::Unknown)?;
-        let now = self.engine.now();
-        if kept.is_over(now, self.lasting) {
+        if kept.is_over(self.engine.now(), self.lasting) {
             return Err(Refused::Expired);
-        }
-        if now - kept.seen_at > SEEN_MS {
-            let _writing = self.writing.lock().await;
-            // If it cannot be written, the sign-in ends a little early.
-            let _ =
-                self.keep(AccountKind::SignIn, &secret.id, &SignIn { seen_at: now, ..kept.clone() }).await;
         }
         let principal = self.principal(&kept.user).ok_or(Refused::NoUser)?;
         Ok((principal, secret.csrf()))
+    }
+
+    /// A cookie is used: its time without use begins anew. That is written down now and then.
+    pub(crate) async fn touch(&self, text: &str) {
+        let now = self.engine.now();
+        let is_due = |kept: &SignIn| now - kept.seen_at > SEEN_MS && !kept.is_over(now, self.lasting);
+        let Some(secret) = Secret::read(text) else { return };
+        let find = || {
+            self.book()
+                .sign_ins
+                .get(&secret.id)
+                .filter(|kept| kept.hash.fits(&secret) && is_due(kept))
+                .cloned()
+        };
+        if find().is_none() {
+            return;
+        }
+        let _writing = self.writing.lock().await;
+        // It may have been signed out meanwhile. If it cannot be written, the sign-in ends a little early.
+        if let Some(kept) = find() {
+            let _ = self.keep(AccountKind::SignIn, &secret.id, &SignIn { seen_at: now, ..kept }).await;
+        }
     }
 
     /// Signs a browser out.
@@ -397,31 +433,51 @@ impl Accounts {
     async fn keep(&self, kind: AccountKind, id: &str, entry: &impl Serialize) -> Result<(), Error> {
         let body = serde_json::to_string(entry).map_err(|error| Error::BadInput(error.to_string()))?;
         let account = Account { kind, id: id.to_owned(), body };
-        self.engine.put_account(account.clone()).await?;
-        self.book.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
-        self.grant_anew(kind, id);
-        Ok(())
+        self.change(Change::Put(account)).await
     }
 
     /// Deletes an entry, then lets go of it.
     async fn forget(&self, kind: AccountKind, id: &str) -> Result<(), Error> {
-        self.engine.drop_account(kind, id).await?;
-        self.book.write().unwrap_or_else(PoisonError::into_inner).remove(kind, id);
-        self.grant_anew(kind, id);
-        Ok(())
+        self.change(Change::Drop(kind, id.to_owned())).await
     }
 
-    /// Rights that follow from an entry that changed count from the next call on.
-    fn grant_anew(&self, kind: AccountKind, id: &str) {
-        let book = self.book();
-        match kind {
-            AccountKind::User if book.users.contains_key(id) => self.access.grant(id, book.grants(id)),
-            AccountKind::User => self.access.revoke(id),
-            AccountKind::Group => {
-                book.users.keys().for_each(|user| self.access.grant(user, book.grants(user)))
-            }
-            AccountKind::Token | AccountKind::SignIn => {}
-        }
+    /// Changes the store, then memory. Whoever asked may go away in between: both happen, or neither.
+    async fn change(&self, change: Change) -> Result<(), Error> {
+        let (engine, access, book) = (self.engine.clone(), self.access.clone(), self.book.clone());
+        let changing = tokio::spawn(async move {
+            let (kind, id) = match change {
+                Change::Put(account) => {
+                    engine.put_account(account.clone()).await?;
+                    let changed = (account.kind, account.id.clone());
+                    book.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
+                    changed
+                }
+                Change::Drop(kind, id) => {
+                    engine.drop_account(kind, &id).await?;
+                    book.write().unwrap_or_else(PoisonError::into_inner).remove(kind, &id);
+                    (kind, id)
+                }
+            };
+            grant_anew(&access, &book.read().unwrap_or_else(PoisonError::into_inner), kind, &id);
+            Ok(())
+        });
+        changing.await.unwrap_or(Err(Error::Stopped))
+    }
+}
+
+/// What changes about accounts.
+enum Change {
+    Put(Account),
+    Drop(AccountKind, String),
+}
+
+/// Rights that follow from an entry that changed count from the next call on.
+fn grant_anew(access: &Access, book: &Book, kind: AccountKind, id: &str) {
+    match kind {
+        AccountKind::User if book.users.contains_key(id) => access.grant(id, book.grants(id)),
+        AccountKind::User => access.revoke(id),
+        AccountKind::Group => book.users.keys().for_each(|user| access.grant(user, book.grants(user))),
+        AccountKind::Token | AccountKind::SignIn => {}
     }
 }
 

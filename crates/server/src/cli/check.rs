@@ -26,6 +26,9 @@ pub(super) struct Check {
     /// How to show problems
     #[arg(long, default_value = "human")]
     format: Format,
+    /// Print JSON: the same as `--format json`
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,6 +48,10 @@ struct Tally {
 }
 
 impl Check {
+    fn shown(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         session::block_on(async {
             let gateway = match &self.servers {
@@ -82,14 +89,14 @@ impl Check {
                     Severity::Error => tally.errors += 1,
                     Severity::Warning => tally.warnings += 1,
                 }
-                match self.format {
+                match self.shown() {
                     // anstream takes the colours out again where the terminal has none.
                     Format::Human => writeln!(out, "{}\n", render(diagnostic, &source, true))?,
                     Format::Json => findings.extend(serde_json::to_value(diagnostic.finding(&source))),
                 }
             }
         }
-        match self.format {
+        match self.shown() {
             Format::Human => writeln!(out, "{}", tally.summary())?,
             Format::Json => writeln!(out, "{:#}", serde_json::Value::Array(findings))?,
         }
@@ -128,10 +135,9 @@ impl Tally {
     }
 
     fn exit_code(&self) -> ExitCode {
-        match (self.unreadable, self.errors) {
-            (1.., _) => ExitCode::from(exit::CANNOT_READ),
-            (_, 1..) => ExitCode::from(exit::ERRORS),
-            _ => ExitCode::SUCCESS,
+        match self.unreadable + self.errors {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(exit::CANNOT_READ),
         }
     }
 }

@@ -66,7 +66,9 @@ pub(super) fn entry(data: Option<&Path>) -> Result<Value, Stop> {
     let program =
         std::env::current_exe().map_err(|error| Stop::usage(format!("where is this program? {error}")))?;
     let mut args = vec!["mcp".to_owned()];
-    if let Some(data) = data {
+    // The client may not have the variable.
+    let set = std::env::var_os("STEPRAIL_DATA").filter(|set| !set.is_empty()).map(PathBuf::from);
+    if let Some(data) = data.map(Path::to_owned).or(set) {
         let data = std::path::absolute(data).map_err(|error| Stop::usage(error.to_string()))?;
         args.extend(["--data".to_owned(), data.display().to_string()]);
     }

@@ -6,16 +6,20 @@ use clap::Args;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use steprail_engine::RunId;
+use tokio::time::{Duration, Instant, sleep};
 
 use super::progress::harmless;
 use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::{session, show_as};
-use crate::client::Client;
-use crate::view::{Event, Page};
+use crate::client::{Client, Refused};
+use crate::view::{Event, Page, Run};
 
 /// Events that are asked for at once.
 const PAGE: usize = 1_000;
+/// How long a server that is gone is looked for, and how often.
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Show what happened in a run, or in all, and follow what happens
 #[derive(Debug, Args)]
@@ -69,19 +73,40 @@ impl Events {
     async fn follow(&self, mut client: Client, run: Option<RunId>) -> Result<(), Stop> {
         let path = run.map_or_else(|| "/stream".to_owned(), |run| format!("/runs/{run}/stream"));
         let mut after = self.after;
+        let mut deadline = Instant::now() + PATIENCE;
         loop {
-            let mut events = Box::pin(client.follow(&path, after).await?);
-            let mut is_over = false;
-            while let Some(event) = events.next().await {
-                self.print(&event, run.is_some())?;
-                after =
-                    Some(if run.is_some() { event.seq } else { u64::try_from(event.id).unwrap_or_default() });
-                is_over = run.is_some() && event.event.ends_run();
+            match client.follow(&path, after).await {
+                Ok(events) => {
+                    let mut events = Box::pin(events);
+                    while let Some((cursor, event)) = events.next().await {
+                        after = cursor.or(after);
+                        deadline = Instant::now() + PATIENCE;
+                        event.iter().try_for_each(|event| self.print(event, run.is_some()))?;
+                    }
+                }
+                Err(Refused::Unreachable(_)) if Instant::now() < deadline => {}
+                Err(refused) => return Err(refused.into()),
             }
-            if is_over {
-                return Ok(());
-            }
+            sleep(LOOK).await;
             client = client.again().await?;
+            if let Some(run) = run
+                && client.get::<Run>(&format!("/runs/{run}")).await?.status.is_terminal()
+            {
+                return self.rest(&client, run, after).await;
+            }
+        }
+    }
+
+    /// What an ended run has beyond what was told.
+    async fn rest(&self, client: &Client, run: RunId, mut after: Option<u64>) -> Result<(), Stop> {
+        loop {
+            let path = format!("/runs/{run}/events");
+            let page: Page<Event> = client.find(&path, &json!({ "after": after, "limit": PAGE })).await?;
+            page.items.iter().try_for_each(|event| self.print(event, true))?;
+            match page.items.last() {
+                Some(last) => after = Some(last.seq),
+                None => return Ok(()),
+            }
         }
     }
 

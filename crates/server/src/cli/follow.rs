@@ -86,20 +86,32 @@ impl Follow {
     async fn follow(&mut self, interrupts: &mut Interrupts) -> Result<Ending, Stop> {
         self.listen(self.root, 0).await?;
         while !self.tree.is_over(self.root) {
-            if self.tree.waits(self.root) && !self.decide().await? {
-                return Ok(Ending::Waits);
-            }
             tokio::select! {
-                heard = self.streams.next() => self.hear(heard).await?,
+                waits = self.go_on() => {
+                    if waits? {
+                        return Ok(Ending::Waits);
+                    }
+                }
                 _ = interrupts.recv() => return Ok(Ending::Detached),
             }
         }
         Ok(Ending::Over)
     }
 
+    /// Asks, if the run waits for somebody, or hears what happens next. True if it waits for somebody who is not here.
+    async fn go_on(&mut self) -> Result<bool, Stop> {
+        if self.tree.waits(self.root) && !self.decide().await? {
+            return Ok(true);
+        }
+        let heard = self.streams.next().await;
+        self.hear(heard).await?;
+        Ok(false)
+    }
+
     /// Listens to a run, after an event.
     async fn listen(&mut self, run: RunId, after: u64) -> Result<(), Refused> {
         let events = self.client.follow(&format!("/runs/{run}/stream"), Some(after)).await?;
+        let events = events.filter_map(|(_, event)| std::future::ready(event));
         let heard = events.map(|event| Heard::Event(Box::new(event)));
         self.streams.push(Box::pin(heard.chain(once(async move { Heard::End(run) }))));
         Ok(())
@@ -152,9 +164,17 @@ impl Follow {
     /// Asks the user what the run wants to know. False if nobody here can say.
     async fn decide(&mut self) -> Result<bool, Stop> {
         let run = self.look().await?;
-        // Something is still on its way here.
-        if run.seq != self.tree.seen(self.root) {
-            return Ok(true);
+        // Something is still on its way here, of this run or of one that it waits for.
+        let unfinished: Vec<(RunId, u64)> = self.tree.unfinished().collect();
+        for (id, seen) in unfinished {
+            let seq = if id == run.run_id {
+                run.seq
+            } else {
+                self.client.get::<Run>(&format!("/runs/{id}")).await?.seq
+            };
+            if seq != seen {
+                return Ok(true);
+            }
         }
         let open: Vec<Approval> = run.approvals.unwrap_or_default();
         let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
@@ -170,7 +190,11 @@ impl Follow {
 
     async fn ask(&mut self, question: &Approval) -> Result<bool, Stop> {
         let asked = question.clone();
-        let verdict = self.screen.suspended(|| decide::ask(&asked))?;
+        self.screen.hide(true);
+        // Apart from what else this command listens to.
+        let verdict = tokio::task::spawn_blocking(move || decide::ask(&asked)).await;
+        self.screen.hide(false);
+        let verdict = verdict.map_err(|_| Stop::usage("the question could not be put"))??;
         let (action, word) = match verdict {
             Verdict::Approve => ("approve", "approved"),
             Verdict::Deny => ("deny", "denied"),

@@ -46,7 +46,7 @@ impl Graph {
             for diagnostic in loaded.diagnostics.iter().filter(|d| d.code.severity() == Severity::Error) {
                 writeln!(err, "{}\n", render(diagnostic, &source, true))?;
             }
-            return Ok(ExitCode::from(exit::ERRORS));
+            return Ok(ExitCode::from(exit::CANNOT_READ));
         };
         let picture = Picture::of(plan);
         let drawn = match self.format {

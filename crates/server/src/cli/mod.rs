@@ -13,7 +13,9 @@ mod control;
 mod database;
 mod decide;
 mod define;
+mod definitions;
 mod doctor;
+mod end;
 mod events;
 mod follow;
 mod found;
@@ -79,14 +81,15 @@ enum Verb {
     Mcp(mcp::Mcp),
     Init(init::Init),
     Connect(connect::Connect),
+    Stop(end::End),
     Define(define::Define),
+    Definitions(definitions::Definitions),
     Runs(runs::Runs),
     Show(show::Show),
     Events(events::Events),
     Approvals(approvals::Approvals),
-    /// Say yes at a gate
     Config(config::Config),
-    /// Say yes at a gate of a run of the daemon
+    /// Say yes at a gate
     Approve(decide::Decide),
     /// Say no at a gate
     Deny(decide::Decide),
@@ -123,7 +126,9 @@ impl Cli {
             Verb::Mcp(mcp) => mcp.run(),
             Verb::Init(init) => init.run(),
             Verb::Connect(connect) => connect.run(),
+            Verb::Stop(stop) => stop.run(),
             Verb::Define(define) => define.run(),
+            Verb::Definitions(definitions) => definitions.run(),
             Verb::Runs(runs) => runs.run(),
             Verb::Show(show) => show.run(),
             Verb::Events(events) => events.run(),
@@ -154,9 +159,9 @@ mod exit {
     use steprail_engine::{Error, RunStatus};
     use steprail_store::StoreError;
 
-    /// A definition has errors, or a run failed.
+    /// A run failed, or what was checked is damaged.
     pub(super) const ERRORS: u8 = 1;
-    /// A file cannot be read, the command line is wrong, or what was asked for cannot be done.
+    /// A definition has errors, a file cannot be read, the command line is wrong, or what was asked for cannot be done.
     pub(super) const CANNOT_READ: u8 = 2;
     /// A run waits for a human.
     pub(super) const WAITING: u8 = 3;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use steprail_engine::RunId;
 
 /// Steps that have a line of their own while they run; more are only shown when they end.
@@ -89,11 +89,15 @@ impl Screen {
         }
     }
 
-    /// Does something that uses the terminal itself.
-    pub(super) fn suspended<T>(&self, work: impl FnOnce() -> T) -> T {
-        match self {
-            Self::Lines => work(),
-            Self::Terminal { all, .. } => all.suspend(work),
+    /// Leaves the terminal to somebody else for a while, or takes it back.
+    pub(super) fn hide(&self, hides: bool) {
+        if let Self::Terminal { all, .. } = self {
+            let _ = all.clear();
+            all.set_draw_target(if hides {
+                ProgressDrawTarget::hidden()
+            } else {
+                ProgressDrawTarget::stderr()
+            });
         }
     }
 
@@ -194,7 +198,8 @@ impl News {
 
 /// Text from outside (a tool's error, a prompt) on one line: it must not repaint the terminal or pass for ours.
 pub(super) fn harmless(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() || turns(c), " ")
 }
 
 fn take_away(all: &MultiProgress, bar: &ProgressBar) {

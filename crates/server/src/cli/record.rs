@@ -22,7 +22,7 @@ pub(super) fn summary(run: &Run) -> String {
     let took = took.map(|took| format!(" in {}", length(took))).unwrap_or_default();
     let mut text = format!("{} {}{took} ({counts})\nrun    {}", run.name, run.status.word(), run.run_id);
     if let Some(output) = &run.output {
-        text.push_str(&format!("\noutput {}", shortened(output.get())));
+        text.push_str(&format!("\noutput {}", harmless(&shortened(output.get()))));
     }
     if let Some(error) = &run.error {
         text.push_str(&format!("\nerror  {} ({})", harmless(&error.to_string()), error.kind.word()));

@@ -14,6 +14,7 @@ use steprail_store::sqlite::Readers;
 use super::database::{Database, Reach};
 use super::follow::Follow;
 use super::session::{self, Session, Setup, Signal};
+use super::show_as;
 use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::tools_at::ToolsAt;
@@ -66,8 +67,8 @@ pub(super) struct Resume {
     #[arg(long = "as", value_name = "NAME")]
     by: Option<String>,
     /// What a commit survives
-    #[arg(long, default_value = "full")]
-    durability: Reach,
+    #[arg(long)]
+    durability: Option<Reach>,
     /// Print one JSON record per run instead of a summary
     #[arg(long)]
     json: bool,
@@ -77,6 +78,11 @@ impl Resume {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         match self.db.clone() {
             Some(db) => self.embed(db),
+            None if self.by.is_some() || self.tools.argument().is_some() || self.durability.is_some() => {
+                Err(Stop::usage(
+                    "--as, --servers, --tools and --durability are for a database that is named with --db",
+                ))
+            }
             None => session::block_on(self.ask()),
         }
     }
@@ -94,7 +100,16 @@ impl Resume {
                 resumed => drop(resumed?),
             }
         }
-        if self.detach { Ok(ExitCode::SUCCESS) } else { Follow::new(client, run).finish(self.json).await }
+        if !self.detach {
+            return Follow::new(client, run).finish(self.json).await;
+        }
+        let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+        if self.json {
+            show_as::json(&found)?
+        } else {
+            show_as::line(&format!("{} is {}", found.name, found.status.word()))?
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Brings the answers to a run of the daemon.
@@ -133,7 +148,7 @@ impl Resume {
         let tools = self.tools.read(Home::find(None).ok().as_ref())?;
         let db = Database::existing(db)?;
         let again = Again::new(db.path(), &self.tools);
-        let setup = Setup { db, tools, again, durability: Some(self.durability) };
+        let setup = Setup { db, tools, again, durability: Some(self.durability.unwrap_or(Reach::Full)) };
         session::block_on(async {
             // One run is gone on with alone: the others are not cut off when it has ended.
             let alone = named.is_some();

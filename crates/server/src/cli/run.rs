@@ -73,16 +73,26 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        if self.db.is_some() || self.tools.argument().is_some() {
-            self.embed()
-        } else {
-            session::block_on(self.ask())
+        let is_here = self.db.is_some() || self.tools.argument().is_some();
+        let asks_daemon =
+            self.detach || self.key.is_some() || self.target.data.is_some() || self.target.server.is_some();
+        match (is_here, asks_daemon) {
+            (true, true) => {
+                Err(Stop::usage("with --servers or --tools there is no daemon: it is carried out here")
+                    .hint("without them the daemon runs it, with its own tools"))
+            }
+            (true, false) => self.embed(),
+            (false, _) if self.durability.is_some() => {
+                Err(Stop::usage("how durable a daemon's runs are is one of its settings: `steprail config`"))
+            }
+            (false, _) => session::block_on(self.ask()),
         }
     }
 
     /// Has the daemon run it.
     async fn ask(&self) -> Result<ExitCode, Stop> {
-        let is_file = self.file == "-" || Path::new(&self.file).exists();
+        let path = Path::new(&self.file);
+        let is_file = self.file == "-" || (path.exists() && !path.is_dir());
         let local = if is_file { Some(self.definition()?) } else { None };
         let client = self.target.reach().await?;
         let (plan, mut body) = match local {
@@ -90,8 +100,10 @@ impl Run {
             None => (self.stored(&client).await?, json!({ "name": self.file })),
         };
         body["input"] = self.inputs(&plan);
-        body["idempotency_key"] = json!(self.key);
-        let run: view::Run = client.post("/runs", &body).await?;
+        // If the answer is lost, asking again starts nothing twice.
+        body["idempotency_key"] =
+            json!(self.key.clone().unwrap_or_else(|| format!("run-{}", uuid::Uuid::now_v7())));
+        let run: view::Run = client.start(&body).await?;
         for (event, payload) in &self.signal {
             let body = json!({ "event": event, "payload": payload });
             let _: Value = client.post(&format!("/runs/{}/signal", run.run_id), &body).await?;

@@ -70,7 +70,7 @@ impl Schedule {
                 }
                 Some(Action::Remove { name }) => {
                     client.delete(&format!("/schedules/{}", escaped(&name))).await?;
-                    return show_as::line(&format!("{name} starts nothing any more"))
+                    return show_as::done(self.json, &format!("{name} starts nothing any more"))
                         .map(|()| ExitCode::SUCCESS);
                 }
             };

@@ -194,14 +194,23 @@ impl Serve {
         } else {
             self.settings.tools.read(Some(home))?
         };
-        let announce = || self.announce(home).map_err(cannot);
-        let (daemon, pipes) = self.settings.open(home, &config, tools, &stop, announce).await?;
+        // Every door is there before anything goes on: a daemon that nobody could reach would make calls and end.
+        let open_doors = || {
+            let port = match config.http.listen {
+                Listen::At(address) => {
+                    let is_wish = matches!(config.place("http.listen"), Place::Default);
+                    Some(Daemon::take_port(address, is_wish).map_err(cannot)?)
+                }
+                Listen::Off => None,
+            };
+            Ok((self.announce(home).map_err(cannot)?, port))
+        };
+        let (daemon, (pipes, port)) = self.settings.open(home, &config, tools, &stop, open_doors).await?;
         daemon.serve_pipes(pipes, &stop);
         let mut out = anstream::stdout();
         writeln!(out, "data {}", home.path().display())?;
-        if let Listen::At(address) = config.http.listen {
-            let is_wish = matches!(config.place("http.listen"), Place::Default);
-            let url = daemon.open_port(address, is_wish, &stop).await.map_err(cannot)?;
+        if let Some(port) = port {
+            let url = daemon.serve_port(port, &stop).map_err(cannot)?;
             writeln!(out, "api {url}/api\nmcp {url}/mcp")?;
         }
         if self.demo {
@@ -216,6 +225,7 @@ impl Serve {
         }
         wait_for_end().await?;
         let ended = end(daemon, &stop).await;
+        let _ = std::fs::remove_file(home.process());
         // What happened until now is still sent.
         if let Some(traces) = traces {
             let _ = traces.await;
@@ -239,7 +249,11 @@ impl Serve {
     /// Lets clients come, and leaves word of who serves and how.
     fn announce(&self, home: &Home) -> std::io::Result<Pipes> {
         std::fs::write(home.process(), std::process::id().to_string())?;
-        std::fs::write(home.settings(), serde_json::to_string(&self.settings.arguments())?)?;
+        let mut arguments = self.settings.arguments();
+        if self.demo {
+            arguments.push("--demo".to_owned());
+        }
+        std::fs::write(home.settings(), serde_json::to_string(&arguments)?)?;
         Pipes::open(home)
     }
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use steprail_engine::RunStatus;
 
 use super::progress::{harmless, length};
 use super::stop::Stop;
@@ -13,7 +14,7 @@ use crate::view::{Run, Step, millis};
 
 /// Show a run: its steps, what it waits for, what it gave
 ///
-/// Exit codes are those of `run`.
+/// Exit codes are those of `run`; 0 for one that goes on by itself.
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// The run: its id, or the end of it
@@ -36,7 +37,8 @@ impl Show {
             } else {
                 print(&run)?
             }
-            Ok(ExitCode::from(exit::of_run(run.status)))
+            let goes_on = matches!(run.status, RunStatus::Pending | RunStatus::Running);
+            Ok(if goes_on { ExitCode::SUCCESS } else { ExitCode::from(exit::of_run(run.status)) })
         })
     }
 }

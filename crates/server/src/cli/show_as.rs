@@ -21,6 +21,11 @@ pub(super) fn line(text: &str) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Says that something was done; to programs, an empty map.
+pub(super) fn done(is_json: bool, text: &str) -> Result<(), Stop> {
+    line(if is_json { "{}" } else { text })
+}
+
 /// Writes rows in columns under their names, or says that there is nothing.
 pub(super) fn table(names: &[&str], rows: &[Vec<String>], nothing: &str) -> Result<(), Stop> {
     if rows.is_empty() {

@@ -72,7 +72,7 @@ impl Token {
                 }
                 Action::Revoke { id } => {
                     client.delete(&format!("/tokens/{}", escaped(&id))).await?;
-                    show_as::line(&format!("{id} is revoked"))?;
+                    show_as::done(self.json, &format!("{id} is revoked"))?;
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -91,11 +91,6 @@ impl Tree {
         self.runs.iter().filter(|(_, run)| !run.status.is_terminal()).map(|(id, run)| (*id, run.seq))
     }
 
-    /// How many events of a run were seen.
-    pub(super) fn seen(&self, run: RunId) -> u64 {
-        self.runs.get(&run).map_or(0, |run| run.seq)
-    }
-
     /// Whether a run has ended.
     pub(super) fn is_over(&self, run: RunId) -> bool {
         self.runs.get(&run).is_some_and(|run| run.status.is_terminal())

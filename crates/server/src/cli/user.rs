@@ -46,16 +46,16 @@ pub(super) struct User {
 enum UserAction {
     /// List them
     List,
-    /// Add a user, or change one
+    /// Add a user, or change what is named of one
     Add {
         /// The user's id
         id: String,
         /// The user's name
-        #[arg(long, default_value = "")]
-        name: String,
+        #[arg(long)]
+        name: Option<String>,
         /// The user's mail address
-        #[arg(long, default_value = "")]
-        email: String,
+        #[arg(long)]
+        email: Option<String>,
         /// A group that the user is in
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
@@ -64,6 +64,9 @@ enum UserAction {
         /// The user may do nothing at all for now
         #[arg(long)]
         disabled: bool,
+        /// The user may come in again
+        #[arg(long, conflicts_with = "disabled")]
+        enabled: bool,
     },
     /// Remove a user, with the user's tokens
     Remove {
@@ -78,14 +81,24 @@ impl User {
             let client = self.target.reach().await?;
             let shown = match self.action {
                 None | Some(UserAction::List) => client.get::<Page<Entry<Person>>>("/users").await?.items,
-                Some(UserAction::Add { id, name, email, group, grants, disabled }) => {
+                Some(UserAction::Add { id, name, email, group, grants, disabled, enabled }) => {
+                    let known = client.get::<Page<Entry<Person>>>("/users").await?.items;
+                    let before =
+                        known.into_iter().find(|user| user.id == id).map(|user| user.is).unwrap_or_default();
                     let (roles, groups) = (grants.role.into_iter().collect(), group.into_iter().collect());
-                    let person = Person { name, email, groups, roles, tools: grants.tool, disabled };
+                    let person = Person {
+                        name: name.unwrap_or(before.name),
+                        email: email.unwrap_or(before.email),
+                        groups: or(groups, before.groups, BTreeSet::is_empty),
+                        roles: or(roles, before.roles, BTreeSet::is_empty),
+                        tools: or(grants.tool, before.tools, Vec::is_empty),
+                        disabled: disabled || (before.disabled && !enabled),
+                    };
                     vec![client.put(&format!("/users/{}", escaped(&id)), &json!(person)).await?]
                 }
                 Some(UserAction::Remove { id }) => {
                     client.delete(&format!("/users/{}", escaped(&id))).await?;
-                    return show_as::line(&format!("{id} is gone")).map(|()| ExitCode::SUCCESS);
+                    return show_as::done(self.json, &format!("{id} is gone")).map(|()| ExitCode::SUCCESS);
                 }
             };
             if self.json {
@@ -104,6 +117,11 @@ impl User {
             Ok(ExitCode::SUCCESS)
         })
     }
+}
+
+/// What is named, or what was there if nothing is.
+fn or<T>(named: T, before: T, is_nothing: impl Fn(&T) -> bool) -> T {
+    if is_nothing(&named) { before } else { named }
 }
 
 fn roles(roles: &BTreeSet<Role>) -> String {
@@ -153,7 +171,7 @@ impl Group {
                 }
                 Some(GroupAction::Remove { id }) => {
                     client.delete(&format!("/groups/{}", escaped(&id))).await?;
-                    return show_as::line(&format!("{id} is gone")).map(|()| ExitCode::SUCCESS);
+                    return show_as::done(self.json, &format!("{id} is gone")).map(|()| ExitCode::SUCCESS);
                 }
             };
             if self.json {

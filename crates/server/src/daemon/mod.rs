@@ -69,23 +69,29 @@ impl Daemon {
         });
     }
 
-    /// Serves HTTP at an address. Where the port is only a wish, another one is taken if it is in use.
-    pub(crate) async fn open_port(
+    /// Serves HTTP at an address.
+    pub(crate) fn serve_port(
         &self,
-        address: SocketAddr,
-        is_wish: bool,
+        listener: std::net::TcpListener,
         stop: &CancellationToken,
     ) -> std::io::Result<String> {
-        let listener = match TcpListener::bind(address).await {
-            Err(error) if is_wish && error.kind() == std::io::ErrorKind::AddrInUse => {
-                TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?
-            }
-            bound => bound?,
-        };
+        let listener = TcpListener::from_std(listener)?;
         let url = format!("http://{}", listener.local_addr()?);
         let url = self.app.url.get_or_init(|| url).clone();
         http::serve_port(&self.app, &self.server, listener, stop);
         Ok(url)
+    }
+
+    /// Takes an address. Where the port is only a wish, another one is taken if it is in use.
+    pub(crate) fn take_port(address: SocketAddr, is_wish: bool) -> std::io::Result<std::net::TcpListener> {
+        let listener = match std::net::TcpListener::bind(address) {
+            Err(error) if is_wish && error.kind() == std::io::ErrorKind::AddrInUse => {
+                std::net::TcpListener::bind(SocketAddr::new(address.ip(), 0))?
+            }
+            bound => bound?,
+        };
+        listener.set_nonblocking(true)?;
+        Ok(listener)
     }
 
     /// Ends: what is in flight may end first. Gives the number of calls that were left.

@@ -39,6 +39,7 @@ impl Daemon {
         let owner = Principal { alone: !sign_in, ..Principal::user(owner) };
         let none = || StoreError::Other("the database cannot be read".to_owned());
         let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
+        let oidc = provider(config).await?;
         let limits = Limits {
             calls: config.engine.calls.get(),
             shutdown: config.engine.shutdown,
@@ -58,7 +59,7 @@ impl Daemon {
             tools: tools.clone(),
             hub: Hub::spawn(engine.clone(), stop.clone()),
             doors: doors(config, sign_in),
-            oidc: provider(config).await?,
+            oidc,
             metrics: Some(observed),
             url: OnceLock::new(),
             body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),

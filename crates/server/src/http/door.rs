@@ -17,6 +17,8 @@ use super::{App, sign_in};
 use crate::accounts::oidc::Oidc;
 use crate::accounts::{Accounts, Person, Refused};
 
+/// The scope of a provider's token that a person holds, and not an agent.
+const PERSON: &str = "steprail:person";
 /// The header with the word that a page sends along with what it changes.
 pub(super) const CSRF: &str = "x-steprail-csrf";
 
@@ -45,13 +47,17 @@ pub(super) enum Credential {
 }
 
 impl Credential {
-    /// Whether it still counts.
-    pub(super) async fn is_valid(&self, app: &App) -> bool {
+    /// Whoever comes with it now, if it still counts. Looking again is not using it.
+    pub(super) fn renewed(&self, app: &App, before: &Principal) -> Option<Principal> {
         match self {
-            Self::Token(text) => app.accounts.by_token(text).is_ok(),
-            Self::Cookie(text, _) => app.accounts.by_cookie(text).await.is_ok(),
-            Self::Provider(until) => app.engine.now() < *until,
-            Self::Local => true,
+            Self::Token(text) => app.accounts.by_token(text).ok(),
+            Self::Cookie(text, _) => app.accounts.by_cookie(text).ok().map(|(principal, _)| principal),
+            Self::Provider(until) if app.engine.now() < *until => {
+                let (agent, agent_only) = (before.agent, before.agent_only);
+                app.accounts.principal(&before.id).map(|fresh| Principal { agent, agent_only, ..fresh })
+            }
+            Self::Provider(_) => None,
+            Self::Local => Some(before.clone()),
         }
     }
 }
@@ -65,10 +71,29 @@ pub(super) async fn enter_as_owner(State(app): State<App>, mut request: Request,
 
 /// Looks where a request comes from: a page of another origin, or a name that does not mean this server, is refused.
 pub(super) async fn check_place(State(app): State<App>, request: Request, next: Next) -> Response {
-    match app.doors.check(request.method(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+    // Whoever watches over the process asks under any name, and learns nothing.
+    if matches!(request.uri().path(), "/healthz" | "/readyz")
+        && !request.headers().contains_key(header::ORIGIN)
+    {
+        return next.run(request).await;
     }
+    if let Err(problem) = app.doors.check(request.method(), request.headers()) {
+        return problem.into_response();
+    }
+    let Some(origin) = app.doors.stranger(request.headers()) else { return next.run(request).await };
+    let mut response = if request.method() == Method::OPTIONS {
+        StatusCode::NO_CONTENT.into_response()
+    } else {
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PUT, DELETE"));
+    let allowed = "authorization, content-type, if-match, if-none-match, idempotency-key, last-event-id, mcp-session-id, \
+                   mcp-protocol-version";
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    response
 }
 
 /// Finds out who sends a request.
@@ -130,6 +155,13 @@ impl Doors {
         }
     }
 
+    /// The origin of a page that is not ours and may call all the same: its browser wants to hear that.
+    fn stranger(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = text(headers, header::ORIGIN)?;
+        let is_listed = self.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin));
+        is_listed.then(|| headers.get(header::ORIGIN).cloned())?
+    }
+
     fn is_ours(&self, name: &str) -> bool {
         matches!(name, "localhost" | "127.0.0.1" | "[::1]")
             || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
@@ -158,8 +190,9 @@ async fn identify(
         return by_bearer(app, place.ip, token.trim()).await;
     }
     if let Some(cookie) = sign_in::sent(headers) {
+        app.accounts.touch(cookie).await;
         let (principal, csrf) =
-            app.accounts.by_cookie(cookie).await.map_err(|refused| refuse(app, place.ip, refused))?;
+            app.accounts.by_cookie(cookie).map_err(|refused| refuse(app, place.ip, refused))?;
         let sent = headers.get(CSRF).and_then(|word| word.to_str().ok()).unwrap_or_default();
         if !method.is_safe() && !Accounts::is_csrf(&csrf, sent) {
             let problem =
@@ -172,7 +205,9 @@ async fn identify(
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "a token is needed");
         return Err(problem.hint("`steprail token create` makes one; send it as `Authorization: Bearer …`"));
     }
-    if !place.is_own {
+    // What a proxy passes on may come from anywhere.
+    let is_passed_on = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name));
+    if is_passed_on || !place.is_own().await {
         let detail = "this server is for the user who runs it, and you are somebody else";
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail);
         return Err(
@@ -196,6 +231,9 @@ async fn by_bearer(app: &App, place: IpAddr, token: &str) -> Result<(Principal, 
         let person =
             Person { name, email, groups: identity.groups.into_iter().collect(), ..Person::default() };
         let principal = app.accounts.by_provider(&identity.user, person).await?;
+        // MCP clients get such tokens for their users: only one that is said to be a person's is.
+        let agent = !identity.scopes.iter().any(|scope| scope == PERSON);
+        let principal = Principal { agent, agent_only: agent, ..principal };
         return Ok((principal, Credential::Provider(identity.expires_at.saturating_mul(1_000))));
     }
     let principal = app.accounts.by_token(token).map_err(|refused| refuse(app, place, refused))?;
@@ -205,7 +243,10 @@ async fn by_bearer(app: &App, place: IpAddr, token: &str) -> Result<(Principal, 
 /// What somebody is told whose token or cookie is not taken: as little as helps.
 pub(super) fn refuse(app: &App, place: IpAddr, refused: Refused) -> Problem {
     let now = app.engine.now();
-    app.accounts.attempts.refused(place, now);
+    // Whoever had a good one and was too late is not guessing.
+    if refused != Refused::Expired {
+        app.accounts.attempts.refused(place, now);
+    }
     if let Some(seconds) = app.accounts.attempts.must_wait(place, now) {
         let detail = format!("too many attempts were refused; try again in {seconds} s");
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail);

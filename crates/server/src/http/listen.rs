@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::peer;
@@ -17,12 +19,18 @@ use super::peer;
 /// How long a client may take nothing. What it missed it can ask for again, from the last event that it knows.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Connections that are served at the same time: the system's other files are for the database and for servers.
+const CONNECTIONS: usize = 4_096;
+
 /// A listener whose connections are [`Stream`]s.
-pub(super) struct Patient(TcpListener);
+pub(super) struct Patient {
+    listener: TcpListener,
+    room: Arc<Semaphore>,
+}
 
 impl Patient {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self(listener)
+        Self { listener, room: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }
 
@@ -32,11 +40,16 @@ impl Listener for Patient {
 
     async fn accept(&mut self) -> (Stream, SocketAddr) {
         loop {
-            match self.0.accept().await {
+            // Those beyond wait in the system's queue. The semaphore is never closed.
+            let Ok(place) = self.room.clone().acquire_owned().await else { continue };
+            match self.listener.accept().await {
                 Ok((stream, address)) => {
                     // An event is one small write: it should not wait for the next.
                     let _ = stream.set_nodelay(true);
-                    return (Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false }, address);
+                    return (
+                        Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false, _place: place },
+                        address,
+                    );
                 }
                 // Too many files are open, or the client is gone already; neither is the end.
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -45,24 +58,45 @@ impl Listener for Patient {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 }
 
 /// Where a request comes from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The address.
     pub ip: IpAddr,
-    /// Whether it is a program of the user whom this server runs for.
-    pub is_own: bool,
+    /// Both ends of the connection.
+    ends: Option<(SocketAddr, SocketAddr)>,
+    /// Whether it is a program of the user whom this server runs for, once somebody has asked.
+    own: Arc<OnceLock<bool>>,
+}
+
+impl Place {
+    /// Whether it is a program of the user whom this server runs for. It is looked up once for a connection.
+    pub(super) async fn is_own(&self) -> bool {
+        if let Some(known) = self.own.get() {
+            return *known;
+        }
+        let ends = self.ends;
+        let look = move || ends.is_some_and(|(there, here)| peer::is_own(there, here));
+        let found = tokio::task::spawn_blocking(look).await.unwrap_or(false);
+        *self.own.get_or_init(|| found)
+    }
+
+    /// A place of which this is known.
+    #[cfg(test)]
+    pub(super) fn known(ip: IpAddr, is_own: bool) -> Self {
+        Self { ip, ends: None, own: Arc::new(OnceLock::from(is_own)) }
+    }
 }
 
 impl Connected<IncomingStream<'_, Patient>> for Place {
     fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
-        let (there, here) = (*stream.remote_addr(), stream.io().stream.local_addr());
-        let is_own = here.is_ok_and(|here| peer::is_own(there, here));
-        Self { ip: there.ip(), is_own }
+        let there = *stream.remote_addr();
+        let ends = stream.io().stream.local_addr().ok().map(|here| (there, here));
+        Self { ip: there.ip(), ends, own: Arc::default() }
     }
 }
 
@@ -72,6 +106,7 @@ pub(super) struct Stream {
     until: Pin<Box<Sleep>>,
     /// Whether something waits to be taken.
     waits: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Stream {

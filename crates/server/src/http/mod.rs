@@ -19,12 +19,12 @@ use std::sync::{Arc, OnceLock};
 
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
 use serde_json::Value;
 use steprail_engine::{Engine, Principal};
-use steprail_mcp::{Gateway, Server};
+use steprail_mcp::{Gateway, Hosts, Server};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -99,6 +99,7 @@ fn outer() -> Router<App> {
         .route("/readyz", get(operations::readyz))
         .route("/api/openapi.json", get(operations::openapi))
         .route("/api", get(operations::page))
+        .route("/", get(async || Redirect::to("/api")))
         .route("/sign-in", get(sign_in::sign_in))
         .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
 }
@@ -107,7 +108,7 @@ fn outer() -> Router<App> {
 fn public(app: &App, server: &Server, stop: &CancellationToken) -> Router {
     let as_agent =
         |request: &Request| request.extensions().get::<Principal>().cloned().map(Principal::through_agent);
-    let mcp = steprail_mcp::router(server, as_agent, stop.child_token());
+    let mcp = steprail_mcp::router(server, as_agent, Hosts::Checked, stop.child_token());
     let known = inner(app).with_state(app.clone()).merge(mcp).fallback(nowhere);
     known
         .layer(from_fn_with_state(app.clone(), door::enter))

@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Whether a connection from this machine is one of a program of our own user, or of the administrator's. From elsewhere
-/// it never is. Where the system does not tell (only Linux does), whoever reaches a port of this machine is believed.
+/// The state of a connection whose both ends are open.
+const ESTABLISHED: &str = "01";
+
+/// Whether a connection from this machine is one of a program of our own user. From elsewhere it never is. Where the system
+/// does not tell (only Linux does), whoever reaches a port of this machine is believed.
 pub(super) fn is_own(there: SocketAddr, here: SocketAddr) -> bool {
     if !there.ip().is_loopback() {
         return false;
@@ -11,8 +14,7 @@ pub(super) fn is_own(there: SocketAddr, here: SocketAddr) -> bool {
     if !cfg!(target_os = "linux") {
         return true;
     }
-    let ours = rustix::process::geteuid().as_raw();
-    owner(there, here).is_some_and(|owner| owner == ours || owner == 0)
+    owner(there, here) == Some(rustix::process::geteuid().as_raw())
 }
 
 /// The user of the program at the other end, as the kernel's tables of connections have it.
@@ -23,12 +25,15 @@ fn owner(there: SocketAddr, here: SocketAddr) -> Option<u32> {
     })
 }
 
-/// A line is `number: local remote state queues timer retransmits user …`, with addresses in hexadecimal.
+/// A line is `number: local remote state queues timer retransmits user timeout inode …`, with addresses in hexadecimal.
+/// A connection that its program has closed already belongs to nobody any more, and the table then says 0.
 fn owner_in(line: &str, there: SocketAddr, here: SocketAddr) -> Option<u32> {
     let mut fields = line.split_ascii_whitespace();
-    let (local, remote) = (fields.nth(1)?, fields.next()?);
+    let (local, remote, state) = (fields.nth(1)?, fields.next()?, fields.next()?);
+    let (user, inode) = (fields.nth(3)?, fields.nth(1)?);
     let is_it = is_address(local, there) && is_address(remote, here);
-    if is_it { fields.nth(4)?.parse().ok() } else { None }
+    let is_open = state == ESTABLISHED && inode != "0";
+    if is_it && is_open { user.parse().ok() } else { None }
 }
 
 fn is_address(field: &str, address: SocketAddr) -> bool {
@@ -59,6 +64,9 @@ mod tests {
         let address = |port: u16| ([127, 0, 0, 1], port).into();
         assert_eq!(owner_in(line, address(0xD2F0), address(0x210E)), Some(1000));
         assert_eq!(owner_in(line, address(0x210E), address(0xD2F0)), None, "the other end of it");
+        let closed =
+            "  12: 0100007F:D2F0 0100007F:210E 05 00000000:00000000 00:00000000 00000000     0        0 0 1";
+        assert_eq!(owner_in(closed, address(0xD2F0), address(0x210E)), None, "its program is gone");
         assert_eq!(owner_in("sl local_address rem_address", address(1), address(2)), None);
     }
 

@@ -2,7 +2,7 @@
 
 use axum::extract::{ConnectInfo, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 use steprail_engine::Principal;
@@ -34,8 +34,17 @@ pub(super) async fn sign_in(
     State(app): State<App>,
     ConnectInfo(place): ConnectInfo<Place>,
     Args(Key { key }): Args<Key>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    // Programs that look into links before people do must not use them up.
+    if method != Method::GET {
+        return Err(Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "a link is opened, not looked into",
+        ));
+    }
     let owner = app
         .accounts
         .by_link(&key)

@@ -69,9 +69,9 @@ impl Reads for Readers {
     }
 
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
+        let columns = if list.brief { rows::brief_run() } else { rows::RUN.to_owned() };
         let mut sql = format!(
-            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id WHERE 1",
-            rows::RUN
+            "SELECT {columns} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id WHERE 1"
         );
         let mut values: Vec<Value> = Vec::new();
         let mut only = |column: &str, value: Value| {
@@ -101,6 +101,7 @@ impl Reads for Readers {
              AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
             rows::EVENT
         );
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
         self.all(&sql, params![id.to_string(), after, limit], |row| rows::event(id, row))
     }
 

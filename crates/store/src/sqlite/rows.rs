@@ -61,6 +61,12 @@ pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.cre
     (SELECT p.run_id FROM workflow_runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via'),
     json_extract(r.principal_json, '$.trace')";
 
+/// The same without values.
+pub(super) fn brief_run() -> String {
+    let inputs = "(SELECT i.input_json FROM workflow_inputs i WHERE i.run_id = r.id), r.output_json";
+    RUN.replace(inputs, "'null', NULL")
+}
+
 pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
         key: RunKey(row.get(0)?),

@@ -80,7 +80,7 @@ struct Recurring {
 
 async fn list(Asker(user): Asker, Args(newest): Args<Newest>) -> Result<Json<Page<Run>>, Problem> {
     let limit = super::definitions::limit(newest.limit, 50)?;
-    let rows = user.list(ListRuns { limit, ..ListRuns::default() }).await?;
+    let rows = user.list(ListRuns { limit, brief: true, ..ListRuns::default() }).await?;
     Ok(Json(Page { items: rows.into_iter().map(Run::brief).collect(), next: None }))
 }
 

@@ -134,8 +134,14 @@ async fn list(Asker(user): Asker, Args(list): Args<List>) -> Result<Json<Page<Ru
             Some(user.row(run).await.map_err(|_| bad())?.key)
         }
     };
-    let wanted =
-        ListRuns { status: list.status, created_by: list.user, name: list.name, before, limit: limit + 1 };
+    let wanted = ListRuns {
+        status: list.status,
+        created_by: list.user,
+        name: list.name,
+        before,
+        limit: limit + 1,
+        brief: true,
+    };
     let mut rows = user.list(wanted).await?;
     let is_last = rows.len() <= limit;
     rows.truncate(limit);

@@ -71,7 +71,7 @@ async fn begin(
     headers: axum::http::HeaderMap,
 ) -> Result<Response, Problem> {
     let principal = user.principal();
-    if principal.agent || principal.scope.is_some() || matches!(credential, Credential::Local) {
+    if principal.agent || principal.scope.is_some() || !matches!(credential, Credential::Token(_)) {
         let detail = "a browser is signed in by a user in person, with a token that is held to nothing less";
         return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
     }
@@ -90,7 +90,8 @@ async fn end(
 }
 
 async fn link(State(app): State<App>, Asker(user): Asker) -> Result<Response, Problem> {
-    if user.principal().agent || user.principal().id != app.accounts.owner().id {
+    let principal = user.principal();
+    if principal.agent || principal.scope.is_some() || principal.id != app.accounts.owner().id {
         let detail = "only the owner of this server, in person, gets such a link";
         return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail).hint("`steprail open` prints one"));
     }

@@ -15,7 +15,7 @@ pub(crate) struct Follower {
     hub: Arc<Hub>,
     run: Option<RunId>,
     cursor: i64,
-    live: broadcast::Receiver<Arc<Frame>>,
+    live: Option<broadcast::Receiver<Arc<Frame>>>,
     /// What was read from the log and not given yet.
     page: VecDeque<Frame>,
     /// Whether what comes next is in the log and not on its way.
@@ -26,15 +26,29 @@ impl Follower {
     /// Follows one run after the event with a number.
     pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, after: u64) -> Result<Self, Error> {
         user.row(run).await?;
-        let live = hub.follow_run(run);
+        let live = Some(hub.follow_run(run));
         let cursor = i64::try_from(after).unwrap_or(i64::MAX);
         Ok(Self { user, hub, run: Some(run), cursor, live, page: VecDeque::new(), is_behind: true })
     }
 
     /// Follows everything that a user may see, after a cursor.
     pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Self {
-        let live = hub.follow_all();
+        let live = Some(hub.follow_all());
         Self { user, hub, run: None, cursor: after, live, page: VecDeque::new(), is_behind: true }
+    }
+
+    /// Goes on as somebody whose rights may have changed. False if they may no longer see the run.
+    pub(crate) async fn renew(&mut self, user: User) -> bool {
+        self.user = user;
+        match self.run {
+            Some(run) => self.user.row(run).await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// Whoever follows.
+    pub(crate) fn user(&self) -> &User {
+        &self.user
     }
 
     /// The next event. Nothing when the server ends.
@@ -48,7 +62,8 @@ impl Follower {
                 self.read().await?;
                 continue;
             }
-            match self.live.recv().await {
+            let Some(live) = &mut self.live else { return Ok(None) };
+            match live.recv().await {
                 Ok(frame) if self.place(&frame) <= self.cursor => {}
                 // What is between was lost on the way.
                 Ok(frame) if self.run.is_some() && self.place(&frame) > self.cursor + 1 => {
@@ -99,6 +114,8 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
+        // Before it is counted who is left.
+        self.live = None;
         if let Some(run) = self.run {
             self.hub.leave_run(run);
         }

@@ -21,6 +21,9 @@ const CATCHING_UP: usize = 2;
 /// Events of so many milliseconds are passed on together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
+/// After this, a log that could not be read is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// An event, as it is sent.
 #[derive(Debug)]
 pub(crate) struct Frame {
@@ -82,7 +85,7 @@ impl Hub {
     /// Somebody follows a run no longer.
     pub(super) fn leave_run(&self, run: RunId) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        if runs.get(&run).is_some_and(|followers| followers.receiver_count() <= 1) {
+        if runs.get(&run).is_some_and(|followers| followers.receiver_count() == 0) {
             runs.remove(&run);
         }
     }
@@ -101,6 +104,10 @@ impl Hub {
                 cursor = last;
             } else if let Ok(next) = self.read(&engine, cursor, last).await {
                 cursor = next;
+            } else {
+                // What was committed is still to be told.
+                tokio::time::sleep(AGAIN).await;
+                continue;
             }
             if news.changed().await.is_err() {
                 return;

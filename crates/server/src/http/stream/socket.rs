@@ -55,13 +55,18 @@ struct Subscribe {
     after: Option<i64>,
 }
 
-async fn serve(app: App, user: User, credential: Credential, mut socket: WebSocket) {
+async fn serve(app: App, mut user: User, credential: Credential, mut socket: WebSocket) {
     let mut follower: Option<Follower> = None;
     let mut alive = tokio::time::interval(ALIVE);
     loop {
         let said = tokio::select! {
             message = socket.recv() => match message {
-                Some(Ok(Message::Text(text))) => Some(answer(&app, &user, &mut follower, &text).await),
+                Some(Ok(Message::Text(text))) => {
+                    if !renew(&app, &mut user, &credential, &mut follower).await {
+                        return;
+                    }
+                    Some(answer(&app, &user, &mut follower, &text).await)
+                }
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
                 Some(Ok(_)) => None,
             },
@@ -70,7 +75,8 @@ async fn serve(app: App, user: User, credential: Credential, mut socket: WebSock
                 None => return,
             },
             _ = alive.tick() => {
-                if !credential.is_valid(&app).await || socket.send(Message::Ping(Vec::new().into())).await.is_err() {
+                let is_welcome = renew(&app, &mut user, &credential, &mut follower).await;
+                if !is_welcome || socket.send(Message::Ping(Vec::new().into())).await.is_err() {
                     return;
                 }
                 None
@@ -81,6 +87,16 @@ async fn serve(app: App, user: User, credential: Credential, mut socket: WebSock
                 return;
             }
         }
+    }
+}
+
+/// Looks again who it is. False if they may no longer be here, or no longer see what they follow.
+async fn renew(app: &App, user: &mut User, credential: &Credential, follower: &mut Option<Follower>) -> bool {
+    let Some(principal) = credential.renewed(app, user.principal()) else { return false };
+    *user = app.engine.as_user(principal);
+    match follower {
+        Some(follower) => follower.renew(user.clone()).await,
+        None => true,
     }
 }
 

@@ -7,9 +7,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::stream::{Stream, unfold};
+use futures::stream::{Stream, StreamExt, unfold};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::ALIVE;
 use super::follower::Follower;
@@ -56,7 +57,7 @@ pub(crate) async fn everything(
 ) -> Result<Response, Problem> {
     let after = place(&headers, &from)?.unwrap_or_else(|| app.engine.cursor());
     let follower = Follower::of_all(app.hub.clone(), user, after);
-    Ok(respond(events(app, follower, credential, false)))
+    Ok(respond(beginning(after).chain(events(app, follower, credential, false))))
 }
 
 fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
@@ -64,6 +65,11 @@ fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
         Some(id) => id.parse().map(Some).map_err(|_| Problem::bad("`Last-Event-ID` is not a number of ours")),
         None => Ok(from.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX))),
     }
+}
+
+/// The place where a stream begins, for whoever comes back before anything has happened.
+fn beginning(cursor: i64) -> impl Stream<Item = Result<Event, Infallible>> + Send {
+    futures::stream::iter([Ok(Event::default().id(cursor.to_string()))])
 }
 
 fn respond(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
@@ -82,19 +88,28 @@ fn events(
     credential: Credential,
     ends_with_run: bool,
 ) -> impl Stream<Item = Result<Event, Infallible>> + Send {
-    unfold(Some((app, follower, credential)), move |state| async move {
-        let (app, mut follower, credential) = state?;
+    let begun = (app, follower, credential, Instant::now());
+    unfold(Some(begun), move |state| async move {
+        let (app, mut follower, credential, mut checked) = state?;
         let frame = loop {
-            match tokio::time::timeout(ALIVE, follower.next()).await {
+            let next = tokio::time::timeout_at(checked + ALIVE, follower.next()).await;
+            // Whether they may still see it is asked again from time to time, however much there is to tell.
+            if checked.elapsed() >= ALIVE {
+                let principal = credential.renewed(&app, follower.user().principal())?;
+                if !follower.renew(app.engine.as_user(principal)).await {
+                    return None;
+                }
+                checked = Instant::now();
+            }
+            match next {
                 Ok(Ok(Some(frame))) => break frame,
                 Ok(Ok(None) | Err(_)) => return None,
-                Err(_) if credential.is_valid(&app).await => {}
-                Err(_) => return None,
+                Err(_) => {}
             }
         };
         let id = if ends_with_run { frame.seq.to_string() } else { frame.id.to_string() };
         let event = Event::default().id(id).event(&frame.kind).data(&frame.json);
         let is_over = ends_with_run && frame.is_end;
-        Some((Ok(event), (!is_over).then_some((app, follower, credential))))
+        Some((Ok(event), (!is_over).then_some((app, follower, credential, checked))))
     })
 }

@@ -11,7 +11,7 @@ use crate::http::Doors;
 const PATHS: [(&str, &str); 6] = [
     ("GET", "/api/v1/runs"),
     ("POST", "/api/v1/runs"),
-    ("GET", "/healthz"),
+    ("GET", "/metrics"),
     ("GET", "/api/openapi.json"),
     ("POST", "/mcp"),
     ("GET", "/sign-in?key=x"),
@@ -43,8 +43,11 @@ async fn a_name_that_was_bound_anew_is_refused_everywhere() {
             assert_eq!(answer.status(), 421, "{method} {path} as {host}");
         }
     }
+    let probe = house.send(with(request("", "GET", "/healthz", &Value::Null), "host", "10.0.0.7:8462")).await;
+    assert_eq!(probe.status(), 200, "whoever watches over the process asks under any name");
     for host in ["localhost:8462", "127.0.0.1", "[::1]:8462", "steps.example"] {
-        let answer = house.send(with(request("", "GET", "/healthz", &Value::Null), "host", host)).await;
+        let answer =
+            house.send(with(request("", "GET", "/api/openapi.json", &Value::Null), "host", host)).await;
         assert_eq!(answer.status(), 200, "{host}");
     }
 }
@@ -235,4 +238,51 @@ async fn a_token_is_held_to_its_tools_also_in_a_workflow() {
         (&json!("failed"), &json!("permission")),
         "{refused}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn less_than_a_person_gets_nothing_more_from_what_it_has() {
+    let house = House::new().await;
+    let ann = house.user("ann", Role::Operator).await;
+    let (view, agent) = (house.scoped("ann", Right::View).await, house.token("ann", true, None).await);
+    let owners = house.scoped("owner", Right::View).await;
+    assert_eq!(
+        house.ask(&owners, "POST", "/api/v1/links", &Value::Null).await.0,
+        403,
+        "a link is for a person"
+    );
+    let (run, digest) = house.gated_run(&ann).await;
+    let of_run = |action: &str| format!("/api/v1/runs/{run}/{action}");
+    for action in ["cancel", "pause"] {
+        assert_eq!(house.ask(&view, "POST", &of_run(action), &Value::Null).await.0, 403, "{action}");
+    }
+    for token in [&view, &agent] {
+        let own = format!("/api/v1/tokens/{}", &ann[3..19]);
+        assert_eq!(house.ask(token, "DELETE", &own, &Value::Null).await.0, 403, "to revoke is for a person");
+    }
+    // What her agent starts is hers.
+    let (by_agent, asked) = house.gated_run(&agent).await;
+    let decision = json!({ "step": "ask", "digest": asked });
+    let decided = house.ask(&ann, "POST", &format!("/api/v1/runs/{by_agent}/approve"), &decision).await;
+    assert_eq!(decided.0, 403, "{}", decided.1);
+    // Who decides does not thereby change what others run.
+    let paul = house.user("paul", Role::Approver).await;
+    let change = json!({ "action": "set_arguments", "step": "act", "value": { "n": 2 } });
+    assert_eq!(house.ask(&paul, "POST", &of_run("intervene"), &change).await.0, 403);
+    assert_eq!(
+        house.ask(&paul, "POST", &of_run("approve"), &json!({ "step": "ask", "digest": digest })).await.0,
+        200
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_some_tools_does_not_change_what_others_start() {
+    let house = House::new().await;
+    let ann = house.user("ann", Role::Author).await;
+    let scope = steprail_engine::Scope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
+    let less = house.token("ann", true, Some(scope)).await;
+    let text = |name: &str, tool: &str| json!({ "text": format!("name: {name}\nsteps: [{{ id: r, tool: {tool} }}]") });
+    house.done(&ann, "POST", "/api/v1/definitions", &text("nightly", "crm__read")).await;
+    assert_eq!(house.ask(&less, "POST", "/api/v1/definitions", &text("nightly", "crm__write")).await.0, 403);
+    assert_eq!(house.ask(&less, "POST", "/api/v1/definitions", &text("own", "crm__read")).await.0, 201);
 }
