@@ -27,6 +27,10 @@ bench *ARGS:
 bench-mcp:
     cargo bench -p steprail-mcp --bench calls
 
+# The daemon over HTTP: reads, durable starts, a thousand readers. Needs `wrk`.
+bench-http:
+    cargo bench -p steprail-server --bench http
+
 # Benchmarks of reading definitions.
 bench-definitions *ARGS:
     cargo bench -p steprail-core --bench definitions -- --noplot {{ARGS}}

@@ -93,8 +93,13 @@ impl Decide {
 
 /// Shows what is asked.
 fn show(question: &Approval) -> Result<(), Stop> {
+    writeln!(anstream::stderr(), "{}", harmless(&question.prompt))?;
+    show_call(question)
+}
+
+/// Shows what a yes lets happen.
+fn show_call(question: &Approval) -> Result<(), Stop> {
     let mut err = anstream::stderr();
-    writeln!(err, "{}", harmless(&question.prompt))?;
     if let Some(tool) = &question.tool {
         writeln!(err, "tool {}", harmless(tool))?;
     }
@@ -106,12 +111,11 @@ fn show(question: &Approval) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Puts a question to the user at the terminal.
+/// Puts a question to the user at the terminal, below the line that tells it.
 pub(super) fn ask(question: &Approval) -> Result<Verdict, Stop> {
-    writeln!(anstream::stderr(), "\x1b[36m?\x1b[0m {} asks:", question.step)?;
-    show(question)?;
+    show_call(question)?;
     loop {
-        match &*prompted("Approve? [y]es, [n]o, [l]ater: ")? {
+        match &*prompted(&format!("  approve {}? [y]es, [n]o, [l]ater: ", question.step))? {
             "y" | "yes" => return Ok(Verdict::Approve),
             "n" | "no" => return Ok(Verdict::Deny),
             "l" | "later" | "" => return Ok(Verdict::Later),

@@ -61,6 +61,7 @@ impl Follow {
         let interrupts = signal(SignalKind::interrupt());
         let mut interrupts =
             interrupts.map_err(|error| Stop::usage(format!("cannot listen for Ctrl-C: {error}")))?;
+        self.screen.say(&format!("run {}", self.root));
         let ending = self.follow(&mut interrupts).await;
         self.screen.clear();
         if let Ending::Detached = ending? {

@@ -1,0 +1,261 @@
+//! The daemon over HTTP beside its physical limits, in one run: `cargo bench -p steprail-server --bench http`.
+//!
+//! `wrk` makes the load. Ratios count: the machine is shared by the load, the daemon and whatever else runs on it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use steprail_engine::{Engine, Options, Principal, SqliteStore, Start, Tools};
+use tempfile::TempDir;
+
+/// A run that waits at once: what it costs is its start.
+const HOLD: &str = "name: hold\nsteps: [{ id: hold, kind: wait, event: never }]\n";
+/// A run that does twenty calls when it is told to.
+const BURST: &str = "name: burst\ninputs: { n: { type: array } }\nsteps:\n  - { id: hold, kind: wait, event: go }\n  \
+                     - { id: all, kind: foreach, items: '{{inputs.n}}', concurrency: 4, steps: [{ id: call, tool: t__call }] }\n";
+const BURST_RUNS: u64 = 880;
+const CONNECTIONS: &str = "64";
+const SECONDS: u64 = 5;
+
+struct Daemon {
+    child: Child,
+    folder: TempDir,
+    url: String,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("tools.yaml"), "t__call: { return: ok, idempotent: true }\n")
+            .expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steprail"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
+        command.arg("--tools").arg(folder.path().join("tools.yaml"));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a daemon");
+        let mut url = String::new();
+        for line in BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok) {
+            if let Some(given) = line.strip_prefix("api ") {
+                given.trim_end_matches("/api").clone_into(&mut url);
+            }
+            if line == "ready" {
+                break;
+            }
+        }
+        Self { child, folder, url }
+    }
+
+    fn memory_mb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or_default() / 1024
+    }
+
+    fn host(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Requests per second that `wrk` gets through.
+fn wrk(url: &str, post: Option<&Value>) -> f64 {
+    let script = tempfile::NamedTempFile::new().expect("a file");
+    if let Some(body) = post {
+        let lua = format!(
+            "wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['Content-Type'] = 'application/json'\n"
+        );
+        std::fs::write(script.path(), lua).expect("a script");
+    }
+    let mut command = Command::new("wrk");
+    command.args(["-t1", "-c", CONNECTIONS, "-d", &format!("{SECONDS}s"), "-s"]).arg(script.path()).arg(url);
+    let output = command.output().expect("wrk; install it with `apt-get install wrk`");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!text.contains("Non-2xx"), "{text}");
+    let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:")).unwrap_or_default();
+    line.trim().parse().unwrap_or_default()
+}
+
+async fn call(method: reqwest::Method, url: String, body: Value) -> Value {
+    let request = reqwest::Client::new().request(method, url).json(&body);
+    request.send().await.expect("an answer").json().await.unwrap_or_default()
+}
+
+/// A server that does nothing.
+async fn bare() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let app = axum::Router::new().route("/", axum::routing::get(async || "ok"));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+/// Durable starts per second that an engine in this process sustains.
+async fn engine_alone() -> f64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path().join("x.db"), &Options::default()).expect("a store");
+    let engine = Engine::builder().store(store).tools(Tools::new()).spawn().expect("an engine");
+    let user = Principal::user("ann");
+    engine.define(HOLD, &user).await.expect("a definition");
+    let started = Arc::new(AtomicU64::new(0));
+    let until = Instant::now() + Duration::from_secs(SECONDS);
+    let starters = (0..64).map(|_| {
+        let (engine, user, started) = (engine.clone(), user.clone(), started.clone());
+        tokio::spawn(async move {
+            while Instant::now() < until {
+                engine.start(Start::named("hold", user.clone())).await.expect("a run");
+                started.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    futures::future::join_all(starters.collect::<Vec<_>>()).await;
+    engine.shutdown().await.expect("an end");
+    started.load(Ordering::Relaxed) as f64 / SECONDS as f64
+}
+
+/// Opens streams; those that are stuck never read.
+fn readers(daemon: &Daemon, runs: &[String], stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<u64>> {
+    let open = |path: String| {
+        let mut stream = TcpStream::connect(daemon.host()).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("a request");
+        stream
+    };
+    let mut live: Vec<TcpStream> =
+        runs.iter().map(|run| open(format!("/api/v1/runs/{run}/stream"))).collect();
+    live.extend((0..20).map(|_| open("/api/v1/stream".to_owned())));
+    let stuck: Vec<TcpStream> = (0..100).map(|_| open("/api/v1/stream?after=0".to_owned())).collect();
+    let stop = stop.clone();
+    vec![std::thread::spawn(move || {
+        live.iter().for_each(|stream| stream.set_nonblocking(true).expect("a socket"));
+        let (mut bytes, mut buffer) = (0, vec![0; 64 * 1024]);
+        while !stop.load(Ordering::Relaxed) {
+            for stream in &mut live {
+                while let Ok(read @ 1..) = stream.read(&mut buffer) {
+                    bytes += read as u64;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(stuck);
+        bytes
+    })]
+}
+
+/// Steps per second of many runs that are let go at once; with readers, or without.
+async fn burst(with_readers: bool) -> (f64, u64) {
+    let daemon = Daemon::start();
+    let api = format!("{}/api/v1", daemon.url);
+    call(reqwest::Method::POST, format!("{api}/definitions"), json!({ "text": BURST })).await;
+    let items: Vec<u32> = (0..20).collect();
+    let mut runs = Vec::new();
+    for _ in 0..BURST_RUNS {
+        let run = call(
+            reqwest::Method::POST,
+            format!("{api}/runs"),
+            json!({ "name": "burst", "input": { "n": items } }),
+        )
+        .await;
+        runs.push(run["run_id"].as_str().expect("a run").to_owned());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let reading = if with_readers { readers(&daemon, &runs, &stop) } else { Vec::new() };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let began = Instant::now();
+    call(reqwest::Method::POST, format!("{api}/signals"), json!({ "event": "go" })).await;
+    loop {
+        let text = reqwest::get(format!("{}/metrics", daemon.url))
+            .await
+            .expect("metrics")
+            .text()
+            .await
+            .expect("text");
+        let ended = text
+            .lines()
+            .find_map(|line| line.strip_prefix("steprail_runs_ended_total{status=\"completed\"} "));
+        if ended.and_then(|ended| ended.parse::<u64>().ok()) == Some(BURST_RUNS) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let rate = BURST_RUNS as f64 * 21.0 / began.elapsed().as_secs_f64();
+    let memory = daemon.memory_mb();
+    if with_readers {
+        come_back(&api).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    reading.into_iter().for_each(|thread| drop(thread.join()));
+    (rate, memory)
+}
+
+/// A reader that was stuck comes back, and counts what it gets: every event there is.
+async fn come_back(api: &str) {
+    let mut response = reqwest::get(format!("{api}/stream?after=0")).await.expect("a stream");
+    let (mut seen, mut text) = (0_u64, String::new());
+    let last = loop {
+        let page =
+            call(reqwest::Method::GET, format!("{api}/audit?after={seen}&limit=1000"), json!({})).await;
+        match page["items"].as_array().and_then(|items| items.last()).and_then(|last| last["id"].as_u64()) {
+            Some(id) => seen = id,
+            None => break seen,
+        }
+    };
+    let mut expected = 1;
+    while expected <= last {
+        let chunk = response.chunk().await.expect("more").expect("more");
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        while let Some((frame, rest)) =
+            text.split_once("\n\n").map(|(one, two)| (one.to_owned(), two.to_owned()))
+        {
+            text = rest;
+            let id = frame
+                .lines()
+                .find_map(|line| line.strip_prefix("id: "))
+                .and_then(|id| id.parse::<u64>().ok());
+            if frame.contains("data:") {
+                assert_eq!(id, Some(expected), "a gap or a repetition");
+                expected += 1;
+            }
+        }
+    }
+    println!("a reader that came back got all {last} events, in order");
+}
+
+#[tokio::main]
+async fn main() {
+    let bare = wrk(&bare().await, None);
+    let alone = engine_alone().await;
+    let daemon = Daemon::start();
+    println!("idle memory              {:>8} MB", daemon.memory_mb());
+    let api = format!("{}/api/v1", daemon.url);
+    call(reqwest::Method::POST, format!("{api}/definitions"), json!({ "text": HOLD })).await;
+    let run = call(reqwest::Method::POST, format!("{api}/runs"), json!({ "name": "hold" })).await;
+    let reads = wrk(&format!("{api}/runs/{}", run["run_id"].as_str().expect("a run")), None);
+    let starts = wrk(&format!("{api}/runs"), Some(&json!({ "name": "hold" })));
+    println!("bare axum                {bare:>8.0} requests/s");
+    println!("status reads             {reads:>8.0} requests/s   {:.2} of bare axum", reads / bare);
+    println!("writer alone             {alone:>8.0} durable starts/s");
+    println!("starts over REST         {starts:>8.0} durable starts/s   {:.2} of the writer", starts / alone);
+    drop(daemon);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        without.push(burst(false).await);
+        with.push(burst(true).await);
+    }
+    let best = |all: &[(f64, u64)]| all.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+    println!("steps, nobody reads      {:>8.0} steps/s, {} MB", best(&without), without[0].1);
+    println!(
+        "steps, 1,000 read        {:>8.0} steps/s, {} MB   {:.2} of that (100 of them stuck, 20 read everything)",
+        best(&with),
+        with[0].1,
+        best(&with) / best(&without)
+    );
+}
