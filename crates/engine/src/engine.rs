@@ -252,10 +252,10 @@ impl Engine {
     pub async fn versions(&self, name: &str) -> Result<Vec<Definition>, Error> {
         let wanted = name.to_owned();
         let found = self.read(move |readers| readers.versions(&wanted)).await?;
-        match found.is_empty() {
-            true => Err(Error::NotFound(format!("there is no definition `{name}`"))),
-            false => Ok(found),
+        if found.is_empty() {
+            return Err(Error::NotFound(format!("there is no definition `{name}`")));
         }
+        Ok(found)
     }
 
     /// Runs, newest first.

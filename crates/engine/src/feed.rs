@@ -60,12 +60,12 @@ impl Subscription {
 
     async fn read(&self) -> Result<Vec<StoredEvent>, Error> {
         let (readers, run, cursor) = (self.readers.clone(), self.run, self.cursor);
-        let read = move || match run {
-            Some(run) => readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE),
-            None => {
-                let page = readers.feed(cursor, FEED_PAGE, None)?;
-                Ok(page.into_iter().map(|(event, _)| event).collect())
+        let read = move || {
+            if let Some(run) = run {
+                return readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE);
             }
+            let page = readers.feed(cursor, FEED_PAGE, None)?;
+            Ok(page.into_iter().map(|(event, _)| event).collect())
         };
         let events = tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?;
         Ok(events?)

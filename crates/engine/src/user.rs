@@ -206,13 +206,21 @@ impl User {
     /// A run without its steps.
     pub async fn row(&self, run: RunId) -> Result<RunRow, Error> {
         let row = self.engine.row(run).await?;
-        if row.created_by == self.principal.id || self.may(Right::View) { Ok(row) } else { Err(no_run(run)) }
+        self.sees(&row)?;
+        Ok(row)
     }
 
     /// A run with its steps and open questions.
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
-        self.row(run).await?;
-        self.engine.status(run).await
+        let view = self.engine.status(run).await?;
+        self.sees(&view.run)?;
+        Ok(view)
+    }
+
+    /// A run that they may not see is one that is not there.
+    fn sees(&self, row: &RunRow) -> Result<(), Error> {
+        let sees = row.created_by == self.principal.id || self.may(Right::View);
+        if sees { Ok(()) } else { Err(no_run(row.run_id)) }
     }
 
     /// Waits until a run has ended, or waits for somebody; with `since`, until it has an event after that number. Not longer

@@ -2,11 +2,13 @@
 //!
 //! `wrk` makes the load. Ratios count: the machine is shared by the load, the daemon and whatever else runs on it.
 
+#![expect(clippy::cast_precision_loss, reason = "rates are rounded anyway")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -24,7 +26,7 @@ const SECONDS: u64 = 5;
 
 struct Daemon {
     child: Child,
-    folder: TempDir,
+    _folder: TempDir,
     url: String,
 }
 
@@ -46,7 +48,7 @@ impl Daemon {
                 break;
             }
         }
-        Self { child, folder, url }
+        Self { child, _folder: folder, url }
     }
 
     fn memory_mb(&self) -> u64 {
@@ -86,7 +88,8 @@ fn wrk(url: &str, post: Option<&Value>) -> f64 {
 }
 
 async fn call(method: reqwest::Method, url: String, body: Value) -> Value {
-    let request = reqwest::Client::new().request(method, url).json(&body);
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    let request = CLIENT.get_or_init(reqwest::Client::new).request(method, url).json(&body);
     request.send().await.expect("an answer").json().await.unwrap_or_default()
 }
 
@@ -246,7 +249,7 @@ async fn main() {
     println!("starts over REST         {starts:>8.0} durable starts/s   {:.2} of the writer", starts / alone);
     drop(daemon);
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..3 {
+    for _ in 0..2 {
         without.push(burst(false).await);
         with.push(burst(true).await);
     }

@@ -423,10 +423,10 @@ impl Accounts {
 
     fn need_manager(&self, by: &User) -> Result<(), Error> {
         by.need(Right::Manage)?;
-        match by.principal().agent {
-            true => Err(Error::Denied("users are managed by a user in person, not by an agent".to_owned())),
-            false => Ok(()),
+        if by.principal().agent {
+            return Err(Error::Denied("users are managed by a user in person, not by an agent".to_owned()));
         }
+        Ok(())
     }
 
     /// Writes an entry, then holds it.
@@ -486,9 +486,10 @@ fn taken(user: &str) -> Error {
 }
 
 fn valid_id(id: &str) -> Result<(), String> {
-    match is_id(id) {
-        true => Ok(()),
-        false => {
+    if is_id(id) {
+        Ok(())
+    } else {
+        {
             Err("an id has up to 128 letters, digits and . _ @ + -, and begins with a letter or a digit"
                 .to_owned())
         }

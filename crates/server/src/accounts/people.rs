@@ -105,17 +105,17 @@ impl Group {
 }
 
 fn check<'t>(mut texts: impl Iterator<Item = &'t String>) -> Result<(), String> {
-    match texts.any(|text| text.chars().count() > TEXT_CHARS || text.contains(char::is_control)) {
-        true => Err(format!("a text has at most {TEXT_CHARS} characters, none of which control anything")),
-        false => Ok(()),
+    if texts.any(|text| text.chars().count() > TEXT_CHARS || text.contains(char::is_control)) {
+        return Err(format!("a text has at most {TEXT_CHARS} characters, none of which control anything"));
     }
+    Ok(())
 }
 
 fn count(entries: usize) -> Result<(), String> {
-    match entries > ENTRIES {
-        true => Err(format!("a list has at most {ENTRIES} entries here")),
-        false => Ok(()),
+    if entries > ENTRIES {
+        return Err(format!("a list has at most {ENTRIES} entries here"));
     }
+    Ok(())
 }
 
 /// Whether something can be the id of a user or a group: it stands in addresses and in definitions.

@@ -24,7 +24,7 @@ const WAIT_SECS: f64 = 60.0;
 
 pub(super) fn routes(api: Api) -> Api {
     let start = post("/api/v1/runs", "Start a run")
-        .more("The run is durable when this answers. With `wait_s` the answer waits for its end, or until it needs somebody.")
+        .more("The run is durable when this answers, with little more than its id. With `wait_s` the answer waits for its end, or until it needs somebody, and tells all.")
         .header("Idempotency-Key", "A second start with the same key is the first run.")
         .body::<Start>()
         .gives::<Run>(201, "The run.");
@@ -158,7 +158,10 @@ async fn begin(
     let wait = start.wait_s;
     let traced = user.traced(headers.get("traceparent").and_then(|parent| parent.to_str().ok()));
     let run = self::start(&traced, start, key).await?;
-    let run = look(&user, run, wait, None).await?;
+    let run = match wait {
+        None => Run::brief(user.row(run).await?),
+        wait => look(&user, run, wait, None).await?,
+    };
     let place = format!("/api/v1/runs/{}", run.run_id);
     Ok((StatusCode::CREATED, [(header::LOCATION, place)], Json(run)).into_response())
 }

@@ -3,6 +3,7 @@
 mod matrix;
 mod rest;
 mod security;
+mod sockets;
 mod streams;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +24,7 @@ use tower::ServiceExt;
 
 use super::listen::Place;
 use super::stream::Hub;
-use super::{App, Doors, Parts, public};
+use super::{App, Doors, Parts, public, serve_port};
 use crate::accounts::{DAY_MS, Known, Lasting, NewToken, Person, Role};
 use crate::scripted::Script;
 use crate::tools::Tools;
@@ -49,6 +50,7 @@ pub(super) struct House {
     pub clock: Arc<ManualClock>,
     /// Whether requests come from programs of the owner.
     pub is_own: bool,
+    server: Server,
     router: Router,
     stop: CancellationToken,
     _folder: TempDir,
@@ -87,7 +89,15 @@ impl House {
         });
         let server = Server::new(engine, None, Settings::default());
         let router = public(&app, &server, &stop);
-        Self { app, clock, is_own: true, router, stop, _folder: folder }
+        Self { app, clock, is_own: true, server, router, stop, _folder: folder }
+    }
+
+    /// A port of this machine where it is served.
+    pub(super) async fn port(&self) -> std::net::SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        serve_port(&self.app, &self.server, listener, &self.stop);
+        address
     }
 
     fn owner(&self) -> steprail_engine::User {
