@@ -196,7 +196,7 @@ impl Accounts {
         entry: Person,
         before: Option<u32>,
     ) -> Result<Kept<Person>, Error> {
-        self.need_manager(by)?;
+        Self::need_manager(by)?;
         entry.check().and_then(|()| valid_id(id)).map_err(Error::BadInput)?;
         if id == self.owner.id {
             return Err(Error::Conflict(format!("{id} owns this server and may do everything")));
@@ -215,7 +215,7 @@ impl Accounts {
 
     /// Takes a user away, with the user's tokens and sign-ins.
     pub(crate) async fn drop_user(&self, by: &User, id: &str) -> Result<(), Error> {
-        self.need_manager(by)?;
+        Self::need_manager(by)?;
         let _writing = self.writing.lock().await;
         let of_user = {
             let book = self.book();
@@ -232,7 +232,7 @@ impl Accounts {
 
     /// Groups, by name.
     pub(crate) fn groups(&self, by: &User) -> Result<Vec<(String, Kept<Group>)>, Error> {
-        self.need_manager(by)?;
+        Self::need_manager(by)?;
         Ok(self.book().groups.iter().map(|(id, kept)| (id.clone(), kept.clone())).collect())
     }
 
@@ -244,7 +244,7 @@ impl Accounts {
         entry: Group,
         before: Option<u32>,
     ) -> Result<Kept<Group>, Error> {
-        self.need_manager(by)?;
+        Self::need_manager(by)?;
         entry.check().and_then(|()| valid_id(id)).map_err(Error::BadInput)?;
         let _writing = self.writing.lock().await;
         let revision = {
@@ -259,7 +259,7 @@ impl Accounts {
 
     /// Takes a group away; its users stay.
     pub(crate) async fn drop_group(&self, by: &User, id: &str) -> Result<(), Error> {
-        self.need_manager(by)?;
+        Self::need_manager(by)?;
         let _writing = self.writing.lock().await;
         if !self.book().groups.contains_key(id) {
             return Err(Error::NotFound(format!("there is no group `{id}`")));
@@ -421,7 +421,7 @@ impl Accounts {
         token::same(expected.as_bytes(), given.as_bytes())
     }
 
-    fn need_manager(&self, by: &User) -> Result<(), Error> {
+    fn need_manager(by: &User) -> Result<(), Error> {
         by.need(Right::Manage)?;
         if by.principal().agent {
             return Err(Error::Denied("users are managed by a user in person, not by an agent".to_owned()));
@@ -497,10 +497,10 @@ fn valid_id(id: &str) -> Result<(), String> {
 }
 
 fn room(known: usize, is_known: bool, what: &str) -> Result<(), Error> {
-    match known >= ENTRIES && !is_known {
-        true => Err(Error::Conflict(format!("there are {ENTRIES} {what} already"))),
-        false => Ok(()),
+    if known >= ENTRIES && !is_known {
+        return Err(Error::Conflict(format!("there are {ENTRIES} {what} already")));
     }
+    Ok(())
 }
 
 /// The revision after the one that is there, if that is the one that was expected: 0 expects none.

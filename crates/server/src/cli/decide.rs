@@ -79,8 +79,8 @@ impl Decide {
         let steps = || open.iter().map(|open| &*open.step).collect::<Vec<_>>().join(", ");
         match (&self.step, open) {
             (Some(step), _) => open.iter().find(|open| open.step == *step).ok_or_else(|| {
-                let stop = Stop::usage(format!("`{step}` does not wait for a decision"));
-                if open.is_empty() { stop } else { stop.hint(format!("these do: {}", steps())) }
+                let refused = Stop::usage(format!("`{step}` does not wait for a decision"));
+                if open.is_empty() { refused } else { refused.hint(format!("these do: {}", steps())) }
             }),
             (None, [question]) => Ok(question),
             (None, []) => {

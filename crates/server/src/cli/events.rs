@@ -48,9 +48,9 @@ impl Events {
                 None => None,
             };
             if self.follow {
-                self.follow(client, run).await?
+                self.follow(client, run).await?;
             } else {
-                self.list(&client, run).await?
+                self.list(&client, run).await?;
             }
             Ok(ExitCode::SUCCESS)
         })

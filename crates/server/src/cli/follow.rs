@@ -70,9 +70,9 @@ impl Follow {
         }
         let run = self.look().await?;
         if json {
-            show_as::json(&run)?
+            show_as::json(&run)?;
         } else {
-            show_as::line(&record::summary(&run))?
+            show_as::line(&record::summary(&run))?;
         }
         if !run.status.is_terminal() {
             self.explain(&run);
@@ -211,7 +211,7 @@ impl Follow {
             // Somebody else was faster, or may do what this user may not.
             Err(Refused::Problem(problem)) => {
                 self.screen.say(&format!("not {word}: {}", problem.detail));
-                Ok(problem.code == "conflict")
+                Ok(&*problem.code == "conflict")
             }
             Err(unreachable) => Err(unreachable.into()),
         }

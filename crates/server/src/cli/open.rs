@@ -25,9 +25,9 @@ impl Open {
         session::block_on(async {
             let link: Link = self.target.reach().await?.post("/links", &json!({})).await?;
             if self.json {
-                show_as::json(&link)?
+                show_as::json(&link)?;
             } else {
-                show_as::line(&link.url)?
+                show_as::line(&link.url)?;
             }
             Ok(ExitCode::SUCCESS)
         })

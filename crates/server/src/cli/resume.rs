@@ -96,7 +96,7 @@ impl Resume {
         if matches!(found.status, RunStatus::Paused | RunStatus::Interrupted) {
             match client.post::<view::Run>(&format!("/runs/{run}/resume"), &json!({})).await {
                 // It waits for an answer and not for this.
-                Err(Refused::Problem(problem)) if problem.code == "conflict" => {}
+                Err(Refused::Problem(problem)) if &*problem.code == "conflict" => {}
                 resumed => drop(resumed?),
             }
         }
@@ -105,9 +105,9 @@ impl Resume {
         }
         let found: view::Run = client.get(&format!("/runs/{run}")).await?;
         if self.json {
-            show_as::json(&found)?
+            show_as::json(&found)?;
         } else {
-            show_as::line(&format!("{} is {}", found.name, found.status.word()))?
+            show_as::line(&format!("{} is {}", found.name, found.status.word()))?;
         }
         Ok(ExitCode::SUCCESS)
     }

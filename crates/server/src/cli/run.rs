@@ -112,9 +112,9 @@ impl Run {
             return Follow::new(client, run.run_id).finish(self.json).await;
         }
         if self.json {
-            show_as::json(&run)?
+            show_as::json(&run)?;
         } else {
-            show_as::line(&run.run_id.to_string())?
+            show_as::line(&run.run_id.to_string())?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -52,25 +52,25 @@ pub(super) struct ServeSettings {
     config: Option<PathBuf>,
     #[command(flatten)]
     pub tools: ToolsAt,
-    /// Serve HTTP at this address, or `off`; port 0 takes any that is free [http.listen]
+    /// Serve HTTP at this address, or `off`; port 0 takes any that is free (`http.listen`)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// `single`, or `users` if everybody signs in with a token [auth.mode]
+    /// `single`, or `users` if everybody signs in with a token (`auth.mode`)
     #[arg(long, value_name = "MODE")]
     auth: Option<String>,
-    /// Which names of tools are listed, `underscore`, `dotted` or `both`; all are understood [mcp.tool_names]
+    /// Which names of tools are listed, `underscore`, `dotted` or `both`; all are understood (`mcp.tool_names`)
     #[arg(long, value_name = "NAMES")]
     tool_names: Option<String>,
-    /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*` [mcp.expose]
+    /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*` (`mcp.expose`)
     #[arg(long, value_name = "[NAME=]TOOL")]
     expose: Vec<String>,
-    /// The tool that creates missing tools, for steps with `missing_tool: create` [mcp.provider]
+    /// The tool that creates missing tools, for steps with `missing_tool: create` (`mcp.provider`)
     #[arg(long, value_name = "TOOL")]
     provider: Option<String>,
-    /// Put gates to the users of MCP clients, whose answers then count: for clients that ask a human [mcp.ask_clients]
+    /// Put gates to the users of MCP clients, whose answers then count: for clients that ask a human (`mcp.ask_clients`)
     #[arg(long)]
     ask_clients: bool,
-    /// What a commit survives: `full` or `process` [store.durability]
+    /// What a commit survives: `full` or `process` (`store.durability`)
     #[arg(long, value_name = "REACH")]
     durability: Option<String>,
 }

@@ -33,9 +33,9 @@ impl Show {
             let id = find_run(&client, &self.run).await?;
             let run: Run = client.get(&format!("/runs/{id}")).await?;
             if self.json {
-                show_as::json(&run)?
+                show_as::json(&run)?;
             } else {
-                print(&run)?
+                print(&run)?;
             }
             let goes_on = matches!(run.status, RunStatus::Pending | RunStatus::Running);
             Ok(if goes_on { ExitCode::SUCCESS } else { ExitCode::from(exit::of_run(run.status)) })
@@ -68,11 +68,11 @@ fn line(step: &Step) -> String {
     };
     let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
     let tool = step.tool.as_ref().map(|tool| format!(" {tool}")).unwrap_or_default();
-    let took = step.started_at.as_ref().zip(step.completed_at.as_ref());
-    let took = took.and_then(|(began, ended)| u64::try_from(millis(ended) - millis(began)).ok());
-    let took = took.map(|took| format!(" {}", length(took))).unwrap_or_default();
+    let ends = step.started_at.as_ref().zip(step.completed_at.as_ref());
+    let lasted = ends.and_then(|(began, ended)| u64::try_from(millis(ended) - millis(began)).ok());
+    let lasted = lasted.map(|lasted| format!(" {}", length(lasted))).unwrap_or_default();
     let why = step.error.as_ref().map(|error| format!(" {error}")).unwrap_or_default();
     let status = if matches!(&*step.status, "done") { String::new() } else { format!(" {}", step.status) };
-    let told = harmless(&format!("{tool}{attempt}{status}{took}{why}"));
+    let told = harmless(&format!("{tool}{attempt}{status}{lasted}{why}"));
     format!("\x1b[{colour}m{mark}\x1b[0m {}\x1b[2m{told}\x1b[0m", step.path)
 }

@@ -54,7 +54,7 @@ impl From<Refused> for Stop {
             },
             Refused::Problem(problem) => {
                 let code = if problem.status >= 500 { exit::STORAGE } else { exit::CANNOT_READ };
-                Self::Told { message: problem.detail, hint: problem.hint, code }
+                Self::Told { message: problem.detail.into(), hint: problem.hint.map(Into::into), code }
             }
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod types;
 pub(crate) use explain::markdown;
 pub(crate) use keys::{Config, Telemetry};
 pub(crate) use problem::{Place, Problem};
+pub(crate) use secret::Secret;
 
 /// What names of environment variables begin with.
 const PREFIX: &str = "STEPRAIL_";

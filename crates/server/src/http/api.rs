@@ -1,4 +1,4 @@
-//! Routes and what is said about them, declared together: the router and the OpenAPI document come from one list.
+//! Routes and what is said about them, declared together: the router and the `OpenAPI` document come from one list.
 
 use axum::Router;
 use axum::handler::Handler;

@@ -221,7 +221,7 @@ async fn by_bearer(app: &App, place: IpAddr, token: &str) -> Result<(Principal, 
     if let Some(oidc) = app.oidc.as_ref().filter(|_| Oidc::looks_like_jwt(token)) {
         let identity = oidc.validate(token).await.map_err(|refused| {
             tracing::info!(%refused, "a token of the identity provider was refused");
-            let detail = refused.for_client().to_owned();
+            let detail = refused.for_client().into();
             Problem {
                 detail,
                 ..refuse(app, place, Refused::Unknown).hint("get a new one from your identity provider")
@@ -250,7 +250,7 @@ pub(super) fn refuse(app: &App, place: IpAddr, refused: Refused) -> Problem {
     if let Some(seconds) = app.accounts.attempts.must_wait(place, now) {
         let detail = format!("too many attempts were refused; try again in {seconds} s");
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail);
-        return Problem { retry_after: Some(seconds), ..problem };
+        return Problem { retry_after: u32::try_from(seconds).ok(), ..problem };
     }
     let (code, detail) = match refused {
         Refused::Expired => ("expired", "what you signed in with is no longer valid"),

@@ -14,34 +14,34 @@ use steprail_engine::Error;
 pub(crate) struct Problem {
     /// The kind of problem, as a URI.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Box<str>,
     /// The kind of problem, in words.
-    pub title: String,
+    pub title: Box<str>,
     /// The status of the response.
     pub status: u16,
     /// What happened.
-    pub detail: String,
+    pub detail: Box<str>,
     /// A word for programs.
-    pub code: String,
+    pub code: Box<str>,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
+    pub hint: Option<Box<str>>,
     /// Every problem of a definition, with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Value>,
     /// Seconds to wait before trying again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_after: Option<u64>,
+    pub retry_after: Option<u32>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("urn:steprail:problem:{code}"),
-            title: code.replace('_', " "),
+            kind: format!("urn:steprail:problem:{code}").into(),
+            title: code.replace('_', " ").into(),
             status: status.as_u16(),
-            detail: detail.into(),
-            code: code.to_owned(),
+            detail: detail.into().into(),
+            code: code.into(),
             hint: None,
             problems: Vec::new(),
             retry_after: None,
@@ -58,7 +58,7 @@ impl Problem {
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(hint.into().into());
         self
     }
 

@@ -16,7 +16,7 @@ use steprail_engine::{Engine, Error, Event, RunId, RunTrace, StoredEvent, Subscr
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Telemetry;
+use crate::config::{Secret, Telemetry};
 
 /// Spans that are sent together at most.
 const BATCH: usize = 512;
@@ -37,7 +37,7 @@ pub(crate) fn export_traces(
     stop: CancellationToken,
 ) -> Result<Option<JoinHandle<()>>, String> {
     let Some(endpoint) = &settings.otlp else { return Ok(None) };
-    let headers = settings.otlp_headers.as_ref().map(|headers| headers.reveal()).unwrap_or_default();
+    let headers = settings.otlp_headers.as_ref().map(Secret::reveal).unwrap_or_default();
     send_to(engine, endpoint, headers, &settings.service, stop).map(Some)
 }
 

@@ -1,4 +1,4 @@
-//! REST as a program that others wrote finds it: every route of the OpenAPI document, with what fits and what does not.
+//! REST as a program that others wrote finds it: every route of its `OpenAPI` document, with what fits and what does not.
 
 use std::process::Command;
 

@@ -45,7 +45,7 @@ async fn answer(home: &Home) -> Result<(), Option<String>> {
     daemon::reach(home, &home.humans()).await.map_err(|_| None)?;
     let told = |refused| match refused {
         Refused::Unreachable(problem) => Some(problem),
-        Refused::Problem(problem) => Some(problem.detail),
+        Refused::Problem(problem) => Some(problem.detail.into()),
     };
     let client = Client::reach(At::Home(home.clone()), Begin::IfUsed).await.map_err(told)?;
     client.get::<Me>("/me").await.map(drop).map_err(told)

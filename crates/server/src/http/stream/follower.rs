@@ -67,7 +67,7 @@ impl Follower {
                 Ok(frame) if self.place(&frame) <= self.cursor => {}
                 // What is between was lost on the way.
                 Ok(frame) if self.run.is_some() && self.place(&frame) > self.cursor + 1 => {
-                    self.is_behind = true
+                    self.is_behind = true;
                 }
                 Ok(frame) => {
                     self.cursor = self.place(&frame);
@@ -95,16 +95,13 @@ impl Follower {
     /// Reads on in the log; at its end, what comes next is on its way.
     async fn read(&mut self) -> Result<(), Error> {
         let _place = self.hub.catching_up.acquire().await.map_err(|_| Error::Stopped)?;
-        let page: Vec<Frame> = match self.run {
-            Some(run) => {
-                let after = u64::try_from(self.cursor).unwrap_or_default();
-                let page = self.user.events(run, after, PAGE).await?;
-                page.into_iter().map(|stored| Frame::new(stored, String::new())).collect()
-            }
-            None => {
-                let page = self.user.feed(self.cursor, PAGE).await?;
-                page.into_iter().map(|(stored, owner)| Frame::new(stored, owner)).collect()
-            }
+        let page: Vec<Frame> = if let Some(run) = self.run {
+            let after = u64::try_from(self.cursor).unwrap_or_default();
+            let page = self.user.events(run, after, PAGE).await?;
+            page.into_iter().map(|stored| Frame::new(stored, String::new())).collect()
+        } else {
+            let page = self.user.feed(self.cursor, PAGE).await?;
+            page.into_iter().map(|(stored, owner)| Frame::new(stored, owner)).collect()
         };
         self.is_behind = page.len() == PAGE;
         self.page = page.into();

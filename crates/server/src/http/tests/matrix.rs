@@ -51,7 +51,7 @@ fn filled(path: &str, run: &str) -> String {
 
 /// A house in which ann, an author, has a definition and a run at a gate.
 async fn furnished() -> (House, String, String) {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     house.done(&ann, "POST", "/api/v1/definitions", &json!({ "text": super::GATED })).await;
     let planned = json!({ "definition": "gated", "cron": "0 8 * * *" });
@@ -150,7 +150,7 @@ async fn nobody_sees_the_runs_of_another_unless_that_is_granted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_of_the_router_is_described() {
-    let house = House::new().await;
+    let house = House::new();
     let document = openapi();
     let known: BTreeSet<&String> = document["paths"].as_object().expect("paths").keys().collect();
     assert!(known.len() > 40, "{} routes", known.len());

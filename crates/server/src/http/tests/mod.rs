@@ -58,11 +58,11 @@ pub(super) struct House {
 
 impl House {
     /// One where everybody signs in.
-    pub(super) async fn new() -> Self {
-        Self::with(Doors { sign_in: true, ..Doors::default() }).await
+    pub(super) fn new() -> Self {
+        Self::with(Doors { sign_in: true, ..Doors::default() })
     }
 
-    pub(super) async fn with(doors: Doors) -> Self {
+    pub(super) fn with(doors: Doors) -> Self {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");

@@ -7,7 +7,7 @@ use crate::accounts::Role;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn definitions_have_versions_and_nobody_overwrites_what_they_have_not_seen() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let text = |description: &str| json!({ "text": format!("name: d\ndescription: {description}\nsteps: [{{ id: r, tool: crm__read }}]") });
     let define = |description: &str| request(&ann, "POST", "/api/v1/definitions", &text(description));
@@ -33,7 +33,7 @@ async fn definitions_have_versions_and_nobody_overwrites_what_they_have_not_seen
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_is_told_with_a_code_and_every_place() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let wrong =
         json!({ "text": "name: d\nsteps:\n  - tol: crm__read\n  - { tool: crm__read, retry: many }\n" });
@@ -64,7 +64,7 @@ async fn what_is_wrong_is_told_with_a_code_and_every_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_with_the_same_key_is_the_first_run() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let start = || request(&ann, "POST", "/api/v1/runs", &json!({ "text": super::GATED }));
     let first = said(house.send(with(start(), "idempotency-key", "k")).await).await;
@@ -75,7 +75,7 @@ async fn a_start_with_the_same_key_is_the_first_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_are_listed_page_by_page() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let mut started = Vec::new();
     for n in 0..5 {
@@ -98,7 +98,7 @@ async fn runs_are_listed_page_by_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_paused_resumed_signalled_and_run_again() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let text = "name: w\nsteps:\n  - { id: hold, kind: wait, event: paid }\n  - { id: act, tool: crm__write, args: { got: '{{steps.hold.output}}' } }";
     let run = house.done(&ann, "POST", "/api/v1/runs", &json!({ "text": text })).await["run_id"].clone();
@@ -125,7 +125,7 @@ async fn a_run_is_paused_resumed_signalled_and_run_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn older_words_do_the_same() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let paul = house.user("paul", Role::Approver).await;
     let flow = json!({ "start": "hold", "steps": {
@@ -163,7 +163,7 @@ async fn older_words_do_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_who_change_a_user_at_once_do_not_overwrite_each_other() {
-    let house = House::new().await;
+    let house = House::new();
     let adam = house.user("adam", Role::Admin).await;
     let put = |tag: &str, role: &str| {
         with(request(&adam, "PUT", "/api/v1/users/ann", &json!({ "roles": [role] })), "if-match", tag)
@@ -179,7 +179,7 @@ async fn two_who_change_a_user_at_once_do_not_overwrite_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedules_belong_to_whoever_makes_them() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let carl = house.user("carl", Role::Author).await;
     house.done(&ann, "POST", "/api/v1/definitions", &json!({ "text": super::GATED })).await;

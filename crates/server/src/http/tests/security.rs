@@ -19,7 +19,7 @@ const PATHS: [(&str, &str); 6] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_another_origin_is_refused_everywhere() {
-    let house = House::with(Doors::default()).await;
+    let house = House::with(Doors::default());
     for (method, path) in PATHS {
         for origin in ["http://evil.example", "null", "http://localhost.evil.example", "http://localhost:1"] {
             let answer = house.send(with(request("", method, path, &Value::Null), "origin", origin)).await;
@@ -34,7 +34,7 @@ async fn a_page_of_another_origin_is_refused_everywhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_was_bound_anew_is_refused_everywhere() {
-    let house = House::with(Doors { hosts: vec!["steps.example".to_owned()], ..Doors::default() }).await;
+    let house = House::with(Doors { hosts: vec!["steps.example".to_owned()], ..Doors::default() });
     for (method, path) in PATHS {
         for host in
             ["evil.example", "evil.example:8462", "127.0.0.1.evil.example", "", "localhost@evil.example"]
@@ -54,7 +54,7 @@ async fn a_name_that_was_bound_anew_is_refused_everywhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cookie_alone_changes_nothing() {
-    let house = House::new().await;
+    let house = House::new();
     let token = house.user("ann", Role::Author).await;
     let answer = house.send(request(&token, "POST", "/api/v1/session", &Value::Null)).await;
     assert_eq!(answer.status(), 201);
@@ -78,7 +78,7 @@ async fn a_cookie_alone_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cookie_is_for_this_site_and_no_script() {
-    let house = House::new().await;
+    let house = House::new();
     let token = house.user("ann", Role::Author).await;
     let set = |answer: &axum::http::Response<_>| -> String {
         answer
@@ -102,7 +102,7 @@ async fn the_cookie_is_for_this_site_and_no_script() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_ends_when_its_time_is_up_when_it_is_revoked_and_with_its_user() {
-    let house = House::new().await;
+    let house = House::new();
     let admin = house.user("adam", Role::Admin).await;
     let stolen = house.user("ann", Role::Author).await;
     let (id, revoked) = (stolen[3..19].to_owned(), house.token("ann", false, None).await);
@@ -129,7 +129,7 @@ async fn a_token_ends_when_its_time_is_up_when_it_is_revoked_and_with_its_user()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_ends_when_it_is_not_used_and_in_the_end() {
-    let house = House::new().await;
+    let house = House::new();
     let token = house.user("ann", Role::Author).await;
     let cookie = cookie(house.send(request(&token, "POST", "/api/v1/session", &Value::Null)).await.headers());
     let me = || with(request("", "GET", "/api/v1/me", &Value::Null), "cookie", &cookie);
@@ -146,7 +146,7 @@ async fn a_sign_in_ends_when_it_is_not_used_and_in_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_that_is_sent_again_decides_nothing() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let paul = house.user("paul", Role::Approver).await;
     let (run, digest) = house.gated_run(&ann).await;
@@ -166,7 +166,7 @@ async fn an_approval_that_is_sent_again_decides_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_guesses_has_to_wait() {
-    let house = House::new().await;
+    let house = House::new();
     let forged = "sr_0123456789abcdef_".to_owned() + &"0".repeat(64);
     for _ in 0..9 {
         assert_eq!(house.ask(&forged, "GET", "/api/v1/me", &Value::Null).await.0, 401);
@@ -183,7 +183,7 @@ async fn whoever_guesses_has_to_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_signs_the_owner_in_once() {
-    let house = House::with(Doors::default()).await;
+    let house = House::with(Doors::default());
     let link = house.app.accounts.link().expect("a link");
     let path = format!("/sign-in?key={link}");
     let answer = house.send(request("", "GET", &path, &Value::Null)).await;
@@ -201,7 +201,7 @@ async fn a_link_signs_the_owner_in_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_sign_in_whoever_comes_is_an_agent_and_cannot_decide() {
-    let house = House::with(Doors::default()).await;
+    let house = House::with(Doors::default());
     let (run, digest) = house.gated_run("").await;
     let decision = json!({ "step": "ask", "digest": digest });
     let (status, said) = house.ask("", "POST", &format!("/api/v1/runs/{run}/approve"), &decision).await;
@@ -213,7 +213,7 @@ async fn without_sign_in_whoever_comes_is_an_agent_and_cannot_decide() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_user_of_the_machine_has_to_sign_in() {
-    let mut house = House::with(Doors::default()).await;
+    let mut house = House::with(Doors::default());
     house.is_own = false;
     for (method, path) in
         [("GET", "/api/v1/runs"), ("POST", "/api/v1/runs"), ("POST", "/mcp"), ("GET", "/metrics")]
@@ -226,7 +226,7 @@ async fn another_user_of_the_machine_has_to_sign_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_held_to_its_tools_also_in_a_workflow() {
-    let house = House::new().await;
+    let house = House::new();
     house.user("ann", Role::Author).await;
     let scope = steprail_engine::Scope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
     let token = house.token("ann", true, Some(scope)).await;
@@ -242,7 +242,7 @@ async fn a_token_is_held_to_its_tools_also_in_a_workflow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn less_than_a_person_gets_nothing_more_from_what_it_has() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Operator).await;
     let (view, agent) = (house.scoped("ann", Right::View).await, house.token("ann", true, None).await);
     let owners = house.scoped("owner", Right::View).await;
@@ -277,7 +277,7 @@ async fn less_than_a_person_gets_nothing_more_from_what_it_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_for_some_tools_does_not_change_what_others_start() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let scope = steprail_engine::Scope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
     let less = house.token("ann", true, Some(scope)).await;

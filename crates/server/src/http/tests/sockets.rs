@@ -47,7 +47,7 @@ impl Page {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approver_is_asked_and_answers() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let paul = house.user("paul", Role::Approver).await;
     let mut page = Page::open(&house, &paul, None).await.expect("a socket");
@@ -76,7 +76,7 @@ async fn an_approver_is_asked_and_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_is_not_for_everybody() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     assert_eq!(Page::open(&house, "nobody", None).await.err(), Some(401));
     assert_eq!(Page::open(&house, &ann, Some("http://evil.example")).await.err(), Some(403));

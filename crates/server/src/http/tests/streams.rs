@@ -56,7 +56,7 @@ impl Reader {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_told_from_any_event_to_its_end() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let paul = house.user("paul", Role::Approver).await;
     let (run, digest) = house.gated_run(&ann).await;
@@ -84,7 +84,7 @@ async fn a_run_is_told_from_any_event_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_means_what_one_may_see() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Author).await;
     let carl = house.user("carl", Role::Author).await;
     let vera = house.user("vera", Role::Viewer).await;
@@ -101,7 +101,7 @@ async fn everything_means_what_one_may_see() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_was_stuck_misses_nothing() {
-    let house = House::new().await;
+    let house = House::new();
     let ann = house.user("ann", Role::Operator).await;
     let mut stuck = Reader::open(&house, &ann, "/api/v1/stream?after=0", None).await;
     let text = "name: many\nsteps: [{ id: all, kind: foreach, items: '{{inputs.n}}', steps: [{ id: r, tool: crm__read }] }]\ninputs: { n: { type: array } }";
