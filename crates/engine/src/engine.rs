@@ -23,6 +23,7 @@ use crate::driver::Message;
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{Action, Answer, Defined, Reply, Request, StartOf, StartRun, no_run};
+use crate::limits::READS_AT_ONCE;
 use crate::ports::Authorizer;
 use crate::start::{Start, UNNAMED, Workflow, check, check_with};
 
@@ -38,6 +39,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     authorizer: Arc<dyn Authorizer>,
     room: Semaphore,
+    /// Turns to read.
+    reading: Semaphore,
     /// Counts changes of definitions.
     definitions: watch::Sender<u64>,
 }
@@ -90,7 +93,18 @@ impl Engine {
     ) -> Self {
         let room = Semaphore::new(room.clamp(1, Semaphore::MAX_PERMITS));
         let definitions = watch::Sender::new(0);
-        Self(Arc::new(Inner { messages, readers, last_event, fault, clock, authorizer, room, definitions }))
+        let reading = Semaphore::new(READS_AT_ONCE);
+        Self(Arc::new(Inner {
+            messages,
+            readers,
+            last_event,
+            fault,
+            clock,
+            authorizer,
+            room,
+            reading,
+            definitions,
+        }))
     }
 
     async fn request(&self, action: Action) -> Result<Answer, Error> {
@@ -123,6 +137,8 @@ impl Engine {
         &self,
         ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
+        // Few at a time: more would each open the database anew, and wait for the same processors.
+        let _turn = self.0.reading.acquire().await.map_err(|_| Error::Stopped)?;
         let readers = self.0.readers.clone();
         let answer = tokio::task::spawn_blocking(move || ask(&*readers)).await;
         Ok(answer.map_err(|_| Error::Stopped)??)

@@ -7,7 +7,7 @@ use steprail_engine::{Error, Right, RunId, User};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::hub::{Frame, Hub, PAGE};
+use super::hub::{Frame, Hub, PACE, PAGE};
 
 /// A place in the log, and what comes after it.
 pub(crate) struct Follower {
@@ -105,6 +105,10 @@ impl Follower {
         };
         self.is_behind = page.len() == PAGE;
         self.page = page.into();
+        if self.is_behind {
+            // Those who are far behind catch up at a pace that leaves the machine to the work.
+            tokio::time::sleep(PACE).await;
+        }
         Ok(())
     }
 }

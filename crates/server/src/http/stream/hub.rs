@@ -17,7 +17,9 @@ const ALL_FRAMES: usize = 1_024;
 /// The same for followers of one run.
 const RUN_FRAMES: usize = 32;
 /// Followers that read the log at the same time.
-const CATCHING_UP: usize = 2;
+const CATCHING_UP: usize = 1;
+/// How long each of them takes for a page at least, if there are more.
+pub(super) const PACE: Duration = Duration::from_millis(10);
 /// Events of so many milliseconds are passed on together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
