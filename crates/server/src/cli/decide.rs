@@ -1,11 +1,12 @@
 //! `steprail approve` and `steprail deny`: a human's decision, from the terminal.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, Write};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::ask::yes_or_no;
 use super::progress::harmless;
 use super::stop::Stop;
 use super::target::{Target, find_run};
@@ -126,11 +127,8 @@ pub(super) fn ask(question: &Approval) -> Result<Verdict, Stop> {
 
 /// Asks at a terminal; elsewhere, whoever wrote the command means it.
 fn is_meant(approved: bool) -> Result<bool, Stop> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(true);
-    }
-    let word = if approved { "Approve" } else { "Deny" };
-    Ok(matches!(&*prompted(&format!("{word}? [y/N] "))?, "y" | "yes"))
+    let word = if approved { "Approve?" } else { "Deny?" };
+    Ok(yes_or_no(word)?.unwrap_or(true))
 }
 
 fn prompted(prompt: &str) -> Result<String, Stop> {

@@ -1,10 +1,9 @@
 //! The audit: everything that happened, in order.
 
 use axum::Json;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::definitions::limit;
+use super::runs::After;
 use crate::http::api::{Api, get};
 use crate::http::extract::{Args, Asker};
 use crate::http::problem::Problem;
@@ -18,16 +17,6 @@ pub(super) fn routes(api: Api) -> Api {
         .query::<After>()
         .gives::<Page<Event>>(200, "In order.");
     api.route("audit", all, list)
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct After {
-    /// Events after this number; all by default.
-    after: Option<u64>,
-    /// At most so many; 100 by default.
-    #[schemars(range(min = 1, max = 1000))]
-    limit: Option<usize>,
 }
 
 async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<Event>>, Problem> {

@@ -116,12 +116,12 @@ struct Wait {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct After {
+pub(super) struct After {
     /// Events after this number; all by default.
-    after: Option<u64>,
+    pub after: Option<u64>,
     /// At most so many; 100 by default.
     #[schemars(range(min = 1, max = 1000))]
-    limit: Option<usize>,
+    pub limit: Option<usize>,
 }
 
 async fn list(Asker(user): Asker, Args(list): Args<List>) -> Result<Json<Page<Run>>, Problem> {
