@@ -10,8 +10,8 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_store::{
-    Account, AccountKind, Approval, Definition, ListRuns, Principal, Reads, Right, RunId, RunRow, Schedule,
-    Session, StepRow, StoreError, StoredEvent,
+    Account, AccountKind, Approval, Definition, ListRuns, Principal, RawEvent, Reads, Right, RunId, RunRow,
+    Schedule, Session, StepRow, StoreError, StoredEvent,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -290,7 +290,7 @@ impl Engine {
         after: i64,
         limit: usize,
         user: Option<String>,
-    ) -> Result<Vec<(StoredEvent, String)>, Error> {
+    ) -> Result<Vec<(RawEvent, String)>, Error> {
         self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
     }
 

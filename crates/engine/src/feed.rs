@@ -65,7 +65,7 @@ impl Subscription {
                 return readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE);
             }
             let page = readers.feed(cursor, FEED_PAGE, None)?;
-            Ok(page.into_iter().map(|(event, _)| event).collect())
+            page.into_iter().map(|(event, _)| event.read()).collect()
         };
         let events = tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?;
         Ok(events?)

@@ -1,6 +1,6 @@
 //! The daemon over HTTP beside its physical limits, in one run: `cargo bench -p steprail-server --bench http`.
 //!
-//! `wrk` makes the load. Ratios count: the machine is shared by the load, the daemon and whatever else runs on it.
+//! `-- requests` and `-- streams` run one half. `wrk` makes the load. Ratios count: the machine is shared by the load, the daemon and whatever else runs on it.
 
 #![expect(clippy::cast_precision_loss, reason = "rates are rounded anyway")]
 
@@ -17,10 +17,11 @@ use tempfile::TempDir;
 
 /// A run that waits at once: what it costs is its start.
 const HOLD: &str = "name: hold\nsteps: [{ id: hold, kind: wait, event: never }]\n";
-/// A run that does twenty calls when it is told to.
+/// A run that does many calls when it is told to.
 const BURST: &str = "name: burst\ninputs: { n: { type: array } }\nsteps:\n  - { id: hold, kind: wait, event: go }\n  \
                      - { id: all, kind: foreach, items: '{{inputs.n}}', concurrency: 4, steps: [{ id: call, tool: t__call }] }\n";
 const BURST_RUNS: u64 = 880;
+const BURST_CALLS: u32 = 60;
 const CONNECTIONS: &str = "64";
 const SECONDS: u64 = 5;
 
@@ -158,7 +159,7 @@ async fn burst(with_readers: bool) -> (f64, u64) {
     let daemon = Daemon::start();
     let api = format!("{}/api/v1", daemon.url);
     call(reqwest::Method::POST, format!("{api}/definitions"), json!({ "text": BURST })).await;
-    let items: Vec<u32> = (0..20).collect();
+    let items: Vec<u32> = (0..BURST_CALLS).collect();
     let mut runs = Vec::new();
     for _ in 0..BURST_RUNS {
         let run = call(
@@ -189,7 +190,7 @@ async fn burst(with_readers: bool) -> (f64, u64) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let rate = BURST_RUNS as f64 * 21.0 / began.elapsed().as_secs_f64();
+    let rate = BURST_RUNS as f64 * f64::from(BURST_CALLS + 1) / began.elapsed().as_secs_f64();
     let memory = daemon.memory_mb();
     if with_readers {
         come_back(&api).await;
@@ -232,8 +233,8 @@ async fn come_back(api: &str) {
     println!("a reader that came back got all {last} events, in order");
 }
 
-#[tokio::main]
-async fn main() {
+/// Requests per second beside what the machine can do.
+async fn requests() {
     let bare = wrk(&bare().await, None);
     let alone = engine_alone().await;
     let daemon = Daemon::start();
@@ -247,18 +248,35 @@ async fn main() {
     println!("status reads             {reads:>8.0} requests/s   {:.2} of bare axum", reads / bare);
     println!("writer alone             {alone:>8.0} durable starts/s");
     println!("starts over REST         {starts:>8.0} durable starts/s   {:.2} of the writer", starts / alone);
-    drop(daemon);
+}
+
+/// What readers cost.
+async fn streams() {
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..2 {
+    for _ in 0..3 {
         without.push(burst(false).await);
         with.push(burst(true).await);
     }
-    let best = |all: &[(f64, u64)]| all.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
-    println!("steps, nobody reads      {:>8.0} steps/s, {} MB", best(&without), without[0].1);
+    let median = |all: &mut Vec<(f64, u64)>| {
+        all.sort_by(|one, two| one.0.total_cmp(&two.0));
+        all[all.len() / 2]
+    };
+    let ((alone, idle), (read, busy)) = (median(&mut without), median(&mut with));
+    println!("steps, nobody reads      {alone:>8.0} steps/s, {idle} MB");
     println!(
-        "steps, 1,000 read        {:>8.0} steps/s, {} MB   {:.2} of that (100 of them stuck, 20 read everything)",
-        best(&with),
-        with[0].1,
-        best(&with) / best(&without)
+        "steps, 1,000 read        {read:>8.0} steps/s, {busy} MB   {:.2} of that (100 of them stuck, 20 read everything)",
+        read / alone
     );
+    println!("each of them             {without:.0?} and {with:.0?}");
+}
+
+#[tokio::main]
+async fn main() {
+    let only = std::env::args().nth(1).filter(|word| !word.starts_with("--"));
+    if only.as_deref() != Some("streams") {
+        requests().await;
+    }
+    if only.as_deref() != Some("requests") {
+        streams().await;
+    }
 }

@@ -134,7 +134,7 @@ pub(crate) struct Approval {
 
 /// Something that happened in a run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Event {
+pub(crate) struct Event<E = steprail_engine::Event> {
     /// Its number among the events of all runs.
     pub id: i64,
     /// The run.
@@ -149,8 +149,11 @@ pub(crate) struct Event {
     pub hash: String,
     /// What happened: a map with a `type`.
     #[schemars(with = "Value")]
-    pub event: steprail_engine::Event,
+    pub event: E,
 }
+
+/// The same with what happened as it stands in the log.
+pub(crate) type RawEvent = Event<Box<RawValue>>;
 
 /// A version of a definition.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -345,8 +348,8 @@ impl From<steprail_engine::Approval> for Approval {
     }
 }
 
-impl From<StoredEvent> for Event {
-    fn from(stored: StoredEvent) -> Self {
+impl<E> From<StoredEvent<E>> for Event<E> {
+    fn from(stored: StoredEvent<E>) -> Self {
         Self {
             id: stored.id,
             run_id: stored.run,

@@ -18,7 +18,8 @@ pub use error::StoreError;
 pub use principal::{Principal, Right, Scope};
 pub use rows::{
     Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
-    NewDefinition, NewRun, Pins, Purged, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Wanted,
+    NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
+    StoredEvent, Wanted,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -135,7 +136,7 @@ pub trait Reads: Send + Sync {
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Vec<(StoredEvent, String)>, StoreError>;
+    ) -> Result<Vec<(RawEvent, String)>, StoreError>;
     /// The number of the last event of all runs.
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of the runs of one user or of all.

@@ -10,7 +10,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{AlarmKind, Event, Failure, Millis, Parent, Payload, RunStatus};
 use uuid::Uuid;
 
-use crate::Principal;
+use crate::{Principal, StoreError};
 
 /// The id of a run, as the world knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -161,7 +161,7 @@ pub struct Head {
 
 /// An event of the log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StoredEvent {
+pub struct StoredEvent<E = Event> {
     /// Its number among the events of all runs.
     pub id: i64,
     /// The run.
@@ -171,9 +171,20 @@ pub struct StoredEvent {
     /// When it happened.
     pub at: Millis,
     /// What happened.
-    pub event: Event,
+    pub event: E,
     /// The hash that links it to the one before.
     pub hash: Hash,
+}
+
+/// An event as it stands in the log, for those who pass it on unread.
+pub type RawEvent = StoredEvent<Box<RawValue>>;
+
+impl RawEvent {
+    /// The same, read.
+    pub fn read(self) -> Result<StoredEvent, StoreError> {
+        let Self { id, run, seq, at, event, hash } = self;
+        Ok(StoredEvent { id, run, seq, at, event: serde_json::from_str(event.get())?, hash })
+    }
 }
 
 /// What became of events that were written.

@@ -22,6 +22,8 @@ use crate::view::Run;
 
 /// Events of a run that are read at once.
 const PAGE: usize = 1_000;
+/// Threads for what blocks: each keeps memory of its own.
+const BLOCKING_THREADS: usize = 16;
 
 /// An event from outside: its name, and what it carries.
 pub(super) type Signal = (String, Value);
@@ -278,7 +280,8 @@ pub(super) fn user() -> String {
 
 /// Does something with an engine. What still runs at the end is left to itself.
 pub(super) fn block_on(work: impl Future<Output = Result<ExitCode, Stop>>) -> Result<ExitCode, Stop> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.enable_all().max_blocking_threads(BLOCKING_THREADS).build();
     let runtime = runtime.map_err(|error| Stop::usage(format!("cannot start threads: {error}")))?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();

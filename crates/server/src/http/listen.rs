@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that are served at the same time: the system's other files are for the database and for servers.
 const CONNECTIONS: usize = 4_096;
 
+/// Bytes that the system holds for a client that does not take them. Left to itself it holds megabytes.
+const SEND_BYTES: usize = 256 * 1024;
+
 /// A listener whose connections are [`Stream`]s.
 pub(super) struct Patient {
     listener: TcpListener,
@@ -30,6 +33,8 @@ pub(super) struct Patient {
 
 impl Patient {
     pub(super) fn new(listener: TcpListener) -> Self {
+        // A wish: connections take it over from their listener, and work without it.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES);
         Self { listener, room: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }

@@ -106,9 +106,7 @@ impl SqliteStore {
         }
         connection.busy_timeout(BUSY_TIMEOUT)?;
         migrate::refuse_others(&connection)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        // A statement keeps its plan whatever is bound to it: to think again at each use costs more than it saves.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        keep_statements(&connection)?;
         let synchronous = match durability {
             Durability::Full => "FULL",
             Durability::Process => "NORMAL",
@@ -155,8 +153,16 @@ fn read_only(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "cache_size", -i64::from(READER_KILOBYTES))?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&connection)?;
     Ok(connection)
+}
+
+/// Statements are prepared once. Each keeps its plan whatever is bound to it: to think again at each use costs more
+/// than it saves.
+fn keep_statements(connection: &Connection) -> Result<(), StoreError> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// A file that belongs to another one, such as its write-ahead log.

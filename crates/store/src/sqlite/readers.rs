@@ -9,8 +9,8 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
-    Account, AccountKind, Approval, Definition, ListRuns, RunId, RunRow, Schedule, Session, StepRow,
-    StoreError, StoredEvent,
+    Account, AccountKind, Approval, Definition, ListRuns, RawEvent, RunId, RunRow, Schedule, Session,
+    StepRow, StoreError, StoredEvent,
 };
 
 /// Connections that are kept for the next question.
@@ -110,7 +110,7 @@ impl Reads for Readers {
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Vec<(StoredEvent, String)>, StoreError> {
+    ) -> Result<Vec<(RawEvent, String)>, StoreError> {
         let sql = format!(
             "SELECT {}, r.run_id, r.created_by FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
              WHERE e.id > ?1 AND (?3 IS NULL OR r.created_by = ?3) ORDER BY e.id LIMIT ?2",

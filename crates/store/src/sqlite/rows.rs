@@ -1,9 +1,10 @@
 //! Rows to values.
 
 use rusqlite::{Connection, Row};
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, RunStatus};
+use steprail_core::run::RunStatus;
 use uuid::Uuid;
 
 use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
@@ -27,15 +28,14 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
 
 pub(super) const EVENT: &str = "e.id, e.seq, e.at, e.body, e.hash";
 
-pub(super) fn event(run: RunId, row: &Row<'_>) -> Result<StoredEvent, StoreError> {
+pub(super) fn event<E: DeserializeOwned>(run: RunId, row: &Row<'_>) -> Result<StoredEvent<E>, StoreError> {
     let body = row.get_ref(3)?.as_str().map_err(damaged)?;
-    let event: Event = serde_json::from_str(body)?;
     Ok(StoredEvent {
         id: row.get(0)?,
         run,
         seq: row.get(1)?,
         at: row.get(2)?,
-        event,
+        event: serde_json::from_str(body)?,
         hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
     })
 }

@@ -7,7 +7,7 @@ use super::runs::After;
 use crate::http::api::{Api, get};
 use crate::http::extract::{Args, Asker};
 use crate::http::problem::Problem;
-use crate::view::{Event, Page};
+use crate::view::{Event, Page, RawEvent};
 
 pub(super) fn routes(api: Api) -> Api {
     let all = get("/api/v1/audit", "What happened in every run that you may see")
@@ -19,9 +19,9 @@ pub(super) fn routes(api: Api) -> Api {
     api.route("audit", all, list)
 }
 
-async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<Event>>, Problem> {
+async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<RawEvent>>, Problem> {
     let limit = limit(args.limit, 100)?;
     let page = user.feed(i64::try_from(args.after.unwrap_or_default()).unwrap_or(i64::MAX), limit).await?;
     let next = page.last().filter(|_| page.len() == limit).map(|(last, _)| last.id.to_string());
-    Ok(Json(Page { items: page.into_iter().map(|(stored, _)| Event::from(stored)).collect(), next }))
+    Ok(Json(Page { items: page.into_iter().map(|(stored, _)| stored.into()).collect(), next }))
 }

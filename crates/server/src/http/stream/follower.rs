@@ -1,13 +1,15 @@
 //! Somebody who follows a run, or everything that they may see: from a cursor on, without a gap or a repetition.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use steprail_engine::{Error, Right, RunId, User};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 
-use super::hub::{Frame, Hub, PACE, PAGE};
+use super::hub::Hub;
+use super::page::{Frame, Page};
+use super::shelf::PAGE;
 
 /// A place in the log, and what comes after it.
 pub(crate) struct Follower {
@@ -15,11 +17,11 @@ pub(crate) struct Follower {
     hub: Arc<Hub>,
     run: Option<RunId>,
     cursor: i64,
-    live: Option<broadcast::Receiver<Arc<Frame>>>,
-    /// What was read from the log and not given yet.
-    page: VecDeque<Frame>,
+    live: Option<broadcast::Receiver<Arc<Page>>>,
     /// Whether what comes next is in the log and not on its way.
     is_behind: bool,
+    /// When the next page may be asked for.
+    rests_until: Option<Instant>,
 }
 
 impl Follower {
@@ -28,13 +30,13 @@ impl Follower {
         user.row(run).await?;
         let live = Some(hub.follow_run(run));
         let cursor = i64::try_from(after).unwrap_or(i64::MAX);
-        Ok(Self { user, hub, run: Some(run), cursor, live, page: VecDeque::new(), is_behind: true })
+        Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, rests_until: None })
     }
 
     /// Follows everything that a user may see, after a cursor.
     pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Self {
         let live = Some(hub.follow_all());
-        Self { user, hub, run: None, cursor: after, live, page: VecDeque::new(), is_behind: true }
+        Self { user, hub, run: None, cursor: after, live, is_behind: true, rests_until: None }
     }
 
     /// Goes on as somebody whose rights may have changed. False if they may no longer see the run.
@@ -51,41 +53,44 @@ impl Follower {
         &self.user
     }
 
-    /// The next event. Nothing when the server ends.
-    pub(crate) async fn next(&mut self) -> Result<Option<Arc<Frame>>, Error> {
+    /// The next events. Nothing when the server ends. What is not awaited to its end is not lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<Arc<Page>>, Error> {
         loop {
-            if let Some(frame) = self.page.pop_front() {
-                self.cursor = self.place(&frame);
-                return Ok(Some(Arc::new(frame)));
+            if let Some(until) = self.rests_until {
+                tokio::time::sleep_until(until).await;
+                self.rests_until = None;
             }
-            if self.is_behind {
-                self.read().await?;
-                continue;
-            }
-            let Some(live) = &mut self.live else { return Ok(None) };
-            match live.recv().await {
-                Ok(frame) if self.place(&frame) <= self.cursor => {}
-                // What is between was lost on the way.
-                Ok(frame) if self.run.is_some() && self.place(&frame) > self.cursor + 1 => {
-                    self.is_behind = true;
-                }
-                Ok(frame) => {
-                    self.cursor = self.place(&frame);
-                    if self.sees(&frame) {
-                        return Ok(Some(frame));
+            let page = if self.is_behind {
+                self.read().await?
+            } else {
+                let Some(live) = &mut self.live else { return Ok(None) };
+                match live.recv().await {
+                    Ok(page) if self.is_gap(&page) => {
+                        self.is_behind = true;
+                        continue;
                     }
+                    Ok(page) => page,
+                    Err(RecvError::Lagged(_)) => {
+                        self.is_behind = true;
+                        continue;
+                    }
+                    Err(RecvError::Closed) => return Ok(None),
                 }
-                Err(RecvError::Lagged(_)) => self.is_behind = true,
-                Err(RecvError::Closed) => return Ok(None),
+            };
+            let new = page.clone().after(self.cursor, |frame| self.sees(frame));
+            self.cursor = page.last().map_or(self.cursor, |last| last.max(self.cursor));
+            if self.run.is_none() {
+                self.rests_until = Some(self.hub.pace.charge(new.bytes()));
+            }
+            if !new.frames().is_empty() {
+                return Ok(Some(new));
             }
         }
     }
 
-    fn place(&self, frame: &Frame) -> i64 {
-        match self.run {
-            Some(_) => i64::try_from(frame.seq).unwrap_or(i64::MAX),
-            None => frame.id,
-        }
+    /// Whether events of the run between its last one and a page were lost on the way.
+    fn is_gap(&self, page: &Page) -> bool {
+        self.run.is_some() && page.first().is_some_and(|first| first > self.cursor + 1)
     }
 
     fn sees(&self, frame: &Frame) -> bool {
@@ -93,23 +98,17 @@ impl Follower {
     }
 
     /// Reads on in the log; at its end, what comes next is on its way.
-    async fn read(&mut self) -> Result<(), Error> {
-        let _place = self.hub.catching_up.acquire().await.map_err(|_| Error::Stopped)?;
-        let page: Vec<Frame> = if let Some(run) = self.run {
+    async fn read(&mut self) -> Result<Arc<Page>, Error> {
+        let page = if let Some(run) = self.run {
             let after = u64::try_from(self.cursor).unwrap_or_default();
             let page = self.user.events(run, after, PAGE).await?;
-            page.into_iter().map(|stored| Frame::new(stored, String::new())).collect()
+            let frames = page.into_iter().map(|stored| Arc::new(Frame::new(stored, String::new())));
+            Page::new(Frame::in_run, frames.collect())
         } else {
-            let page = self.user.feed(self.cursor, PAGE).await?;
-            page.into_iter().map(|(stored, owner)| Frame::new(stored, owner)).collect()
+            self.hub.page(self.cursor).await?
         };
-        self.is_behind = page.len() == PAGE;
-        self.page = page.into();
-        if self.is_behind {
-            // Those who are far behind catch up at a pace that leaves the machine to the work.
-            tokio::time::sleep(PACE).await;
-        }
-        Ok(())
+        self.is_behind = page.frames().len() == PAGE;
+        Ok(page)
     }
 }
 

@@ -1,87 +1,57 @@
 //! Events as they are committed, read once for everybody who follows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steprail_engine::{Engine, Error, RunId, StoredEvent};
-use tokio::sync::{Semaphore, broadcast};
+use steprail_engine::{Engine, Error, RunId};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::view;
+use super::pace::Pace;
+use super::page::{Frame, Page};
+use super::shelf::{PAGE, Shelf};
 
-/// Events that are read at once.
-pub(super) const PAGE: usize = 256;
-/// Events that followers of everything may be behind before they read the log themselves.
-const ALL_FRAMES: usize = 1_024;
-/// The same for followers of one run.
-const RUN_FRAMES: usize = 32;
-/// Followers that read the log at the same time.
-const CATCHING_UP: usize = 1;
-/// How long each of them takes for a page at least, if there are more.
-pub(super) const PACE: Duration = Duration::from_millis(10);
-/// Events of so many milliseconds are passed on together.
+/// Pages that a follower may be behind before it reads the log.
+const PAGES: usize = 16;
+/// Pages of the log that are passed on at once.
+const ROUND: usize = 64;
+/// Events of so many milliseconds are passed on together,
 const TOGETHER: Duration = Duration::from_millis(20);
-
+/// and of so many more for everybody who was told of a run.
+const FOR_EACH: Duration = Duration::from_micros(500);
 /// After this, a log that could not be read is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// An event, as it is sent.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    pub id: i64,
-    pub run: RunId,
-    pub seq: u64,
-    /// Whose run it is.
-    pub owner: String,
-    /// What kind of event it is.
-    pub kind: String,
-    /// The event as JSON.
-    pub json: String,
-    /// Whether it is the end of its run.
-    pub is_end: bool,
-}
-
-impl Frame {
-    pub(super) fn new(stored: StoredEvent, owner: String) -> Self {
-        let (id, run, seq) = (stored.id, stored.run, stored.seq);
-        let is_end = stored.event.ends_run();
-        let json = serde_json::to_string(&view::Event::from(stored)).unwrap_or_default();
-        let kind = kind_of(&json).to_owned();
-        Self { id, run, seq, owner, kind, json, is_end }
-    }
-}
-
-/// The word after `"event":{"type":"`: events are tagged first.
-fn kind_of(json: &str) -> &str {
-    let after = json.split_once("\"event\":{\"type\":\"").map_or("", |(_, rest)| rest);
-    after.split('"').next().unwrap_or_default()
-}
+/// Pages for those who follow.
+type Pages = broadcast::Sender<Arc<Page>>;
 
 /// Passes events on to followers. One that is too slow loses its place here, and finds it again in the log.
 pub(crate) struct Hub {
-    all: broadcast::Sender<Arc<Frame>>,
-    runs: Mutex<HashMap<RunId, broadcast::Sender<Arc<Frame>>>>,
-    pub(super) catching_up: Semaphore,
+    engine: Engine,
+    all: Pages,
+    runs: Mutex<HashMap<RunId, Pages>>,
+    shelf: Shelf,
+    pub(super) pace: Pace,
 }
 
 impl Hub {
     /// Begins to pass on.
     pub(crate) fn spawn(engine: Engine, stop: CancellationToken) -> Arc<Self> {
-        let (all, _) = broadcast::channel(ALL_FRAMES);
-        let hub = Arc::new(Self { all, runs: Mutex::default(), catching_up: Semaphore::new(CATCHING_UP) });
-        let passing_on = hub.clone().pass_on(engine);
-        tokio::spawn(stop.run_until_cancelled_owned(passing_on));
+        let (all, _) = broadcast::channel(PAGES);
+        let (runs, shelf, pace) = (Mutex::default(), Shelf::default(), Pace::new());
+        let hub = Arc::new(Self { engine, all, runs, shelf, pace });
+        tokio::spawn(stop.run_until_cancelled_owned(hub.clone().pass_on()));
         hub
     }
 
-    pub(super) fn follow_all(&self) -> broadcast::Receiver<Arc<Frame>> {
+    pub(super) fn follow_all(&self) -> broadcast::Receiver<Arc<Page>> {
         self.all.subscribe()
     }
 
-    pub(super) fn follow_run(&self, run: RunId) -> broadcast::Receiver<Arc<Frame>> {
+    pub(super) fn follow_run(&self, run: RunId) -> broadcast::Receiver<Arc<Page>> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.entry(run).or_insert_with(|| broadcast::channel(RUN_FRAMES).0).subscribe()
+        runs.entry(run).or_insert_with(|| broadcast::channel(PAGES).0).subscribe()
     }
 
     /// Somebody follows a run no longer.
@@ -92,55 +62,67 @@ impl Hub {
         }
     }
 
+    /// The page of the log with the first event after a cursor.
+    pub(super) async fn page(&self, cursor: i64) -> Result<Arc<Page>, Error> {
+        self.shelf.page(&self.engine, cursor).await
+    }
+
+    fn followers(&self, run: RunId) -> Option<Pages> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned()
+    }
+
     fn is_followed(&self) -> bool {
         self.all.receiver_count() > 0 || !self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    async fn pass_on(self: Arc<Self>, engine: Engine) {
-        let mut news = engine.news();
-        let mut cursor = engine.cursor();
+    async fn pass_on(self: Arc<Self>) {
+        let mut news = self.engine.news();
+        let mut cursor = self.engine.cursor();
         loop {
             // Looked at before asking who follows: what is committed later is news again.
             let last = *news.borrow_and_update();
             if !self.is_followed() {
                 cursor = last;
-            } else if let Ok(next) = self.read(&engine, cursor, last).await {
+            } else if let Ok((next, told)) = self.round(cursor, last).await {
                 cursor = next;
+                tokio::time::sleep(TOGETHER + FOR_EACH * told).await;
             } else {
                 // What was committed is still to be told.
                 tokio::time::sleep(AGAIN).await;
-                continue;
             }
-            if news.changed().await.is_err() {
+            if cursor >= last && news.changed().await.is_err() {
                 return;
             }
-            tokio::time::sleep(TOGETHER).await;
         }
     }
 
-    /// Passes on what was committed up to an event.
-    async fn read(&self, engine: &Engine, mut cursor: i64, last: i64) -> Result<i64, Error> {
-        while cursor < last {
-            let page = engine.feed(cursor, PAGE, None).await?;
-            let Some((end, _)) = page.last() else { return Ok(last) };
-            cursor = end.id;
-            for (stored, owner) in page {
-                self.send(stored, owner);
+    /// Passes on what was committed up to an event. Gives how far it came, and how many were told of runs.
+    async fn round(&self, mut cursor: i64, last: i64) -> Result<(i64, u32), Error> {
+        let mut of_runs: BTreeMap<RunId, Vec<Arc<Frame>>> = BTreeMap::new();
+        for _ in 0..ROUND {
+            if cursor >= last {
+                break;
+            }
+            let events = self.engine.feed(cursor, PAGE, None).await?;
+            cursor = events.last().map_or(last, |(stored, _)| stored.id);
+            // Asked after reading: whoever comes later finds these in the log.
+            let is_for_all = self.all.receiver_count() > 0;
+            let is_wanted = |run: RunId| is_for_all || self.followers(run).is_some();
+            let page = Page::of_all(events.into_iter().filter(|(stored, _)| is_wanted(stored.run)));
+            for frame in page.frames() {
+                of_runs.entry(frame.run).or_default().push(frame.clone());
+            }
+            if is_for_all {
+                // Nobody may be left to take it.
+                let _ = self.all.send(page);
             }
         }
-        Ok(cursor)
-    }
-
-    fn send(&self, stored: StoredEvent, owner: String) {
-        let of_run = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&stored.run).cloned();
-        if of_run.is_none() && self.all.receiver_count() == 0 {
-            return;
+        let mut told = 0;
+        for (run, frames) in of_runs {
+            if let Some(followers) = self.followers(run) {
+                told += followers.send(Page::new(Frame::in_run, frames)).unwrap_or_default();
+            }
         }
-        let frame = Arc::new(Frame::new(stored, owner));
-        // Nobody may be left to take it.
-        if let Some(of_run) = of_run {
-            let _ = of_run.send(frame.clone());
-        }
-        let _ = self.all.send(frame);
+        Ok((cursor, u32::try_from(told).unwrap_or(u32::MAX)))
     }
 }

@@ -2,6 +2,9 @@
 
 mod follower;
 mod hub;
+mod pace;
+mod page;
+mod shelf;
 mod socket;
 mod sse;
 

@@ -13,7 +13,7 @@ use steprail_engine::{Event, RunId, User};
 
 use super::ALIVE;
 use super::follower::Follower;
-use super::hub::Frame;
+use super::page::{Frame, Page};
 use crate::http::App;
 use crate::http::door::Credential;
 use crate::http::extract::Asker;
@@ -70,8 +70,8 @@ async fn serve(app: App, mut user: User, credential: Credential, mut socket: Web
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
                 Some(Ok(_)) => None,
             },
-            frame = next(&mut follower) => match frame {
-                Some(frame) => Some(told(&user, &frame).await),
+            page = next(&mut follower) => match page {
+                Some(page) => Some(told(&user, &page).await),
                 None => return,
             },
             _ = alive.tick() => {
@@ -100,37 +100,37 @@ async fn renew(app: &App, user: &mut User, credential: &Credential, follower: &m
     }
 }
 
-/// The next event, once the client follows something.
-async fn next(follower: &mut Option<Follower>) -> Option<Arc<Frame>> {
+/// The next events, once the client follows something.
+async fn next(follower: &mut Option<Follower>) -> Option<Arc<Page>> {
     match follower {
         Some(follower) => follower.next().await.ok().flatten(),
         None => std::future::pending().await,
     }
 }
 
-/// An event; and, where it asks whoever listens, the question itself: a call that the page answers by deciding.
-async fn told(user: &User, frame: &Frame) -> Vec<String> {
-    let mut said = vec![format!("{{\"method\":\"event\",\"params\":{}}}", frame.json)];
-    let asks = |event: &view::Event| match &event.event {
-        Event::ApprovalRequested { step, .. } => Some(step.path.to_string()),
-        _ => None,
-    };
-    if frame.kind != "approval_requested" {
-        return said;
-    }
-    let Some(path) = serde_json::from_str::<view::Event>(&frame.json).ok().and_then(|event| asks(&event))
-    else {
-        return said;
-    };
-    if user.may_decide(frame.run, &path).await {
-        let open = user.open_questions(frame.run).await.unwrap_or_default();
-        let asked = open.into_iter().find(|open| open.run_id == frame.run && open.path == path);
-        said.extend(asked.map(|asked| {
-            let params = view::Approval { may_decide: Some(true), ..asked.into() };
-            json!({ "method": "approval_requested", "params": params }).to_string()
-        }));
+/// Events; and, where one asks whoever listens, the question itself: a call that the page answers by deciding.
+async fn told(user: &User, page: &Page) -> Vec<String> {
+    let mut said = Vec::new();
+    for frame in page.frames() {
+        said.push(format!("{{\"method\":\"event\",\"params\":{}}}", frame.json));
+        if frame.kind() == "approval_requested" {
+            said.extend(asked(user, frame).await);
+        }
     }
     said
+}
+
+/// The question that an event is about, if it is open and for this user.
+async fn asked(user: &User, frame: &Frame) -> Option<String> {
+    let Event::ApprovalRequested { step, .. } = frame.event()? else { return None };
+    let path = step.path.to_string();
+    if !user.may_decide(frame.run, &path).await {
+        return None;
+    }
+    let open = user.open_questions(frame.run).await.ok()?;
+    let asked = open.into_iter().find(|open| open.run_id == frame.run && open.path == path)?;
+    let params = view::Approval { may_decide: Some(true), ..asked.into() };
+    Some(json!({ "method": "approval_requested", "params": params }).to_string())
 }
 
 /// Carries a call out.

@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 
 use axum::Extension;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{Stream, StreamExt, unfold};
 use schemars::JsonSchema;
@@ -68,48 +68,50 @@ fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
 }
 
 /// The place where a stream begins, for whoever comes back before anything has happened.
-fn beginning(cursor: i64) -> impl Stream<Item = Result<Event, Infallible>> + Send {
-    futures::stream::iter([Ok(Event::default().id(cursor.to_string()))])
+fn beginning(cursor: i64) -> impl Stream<Item = Chunk> + Send {
+    futures::stream::iter([Ok(format!("id: {cursor}\n\n").into())])
 }
 
-fn respond(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
-    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE)).into_response();
-    // A proxy in between must not wait for more.
-    response
-        .headers_mut()
-        .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    response
+fn respond(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
+    let headers = [
+        ("content-type", "text/event-stream"),
+        ("cache-control", "no-cache"),
+        // A proxy in between must not wait for more.
+        ("x-accel-buffering", "no"),
+    ];
+    (headers, Body::from_stream(chunks)).into_response()
 }
 
-/// Events as frames of SSE, until the end of the run, of the credential or of the server.
+/// Text of a stream.
+type Chunk = Result<Bytes, Infallible>;
+
+/// A line that shows that the stream is there.
+const HERE: Bytes = Bytes::from_static(b":\n\n");
+
+/// Events as text of SSE, until the end of the run, of the credential or of the server.
 fn events(
     app: App,
     follower: Follower,
     credential: Credential,
     ends_with_run: bool,
-) -> impl Stream<Item = Result<Event, Infallible>> + Send {
+) -> impl Stream<Item = Chunk> + Send {
     let begun = (app, follower, credential, Instant::now());
     unfold(Some(begun), move |state| async move {
         let (app, mut follower, credential, mut checked) = state?;
-        let frame = loop {
-            let next = tokio::time::timeout_at(checked + ALIVE, follower.next()).await;
-            // Whether they may still see it is asked again from time to time, however much there is to tell.
-            if checked.elapsed() >= ALIVE {
-                let principal = credential.renewed(&app, follower.user().principal())?;
-                if !follower.renew(app.engine.as_user(principal)).await {
-                    return None;
-                }
-                checked = Instant::now();
+        let next = tokio::time::timeout_at(checked + ALIVE, follower.next()).await;
+        // Whether they may still see it is asked again from time to time, however much there is to tell.
+        if checked.elapsed() >= ALIVE {
+            let principal = credential.renewed(&app, follower.user().principal())?;
+            if !follower.renew(app.engine.as_user(principal)).await {
+                return None;
             }
-            match next {
-                Ok(Ok(Some(frame))) => break frame,
-                Ok(Ok(None) | Err(_)) => return None,
-                Err(_) => {}
-            }
+            checked = Instant::now();
+        }
+        let (chunk, is_over) = match next {
+            Ok(Ok(Some(page))) => (page.sse(), ends_with_run && page.has_end()),
+            Ok(Ok(None) | Err(_)) => return None,
+            Err(_) => (HERE, false),
         };
-        let id = if ends_with_run { frame.seq.to_string() } else { frame.id.to_string() };
-        let event = Event::default().id(id).event(&frame.kind).data(&frame.json);
-        let is_over = ends_with_run && frame.is_end;
-        Some((Ok(event), (!is_over).then_some((app, follower, credential, checked))))
+        Some((Ok(chunk), (!is_over).then_some((app, follower, credential, checked))))
     })
 }
