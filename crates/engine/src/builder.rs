@@ -19,6 +19,7 @@ use crate::kernel::{Answer, Interrupt, Kernel, Setup};
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
+use crate::reading::Reading;
 
 /// Puts an engine together. Only a store is needed; without tools, every call fails.
 #[derive(Default)]
@@ -126,6 +127,7 @@ impl Builder {
         let meters = Arc::new(Meters::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
+        let reading = Reading::spawn(&storage.readers).map_err(|error| no_thread(&error))?;
         let driver = Driver {
             kernel,
             messages: inbox,
@@ -147,7 +149,11 @@ impl Builder {
                 reply.send(Ok(Answer::Count(left)));
             }
         });
-        thread.map_err(|error| Error::BadInput(format!("the engine's thread cannot start: {error}")))?;
-        Ok(Engine::new(messages, storage.readers, watched, faults, clock, authorizer, self.limits.requests))
+        thread.map_err(|error| no_thread(&error))?;
+        Ok(Engine::new(messages, reading, watched, faults, clock, authorizer, self.limits.requests))
     }
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::BadInput(format!("the engine's threads cannot start: {error}"))
 }

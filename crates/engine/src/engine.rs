@@ -23,8 +23,8 @@ use crate::driver::Message;
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{Action, Answer, Defined, Reply, Request, StartOf, StartRun, no_run};
-use crate::limits::READS_AT_ONCE;
 use crate::ports::Authorizer;
+use crate::reading::Reading;
 use crate::start::{Start, UNNAMED, Workflow, check, check_with};
 
 /// An engine. A clone is another handle to the same one.
@@ -33,14 +33,12 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     messages: Sender<Message>,
-    readers: Arc<dyn Reads>,
+    reading: Reading,
     last_event: watch::Receiver<i64>,
     fault: watch::Receiver<Option<StoreError>>,
     clock: Arc<dyn Clock>,
     authorizer: Arc<dyn Authorizer>,
     room: Semaphore,
-    /// Turns to read.
-    reading: Semaphore,
     /// Counts changes of definitions.
     definitions: watch::Sender<u64>,
 }
@@ -84,7 +82,7 @@ impl Engine {
 
     pub(crate) fn new(
         messages: Sender<Message>,
-        readers: Arc<dyn Reads>,
+        reading: Reading,
         last_event: watch::Receiver<i64>,
         fault: watch::Receiver<Option<StoreError>>,
         clock: Arc<dyn Clock>,
@@ -93,18 +91,7 @@ impl Engine {
     ) -> Self {
         let room = Semaphore::new(room.clamp(1, Semaphore::MAX_PERMITS));
         let definitions = watch::Sender::new(0);
-        let reading = Semaphore::new(READS_AT_ONCE);
-        Self(Arc::new(Inner {
-            messages,
-            readers,
-            last_event,
-            fault,
-            clock,
-            authorizer,
-            room,
-            reading,
-            definitions,
-        }))
+        Self(Arc::new(Inner { messages, reading, last_event, fault, clock, authorizer, room, definitions }))
     }
 
     async fn request(&self, action: Action) -> Result<Answer, Error> {
@@ -137,11 +124,7 @@ impl Engine {
         &self,
         ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
-        // Few at a time: more would each open the database anew, and wait for the same processors.
-        let _turn = self.0.reading.acquire().await.map_err(|_| Error::Stopped)?;
-        let readers = self.0.readers.clone();
-        let answer = tokio::task::spawn_blocking(move || ask(&*readers)).await;
-        Ok(answer.map_err(|_| Error::Stopped)??)
+        self.0.reading.read(ask).await
     }
 
     /// Stores a definition, given as YAML or JSON. Gives its version, and warnings.
@@ -296,7 +279,7 @@ impl Engine {
 
     /// Events as they are committed, of one run or of all, after a cursor.
     pub fn subscribe(&self, run: Option<RunId>, cursor: i64) -> Subscription {
-        Subscription::new(self.0.readers.clone(), self.0.last_event.clone(), run, cursor)
+        Subscription::new(self.0.reading.clone(), self.0.last_event.clone(), run, cursor)
     }
 
     /// Told when events are committed: the number of the last one.

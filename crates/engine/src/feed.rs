@@ -1,18 +1,18 @@
 //! Events as they are committed, for readers that each have their own place in the log.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use steprail_store::{Reads, RunId, StoredEvent};
 use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::limits::FEED_PAGE;
+use crate::reading::Reading;
 
 /// Events after a cursor, in order, without gaps or repetitions. A slow reader slows nobody: it reads from
 /// the log at its own pace.
 pub struct Subscription {
-    readers: Arc<dyn Reads>,
+    reading: Reading,
     last_event: watch::Receiver<i64>,
     run: Option<RunId>,
     cursor: i64,
@@ -21,12 +21,12 @@ pub struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(
-        readers: Arc<dyn Reads>,
+        reading: Reading,
         last_event: watch::Receiver<i64>,
         run: Option<RunId>,
         cursor: i64,
     ) -> Self {
-        Self { readers, last_event, run, cursor, page: VecDeque::new() }
+        Self { reading, last_event, run, cursor, page: VecDeque::new() }
     }
 
     /// The place after the last event that was read. A new subscription with it goes on from there: it counts
@@ -59,15 +59,14 @@ impl Subscription {
     }
 
     async fn read(&self) -> Result<Vec<StoredEvent>, Error> {
-        let (readers, run, cursor) = (self.readers.clone(), self.run, self.cursor);
-        let read = move || {
+        let (run, cursor) = (self.run, self.cursor);
+        let ask = move |readers: &dyn Reads| {
             if let Some(run) = run {
                 return readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE);
             }
             let page = readers.feed(cursor, FEED_PAGE, None)?;
             page.into_iter().map(|(event, _)| event.read()).collect()
         };
-        let events = tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?;
-        Ok(events?)
+        self.reading.read(ask).await
     }
 }

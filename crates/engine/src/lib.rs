@@ -25,6 +25,7 @@ pub mod kernel;
 mod limits;
 mod meters;
 mod ports;
+mod reading;
 mod start;
 mod trace;
 mod user;

@@ -45,7 +45,7 @@ pub(crate) const RECOVERY_BATCH: usize = 256;
 pub(crate) const PURGE_BATCH: usize = 100;
 /// Milliseconds until a store that failed is tried again: the first and the longest delay.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
-/// Questions about what is stored that are answered at the same time.
+/// Questions about what is stored that are answered at the same time, each by a thread.
 pub(crate) const READS_AT_ONCE: usize = 4;
 /// Events that a subscription reads at once.
 pub(crate) const FEED_PAGE: usize = 256;

@@ -143,6 +143,11 @@ impl House {
         said
     }
 
+    /// The number of the last event.
+    pub(super) fn cursor(&self) -> u64 {
+        u64::try_from(self.app.engine.cursor()).expect("a number")
+    }
+
     /// A run of somebody's that waits at its gate; its id and the digest of the question.
     pub(super) async fn gated_run(&self, token: &str) -> (String, String) {
         let run = self.done(token, "POST", "/api/v1/runs", &json!({ "text": GATED, "wait_s": 10 })).await;
