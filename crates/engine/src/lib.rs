@@ -15,6 +15,7 @@
 mod access;
 mod builder;
 mod calls;
+mod change;
 mod clock;
 mod cron;
 mod driver;
@@ -32,6 +33,7 @@ mod user;
 
 pub use access::{Access, Grants};
 pub use builder::Builder;
+pub use change::{Action, Change};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Resume, RunHandle, RunView};
 pub use error::Error;

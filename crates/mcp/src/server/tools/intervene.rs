@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Edit, Error, Intervention, Payload, Resolution};
+use steprail_engine::{Action, Change};
 
 use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts, Refusal};
+use super::super::answer::{Answer, Asked, Facts};
 use super::super::view;
 use super::{Entry, Hints, run_id, schema};
 
@@ -37,70 +37,15 @@ struct Args {
     value: Option<Value>,
 }
 
-#[derive(Deserialize, JsonSchema, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum Action {
-    SetArguments,
-    SetOutput,
-    SetInputs,
-    Skip,
-    SupplyResult,
-    Happened,
-    Retry,
-    Fail,
-}
-
-/// What an action comes to.
-enum Change {
-    Intervention(Intervention),
-    Resolution(Resolution),
-    /// Leaves a step out, whatever it does.
-    Skip,
-}
-
 async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
-    let step = args.step.unwrap_or_default();
-    if step.is_empty() && args.action != Action::SetInputs {
-        return Err(Refusal::new("bad_input", "`step` is missing"));
-    }
-    match change(args.action, &step, args.value.as_ref())? {
-        Change::Intervention(intervention) => asked.user.intervene(run, intervention).await?,
-        Change::Resolution(resolution) => asked.user.resolve(run, &step, resolution).await?,
-        Change::Skip => match asked.user.resolve(run, &step, Resolution::Skip).await {
-            // Its outcome is not unknown: it waits or runs, and is left out as it is.
-            Err(Error::Conflict(_) | Error::NotFound(_)) => {
-                asked.user.intervene(run, Intervention::Skip { path: step.as_str().into() }).await?;
-            }
-            resolved => resolved?,
-        },
-    }
+    let Args { action, step, value, .. } = args;
+    asked.user.change(run, Change { action, step: step.clone(), value }).await?;
     Ok(match asked.user.status(run).await {
         Ok(view) => view::run(&view),
         // Who decides need not see the rest of the run.
         Err(_) => Facts::new(json!({ "run_id": run, "step": step }), "The run was changed."),
     }
     .into())
-}
-
-fn change(action: Action, step: &str, value: Option<&Value>) -> Result<Change, Refusal> {
-    let path = || Box::<str>::from(step);
-    let value = || value.cloned().ok_or_else(|| Refusal::new("bad_input", "`value` is missing"));
-    Ok(match action {
-        Action::SetArguments => {
-            Change::Intervention(Intervention::SetArguments { path: path(), args: value()? })
-        }
-        Action::SetOutput => {
-            Change::Intervention(Intervention::SetValue(Edit { id: Some(path()), value: value()? }))
-        }
-        Action::SetInputs => Change::Intervention(Intervention::SetValue(Edit { id: None, value: value()? })),
-        Action::Skip => Change::Skip,
-        Action::SupplyResult => {
-            Change::Intervention(Intervention::SupplyResult { path: path(), output: Payload::new(value()?) })
-        }
-        Action::Happened => Change::Resolution(Resolution::Happened(Payload::new(value()?))),
-        Action::Retry => Change::Resolution(Resolution::Retry),
-        Action::Fail => Change::Resolution(Resolution::Fail),
-    })
 }

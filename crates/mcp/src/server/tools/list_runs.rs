@@ -26,7 +26,7 @@ pub(super) const TOOL: Entry = Entry {
 #[serde(deny_unknown_fields)]
 struct Args {
     /// Only runs with this status.
-    status: Option<Status>,
+    status: Option<RunStatus>,
     /// Only runs of this workflow.
     name: Option<String>,
     /// At most so many; 50 by default.
@@ -34,32 +34,6 @@ struct Args {
     limit: Option<usize>,
     /// Where to go on: next_cursor of the page before.
     cursor: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    Pending,
-    Running,
-    Paused,
-    Completed,
-    Failed,
-    Cancelled,
-    Interrupted,
-}
-
-impl From<Status> for RunStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Pending => Self::Pending,
-            Status::Running => Self::Running,
-            Status::Paused => Self::Paused,
-            Status::Completed => Self::Completed,
-            Status::Failed => Self::Failed,
-            Status::Cancelled => Self::Cancelled,
-            Status::Interrupted => Self::Interrupted,
-        }
-    }
 }
 
 async fn run(_: &Shared, asked: &Asked) -> Answer {
@@ -72,8 +46,8 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
         }
     };
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
-    let status = args.status.map(RunStatus::from);
-    let list = ListRuns { status, name: args.name, before, limit: limit + 1, ..ListRuns::default() };
+    let list =
+        ListRuns { status: args.status, name: args.name, before, limit: limit + 1, ..ListRuns::default() };
     let mut rows = asked.user.list(list).await?;
     let more = rows.len() > limit;
     rows.truncate(limit);

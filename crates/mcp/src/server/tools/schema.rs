@@ -20,10 +20,29 @@ pub(super) fn of<T: JsonSchema>() -> Arc<JsonObject> {
     }
 }
 
+/// The words of a choice among words, each of which has a description of its own; perhaps it may be left out.
+fn words(schema: &Value) -> Option<Vec<Value>> {
+    let choices = schema.get("oneOf").or_else(|| schema.get("anyOf"))?.as_array()?;
+    let mut words = Vec::new();
+    for choice in choices.iter().filter(|choice| choice["type"] != "null") {
+        match choice.get("const") {
+            Some(word) => words.push(word.clone()),
+            None => words.extend(self::words(choice)?),
+        }
+    }
+    Some(words)
+}
+
 /// Takes out what clients stumble over: names of Rust's types, and `null` where a field may be left out.
 fn plain(schema: &mut Value) {
+    let words = words(schema);
     let Value::Object(map) = schema else { return };
     map.remove("title");
+    if let Some(words) = words {
+        map.retain(|key, _| key != "oneOf" && key != "anyOf");
+        map.insert("type".to_owned(), "string".into());
+        map.insert("enum".to_owned(), words.into());
+    }
     let is_rust = |format: &Value| {
         format
             .as_str()

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use steprail_core::plan::Hash;
-use steprail_engine::{Edit, Error, Intervention, Payload, Resolution, Resume, RunId, User};
+use steprail_engine::{Change, Resume, RunId, User};
 
 use crate::http::api::{Api, post};
 use crate::http::extract::{Asker, Body, OfRun, OptionalBody};
@@ -44,31 +44,6 @@ pub(super) struct GoOn {
     expected_hash: Option<String>,
     /// Refuse if the outcome of a call is unknown and it is not forced.
     strict: bool,
-}
-
-/// What to change.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Change {
-    /// What to do.
-    action: Action,
-    /// The step, by its path; its id for `set_output`. Not for `set_inputs`.
-    step: Option<String>,
-    /// The arguments, the output, the inputs or the result.
-    value: Option<Value>,
-}
-
-#[derive(Deserialize, JsonSchema, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum Action {
-    SetArguments,
-    SetOutput,
-    SetInputs,
-    Skip,
-    SupplyResult,
-    Happened,
-    Retry,
-    Fail,
 }
 
 #[derive(Deserialize, JsonSchema, Default)]
@@ -139,39 +114,8 @@ pub(super) async fn intervene(
     OfRun(run): OfRun,
     Body(change): Body<Change>,
 ) -> Result<Json<Run>, Problem> {
-    let step = change.step.unwrap_or_default();
-    if step.is_empty() && change.action != Action::SetInputs {
-        return Err(Problem::bad("`step` is missing"));
-    }
-    let path = || Box::<str>::from(&*step);
-    let value = || change.value.clone().ok_or_else(|| Problem::bad("`value` is missing"));
-    let edit = |id: Option<Box<str>>, value: Value| Intervention::SetValue(Edit { id, value });
-    match change.action {
-        Action::SetArguments => {
-            user.intervene(run, Intervention::SetArguments { path: path(), args: value()? }).await?;
-        }
-        Action::SetOutput => user.intervene(run, edit(Some(path()), value()?)).await?,
-        Action::SetInputs => user.intervene(run, edit(None, value()?)).await?,
-        Action::SupplyResult => {
-            let output = Payload::new(value()?);
-            user.intervene(run, Intervention::SupplyResult { path: path(), output }).await?;
-        }
-        Action::Skip => skip(&user, run, &step).await?,
-        Action::Happened => user.resolve(run, &step, Resolution::Happened(Payload::new(value()?))).await?,
-        Action::Retry => user.resolve(run, &step, Resolution::Retry).await?,
-        Action::Fail => user.resolve(run, &step, Resolution::Fail).await?,
-    }
+    user.change(run, change).await?;
     shown(&user, run).await
-}
-
-/// Leaves a step out, whether its outcome is unknown or it waits or runs.
-async fn skip(user: &User, run: RunId, step: &str) -> Result<(), Error> {
-    match user.resolve(run, step, Resolution::Skip).await {
-        Err(Error::Conflict(_) | Error::NotFound(_)) => {
-            user.intervene(run, Intervention::Skip { path: step.into() }).await
-        }
-        resolved => resolved,
-    }
 }
 
 async fn rerun(

@@ -1,0 +1,84 @@
+//! How a human changes a run, in the words that every surface has for it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use steprail_core::run::{Edit, Intervention, Payload, Resolution};
+use steprail_store::RunId;
+
+use crate::error::Error;
+use crate::user::User;
+
+/// What to change.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// What to do.
+    pub action: Action,
+    /// The step, by its path; its id for `set_output`. Not for `set_inputs`.
+    pub step: Option<String>,
+    /// The arguments, the output, the inputs or the result.
+    pub value: Option<Value>,
+}
+
+/// What to do to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Sets the arguments of a step to come.
+    SetArguments,
+    /// Replaces what a step gave.
+    SetOutput,
+    /// Replaces the inputs.
+    SetInputs,
+    /// Leaves a step out.
+    Skip,
+    /// Gives the result of a step that waits or runs.
+    SupplyResult,
+    /// A call whose outcome is unknown succeeded, with this result.
+    Happened,
+    /// A call whose outcome is unknown is made again.
+    Retry,
+    /// A call whose outcome is unknown counts as failed.
+    Fail,
+}
+
+impl User {
+    /// Changes a run that is under way.
+    pub async fn change(&self, run: RunId, change: Change) -> Result<(), Error> {
+        let Change { action, step, value } = change;
+        let missing = |field: &str| Error::BadInput(format!("`{field}` is missing"));
+        let step = match action {
+            Action::SetInputs => String::new(),
+            _ => step.filter(|step| !step.is_empty()).ok_or_else(|| missing("step"))?,
+        };
+        let path = || Box::<str>::from(&*step);
+        let value = value.ok_or_else(|| missing("value"));
+        let resolution = match action {
+            Action::SetArguments => {
+                return self.intervene(run, Intervention::SetArguments { path: path(), args: value? }).await;
+            }
+            Action::SetOutput => return self.set(run, Some(path()), value?).await,
+            Action::SetInputs => return self.set(run, None, value?).await,
+            Action::SupplyResult => {
+                let output = Payload::new(value?);
+                return self.intervene(run, Intervention::SupplyResult { path: path(), output }).await;
+            }
+            Action::Skip => Resolution::Skip,
+            Action::Happened => Resolution::Happened(Payload::new(value?)),
+            Action::Retry => Resolution::Retry,
+            Action::Fail => Resolution::Fail,
+        };
+        match self.resolve(run, &step, resolution).await {
+            // Its outcome is not unknown: it waits or runs, and is left out as it is.
+            Err(Error::Conflict(_) | Error::NotFound(_)) if action == Action::Skip => {
+                self.intervene(run, Intervention::Skip { path: path() }).await
+            }
+            resolved => resolved,
+        }
+    }
+
+    async fn set(&self, run: RunId, id: Option<Box<str>>, value: Value) -> Result<(), Error> {
+        self.intervene(run, Intervention::SetValue(Edit { id, value })).await
+    }
+}
