@@ -11,7 +11,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_store::{
     Account, AccountKind, Approval, Definition, ListRuns, Principal, RawEvent, Reads, Right, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent,
+    Schedule, Session, StepRow, StoreError, StoredEvent, Stretch,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -263,7 +263,7 @@ impl Engine {
     }
 
     /// Events of a run after a number.
-    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
+    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, Error> {
         self.read(move |readers| readers.events(run, after, limit)).await
     }
 
@@ -273,7 +273,7 @@ impl Engine {
         after: i64,
         limit: usize,
         user: Option<String>,
-    ) -> Result<Vec<(RawEvent, String)>, Error> {
+    ) -> Result<Stretch<(RawEvent, String)>, Error> {
         self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
     }
 

@@ -62,10 +62,11 @@ impl Subscription {
         let (run, cursor) = (self.run, self.cursor);
         let ask = move |readers: &dyn Reads| {
             if let Some(run) = run {
-                return readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE);
+                let page = readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE)?;
+                return Ok(page.events);
             }
             let page = readers.feed(cursor, FEED_PAGE, None)?;
-            page.into_iter().map(|(event, _)| event.read()).collect()
+            page.events.into_iter().map(|(event, _)| event.read()).collect()
         };
         self.reading.read(ask).await
     }

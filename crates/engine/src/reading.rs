@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::limits::READS_AT_ONCE;
 
-/// A question, with whoever waits for its answer. Each asks one at a time, so no more wait than there are who ask.
+/// A question, with whoever waits for its answer.
 type Question = Box<dyn FnOnce(&dyn Reads) + Send>;
 
 /// Where questions are asked. The threads end with its last clone.
@@ -35,8 +35,12 @@ impl Reading {
         ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        // Whoever asked may have gone away.
-        let question = move |readers: &dyn Reads| drop(reply.send(ask(readers)));
+        // Whoever asked may have gone away: nothing is read for them, so what waits is what is waited for.
+        let question = move |readers: &dyn Reads| {
+            if !reply.is_closed() {
+                drop(reply.send(ask(readers)));
+            }
+        };
         self.0.send(Box::new(question)).map_err(|_| Error::Stopped)?;
         Ok(answer.await.map_err(|_| Error::Stopped)??)
     }
@@ -47,5 +51,76 @@ fn answer(readers: &dyn Reads, questions: &Mutex<Receiver<Question>>) {
     while let Ok(question) = next() {
         // One that panics gets no answer, and the next ones do.
         let _ = catch_unwind(AssertUnwindSafe(|| question(readers)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use steprail_store::Reads;
+    use steprail_store::sqlite::{Options, SqliteStore};
+    use tokio::sync::oneshot;
+
+    use super::Reading;
+    use crate::limits::READS_AT_ONCE;
+
+    fn reading() -> (Reading, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SqliteStore::open(folder.path().join("x.db"), &Options::default()).expect("a store");
+        let readers: Arc<dyn Reads> = Arc::new(store.readers().expect("readers"));
+        (Reading::spawn(&readers).expect("threads"), folder)
+    }
+
+    #[tokio::test]
+    async fn a_question_that_panics_takes_no_thread_with_it() {
+        let (reading, _folder) = reading();
+        for _ in 0..=READS_AT_ONCE {
+            let asked = reading.read::<()>(|_| panic!("as a test wants")).await;
+            assert!(asked.is_err());
+        }
+        assert_eq!(reading.read(|readers| readers.last_event()).await.expect("an answer"), 0);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_not_read() {
+        let (reading, _folder) = reading();
+        let mut held = Vec::new();
+        for _ in 0..READS_AT_ONCE {
+            let (go, gone) = oneshot::channel::<()>();
+            let (reading, (begun, is_begun)) = (reading.clone(), oneshot::channel());
+            let ask = move |_: &dyn Reads| {
+                let _ = begun.send(());
+                let _ = gone.blocking_recv();
+                Ok(())
+            };
+            let asked = tokio::spawn(async move { reading.read(ask).await });
+            is_begun.await.expect("a thread");
+            held.push((go, asked));
+        }
+        let was_read = Arc::new(AtomicBool::new(false));
+        let seen = was_read.clone();
+        let left = reading.read(move |_| {
+            seen.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        // It is asked, and dropped before its turn comes.
+        assert!(polled_once(left).await.is_none());
+        for (go, asked) in held {
+            drop(go);
+            asked.await.expect("a task").expect("an answer");
+        }
+        assert_eq!(reading.read(|readers| readers.last_event()).await.expect("an answer"), 0);
+        assert!(!was_read.load(Ordering::SeqCst));
+    }
+
+    /// Polls a future once, and drops it.
+    async fn polled_once<T>(future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = future => Some(done),
+            () = std::future::ready(()) => None,
+        }
     }
 }

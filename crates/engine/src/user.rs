@@ -9,7 +9,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_core::source::Source;
 use steprail_store::{
-    Approval, Definition, ListRuns, Principal, RawEvent, Right, RunId, RunRow, Schedule, StoredEvent,
+    Approval, Definition, ListRuns, Principal, RawEvent, Right, RunId, RunRow, Schedule, StoredEvent, Stretch,
 };
 
 use crate::engine::{Engine, Resume, RunHandle, RunView};
@@ -160,7 +160,7 @@ impl User {
     }
 
     /// Events after a cursor of the runs that they may see, with whose run it is.
-    pub async fn feed(&self, after: i64, limit: usize) -> Result<Vec<(RawEvent, String)>, Error> {
+    pub async fn feed(&self, after: i64, limit: usize) -> Result<Stretch<(RawEvent, String)>, Error> {
         let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
         self.engine.feed(after, limit, user).await
     }
@@ -256,7 +256,7 @@ impl User {
     }
 
     /// Events of a run after a number.
-    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, Error> {
+    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, Error> {
         self.row(run).await?;
         self.engine.events(run, after, limit).await
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use steprail_core::run::Millis;
-use steprail_engine::{Failure, Right, RunId, RunRow, RunStatus, RunView, StepRow, StoredEvent};
+use steprail_engine::{Failure, Right, RunId, RunRow, RunStatus, RunView, StepRow, StoredEvent, Stretch};
 
 /// A run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -189,6 +189,17 @@ pub(crate) struct Page<T> {
     /// Where the next page begins; nothing if this is the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+impl<E> Page<Event<E>> {
+    /// Events of a log; the next page begins after the last of them.
+    pub(crate) fn of_events(
+        page: Stretch<StoredEvent<E>>,
+        place: impl Fn(&StoredEvent<E>) -> String,
+    ) -> Self {
+        let next = page.events.last().filter(|_| page.has_more).map(place);
+        Self { items: page.map(Event::from).events, next }
+    }
 }
 
 /// A schedule.

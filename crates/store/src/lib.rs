@@ -19,7 +19,7 @@ pub use principal::{Principal, Right, Scope};
 pub use rows::{
     Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
     NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Wanted,
+    StoredEvent, Stretch, Wanted,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -129,14 +129,14 @@ pub trait Reads: Send + Sync {
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run after a number.
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, StoreError>;
     /// Events of all runs after a number, with the user whose run it is; of the runs of one user or of all.
     fn feed(
         &self,
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Vec<(RawEvent, String)>, StoreError>;
+    ) -> Result<Stretch<(RawEvent, String)>, StoreError>;
     /// The number of the last event of all runs.
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of the runs of one user or of all.

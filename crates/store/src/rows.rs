@@ -176,6 +176,22 @@ pub struct StoredEvent<E = Event> {
     pub hash: Hash,
 }
 
+/// Events of a log that come after one another.
+#[derive(Debug, Clone)]
+pub struct Stretch<E> {
+    /// The events.
+    pub events: Vec<E>,
+    /// Whether more follow: a stretch ends where it has as many events as were wanted, or very many bytes.
+    pub has_more: bool,
+}
+
+impl<E> Stretch<E> {
+    /// The same of something else.
+    pub fn map<T>(self, change: impl FnMut(E) -> T) -> Stretch<T> {
+        Stretch { events: self.events.into_iter().map(change).collect(), has_more: self.has_more }
+    }
+}
+
 /// An event as it stands in the log, for those who pass it on unread.
 pub type RawEvent = StoredEvent<Box<RawValue>>;
 

@@ -64,11 +64,12 @@ impl Watches {
         for (run, seen) in runs {
             // Asked first: what has ended by now has its end among the events.
             let over = user.row(run).await.map_or(true, |row| row.status.is_terminal());
-            let events = user.events(run, seen, RESOURCE_EVENTS).await.unwrap_or_default();
+            let page = user.events(run, seen, RESOURCE_EVENTS).await.ok();
+            let events = page.as_ref().map_or(&[][..], |page| &page.events);
             told.extend(events.iter().filter_map(in_old_words));
             let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             match events.last() {
-                _ if over => drop(runs.remove(&run)),
+                _ if over && page.as_ref().is_none_or(|page| !page.has_more) => drop(runs.remove(&run)),
                 Some(last) => drop(runs.insert(run, last.seq)),
                 None => {}
             }

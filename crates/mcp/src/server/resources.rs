@@ -145,8 +145,8 @@ async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
             json!({ "name": definition.name, "version": definition.version, "hash": definition.hash, "spec": spec })
         }),
         Uri::Run(run) => user.status(run).await.map(|view| json!(view)),
-        Uri::Events(run) => user.events(run, 0, RESOURCE_EVENTS).await.map(|events| {
-            json!({ "run_id": run, "events": events.iter().map(event_facts).collect::<Vec<_>>() })
+        Uri::Events(run) => user.events(run, 0, RESOURCE_EVENTS).await.map(|page| {
+            json!({ "run_id": run, "events": page.events.iter().map(event_facts).collect::<Vec<_>>() })
         }),
     };
     value.map_err(|error| match error {

@@ -226,7 +226,7 @@ fn print(view: &RunView, json: bool) -> Result<(), Stop> {
 pub(super) fn read_log(readers: &Readers, tree: &mut Tree, run: RunId) -> Result<(), Stop> {
     let mut after = 0;
     loop {
-        let page = readers.events(run, after, PAGE)?;
+        let page = readers.events(run, after, PAGE)?.events;
         let Some(last) = page.last() else { break };
         after = last.seq;
         page.iter().for_each(|event| drop(tree.fold(event)));
@@ -248,7 +248,7 @@ pub(super) fn unfinished(readers: &Readers) -> Result<Vec<(RunId, String)>, Stop
     rows.sort_by_key(|row| row.key);
     let mut runs = Vec::new();
     for row in rows {
-        let first = readers.events(row.run_id, 0, 1)?.pop().map(|first| first.event);
+        let first = readers.events(row.run_id, 0, 1)?.events.pop().map(|first| first.event);
         if !matches!(first, Some(Event::RunStarted { parent: Some(_), .. })) {
             runs.push((row.run_id, row.name));
         }

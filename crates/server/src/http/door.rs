@@ -207,7 +207,7 @@ async fn identify(
     }
     // What a proxy passes on may come from anywhere.
     let is_passed_on = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name));
-    if is_passed_on || !place.is_own().await {
+    if is_passed_on || !place.is_own {
         let detail = "this server is for the user who runs it, and you are somebody else";
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail);
         return Err(

@@ -1,18 +1,26 @@
-//! Connections that are let go when their client takes nothing for too long.
+//! Connections to a port, and when they are let go: a client that says nothing, or takes nothing, does not hold one for ever.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use super::peer;
 
@@ -25,84 +33,68 @@ const CONNECTIONS: usize = 4_096;
 /// Bytes that the system holds for a client that does not take them. Left to itself it holds megabytes.
 const SEND_BYTES: usize = 256 * 1024;
 
-/// A listener whose connections are [`Stream`]s.
-pub(super) struct Patient {
-    listener: TcpListener,
-    room: Arc<Semaphore>,
-}
+/// How long a client may take to send the head of a request, and to think about the next one.
+const HEAD: Duration = Duration::from_secs(30);
 
-impl Patient {
-    pub(super) fn new(listener: TcpListener) -> Self {
-        // A wish: connections take it over from their listener, and work without it.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES);
-        Self { listener, room: Arc::new(Semaphore::new(CONNECTIONS)) }
-    }
-}
-
-impl Listener for Patient {
-    type Io = Stream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Stream, SocketAddr) {
-        loop {
-            // Those beyond wait in the system's queue. The semaphore is never closed.
-            let Ok(place) = self.room.clone().acquire_owned().await else { continue };
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    // An event is one small write: it should not wait for the next.
-                    let _ = stream.set_nodelay(true);
-                    return (
-                        Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false, _place: place },
-                        address,
-                    );
-                }
-                // Too many files are open, or the client is gone already; neither is the end.
-                Err(_) => sleep(Duration::from_millis(100)).await,
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
+/// Bytes that are read ahead, or wait to be written, for one connection; a head must fit.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Where a request comes from.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The address.
     pub ip: IpAddr,
-    /// Both ends of the connection.
-    ends: Option<(SocketAddr, SocketAddr)>,
-    /// Whether it is a program of the user whom this server runs for, once somebody has asked.
-    own: Arc<OnceLock<bool>>,
+    /// Whether it is a program of the user whom this server runs for.
+    pub is_own: bool,
 }
 
-impl Place {
-    /// Whether it is a program of the user whom this server runs for. It is looked up once for a connection.
-    pub(super) async fn is_own(&self) -> bool {
-        if let Some(known) = self.own.get() {
-            return *known;
+/// Serves a port until it is to stop; what is under way then may end.
+pub(super) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    // A wish: connections take it over from their listener, and work without it.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES);
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let accept = async {
+        loop {
+            // Those beyond wait in the system's queue. The semaphore is never closed.
+            let Ok(place) = room.clone().acquire_owned().await else { continue };
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    tokio::spawn(connection(stream, address, place, router.clone(), stop.clone()));
+                }
+                // Too many files are open, or the client is gone already; neither is the end.
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
         }
-        let ends = self.ends;
-        let look = move || ends.is_some_and(|(there, here)| peer::is_own(there, here));
-        let found = tokio::task::spawn_blocking(look).await.unwrap_or(false);
-        *self.own.get_or_init(|| found)
-    }
-
-    /// A place of which this is known.
-    #[cfg(test)]
-    pub(super) fn known(ip: IpAddr, is_own: bool) -> Self {
-        Self { ip, ends: None, own: Arc::new(OnceLock::from(is_own)) }
-    }
+    };
+    stop.run_until_cancelled(accept).await;
 }
 
-impl Connected<IncomingStream<'_, Patient>> for Place {
-    fn connect_info(stream: IncomingStream<'_, Patient>) -> Self {
-        let there = *stream.remote_addr();
-        let ends = stream.io().stream.local_addr().ok().map(|here| (there, here));
-        Self { ip: there.ip(), ends, own: Arc::default() }
+/// Serves one connection.
+async fn connection(
+    stream: TcpStream,
+    address: SocketAddr,
+    room: OwnedSemaphorePermit,
+    router: Router,
+    stop: CancellationToken,
+) {
+    // An event is one small write: it should not wait for the next.
+    let _ = stream.set_nodelay(true);
+    let place = Place { ip: address.ip(), is_own: peer::is_own(&stream).await };
+    let service = router.map_request(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(ConnectInfo(place.clone()));
+        request
+    });
+    let stream = Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false };
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER_BYTES);
+    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let mut serving = pin!(serving.with_upgrades());
+    if stop.run_until_cancelled(serving.as_mut()).await.is_none() {
+        serving.as_mut().graceful_shutdown();
+        let _ = serving.await;
     }
+    drop(room);
 }
 
 /// A connection that fails when nothing of what is written is taken for [`PATIENCE`].
@@ -111,7 +103,6 @@ pub(super) struct Stream {
     until: Pin<Box<Sleep>>,
     /// Whether something waits to be taken.
     waits: bool,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Stream {

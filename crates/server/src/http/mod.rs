@@ -126,10 +126,7 @@ async fn nowhere(request: Request) -> Response {
 
 /// Serves a port.
 pub(crate) fn serve_port(app: &App, server: &Server, listener: TcpListener, stop: &CancellationToken) {
-    let service = public(app, server, stop).into_make_service_with_connect_info::<listen::Place>();
-    let serving = axum::serve(listen::Patient::new(listener), service);
-    let stop = stop.clone();
-    tokio::spawn(async move { serving.with_graceful_shutdown(stop.cancelled_owned()).await });
+    tokio::spawn(listen::serve(listener, public(app, server, stop), stop.clone()));
 }
 
 /// Serves the socket of the owner, in person.

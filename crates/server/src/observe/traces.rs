@@ -140,7 +140,7 @@ impl Reader {
         };
         let (mut seen, mut sent_before) = (0, Vec::new());
         while seen + 1 < event.seq {
-            let before = self.engine.events(event.run, seen, PAGE).await?;
+            let before = self.engine.events(event.run, seen, PAGE).await?.events;
             let Some(last) = before.last() else { break };
             seen = last.seq;
             for earlier in before.iter().filter(|earlier| earlier.seq < event.seq) {

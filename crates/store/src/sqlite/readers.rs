@@ -10,7 +10,7 @@ use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, Approval, Definition, ListRuns, RawEvent, RunId, RunRow, Schedule, Session,
-    StepRow, StoreError, StoredEvent,
+    StepRow, StoreError, StoredEvent, Stretch,
 };
 
 /// Connections that are kept for the next question.
@@ -95,14 +95,18 @@ impl Reads for Readers {
         self.all(&sql, params_from_iter(values), rows::run)
     }
 
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, StoreError> {
         let sql = format!(
             "SELECT {} FROM workflow_events e WHERE e.run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
              AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
             rows::EVENT
         );
         let after = i64::try_from(after).unwrap_or(i64::MAX);
-        self.all(&sql, params![id.to_string(), after, limit], |row| rows::event(id, row))
+        let most = limit.saturating_add(1);
+        let read = |row: &Row<'_>| rows::event(id, row);
+        self.with(|connection| {
+            rows::stretch(connection, &sql, params![id.to_string(), after, most], limit, read)
+        })
     }
 
     fn feed(
@@ -110,16 +114,18 @@ impl Reads for Readers {
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Vec<(RawEvent, String)>, StoreError> {
+    ) -> Result<Stretch<(RawEvent, String)>, StoreError> {
         let sql = format!(
             "SELECT {}, r.run_id, r.created_by FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
              WHERE e.id > ?1 AND (?3 IS NULL OR r.created_by = ?3) ORDER BY e.id LIMIT ?2",
             rows::EVENT
         );
-        self.all(&sql, params![after, limit, user], |row| {
+        let most = limit.saturating_add(1);
+        let read = |row: &Row<'_>| {
             let run = rows::run_id(row.get_ref(5)?.as_str().map_err(rows::damaged)?)?;
             Ok((rows::event(run, row)?, row.get(6)?))
-        })
+        };
+        self.with(|connection| rows::stretch(connection, &sql, params![after, most, user], limit, read))
     }
 
     fn last_event(&self) -> Result<i64, StoreError> {

@@ -7,7 +7,10 @@ use steprail_core::plan::Hash;
 use steprail_core::run::RunStatus;
 use uuid::Uuid;
 
-use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
+use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent, Stretch};
+
+/// Bytes of events after which no more are read at once.
+const STRETCH_BYTES: usize = 1024 * 1024;
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
@@ -38,6 +41,28 @@ pub(super) fn event<E: DeserializeOwned>(run: RunId, row: &Row<'_>) -> Result<St
         event: serde_json::from_str(body)?,
         hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
     })
+}
+
+/// Events that a question finds: at most so many, and no more once they have [`STRETCH_BYTES`]. The question asks for
+/// one more than that, to know whether there is one.
+pub(super) fn stretch<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    limit: usize,
+    mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Stretch<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = found.next()? {
+        if events.len() == limit || bytes >= STRETCH_BYTES {
+            return Ok(Stretch { events, has_more: true });
+        }
+        bytes += row.get_ref(3)?.as_str().map_err(damaged)?.len();
+        events.push(read(row)?);
+    }
+    Ok(Stretch { events, has_more: false })
 }
 
 /// Everything that a question finds.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::StoredEvent;
+use steprail_engine::{StoredEvent, Stretch};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -40,13 +40,12 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     let limit = args.limit.unwrap_or(EVENTS_PAGE).clamp(1, 5 * EVENTS_PAGE);
-    let events = asked.user.events(run, args.after_seq, limit).await?;
+    let Stretch { events, has_more } = asked.user.events(run, args.after_seq, limit).await?;
     let last = events.last().map_or(args.after_seq, |event| event.seq);
-    let more = events.len() == limit;
     let told: Vec<Value> = events.iter().map(event).collect();
     let message = format!("{} events of run {run}.", told.len());
     let facts = Facts::new(json!({ "run_id": run, "events": told, "last_seq": last }), message).about(run);
-    Ok(if more {
+    Ok(if has_more {
         facts.next(format!("workflow_events with after_seq={last} has those that follow"))
     } else {
         facts

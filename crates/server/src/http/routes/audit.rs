@@ -22,6 +22,5 @@ pub(super) fn routes(api: Api) -> Api {
 async fn list(Asker(user): Asker, Args(args): Args<After>) -> Result<Json<Page<RawEvent>>, Problem> {
     let limit = limit(args.limit, 100)?;
     let page = user.feed(i64::try_from(args.after.unwrap_or_default()).unwrap_or(i64::MAX), limit).await?;
-    let next = page.last().filter(|_| page.len() == limit).map(|(last, _)| last.id.to_string());
-    Ok(Json(Page { items: page.into_iter().map(|(stored, _)| stored.into()).collect(), next }))
+    Ok(Json(Page::of_events(page.map(|(stored, _)| stored), |last| last.id.to_string())))
 }

@@ -157,7 +157,7 @@ async fn find(user: &User, id: &str) -> Result<(RunId, StepRow), Problem> {
 async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Problem> {
     let mut after = 0;
     loop {
-        let page = user.events(run, after, 1_000).await?;
+        let page = user.events(run, after, 1_000).await?.events;
         let waited = page.iter().find_map(|stored| match &stored.event {
             steprail_engine::Event::StepStarted {
                 step: it,

@@ -218,6 +218,5 @@ async fn events(
 ) -> Result<Json<Page<Event>>, Problem> {
     let limit = limit(args.limit, 100)?;
     let page = user.events(run, args.after.unwrap_or_default(), limit).await?;
-    let next = page.last().filter(|_| page.len() == limit).map(|last| last.seq.to_string());
-    Ok(Json(Page { items: page.into_iter().map(Event::from).collect(), next }))
+    Ok(Json(Page::of_events(page, |last| last.seq.to_string())))
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use steprail_engine::{Error, Right, RunId, User};
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use super::hub::Hub;
@@ -36,7 +35,9 @@ impl Follower {
     /// Follows everything that a user may see, after a cursor.
     pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Self {
         let live = Some(hub.follow_all());
-        Self { user, hub, run: None, cursor: after, live, is_behind: true, rests_until: None }
+        // A new one waits as long as the others.
+        let rests_until = Some(hub.pace.charge(0));
+        Self { user, hub, run: None, cursor: after, live, is_behind: true, rests_until }
     }
 
     /// Goes on as somebody whose rights may have changed. False if they may no longer see the run.
@@ -53,61 +54,72 @@ impl Follower {
         &self.user
     }
 
-    /// The next events. Nothing when the server ends. What is not awaited to its end is not lost.
+    /// The place after the last event that was given, or that is not for them.
+    pub(crate) fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    /// The next events. Nothing when no more will come. What is not awaited to its end is not lost.
     pub(crate) async fn next(&mut self) -> Result<Option<Arc<Page>>, Error> {
+        let ended = self.hub.ended.clone();
+        ended.run_until_cancelled(self.next_page()).await.transpose()
+    }
+
+    async fn next_page(&mut self) -> Result<Arc<Page>, Error> {
         loop {
             if let Some(until) = self.rests_until {
                 tokio::time::sleep_until(until).await;
                 self.rests_until = None;
             }
-            let page = if self.is_behind {
-                self.read().await?
-            } else {
-                let Some(live) = &mut self.live else { return Ok(None) };
-                match live.recv().await {
-                    Ok(page) if self.is_gap(&page) => {
-                        self.is_behind = true;
-                        continue;
-                    }
-                    Ok(page) => page,
-                    Err(RecvError::Lagged(_)) => {
-                        self.is_behind = true;
-                        continue;
-                    }
-                    Err(RecvError::Closed) => return Ok(None),
-                }
-            };
-            let new = page.clone().after(self.cursor, |frame| self.sees(frame));
-            self.cursor = page.last().map_or(self.cursor, |last| last.max(self.cursor));
-            if self.run.is_none() {
-                self.rests_until = Some(self.hub.pace.charge(new.bytes()));
-            }
-            if !new.frames().is_empty() {
-                return Ok(Some(new));
+            let page = if self.is_behind { Some(self.read().await?) } else { self.receive().await };
+            let new = page.map(|page| self.take(&page)).filter(|new| !new.frames().is_empty());
+            if let Some(new) = new {
+                return Ok(new);
             }
         }
     }
 
-    /// Whether events of the run between its last one and a page were lost on the way.
-    fn is_gap(&self, page: &Page) -> bool {
-        self.run.is_some() && page.first().is_some_and(|first| first > self.cursor + 1)
+    /// Waits for what is on its way. Nothing if some of it was lost there.
+    async fn receive(&mut self) -> Option<Arc<Page>> {
+        let received = match &mut self.live {
+            Some(live) => live.recv().await.ok(),
+            None => None,
+        };
+        let page = received.filter(|page| !self.is_gap(page));
+        self.is_behind = page.is_none();
+        page
     }
 
-    fn sees(&self, frame: &Frame) -> bool {
-        self.run.is_some() || frame.owner == self.user.principal().id || self.user.may(Right::View)
+    /// Goes on to the end of a page, and gives what is new there and for them.
+    fn take(&mut self, page: &Arc<Page>) -> Arc<Page> {
+        let sees_all = self.run.is_some() || self.user.may(Right::View);
+        let own = &self.user.principal().id;
+        let new = page.clone().after(self.cursor, |frame| sees_all || frame.owner == *own);
+        self.cursor = page.last().map_or(self.cursor, |last| last.max(self.cursor));
+        if self.run.is_none() {
+            // What was only read has its price, too.
+            let bytes = if self.is_behind { page.bytes() } else { new.bytes() };
+            self.rests_until = Some(self.hub.pace.charge(bytes));
+        }
+        new
+    }
+
+    /// Whether events of the run between its last one and a page were lost on the way.
+    fn is_gap(&self, page: &Page) -> bool {
+        self.run.is_some() && page.first().is_some_and(|first| first.saturating_sub(1) > self.cursor)
     }
 
     /// Reads on in the log; at its end, what comes next is on its way.
     async fn read(&mut self) -> Result<Arc<Page>, Error> {
-        let page = if let Some(run) = self.run {
+        let (page, has_more) = if let Some(run) = self.run {
             let after = u64::try_from(self.cursor).unwrap_or_default();
-            let page = self.user.events(run, after, PAGE).await?;
-            let frames = page.into_iter().map(|stored| Arc::new(Frame::new(stored, String::new())));
-            Page::new(Frame::in_run, frames.collect())
+            let stretch = self.user.events(run, after, PAGE).await?;
+            let frames = stretch.events.into_iter().map(|stored| Arc::new(Frame::new(stored, String::new())));
+            (Page::new(Frame::in_run, frames.collect()), stretch.has_more)
         } else {
             self.hub.page(self.cursor).await?
         };
-        self.is_behind = page.frames().len() == PAGE;
+        self.is_behind = has_more;
         Ok(page)
     }
 }

@@ -14,8 +14,8 @@ use super::shelf::{PAGE, Shelf};
 
 /// Pages that a follower may be behind before it reads the log.
 const PAGES: usize = 16;
-/// Pages of the log that are passed on at once.
-const ROUND: usize = 64;
+/// Bytes that are gathered before they are passed on to those who follow a run.
+const ROUND_BYTES: usize = 16 * 1024 * 1024;
 /// Events of so many milliseconds are passed on together,
 const TOGETHER: Duration = Duration::from_millis(20);
 /// and of so many more for everybody who was told of a run.
@@ -33,6 +33,8 @@ pub(crate) struct Hub {
     runs: Mutex<HashMap<RunId, Pages>>,
     shelf: Shelf,
     pub(super) pace: Pace,
+    /// Nothing is passed on any more.
+    pub(super) ended: CancellationToken,
 }
 
 impl Hub {
@@ -40,8 +42,12 @@ impl Hub {
     pub(crate) fn spawn(engine: Engine, stop: CancellationToken) -> Arc<Self> {
         let (all, _) = broadcast::channel(PAGES);
         let (runs, shelf, pace) = (Mutex::default(), Shelf::default(), Pace::new());
-        let hub = Arc::new(Self { engine, all, runs, shelf, pace });
-        tokio::spawn(stop.run_until_cancelled_owned(hub.clone().pass_on()));
+        let hub = Arc::new(Self { engine, all, runs, shelf, pace, ended: CancellationToken::new() });
+        let passing_on = hub.clone();
+        tokio::spawn(async move {
+            stop.run_until_cancelled(passing_on.pass_on()).await;
+            passing_on.ended.cancel();
+        });
         hub
     }
 
@@ -62,8 +68,8 @@ impl Hub {
         }
     }
 
-    /// The page of the log with the first event after a cursor.
-    pub(super) async fn page(&self, cursor: i64) -> Result<Arc<Page>, Error> {
+    /// The page of the log with the first event after a cursor, and whether there is more.
+    pub(super) async fn page(&self, cursor: i64) -> Result<(Arc<Page>, bool), Error> {
         self.shelf.page(&self.engine, cursor).await
     }
 
@@ -75,7 +81,7 @@ impl Hub {
         self.all.receiver_count() > 0 || !self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    async fn pass_on(self: Arc<Self>) {
+    async fn pass_on(&self) {
         let mut news = self.engine.news();
         let mut cursor = self.engine.cursor();
         loop {
@@ -83,6 +89,7 @@ impl Hub {
             let last = *news.borrow_and_update();
             if !self.is_followed() {
                 cursor = last;
+                self.shelf.clear().await;
             } else if let Ok((next, told)) = self.round(cursor, last).await {
                 cursor = next;
                 tokio::time::sleep(TOGETHER + FOR_EACH * told).await;
@@ -99,17 +106,16 @@ impl Hub {
     /// Passes on what was committed up to an event. Gives how far it came, and how many were told of runs.
     async fn round(&self, mut cursor: i64, last: i64) -> Result<(i64, u32), Error> {
         let mut of_runs: BTreeMap<RunId, Vec<Arc<Frame>>> = BTreeMap::new();
-        for _ in 0..ROUND {
-            if cursor >= last {
-                break;
-            }
-            let events = self.engine.feed(cursor, PAGE, None).await?;
+        let mut bytes = 0;
+        while cursor < last && bytes < ROUND_BYTES {
+            let events = self.engine.feed(cursor, PAGE, None).await?.events;
             cursor = events.last().map_or(last, |(stored, _)| stored.id);
             // Asked after reading: whoever comes later finds these in the log.
             let is_for_all = self.all.receiver_count() > 0;
             let is_wanted = |run: RunId| is_for_all || self.followers(run).is_some();
             let page = Page::of_all(events.into_iter().filter(|(stored, _)| is_wanted(stored.run)));
-            for frame in page.frames() {
+            bytes += page.bytes();
+            for frame in page.frames().iter().filter(|frame| self.followers(frame.run).is_some()) {
                 of_runs.entry(frame.run).or_default().push(frame.clone());
             }
             if is_for_all {

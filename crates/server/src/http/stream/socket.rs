@@ -1,5 +1,6 @@
 //! Events and decisions over a WebSocket: what a page needs to show a run and to ask its user.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -13,7 +14,7 @@ use steprail_engine::{Event, RunId, User};
 
 use super::ALIVE;
 use super::follower::Follower;
-use super::page::{Frame, Page};
+use super::page::Frame;
 use crate::http::App;
 use crate::http::door::Credential;
 use crate::http::extract::Asker;
@@ -56,26 +57,26 @@ struct Subscribe {
 }
 
 async fn serve(app: App, mut user: User, credential: Credential, mut socket: WebSocket) {
-    let mut follower: Option<Follower> = None;
+    let mut following: Option<Following> = None;
     let mut alive = tokio::time::interval(ALIVE);
     loop {
         let said = tokio::select! {
             message = socket.recv() => match message {
                 Some(Ok(Message::Text(text))) => {
-                    if !renew(&app, &mut user, &credential, &mut follower).await {
+                    if !renew(&app, &mut user, &credential, &mut following).await {
                         return;
                     }
-                    Some(answer(&app, &user, &mut follower, &text).await)
+                    Some(answer(&app, &user, &mut following, &text).await)
                 }
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
                 Some(Ok(_)) => None,
             },
-            page = next(&mut follower) => match page {
-                Some(page) => Some(told(&user, &page).await),
+            frame = next(&mut following) => match frame {
+                Some(frame) => Some(told(&user, &frame).await),
                 None => return,
             },
             _ = alive.tick() => {
-                let is_welcome = renew(&app, &mut user, &credential, &mut follower).await;
+                let is_welcome = renew(&app, &mut user, &credential, &mut following).await;
                 if !is_welcome || socket.send(Message::Ping(Vec::new().into())).await.is_err() {
                     return;
                 }
@@ -90,32 +91,42 @@ async fn serve(app: App, mut user: User, credential: Credential, mut socket: Web
     }
 }
 
+/// What a client follows, and what it is still to be told of a page: between two events it can say something.
+struct Following {
+    follower: Follower,
+    waiting: VecDeque<Arc<Frame>>,
+}
+
 /// Looks again who it is. False if they may no longer be here, or no longer see what they follow.
-async fn renew(app: &App, user: &mut User, credential: &Credential, follower: &mut Option<Follower>) -> bool {
+async fn renew(
+    app: &App,
+    user: &mut User,
+    credential: &Credential,
+    following: &mut Option<Following>,
+) -> bool {
     let Some(principal) = credential.renewed(app, user.principal()) else { return false };
     *user = app.engine.as_user(principal);
-    match follower {
-        Some(follower) => follower.renew(user.clone()).await,
+    match following {
+        Some(following) => following.follower.renew(user.clone()).await,
         None => true,
     }
 }
 
-/// The next events, once the client follows something.
-async fn next(follower: &mut Option<Follower>) -> Option<Arc<Page>> {
-    match follower {
-        Some(follower) => follower.next().await.ok().flatten(),
-        None => std::future::pending().await,
+/// The next event, once the client follows something.
+async fn next(following: &mut Option<Following>) -> Option<Arc<Frame>> {
+    let Some(Following { follower, waiting }) = following else { return std::future::pending().await };
+    if waiting.is_empty() {
+        let page = follower.next().await.ok().flatten()?;
+        waiting.extend(page.frames().iter().cloned());
     }
+    waiting.pop_front()
 }
 
-/// Events; and, where one asks whoever listens, the question itself: a call that the page answers by deciding.
-async fn told(user: &User, page: &Page) -> Vec<String> {
-    let mut said = Vec::new();
-    for frame in page.frames() {
-        said.push(format!("{{\"method\":\"event\",\"params\":{}}}", frame.json));
-        if frame.kind() == "approval_requested" {
-            said.extend(asked(user, frame).await);
-        }
+/// An event; and, where it asks whoever listens, the question itself: a call that the page answers by deciding.
+async fn told(user: &User, frame: &Frame) -> Vec<String> {
+    let mut said = vec![format!("{{\"method\":\"event\",\"params\":{}}}", frame.json)];
+    if frame.kind() == "approval_requested" {
+        said.extend(asked(user, frame).await);
     }
     said
 }
@@ -134,13 +145,13 @@ async fn asked(user: &User, frame: &Frame) -> Option<String> {
 }
 
 /// Carries a call out.
-async fn answer(app: &App, user: &User, follower: &mut Option<Follower>, text: &str) -> Vec<String> {
+async fn answer(app: &App, user: &User, following: &mut Option<Following>, text: &str) -> Vec<String> {
     let call: Call = match serde_json::from_str(text) {
         Ok(call) => call,
         Err(error) => return vec![failed(&Value::Null, &Problem::bad(format!("this is no call: {error}")))],
     };
     let result = match &*call.method {
-        "subscribe" => subscribe(app, user, follower, call.params.as_deref()).await,
+        "subscribe" => subscribe(app, user, following, call.params.as_deref()).await,
         "approve" => decide(user, true, call.params.as_deref()).await,
         "deny" => decide(user, false, call.params.as_deref()).await,
         "approvals" => approvals::open(user).await.map(|open| json!(open)),
@@ -160,18 +171,19 @@ fn failed(id: &Value, problem: &Problem) -> String {
 async fn subscribe(
     app: &App,
     user: &User,
-    follower: &mut Option<Follower>,
+    following: &mut Option<Following>,
     params: Option<&RawValue>,
 ) -> Result<Value, Problem> {
     let Subscribe { run_id, after } = read(params)?;
     let hub = app.hub.clone();
-    *follower = Some(match run_id {
+    let follower = match run_id {
         Some(run) => {
             let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
             Follower::of_run(hub, user.clone(), run, after).await?
         }
         None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor())),
-    });
+    };
+    *following = Some(Following { follower, waiting: VecDeque::new() });
     Ok(json!({ "subscribed": true }))
 }
 

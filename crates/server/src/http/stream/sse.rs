@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::ALIVE;
 use super::follower::Follower;
+use super::page::Page;
 use crate::http::App;
 use crate::http::door::Credential;
 use crate::http::extract::{Args, Asker, OfRun};
@@ -44,7 +45,8 @@ pub(crate) async fn run(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let follower = Follower::of_run(app.hub.clone(), user, run, after).await?;
-    Ok(respond(events(app, follower, credential, true)))
+    let end = if row.status.is_terminal() { End::At(row.seq) } else { End::OfRun };
+    Ok(respond(events(app, follower, credential, end)))
 }
 
 /// Everything that the user may see.
@@ -57,7 +59,7 @@ pub(crate) async fn everything(
 ) -> Result<Response, Problem> {
     let after = place(&headers, &from)?.unwrap_or_else(|| app.engine.cursor());
     let follower = Follower::of_all(app.hub.clone(), user, after);
-    Ok(respond(beginning(after).chain(events(app, follower, credential, false))))
+    Ok(respond(beginning(after).chain(events(app, follower, credential, End::Never))))
 }
 
 fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
@@ -69,7 +71,7 @@ fn place(headers: &HeaderMap, from: &From) -> Result<Option<i64>, Problem> {
 
 /// The place where a stream begins, for whoever comes back before anything has happened.
 fn beginning(cursor: i64) -> impl Stream<Item = Chunk> + Send {
-    futures::stream::iter([Ok(format!("id: {cursor}\n\n").into())])
+    futures::stream::iter([Ok(here(cursor))])
 }
 
 fn respond(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
@@ -85,15 +87,37 @@ fn respond(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
 /// Text of a stream.
 type Chunk = Result<Bytes, Infallible>;
 
-/// A line that shows that the stream is there.
-const HERE: Bytes = Bytes::from_static(b":\n\n");
+/// Shows that the stream is there, and the place that it has reached: what was not for the reader need not be read again.
+fn here(cursor: i64) -> Bytes {
+    format!("id: {cursor}\n\n").into()
+}
+
+/// Where a stream ends by itself.
+#[derive(Clone, Copy)]
+enum End {
+    Never,
+    /// With the event that ends the run.
+    OfRun,
+    /// With the last event of a run that has ended: some come after its end.
+    At(u64),
+}
+
+impl End {
+    fn is_on(self, page: &Page) -> bool {
+        match self {
+            Self::Never => false,
+            Self::OfRun => page.has_end(),
+            Self::At(seq) => page.frames().iter().any(|frame| frame.seq >= seq),
+        }
+    }
+}
 
 /// Events as text of SSE, until the end of the run, of the credential or of the server.
 fn events(
     app: App,
     follower: Follower,
     credential: Credential,
-    ends_with_run: bool,
+    end: End,
 ) -> impl Stream<Item = Chunk> + Send {
     let begun = (app, follower, credential, Instant::now());
     unfold(Some(begun), move |state| async move {
@@ -108,9 +132,9 @@ fn events(
             checked = Instant::now();
         }
         let (chunk, is_over) = match next {
-            Ok(Ok(Some(page))) => (page.sse(), ends_with_run && page.has_end()),
+            Ok(Ok(Some(page))) => (page.sse(), end.is_on(&page)),
             Ok(Ok(None) | Err(_)) => return None,
-            Err(_) => (HERE, false),
+            Err(_) => (here(follower.cursor()), false),
         };
         Some((Ok(chunk), (!is_over).then_some((app, follower, credential, checked))))
     })

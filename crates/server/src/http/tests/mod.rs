@@ -125,7 +125,7 @@ impl House {
     /// Sends a request as it stands.
     pub(super) async fn send(&self, mut request: Request<Body>) -> Response<Body> {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        request.extensions_mut().insert(ConnectInfo(Place::known(ip, self.is_own)));
+        request.extensions_mut().insert(ConnectInfo(Place { ip, is_own: self.is_own }));
         self.router.clone().oneshot(request).await.expect("an answer")
     }
 
