@@ -444,9 +444,12 @@ impl Event {
         }
     }
 
+    /// The kinds of events that are the end of their run.
+    pub const ENDS: [&str; 3] = ["run_completed", "run_failed", "run_cancelled"];
+
     /// Whether it is the end of its run.
     pub fn ends_run(&self) -> bool {
-        matches!(self, Self::RunCompleted { .. } | Self::RunFailed { .. } | Self::RunCancelled { .. })
+        Self::ENDS.contains(&self.word())
     }
 
     /// Whether it ends a step execution.

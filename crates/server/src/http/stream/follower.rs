@@ -26,9 +26,10 @@ pub(crate) struct Follower {
 impl Follower {
     /// Follows one run after the event with a number.
     pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, after: u64) -> Result<Self, Error> {
-        user.row(run).await?;
+        let row = user.row(run).await?;
         let live = Some(hub.follow_run(run));
-        let cursor = i64::try_from(after).unwrap_or(i64::MAX);
+        // Nobody knows more than there is.
+        let cursor = i64::try_from(after.min(row.seq)).unwrap_or(i64::MAX);
         Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, rests_until: None })
     }
 
@@ -106,7 +107,7 @@ impl Follower {
 
     /// Whether events of the run between its last one and a page were lost on the way.
     fn is_gap(&self, page: &Page) -> bool {
-        self.run.is_some() && page.first().is_some_and(|first| first.saturating_sub(1) > self.cursor)
+        self.run.is_some() && page.first().is_some_and(|first| first > self.cursor + 1)
     }
 
     /// Reads on in the log; at its end, what comes next is on its way.

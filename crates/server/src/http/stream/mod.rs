@@ -8,6 +8,8 @@ mod shelf;
 mod socket;
 mod sse;
 
+#[cfg(test)]
+pub(super) use follower::Follower;
 pub(crate) use hub::Hub;
 pub(super) use socket::socket;
 pub(super) use sse::{From, everything, run};

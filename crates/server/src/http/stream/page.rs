@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use serde::Serialize;
-use steprail_engine::{RawEvent, RunId, StoredEvent};
+use steprail_engine::{Event, RawEvent, RunId, StoredEvent};
 
 use crate::view;
 
@@ -32,19 +32,19 @@ impl Frame {
     }
 
     /// What kind of event it is.
-    pub(super) fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         self.json.get(self.kind.clone()).unwrap_or_default()
     }
 
     /// What happened.
-    pub(super) fn event(&self) -> Option<steprail_engine::Event> {
+    pub(super) fn event(&self) -> Option<Event> {
         let event: view::Event = serde_json::from_str(&self.json).ok()?;
         Some(event.event)
     }
 
     /// Whether it is the end of its run.
     fn is_end(&self) -> bool {
-        self.kind().starts_with("run_") && self.event().is_some_and(|event| event.ends_run())
+        Event::ENDS.contains(&self.kind())
     }
 
     /// Its place in its run.
@@ -86,7 +86,7 @@ impl Page {
         Self::new(Frame::in_all, frames.collect())
     }
 
-    pub(super) fn frames(&self) -> &[Arc<Frame>] {
+    pub(crate) fn frames(&self) -> &[Arc<Frame>] {
         &self.frames
     }
 

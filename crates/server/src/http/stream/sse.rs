@@ -139,3 +139,45 @@ fn events(
         Some((Ok(chunk), (!is_over).then_some((app, follower, credential, checked))))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::value::RawValue;
+    use steprail_core::plan::Hash;
+    use steprail_engine::{RunId, StoredEvent};
+
+    use super::super::page::{Frame, Page};
+    use super::End;
+
+    fn page(seqs: &[(u64, &str)]) -> Arc<Page> {
+        let frame = |(seq, kind): &(u64, &str)| {
+            let event = format!("{{\"type\":\"{kind}\",\"output\":null}}");
+            let event = RawValue::from_string(event).expect("JSON");
+            let run = RunId(uuid::Uuid::nil());
+            let stored = StoredEvent { id: 1, run, seq: *seq, at: 0, event, hash: Hash::of(b"") };
+            Arc::new(Frame::new(stored, String::new()))
+        };
+        Page::new(Frame::in_run, seqs.iter().map(frame).collect())
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_run_and_not_before_the_last_event_that_there_is() {
+        let (end, late) =
+            (page(&[(19, "step_completed"), (20, "run_completed")]), page(&[(21, "late_result")]));
+        assert!(End::OfRun.is_on(&end));
+        assert!(!End::OfRun.is_on(&late));
+        assert!(!End::At(21).is_on(&end), "there is one more");
+        assert!(End::At(21).is_on(&late), "whoever came back for it is not kept");
+        assert!(!End::Never.is_on(&end));
+    }
+
+    #[test]
+    fn events_are_written_for_those_who_read_them() {
+        let page = page(&[(20, "run_completed")]);
+        let text = String::from_utf8(page.sse().to_vec()).expect("text");
+        assert!(text.starts_with("id: 20\nevent: run_completed\ndata: {\"id\":1,"), "{text}");
+        assert!(text.ends_with("}\n\n"), "{text}");
+    }
+}

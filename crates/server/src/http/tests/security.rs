@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use steprail_engine::Right;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{House, cookie, request, said, with};
 use crate::accounts::{DAY_MS, Role};
@@ -285,4 +286,14 @@ async fn a_token_for_some_tools_does_not_change_what_others_start() {
     house.done(&ann, "POST", "/api/v1/definitions", &text("nightly", "crm__read")).await;
     assert_eq!(house.ask(&less, "POST", "/api/v1/definitions", &text("nightly", "crm__write")).await.0, 403);
     assert_eq!(house.ask(&less, "POST", "/api/v1/definitions", &text("own", "crm__read")).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_say_what_it_wants_is_let_go() {
+    let house = House::new();
+    let mut client = tokio::net::TcpStream::connect(house.port().await).await.expect("a connection");
+    client.write_all(b"GET /healthz HTTP/1.1\r\nhost: local").await.expect("half of a head");
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).await.expect("an end");
+    assert_eq!(String::from_utf8_lossy(&said), "");
 }

@@ -6,7 +6,8 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::{House, request, with};
-use crate::accounts::Role;
+use crate::accounts::{DAY_MS, Role};
+use crate::http::stream::Follower;
 
 /// Reads a stream of server-sent events.
 struct Reader {
@@ -119,4 +120,99 @@ async fn a_reader_that_was_stuck_misses_nothing() {
         let (id, ..) = stuck.next().await.expect("more");
         assert_eq!(id, expected);
     }
+}
+
+/// Numbers of the events of a stream of everything up to one.
+async fn numbers(house: &House, token: &str, after: u64, last: u64) -> Vec<u64> {
+    let mut reader = Reader::open(house, token, &format!("/api/v1/stream?after={after}"), None).await;
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|seen| *seen < last) {
+        seen.push(reader.next().await.expect("more").0);
+    }
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_with_holes_and_with_large_events_is_told_whole_from_any_event() {
+    let house = House::new();
+    let ann = house.user("ann", Role::Operator).await;
+    let read = json!({ "text": "name: read\nsteps: [{ id: r, tool: crm__read }]", "wait_s": 10 });
+    let mut large = String::new();
+    for n in 0..150 {
+        house.done(&ann, "POST", "/api/v1/runs", &read).await;
+        if n % 7 < 4 {
+            (large, _) = house.gated_run(&ann).await;
+        }
+    }
+    let signal = json!({ "event": "never", "payload": "x".repeat(200_000) });
+    for _ in 0..20 {
+        house.done(&ann, "POST", &format!("/api/v1/runs/{large}/signal"), &signal).await;
+    }
+    house.clock.advance(DAY_MS);
+    assert_eq!(house.app.engine.purge(std::time::Duration::ZERO).await.expect("a purge"), 150);
+    let last = house.cursor();
+    let all = numbers(&house, &ann, 0, last).await;
+    assert!(
+        all.len() > 256 && all.len() < usize::try_from(last).expect("a number"),
+        "it has holes: {} of {last}",
+        all.len()
+    );
+    assert!(all.is_sorted_by(|one, two| one < two), "no repetition");
+    let mut listed = Vec::new();
+    let mut next = Some("0".to_owned());
+    while let Some(after) = next {
+        let page =
+            house.done(&ann, "GET", &format!("/api/v1/audit?limit=1000&after={after}"), &Value::Null).await;
+        listed.extend(
+            page["items"].as_array().expect("events").iter().filter_map(|event| event["id"].as_u64()),
+        );
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    assert_eq!(all, listed, "no gap");
+    for after in (1..last).step_by(97) {
+        let rest: Vec<u64> = all.iter().copied().filter(|number| *number > after).collect();
+        assert_eq!(numbers(&house, &ann, after, last).await, rest, "after {after}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_to_know_what_is_still_to_come_is_told_of_it() {
+    let house = House::new();
+    let ann = house.user("ann", Role::Author).await;
+    let paul = house.user("paul", Role::Approver).await;
+    let (run, digest) = house.gated_run(&ann).await;
+    let path = format!("/api/v1/runs/{run}/stream?after={}", u64::MAX);
+    let reader = Reader::open(&house, &ann, &path, None).await;
+    let approve = format!("/api/v1/runs/{run}/approve");
+    house.done(&paul, "POST", &approve, &json!({ "step": "ask", "digest": digest })).await;
+    assert_eq!(reader.rest().await.last().expect("an end").1, "run_completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_awaited_to_its_end_is_not_lost() {
+    let house = House::new();
+    let ann = house.user("ann", Role::Operator).await;
+    let items: Vec<u32> = (0..300).collect();
+    let text = "name: many\nsteps: [{ id: all, kind: foreach, items: '{{inputs.n}}', steps: [{ id: r, tool: crm__read }] }]\ninputs: { n: { type: array } }";
+    let mut follower = Follower::of_all(house.app.hub.clone(), house.owner(), 0);
+    let start = json!({ "text": text, "input": { "n": items } });
+    let run = house.done(&ann, "POST", "/api/v1/runs", &start).await;
+    let mut seen: Vec<i64> = Vec::new();
+    let mut is_over = false;
+    for patience in 0.. {
+        let patience = std::time::Duration::from_micros(patience % 50 * 100);
+        let page = tokio::time::timeout(patience, follower.next()).await;
+        let Ok(page) = page else { continue };
+        let page = page.expect("no failure").expect("no end");
+        seen.extend(page.frames().iter().map(|frame| frame.id));
+        is_over = is_over || page.frames().iter().any(|frame| frame.kind() == "run_completed");
+        if is_over {
+            break;
+        }
+    }
+    let all = house
+        .done(&ann, "GET", &format!("/api/v1/runs/{}", run["run_id"].as_str().expect("an id")), &Value::Null)
+        .await;
+    let last = all["seq"].as_i64().expect("a number");
+    assert_eq!(seen, (1..=last).collect::<Vec<_>>());
 }
