@@ -16,7 +16,7 @@ error.
 
 ```toml
 [http]
-hosts = [\"flows.example.org\"]
+url = \"https://flows.example.org\"
 
 [auth]
 mode = \"users\"

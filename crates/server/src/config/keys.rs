@@ -18,6 +18,9 @@ settings! {
     http: Http {
         /// Where it serves HTTP.
         listen: Listen = Listen::default();
+        /// How others reach it, where that is not where it listens: links, and what MCP clients are told about signing
+        /// in, name this.
+        url: Option<WebOrigin> = None;
         /// Further names under which it is reached, such as that of a proxy before it; requests for other hosts
         /// are refused.
         hosts: Vec<HostName> = Vec::new();

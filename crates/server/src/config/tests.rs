@@ -66,6 +66,7 @@ fn later_sources_win() {
 const EVERYTHING: &str = "\
 [http]
 listen = 'off'
+url = 'https://steps.example.org'
 hosts = ['flows.example.org', 'localhost:8080']
 origins = ['https://app.example.org', 'http://localhost:5173']
 max_body = '1MiB'

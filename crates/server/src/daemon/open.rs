@@ -61,7 +61,7 @@ impl Daemon {
             doors: doors(config, sign_in),
             oidc,
             metrics: Some(observed),
-            url: OnceLock::new(),
+            url: config.http.url.as_ref().map_or_else(OnceLock::new, |url| OnceLock::from(url.to_string())),
             body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
             defining: Mutex::default(),
             engine: engine.clone(),
@@ -76,8 +76,10 @@ fn lasting(config: &Config) -> Lasting {
 }
 
 fn doors(config: &Config, sign_in: bool) -> Doors {
-    let hosts = config.http.hosts.iter().map(|host| (**host).to_owned()).collect();
-    let origins = config.http.origins.iter().map(|origin| (**origin).to_owned()).collect();
+    let http = &config.http;
+    let own = http.url.as_ref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
+    let hosts = http.hosts.iter().map(|host| &**host).chain(own).map(str::to_owned).collect();
+    let origins = http.origins.iter().map(|origin| (**origin).to_owned()).collect();
     Doors { sign_in, hosts, origins }
 }
 

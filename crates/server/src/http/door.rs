@@ -129,7 +129,7 @@ fn challenge(app: &App, mut response: Response) -> Response {
 impl Doors {
     fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
         let host = text(headers, header::HOST).and_then(|host| host.parse::<Authority>().ok());
-        let named = host.filter(|host| self.is_ours(host.host()));
+        let named = host.filter(|host| self.is_ours(host));
         let Some(host) = named else {
             let detail = "the server is not reached under this name";
             let problem = Problem::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", detail);
@@ -162,9 +162,11 @@ impl Doors {
         is_listed.then(|| headers.get(header::ORIGIN).cloned())?
     }
 
-    fn is_ours(&self, name: &str) -> bool {
-        matches!(name, "localhost" | "127.0.0.1" | "[::1]")
-            || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
+    /// A name that is listed with a port counts with that port only.
+    fn is_ours(&self, host: &Authority) -> bool {
+        let is_it =
+            |ours: &String| [host.host(), host.as_str()].iter().any(|name| ours.eq_ignore_ascii_case(name));
+        sign_in::is_here(host) || self.hosts.iter().any(is_it)
     }
 
     fn is_same(&self, origin: &str, host: &Authority) -> bool {

@@ -13,8 +13,15 @@ use super::extract::Args;
 use super::listen::Place;
 use super::problem::Problem;
 
-/// The cookie of a browser that has signed in.
-const COOKIE: &str = "steprail_session";
+/// The cookie of a browser that has signed in: one for each port, as browsers do not tell the ports of a host apart.
+fn name(headers: &HeaderMap) -> String {
+    let port = host(headers).and_then(|host| host.port_u16());
+    format!("steprail_session{}", port.map(|port| format!("_{port}")).unwrap_or_default())
+}
+
+fn host(headers: &HeaderMap) -> Option<Authority> {
+    headers.get(header::HOST)?.to_str().ok()?.parse().ok()
+}
 
 /// A link for the owner. There is none without an address.
 pub(crate) fn link(app: &App) -> Result<String, Problem> {
@@ -57,23 +64,29 @@ pub(super) async fn sign_in(
 pub(super) async fn cookie(app: &App, user: &Principal, headers: &HeaderMap) -> Result<String, Problem> {
     let (text, seconds) = app.accounts.sign_in(user).await?;
     let secure = if is_local(headers) { "" } else { "; Secure" };
-    Ok(format!("{COOKIE}={text}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"))
+    let name = name(headers);
+    Ok(format!("{name}={text}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"))
 }
 
 /// The cookie that takes the place of one that counts no longer.
-pub(super) fn no_cookie() -> String {
-    format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
+pub(super) fn no_cookie(headers: &HeaderMap) -> String {
+    format!("{}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0", name(headers))
 }
 
 /// The cookie that a request has.
 pub(super) fn sent(headers: &HeaderMap) -> Option<&str> {
+    let name = name(headers);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     all.flat_map(|cookies| cookies.split(';'))
-        .find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+        .find_map(|cookie| cookie.trim().strip_prefix(&*name)?.strip_prefix('='))
 }
 
 /// A browser on the same machine needs no TLS, and would not send a secure cookie without it.
 fn is_local(headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    host.is_none_or(|host| matches!(host.host(), "localhost" | "127.0.0.1" | "[::1]"))
+    host(headers).is_none_or(|host| is_here(&host))
+}
+
+/// Whether a name always means this machine.
+pub(super) fn is_here(host: &Authority) -> bool {
+    matches!(host.host(), "localhost" | "127.0.0.1" | "[::1]")
 }

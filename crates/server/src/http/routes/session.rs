@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use schemars::JsonSchema;
@@ -68,7 +68,7 @@ async fn begin(
     State(app): State<App>,
     Asker(user): Asker,
     Extension(credential): Extension<Credential>,
-    headers: axum::http::HeaderMap,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let principal = user.principal();
     if principal.agent || principal.scope.is_some() || !matches!(credential, Credential::Token(_)) {
@@ -82,11 +82,12 @@ async fn begin(
 async fn end(
     State(app): State<App>,
     Extension(credential): Extension<Credential>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if let Credential::Cookie(text, _) = &credential {
         app.accounts.sign_out(text).await?;
     }
-    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, sign_in::no_cookie())]).into_response())
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, sign_in::no_cookie(&headers))]).into_response())
 }
 
 async fn link(State(app): State<App>, Asker(user): Asker) -> Result<Response, Problem> {

@@ -35,18 +35,31 @@ async fn a_page_of_another_origin_is_refused_everywhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_was_bound_anew_is_refused_everywhere() {
-    let house = House::with(Doors { hosts: vec!["steps.example".to_owned()], ..Doors::default() });
+    let hosts = vec!["steps.example".to_owned(), "flows.example:8443".to_owned()];
+    let house = House::with(Doors { hosts, ..Doors::default() });
     for (method, path) in PATHS {
-        for host in
-            ["evil.example", "evil.example:8462", "127.0.0.1.evil.example", "", "localhost@evil.example"]
-        {
+        for host in [
+            "evil.example",
+            "evil.example:8462",
+            "127.0.0.1.evil.example",
+            "",
+            "localhost@evil.example",
+            "flows.example",
+        ] {
             let answer = house.send(with(request("", method, path, &Value::Null), "host", host)).await;
             assert_eq!(answer.status(), 421, "{method} {path} as {host}");
         }
     }
     let probe = house.send(with(request("", "GET", "/healthz", &Value::Null), "host", "10.0.0.7:8462")).await;
     assert_eq!(probe.status(), 200, "whoever watches over the process asks under any name");
-    for host in ["localhost:8462", "127.0.0.1", "[::1]:8462", "steps.example"] {
+    for host in [
+        "localhost:8462",
+        "127.0.0.1",
+        "[::1]:8462",
+        "steps.example",
+        "Steps.example:80",
+        "flows.example:8443",
+    ] {
         let answer =
             house.send(with(request("", "GET", "/api/openapi.json", &Value::Null), "host", host)).await;
         assert_eq!(answer.status(), 200, "{host}");
@@ -93,6 +106,12 @@ async fn the_cookie_is_for_this_site_and_no_script() {
     for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=604800"] {
         assert!(here.contains(part), "{here}");
     }
+    let ask = with(request(&token, "POST", "/api/v1/session", &Value::Null), "host", "localhost:8463");
+    let beside = set(&house.send(ask).await);
+    assert!(
+        here.starts_with("steprail_session=") && beside.starts_with("steprail_session_8463="),
+        "{beside}"
+    );
     let scoped = house.scoped("ann", Right::Workflow).await;
     let agents = house.token("ann", true, None).await;
     for token in [scoped, agents] {
