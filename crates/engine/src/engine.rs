@@ -11,7 +11,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_store::{
     Account, AccountKind, Approval, Definition, ListRuns, Principal, RawEvent, Reads, Right, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, Stretch,
+    Schedule, Session, StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -72,6 +72,9 @@ pub struct RunView {
     /// Open questions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
+    /// Calls of it and of the runs that it waits for whose outcome is unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_calls: Vec<UnknownCall>,
 }
 
 impl Engine {
@@ -220,7 +223,8 @@ impl Engine {
         let view = self.read(move |readers| {
             let Some(row) = readers.run(run)? else { return Ok(None) };
             let approvals = readers.open_questions(run)?;
-            Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals }))
+            let unknown_calls = readers.unknown_calls(run)?;
+            Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals, unknown_calls }))
         });
         view.await?.ok_or_else(|| no_run(run))
     }

@@ -3,14 +3,32 @@
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Value, json};
-use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, nearest};
+use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, Severity, nearest};
 use steprail_core::document::{Data, Node};
 use steprail_core::expr::{Expr, Root, Segment, Template, ValueTemplate};
 use steprail_core::plan::{BlockIx, Call, Kind, Next, Plan, Step, StepIx, Target};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::policy::{Effects, MissingTool};
+use steprail_engine::Error;
 
 use crate::gateway::{Gateway, ToolInfo};
+
+/// Everything that is wrong with a definition, with the tools that are there now.
+pub async fn examine(source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
+    let mut loaded = steprail_core::load(source);
+    if let (Some(plan), Some(gateway)) = (&loaded.plan, gateway) {
+        gateway.refresh().await;
+        loaded.diagnostics.extend(check(plan, source, gateway));
+    }
+    loaded.diagnostics
+}
+
+/// Refuses a definition with errors.
+pub fn need_sound(found: &[Diagnostic]) -> Result<(), Error> {
+    let is_error = |problem: &&Diagnostic| problem.code.severity() == Severity::Error;
+    let errors: Vec<Diagnostic> = found.iter().filter(is_error).cloned().collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::Invalid(errors)) }
+}
 
 /// Everything that does not fit between a definition and the tools that are known.
 pub fn check(plan: &Plan, source: &Source, gateway: &Gateway) -> Vec<Diagnostic> {

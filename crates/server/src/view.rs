@@ -61,6 +61,32 @@ pub(crate) struct Run {
     /// Open questions of it and of the runs that it waits for; not in a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<Vec<Approval>>,
+    /// Calls of it and of the runs that it waits for whose outcome is unknown: somebody has to say what became of
+    /// them. Not in a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_calls: Option<Vec<UnknownCall>>,
+}
+
+/// A call whose outcome is unknown.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct UnknownCall {
+    /// The run.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    pub run_id: RunId,
+    /// The step, by its path.
+    pub step: String,
+    /// The tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Why it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+impl From<steprail_engine::UnknownCall> for UnknownCall {
+    fn from(call: steprail_engine::UnknownCall) -> Self {
+        Self { run_id: call.run_id, step: call.path, tool: call.tool, error: call.error }
+    }
 }
 
 /// One attempt of a step.
@@ -309,16 +335,18 @@ impl Run {
             seq: row.seq,
             steps: None,
             approvals: None,
+            unknown_calls: None,
         }
     }
 
     /// A run with everything about it.
     pub(crate) fn full(view: RunView) -> Self {
-        let RunView { run, steps, approvals } = view;
+        let RunView { run, steps, approvals, unknown_calls } = view;
         let (id, input, output) = (run.run_id, Some(run.input.clone()), run.output.clone());
         let steps = Some(steps.into_iter().map(|step| Step::of(id, step)).collect());
         let approvals = Some(approvals.into_iter().map(Approval::from).collect());
-        Self { input, output, steps, approvals, ..Self::brief(run) }
+        let unknown_calls = Some(unknown_calls.into_iter().map(UnknownCall::from).collect());
+        Self { input, output, steps, approvals, unknown_calls, ..Self::brief(run) }
     }
 }
 

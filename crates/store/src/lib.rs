@@ -19,7 +19,7 @@ pub use principal::{Principal, Right, Scope};
 pub use rows::{
     Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
     NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Stretch, Wanted,
+    StoredEvent, Stretch, UnknownCall, Wanted,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -143,6 +143,8 @@ pub trait Reads: Send + Sync {
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open questions of a run and of those that it waits for, oldest first.
     fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
+    /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
+    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
     /// The session of a client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every account.

@@ -379,6 +379,20 @@ pub struct StepRow {
     pub completed_at: Option<Millis>,
 }
 
+/// A call whose outcome is unknown: a human has to say what became of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct UnknownCall {
+    /// The run.
+    pub run_id: RunId,
+    /// The step's path.
+    pub path: String,
+    /// The tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Why it is unknown.
+    pub error: Option<Failure>,
+}
+
 /// A question to a human.
 #[derive(Debug, Clone, Serialize)]
 pub struct Approval {

@@ -90,15 +90,21 @@ fn waiting(view: &RunView) -> Vec<Value> {
         gate["digest"] = json!(approval.digest);
         gate
     });
+    let unknown = view.unknown_calls.iter().take(HISTORY).map(|call| {
+        let mut told = json!({ "step": call.path, "for": "resolution", "error": call.error });
+        if call.run_id != view.run.run_id {
+            told["run_id"] = json!(call.run_id);
+        }
+        told
+    });
     let others = view.steps.iter().filter_map(|step| match (&*step.status, &*step.kind) {
-        ("uncertain", _) => Some(json!({ "step": step.path, "for": "resolution", "error": step.error })),
         ("waiting", "sleep") => {
             Some(json!({ "step": step.path, "for": "time", "until": step.ready_at.map(time) }))
         }
         ("waiting", "wait") => Some(json!({ "step": step.path, "for": "event" })),
         _ => None,
     });
-    gates.chain(others.take(HISTORY)).collect()
+    gates.chain(unknown).chain(others.take(HISTORY)).collect()
 }
 
 fn message(view: &RunView, waiting: &[Value]) -> String {

@@ -31,6 +31,10 @@ pub(super) struct Backup {
 impl Backup {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         let from = self.database.existing()?;
+        let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(Stop::usage(format!("there is no folder {}", folder.display())));
+        }
         let mut meter = Meter::bytes("copying");
         let made = sqlite::backup(&from, &self.to, &mut |done, all| meter.at(done, all));
         drop(meter);

@@ -63,8 +63,7 @@ pub(super) fn place(client: Client) -> Result<Place, Stop> {
 
 /// What a client is told: how to start Steprail.
 pub(super) fn entry(data: Option<&Path>) -> Result<Value, Stop> {
-    let program =
-        std::env::current_exe().map_err(|error| Stop::usage(format!("where is this program? {error}")))?;
+    let program = program().map_err(|error| Stop::usage(format!("where is this program? {error}")))?;
     let mut args = vec!["mcp".to_owned()];
     // The client may not have the variable.
     let set = std::env::var_os("STEPRAIL_DATA").filter(|set| !set.is_empty()).map(PathBuf::from);
@@ -73,6 +72,20 @@ pub(super) fn entry(data: Option<&Path>) -> Result<Value, Stop> {
         args.extend(["--data".to_owned(), data.display().to_string()]);
     }
     Ok(json!({ "command": program, "args": args }))
+}
+
+/// Where this program is: as the user's path has it, if that leads here, so that it is still found when a link there
+/// leads to a newer one.
+fn program() -> std::io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let name = own.file_name().unwrap_or_default();
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let real = own.canonicalize()?;
+    let is_own = |file: &PathBuf| file.canonicalize().is_ok_and(|found| found == real);
+    let names = [name, "steprail".as_ref()];
+    let places = std::env::split_paths(&folders).filter(|folder| folder.is_absolute());
+    let on_path = places.flat_map(|folder| names.map(|name| folder.join(name))).find(is_own);
+    Ok(on_path.unwrap_or(own))
 }
 
 /// A client's file with Steprail in it, not written yet.

@@ -15,8 +15,8 @@ use crate::view::{Approval, Run};
 
 /// Which gate, and why.
 ///
-/// What is asked is shown first, and the decision counts for that and nothing else. At a terminal you are asked whether
-/// you mean it.
+/// What is asked is shown first, and the decision counts for that and nothing else. You are asked whether you
+/// mean it; where there is no terminal, `--yes` says so.
 #[derive(Debug, Args)]
 pub(super) struct Decide {
     /// The run: its id, or the end of it
@@ -57,8 +57,8 @@ impl Decide {
         let run: Run = client.get(&format!("/runs/{id}")).await?;
         let question = self.question(&run)?;
         show(question)?;
-        if !self.yes && !is_meant(approved)? {
-            return Err(Stop::usage("nothing was decided"));
+        if !self.yes {
+            need_meant(approved)?;
         }
         let body = json!({
             "step": question.step, "digest": question.digest, "reason": self.reason, "answer": self.answer,
@@ -125,10 +125,16 @@ pub(super) fn ask(question: &Approval) -> Result<Verdict, Stop> {
     }
 }
 
-/// Asks at a terminal; elsewhere, whoever wrote the command means it.
-fn is_meant(approved: bool) -> Result<bool, Stop> {
+/// Asks at the terminal. Elsewhere nobody says so by accident.
+fn need_meant(approved: bool) -> Result<(), Stop> {
     let word = if approved { "Approve?" } else { "Deny?" };
-    Ok(yes_or_no(word)?.unwrap_or(true))
+    match yes_or_no(word)? {
+        Some(true) => Ok(()),
+        Some(false) => Err(Stop::usage("nothing was decided")),
+        None => {
+            Err(Stop::usage("nothing was decided: there is no terminal to ask at").hint("--yes means it"))
+        }
+    }
 }
 
 fn prompted(prompt: &str) -> Result<String, Stop> {

@@ -1,5 +1,6 @@
 //! `steprail define`: definitions are stored under their names.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use steprail_core::load;
 
 use super::stop::{Stop, show_problems};
-use super::target::Target;
+use super::target::{Target, finding};
 use super::{exit, input, session, show_as};
 
 /// Store definitions, so that they can be started by name
@@ -55,8 +56,14 @@ impl Define {
             let mut stored = Vec::new();
             for source in sources {
                 let publish = self.publish.then_some(true);
-                let body = json!({ "text": source.text(), "publish": publish });
+                let body = json!({ "text": source.text(), "source": source.name(), "publish": publish });
                 let defined: Defined = client.post("/definitions", &body).await?;
+                // What can be seen without tools was shown above.
+                let is_of_tools = |found: &&Value| found["code"].as_str().is_some_and(|code| code >= "SR5");
+                let of_tools = defined.warnings.iter().filter(is_of_tools);
+                for warning in of_tools.map(finding) {
+                    writeln!(anstream::stderr(), "{warning}")?;
+                }
                 if !self.json {
                     show_as::line(&format!("{} version {}", defined.name, defined.version))?;
                 }

@@ -6,17 +6,18 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use futures::stream::{SelectAll, Stream, StreamExt, once};
-use serde_json::json;
+use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::{RunId, StoredEvent};
 use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::decide::{self, Verdict};
-use super::progress::{Screen, harmless};
+use super::progress::Screen;
 use super::stop::Stop;
+use super::target::Target;
 use super::tree::Tree;
-use super::{exit, record, show_as};
+use super::{exit, go_on, record, show_as};
 use crate::client::{Client, Refused};
 use crate::view::{Approval, Event, Run, millis};
 
@@ -27,6 +28,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A run that is followed, with those that it waits for.
 pub(super) struct Follow {
     client: Client,
+    target: Target,
     root: RunId,
     tree: Tree,
     screen: Screen,
@@ -50,10 +52,10 @@ enum Ending {
 }
 
 impl Follow {
-    pub(super) fn new(client: Client, run: RunId) -> Self {
+    pub(super) fn new(client: Client, target: Target, run: RunId) -> Self {
         let mut tree = Tree::default();
         tree.add_root(run, String::new());
-        Self { client, root: run, tree, screen: Screen::stderr(), streams: SelectAll::new() }
+        Self { client, target, root: run, tree, screen: Screen::stderr(), streams: SelectAll::new() }
     }
 
     /// Follows it until it has ended or waits for somebody else, and tells how it stands.
@@ -65,7 +67,11 @@ impl Follow {
         let ending = self.follow(&mut interrupts).await;
         self.screen.clear();
         if let Ending::Detached = ending? {
-            self.screen.say(&format!("the run goes on; `steprail show {}` shows it", self.root));
+            self.screen.say(&format!(
+                "the run goes on; `steprail show {}{}` shows it",
+                self.root,
+                self.target.arguments()
+            ));
             return Ok(ExitCode::from(exit::INTERRUPTED));
         }
         let run = self.look().await?;
@@ -74,9 +80,7 @@ impl Follow {
         } else {
             show_as::line(&record::summary(&run))?;
         }
-        if !run.status.is_terminal() {
-            self.explain(&run);
-        }
+        go_on::hints(&run, &self.target).iter().for_each(|hint| self.screen.say(hint));
         Ok(ExitCode::from(exit::of_run(run.status)))
     }
 
@@ -180,7 +184,9 @@ impl Follow {
         let open: Vec<Approval> = run.approvals.unwrap_or_default();
         let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let mut decided = false;
-        for question in open.iter().filter(|question| question.form.is_none()) {
+        for question in
+            open.iter().filter(|question| question.form.is_none() && question.may_decide != Some(false))
+        {
             if !can_ask {
                 return Ok(false);
             }
@@ -202,11 +208,14 @@ impl Follow {
             Verdict::Later => return Ok(false),
         };
         let body = json!({ "step": question.step, "digest": question.digest });
-        match self
-            .client
-            .post::<serde_json::Value>(&format!("/runs/{}/{action}", question.run_id), &body)
-            .await
-        {
+        let path = format!("/runs/{}/{action}", question.run_id);
+        let mut said = self.client.post::<Value>(&path, &body).await;
+        if let Err(Refused::Unreachable(_)) = said {
+            // What was decided counts for what was asked, wherever it is said.
+            self.reach_again().await?;
+            said = self.client.post(&path, &body).await;
+        }
+        match said {
             Ok(_) => Ok(true),
             // Somebody else was faster, or may do what this user may not.
             Err(Refused::Problem(problem)) => {
@@ -214,26 +223,6 @@ impl Follow {
                 Ok(&*problem.code == "conflict")
             }
             Err(unreachable) => Err(unreachable.into()),
-        }
-    }
-
-    /// Says what the run waits for, and how to go on.
-    fn explain(&self, run: &Run) {
-        let id = run.run_id;
-        for open in run.approvals.iter().flatten() {
-            let (run, step) = (open.run_id, &open.step);
-            let answer = if open.form.is_some() { " --answer JSON" } else { "" };
-            self.screen.say(&format!(
-                "`{step}` waits for a human: {}\n  steprail approve {run} {step}{answer}\n  steprail deny {run} {step}",
-                harmless(&open.prompt)
-            ));
-        }
-        for step in run.steps.iter().flatten().filter(|step| step.status == "uncertain") {
-            let path = &step.path;
-            self.screen.say(&format!(
-                "nobody knows whether the call of `{path}` took place\n  steprail resume {id} --retry {path}\n  \
-                 --happened {path}=RESULT if it took place; --skip {path} to go on without it"
-            ));
         }
     }
 }

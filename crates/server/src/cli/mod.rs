@@ -19,6 +19,7 @@ mod end;
 mod events;
 mod follow;
 mod found;
+mod go_on;
 mod graph;
 mod init;
 mod input;

@@ -1,12 +1,13 @@
 //! `steprail restore`: a backup in the place of the database.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use steprail_store::sqlite;
+use steprail_store::{StoreError, sqlite};
 
+use super::ask::yes_or_no;
 use super::database::DatabaseAt;
 use super::meter::Meter;
 use super::stop::Stop;
@@ -35,7 +36,13 @@ impl Restore {
         let mut meter = Meter::bytes("checking");
         let ready = sqlite::Restore::prepare(&self.from, &database, &mut |done, all| meter.at(done, all));
         drop(meter);
-        let ready = ready?;
+        let ready = ready.map_err(|error| match error {
+            StoreError::Corrupt(why) => {
+                Stop::usage(format!("{} is no backup that can be restored: {why}", self.from.display()))
+            }
+            error @ StoreError::InUse { .. } => Stop::from(error).hint("`steprail stop` ends the daemon"),
+            error => error.into(),
+        })?;
         let found = *ready.found();
         let mut err = anstream::stderr();
         writeln!(err, "{} is in order; runs: {}", self.from.display(), found.runs)?;
@@ -47,7 +54,8 @@ impl Restore {
                 found.unfinished
             )?;
         }
-        if !self.yes && !is_meant(&database)? {
+        let question = format!("Put it in the place of {}?", database.display());
+        if !self.yes && yes_or_no(&question)? != Some(true) {
             return Err(Stop::usage("nothing was changed").hint("--yes means it"));
         }
         let previous = previous(&database);
@@ -66,16 +74,4 @@ fn previous(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(format!("-until-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")));
     name.into()
-}
-
-/// Asks at a terminal; nobody else can mean it without saying so.
-fn is_meant(database: &Path) -> Result<bool, Stop> {
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return Ok(false);
-    }
-    write!(anstream::stderr(), "Put it in the place of {}? [y/N] ", database.display())?;
-    let mut said = String::new();
-    stdin.lock().read_line(&mut said)?;
-    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
 }

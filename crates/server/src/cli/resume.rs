@@ -101,7 +101,7 @@ impl Resume {
             }
         }
         if !self.detach {
-            return Follow::new(client, run).finish(self.json).await;
+            return Follow::new(client, self.target.clone(), run).finish(self.json).await;
         }
         let found: view::Run = client.get(&format!("/runs/{run}")).await?;
         if self.json {
@@ -122,13 +122,13 @@ impl Resume {
             let body = json!({ "step": path, "digest": open.digest });
             let _: Value = client.post(&format!("/runs/{}/{action}", open.run_id), &body).await?;
         }
-        let retried = self.retry.iter().map(|path| json!({ "action": "retry", "step": path }));
-        let skipped = self.skip.iter().map(|path| json!({ "action": "skip", "step": path }));
-        let happened = self
-            .happened
-            .iter()
-            .map(|(path, gave)| json!({ "action": "happened", "step": path, "value": gave.value() }));
-        for body in retried.chain(skipped).chain(happened) {
+        let retried = self.retry.iter().map(|path| (path, "retry", None));
+        let skipped = self.skip.iter().map(|path| (path, "skip", None));
+        let happened = self.happened.iter().map(|(path, gave)| (path, "happened", Some(gave.value())));
+        for (path, action, value) in retried.chain(skipped).chain(happened) {
+            let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+            let (run, step) = holder(&found, path)?;
+            let body = json!({ "action": action, "step": step, "value": value });
             let _: Value = client.post(&format!("/runs/{run}/intervene"), &body).await?;
         }
         for (event, payload) in &self.signal {
@@ -237,6 +237,23 @@ fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<()
         }
     }
     Ok(())
+}
+
+/// The call that a path means: of the run itself, or of one that it waits for, whose steps are shown below its own.
+fn holder<'a>(run: &'a view::Run, path: &'a str) -> Result<(RunId, &'a str), Stop> {
+    let is_below = |step: &str| path.strip_suffix(step).is_some_and(|above| above.ends_with('/'));
+    let calls = run.unknown_calls.iter().flatten();
+    let calls: Vec<_> = calls.filter(|call| call.step == path || is_below(&call.step)).collect();
+    match &calls[..] {
+        [call] => Ok((call.run_id, &call.step)),
+        [_, _, ..] if !calls.iter().any(|call| call.run_id == run.run_id) => {
+            let runs: Vec<String> = calls.iter().map(|call| call.run_id.to_string()).collect();
+            let message = format!("several runs that it waits for have a call `{path}`");
+            Err(Stop::usage(message).hint(format!("name one of them: {}", runs.join(", "))))
+        }
+        // The server says what became of it.
+        _ => Ok((run.run_id, path)),
+    }
 }
 
 /// The step that a path means.

@@ -109,7 +109,7 @@ impl Run {
             let _: Value = client.post(&format!("/runs/{}/signal", run.run_id), &body).await?;
         }
         if !self.detach {
-            return Follow::new(client, run.run_id).finish(self.json).await;
+            return Follow::new(client, self.target.clone(), run.run_id).finish(self.json).await;
         }
         if self.json {
             show_as::json(&run)?;
@@ -151,7 +151,7 @@ impl Run {
         let db = self.db.clone().map_or_else(Database::temporary, Database::at)?;
         let again = Again::new(db.path(), &self.tools);
         let setup = Setup { db, tools, again, durability: self.durability };
-        session::block_on(self.drive(setup, start))
+        session::block_on(self.drive(setup, &source, start))
     }
 
     /// The definition, checked.
@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    async fn drive(&self, setup: Setup, start: Start) -> Result<ExitCode, Stop> {
+    async fn drive(&self, setup: Setup, source: &Source, start: Start) -> Result<ExitCode, Stop> {
         let again = setup.again.clone();
         let mut others = 0;
         // Other runs may need other tools: they wait for `steprail resume`.
@@ -180,13 +180,19 @@ impl Run {
             let command = again.command(None);
             session.say(&format!("note: {others} unfinished {wait} in this database: {command}"));
         }
-        match self.begin(&mut session, start).await {
+        match self.begin(&mut session, source, start).await {
             Ok(()) => session.finish(self.json).await,
             Err(stop) => session.give_up(stop).await,
         }
     }
 
-    async fn begin(&self, session: &mut Session, start: Start) -> Result<(), Stop> {
+    async fn begin(&self, session: &mut Session, source: &Source, start: Start) -> Result<(), Stop> {
+        if let Some(gateway) = session.tools.gateway() {
+            let known = load(source).plan.map(|plan| steprail_mcp::check(&plan, source, &gateway));
+            if show_problems(&known.unwrap_or_default(), source)? {
+                return Err(Stop::Silent(exit::CANNOT_READ));
+            }
+        }
         let run = session.engine.start(start).await?.id();
         session.tree.add_root(run, String::new());
         session.signal(&self.signal, Some(run)).await

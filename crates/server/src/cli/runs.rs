@@ -1,5 +1,6 @@
 //! `steprail runs`: runs, newest first.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,6 +42,9 @@ impl Runs {
             let words =
                 json!({ "status": self.status, "name": self.name, "user": self.user, "limit": self.limit });
             let page: Page<Run> = client.find("/runs", &words).await?;
+            if page.next.is_some() {
+                writeln!(anstream::stderr(), "there are older ones, too: --limit shows more")?;
+            }
             if self.json {
                 show_as::json(&page.items)?;
                 return Ok(ExitCode::SUCCESS);

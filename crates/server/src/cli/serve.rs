@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::session;
 use super::stop::Stop;
 use super::tools_at::ToolsAt;
+use super::{exit, session};
 use crate::config::types::Listen;
 use crate::config::{self, Config, Place};
 use crate::daemon::{Daemon, Home, Pipes};
@@ -199,7 +200,11 @@ impl Serve {
             let port = match config.http.listen {
                 Listen::At(address) => {
                     let is_wish = matches!(config.place("http.listen"), Place::Default);
-                    Some(Daemon::take_port(address, is_wish).map_err(cannot)?)
+                    let taken = Daemon::take_port(address, is_wish);
+                    Some(taken.map_err(|error| {
+                        Stop::usage(format!("cannot listen on {address}: {error}"))
+                            .hint("`http.listen` in steprail.toml, or --listen, names another address; `off` is none")
+                    })?)
                 }
                 Listen::Off => None,
             };
@@ -224,7 +229,11 @@ impl Serve {
             purge(&daemon, keep, &stop);
         }
         wait_for_end().await?;
-        let ended = end(daemon, &stop).await;
+        let ended = tokio::select! {
+            ended = end(daemon, &stop) => ended,
+            // Whoever says it twice does not want to wait.
+            again = wait_for_end() => again.map(|()| ExitCode::from(exit::INTERRUPTED)),
+        };
         let _ = std::fs::remove_file(home.process());
         // What happened until now is still sent.
         if let Some(traces) = traces {
@@ -274,11 +283,22 @@ fn purge(daemon: &Daemon, keep: Duration, stop: &CancellationToken) {
     tokio::spawn(stop.clone().run_until_cancelled_owned(purging));
 }
 
+/// Who waits longer for the end is told for what.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Stops: nothing new begins, calls in flight may end, nothing is lost.
 async fn end(daemon: Daemon, stop: &CancellationToken) -> Result<ExitCode, Stop> {
     tracing::info!("stopping");
     stop.cancel();
-    if let left @ 1.. = daemon.close().await {
+    let mut closing = pin!(daemon.close());
+    let closed = tokio::time::timeout(SOON, closing.as_mut()).await;
+    let left = if let Ok(left) = closed {
+        left
+    } else {
+        writeln!(anstream::stderr(), "calls in flight may end first; Ctrl-C again leaves them")?;
+        closing.await
+    };
+    if left > 0 {
         let calls = if left == 1 { "call was" } else { "calls were" };
         writeln!(anstream::stderr(), "{left} {calls} still in flight; the next start deals with them")?;
     }

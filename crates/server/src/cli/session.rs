@@ -39,7 +39,7 @@ pub(super) struct Setup {
 /// An engine with runs that are followed.
 pub(super) struct Session {
     pub engine: Engine,
-    tools: Tools,
+    pub tools: Tools,
     pub tree: Tree,
     db: Database,
     readers: Readers,

@@ -9,7 +9,7 @@ use steprail_engine::RunStatus;
 use super::progress::{harmless, length};
 use super::stop::Stop;
 use super::target::{Target, find_run};
-use super::{exit, record, session, show_as};
+use super::{exit, go_on, record, session, show_as};
 use crate::view::{Run, Step, millis};
 
 /// Show a run: its steps, what it waits for, what it gave
@@ -35,7 +35,7 @@ impl Show {
             if self.json {
                 show_as::json(&run)?;
             } else {
-                print(&run)?;
+                print(&run, &self.target)?;
             }
             let goes_on = matches!(run.status, RunStatus::Pending | RunStatus::Running);
             Ok(if goes_on { ExitCode::SUCCESS } else { ExitCode::from(exit::of_run(run.status)) })
@@ -43,15 +43,14 @@ impl Show {
     }
 }
 
-fn print(run: &Run) -> Result<(), Stop> {
+fn print(run: &Run, target: &Target) -> Result<(), Stop> {
     let mut out = anstream::stdout().lock();
     for step in run.steps.iter().flatten() {
         writeln!(out, "{}", line(step))?;
     }
     writeln!(out, "{}", record::summary(run))?;
-    for open in run.approvals.iter().flatten() {
-        writeln!(out, "\n`{}` waits for a human: {}", open.step, harmless(&open.prompt))?;
-        writeln!(out, "  steprail approve {} {}", open.run_id, open.step)?;
+    for hint in go_on::hints(run, target) {
+        writeln!(out, "\n{hint}")?;
     }
     out.flush()?;
     Ok(())

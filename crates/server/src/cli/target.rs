@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use steprail_engine::RunId;
 
 use super::exit;
 use super::stop::Stop;
+use super::waiting::quoted;
 use crate::client::{self, Begin, Client, Refused};
 use crate::view::{Page, Run};
 
@@ -36,6 +37,13 @@ impl Target {
         self.client(Begin::IfUsed).await
     }
 
+    /// The same for a command that is told, as a shell takes it.
+    pub(super) fn arguments(&self) -> String {
+        let data = self.data.as_ref().map(|data| format!(" --data {}", quoted(&data.display().to_string())));
+        let server = self.server.as_ref().map(|server| format!(" --server {}", quoted(server)));
+        data.or(server).unwrap_or_default()
+    }
+
     async fn client(&self, begin: Begin) -> Result<Client, Stop> {
         let at = client::at(self.data.clone(), self.server.clone()).map_err(Stop::usage)?;
         Ok(Client::reach(at, begin).await?)
@@ -54,10 +62,22 @@ impl From<Refused> for Stop {
             },
             Refused::Problem(problem) => {
                 let code = if problem.status >= 500 { exit::STORAGE } else { exit::CANNOT_READ };
-                Self::Told { message: problem.detail.into(), hint: problem.hint.map(Into::into), code }
+                let mut message = String::from(problem.detail);
+                for found in problem.problems.iter().map(finding) {
+                    message.push_str(&format!("\n{found}"));
+                }
+                Self::Told { message, hint: problem.hint.map(Into::into), code }
             }
         }
     }
+}
+
+/// A problem of a definition as a server tells it, in a line.
+pub(super) fn finding(found: &Value) -> String {
+    let word = |key: &str| found[key].as_str().unwrap_or_default();
+    let place = format!("{}:{}:{}", word("file"), found["line"], found["column"]);
+    let hint = found["hint"].as_str().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{}[{}] {place}: {}{hint}", word("severity"), word("code"), word("message"))
 }
 
 /// The run that a text means: its id, or enough of the end of it among the newest ones.

@@ -53,7 +53,7 @@ impl Again {
 }
 
 /// An argument as a shell takes it.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();

@@ -30,6 +30,9 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Bytes of a log that are shown at most.
+const LAST_WORDS: usize = 4096;
+
 /// Connects to a daemon that is running.
 pub(crate) async fn reach(home: &Home, socket: &Path) -> Result<UnixStream, String> {
     let none = |_| format!("no daemon is running for {}", home.path().display());
@@ -43,6 +46,7 @@ pub(crate) async fn connect(home: &Home, socket: &Path, serve: &[String]) -> Res
     }
     home.create()?;
     let deadline = Instant::now() + PATIENCE;
+    let begin = std::fs::metadata(home.log()).map_or(0, |log| log.len());
     let mut child = start(home, serve)?;
     loop {
         if let Ok(stream) = reach(home, socket).await {
@@ -54,18 +58,20 @@ pub(crate) async fn connect(home: &Home, socket: &Path, serve: &[String]) -> Res
                 sleep(Duration::from_secs(1)).await;
                 child = start(home, serve)?;
             }
-            Some(_) => return Err(last_words(home)),
-            None if Instant::now() > deadline => return Err(last_words(home)),
+            Some(_) => return Err(last_words(home, begin)),
+            None if Instant::now() > deadline => return Err(last_words(home, begin)),
             None => sleep(LOOK).await,
         }
     }
 }
 
-fn last_words(home: &Home) -> String {
-    let said = std::fs::read_to_string(home.log()).unwrap_or_default();
-    let last: Vec<&str> = said.lines().rev().take(3).collect();
-    let last: Vec<&str> = last.into_iter().rev().collect();
-    format!("the daemon did not start; {} says: {}", home.log().display(), last.join(" | "))
+/// What a daemon that did not start wrote into its log, from a place on.
+fn last_words(home: &Home, begin: u64) -> String {
+    let said = std::fs::read(home.log()).unwrap_or_default();
+    let said = said.get(usize::try_from(begin).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let said = &said[said.len().saturating_sub(LAST_WORDS)..];
+    let said = String::from_utf8_lossy(said);
+    format!("the daemon did not start; {} says:\n{}", home.log().display(), said.trim())
 }
 
 /// Starts a daemon that outlives this process and its terminal.

@@ -111,8 +111,9 @@ fn public(app: &App, server: &Server, stop: &CancellationToken) -> Router {
     let mcp = steprail_mcp::router(server, as_agent, Hosts::Checked, stop.child_token());
     let known = inner(app).with_state(app.clone()).merge(mcp).fallback(nowhere);
     known
+        .method_not_allowed_fallback(otherwise)
         .layer(from_fn_with_state(app.clone(), door::enter))
-        .merge(outer().with_state(app.clone()))
+        .merge(outer().method_not_allowed_fallback(otherwise).with_state(app.clone()))
         .layer(from_fn_with_state(app.clone(), door::check_place))
         .layer(from_fn(operations::count))
 }
@@ -124,6 +125,13 @@ async fn nowhere(request: Request) -> Response {
         .into_response()
 }
 
+async fn otherwise(request: Request) -> Response {
+    let detail = format!("{} is not done here", request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+        .hint("/api describes what is")
+        .into_response()
+}
+
 /// Serves a port.
 pub(crate) fn serve_port(app: &App, server: &Server, listener: TcpListener, stop: &CancellationToken) {
     tokio::spawn(listen::serve(listener, public(app, server, stop), stop.clone()));
@@ -131,7 +139,7 @@ pub(crate) fn serve_port(app: &App, server: &Server, listener: TcpListener, stop
 
 /// Serves the socket of the owner, in person.
 pub(crate) fn serve_owner(app: &App, listener: UnixListener, stop: &CancellationToken) {
-    let known = inner(app).merge(outer()).fallback(nowhere);
+    let known = inner(app).merge(outer()).fallback(nowhere).method_not_allowed_fallback(otherwise);
     let router = known.layer(from_fn_with_state(app.clone(), door::enter_as_owner)).with_state(app.clone());
     let stop = stop.clone();
     tokio::spawn(async move {

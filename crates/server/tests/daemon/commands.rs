@@ -54,7 +54,7 @@ macro_rules! same {
             (r"http://127.0.0.1:\d+", "URL"),
             (r"/\S*/\.tmp\w+", "FOLDER"),
             (r"/\S*/examples/", "examples/"),
-            (r"approve [0-9a-f]{6}\n", "approve END\n"),
+            (r"approve [0-9a-f]{6}\b", "approve END"),
             (r"show [0-9a-f]{12} ", "show END "),
             (r"(?m) +$", ""),
         ] }, { insta::assert_snapshot!($text) })
@@ -63,7 +63,16 @@ macro_rules! same {
 
 /// The last run that was started.
 fn last_run(daemon: &Daemon) -> String {
-    let output = command(daemon, &["runs", "--limit", "1", "--json"]).output().expect("an end");
+    newest(daemon, &[])
+}
+
+fn last_run_of(daemon: &Daemon, name: &str) -> String {
+    newest(daemon, &["--name", name])
+}
+
+fn newest(daemon: &Daemon, which: &[&str]) -> String {
+    let arguments = [&["runs", "--limit", "1", "--json"][..], which].concat();
+    let output = command(daemon, &arguments).output().expect("an end");
     let runs: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     runs[0]["run_id"].as_str().expect("a run").to_owned()
 }
@@ -97,7 +106,8 @@ fn a_gate_is_decided_with_another_command() {
             &["approvals"],
             &["approve", &run, "nothing"],
             &["approve", &run[30..]],
-            &["approve", &run],
+            &["approve", &run[30..], "--yes"],
+            &["approve", &run, "--yes"],
             &["resume", &run],
             &["cancel", &run],
             &["rerun", &run, "--reuse"],
@@ -237,4 +247,38 @@ fn a_run_is_followed_across_the_death_of_its_daemon() {
     // The command starts another daemon by itself, which goes on where this one was.
     let _started = Started(&daemon);
     same!(going.end());
+}
+
+#[test]
+fn a_call_of_a_sub_workflow_that_nobody_knows_of_is_settled_from_above() {
+    let tools = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(tools.path(), "bank__pay: { return: paid, sleep: 1h }\n").expect("a file");
+    let mut daemon =
+        Daemon::start(&["--tools", &tools.path().display().to_string(), "--durability", "process"]);
+    let definitions = [
+        (
+            "pay.yaml",
+            "name: pay\nsteps: [{ id: charge, tool: bank__pay }]\noutput: '{{steps.charge.output}}'\n",
+        ),
+        (
+            "order.yaml",
+            "name: order\nsteps: [{ id: sub, kind: workflow, name: pay }]\noutput: '{{steps.sub.output}}'\n",
+        ),
+    ];
+    for (name, text) in definitions {
+        let file = daemon.folder.path().join(name);
+        std::fs::write(&file, text).expect("a file");
+        let defined = said(&daemon, &["define", &file.display().to_string()]);
+        assert!(defined.contains("exit 0"), "{defined}");
+    }
+    let mut going = Going::start(&daemon, &["run", "order"]);
+    going.until("started sub/charge");
+    daemon.kill_and_start();
+    let followed = going.end();
+    let order = last_run_of(&daemon, "order");
+    let told = session(&daemon, &[&["show", &order], &["resume", &order, "--happened", "sub/nothing=1"]]);
+    let settled = said(&daemon, &["resume", &order, "--happened", "sub/charge=\"paid\""]);
+    // How much of the sub-workflow is told again before its parent has ended differs.
+    let (_, settled) = settled.split_once("--- stdout").expect("two parts");
+    same!(format!("{followed}\n{told}\n$ steprail resume{settled}"));
 }

@@ -135,7 +135,7 @@ async fn a_run_that_is_killed_in_the_middle_does_everything_once() {
     assert_eq!(denied["result"]["isError"], true, "{denied}");
     daemon.kill_and_start();
     let mut approve = Command::new(steprail());
-    output(approve.args(["approve", &run, "ask", "--data"]).arg(&root));
+    output(approve.args(["approve", &run, "ask", "--yes", "--data"]).arg(&root));
     let ended = status(45).await;
     assert_eq!(ended["status"], "completed", "{ended}");
 

@@ -10,8 +10,13 @@ use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, Approval, Definition, ListRuns, RawEvent, RunId, RunRow, Schedule, Session,
-    StepRow, StoreError, StoredEvent, Stretch,
+    StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
 };
+
+/// A run, and those that it waits for.
+const BELOW: &str = "WITH RECURSIVE below (id) AS (
+    SELECT id FROM workflow_runs WHERE run_id = ?1
+    UNION SELECT c.id FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 4;
@@ -144,14 +149,23 @@ impl Reads for Readers {
 
     fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
-            "WITH RECURSIVE below (id) AS (
-                 SELECT id FROM workflow_runs WHERE run_id = ?1
-                 UNION SELECT c.id FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)
-             SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN workflow_runs r ON r.id = b.id
+            "{BELOW} SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN workflow_runs r ON r.id = b.id
              WHERE a.status = 'open' ORDER BY a.id",
             rows::APPROVAL
         );
         self.all(&sql, [run.to_string()], rows::approval)
+    }
+
+    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
+        let sql = format!(
+            "{BELOW} SELECT r.run_id, s.path, s.tool, s.error_json FROM below b
+             JOIN workflow_step_runs s ON s.run_id = b.id JOIN workflow_runs r ON r.id = b.id
+             WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
+        );
+        self.all(&sql, [run.to_string()], |row| {
+            let run_id = rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
+            Ok(UnknownCall { run_id, path: row.get(1)?, tool: row.get(2)?, error: rows::failure(row, 3)? })
+        })
     }
 
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError> {

@@ -162,7 +162,7 @@ fn raw(row: &Row<'_>, at: usize) -> Result<Option<Box<RawValue>>, StoreError> {
     Ok(text.map(RawValue::from_string).transpose()?)
 }
 
-fn failure(row: &Row<'_>, at: usize) -> Result<Option<steprail_core::run::Failure>, StoreError> {
+pub(super) fn failure(row: &Row<'_>, at: usize) -> Result<Option<steprail_core::run::Failure>, StoreError> {
     let text: Option<String> = row.get(at)?;
     Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
 }

@@ -4,13 +4,14 @@ use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_core::diagnostic::{Diagnostic, Severity};
+use steprail_core::diagnostic::Diagnostic;
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts, Refusal};
 use super::{Entry, Hints, schema};
+use crate::check::{examine, need_sound};
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_define",
@@ -47,24 +48,17 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
         return Err(Error::Denied(format!("{} may not define workflows", asked.user.principal().id)).into());
     }
     let source = Source::new("definition", &*text);
-    let mut loaded = steprail_core::load(&source);
-    if let (Some(plan), Some(gateway)) = (&loaded.plan, &shared.gateway) {
-        gateway.refresh().await;
-        loaded.diagnostics.extend(crate::check(plan, &source, gateway));
-    }
-    let is_error = |problem: &&Diagnostic| problem.code.severity() == Severity::Error;
-    let errors: Vec<Diagnostic> = loaded.diagnostics.iter().filter(is_error).cloned().collect();
+    let found = examine(&source, shared.gateway.as_ref()).await;
+    let sound = need_sound(&found);
     if args.check_only {
-        let is_sound = errors.is_empty();
-        let problems = told(&loaded.diagnostics, &source);
+        let is_sound = sound.is_ok();
+        let problems = told(&found, &source);
         let message = if is_sound { "The definition is sound." } else { "The definition has errors." };
         return Ok(Facts::new(json!({ "valid": is_sound, "problems": problems }), message).into());
     }
-    if !errors.is_empty() {
-        return Err(invalid(Error::Invalid(errors), &source));
-    }
+    sound.map_err(|error| invalid(error, &source))?;
     let (defined, _) = asked.user.define(&text, args.publish).await?;
-    let warnings = told(&loaded.diagnostics, &source);
+    let warnings = told(&found, &source);
     let facts = json!({
         "name": defined.name,
         "version": defined.version,

@@ -97,10 +97,10 @@ fn waits(view: &RunView) -> Vec<String> {
         .approvals
         .iter()
         .map(|gate| format!("a human approves or denies `{}`: {}", gate.path, gate.prompt));
-    let unknown = view.steps.iter().filter(|step| step.status == "uncertain").map(|step| {
+    let unknown = view.unknown_calls.iter().map(|call| {
         format!(
-            "a human says what became of `{}`: workflow_intervene with happened, retry, skip or fail",
-            step.path
+            "a human says what became of `{}` of run {}: workflow_intervene with happened, retry, skip or fail",
+            call.path, call.run_id
         )
     });
     let mut options: Vec<String> = gates.chain(unknown).collect();

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
+use steprail_mcp::{examine, need_sound};
 
 use crate::http::App;
 use crate::http::api::{Api, delete, get, post, put};
@@ -96,6 +97,9 @@ struct Define {
     spec: Option<Map<String, Value>>,
     /// The definition as YAML or JSON text, instead.
     text: Option<String>,
+    /// What it is called where problems are told; `definition` by default.
+    #[schemars(length(max = 256))]
+    source: Option<String>,
     /// Whether to offer it to agents as a tool; as it says itself by default.
     publish: Option<bool>,
 }
@@ -141,17 +145,21 @@ pub(super) fn limit(asked: Option<usize>, usual: usize) -> Result<usize, Problem
     }
 }
 
-fn definition(text: Text) -> Result<(String, Option<bool>), Problem> {
+/// The definition with its name in messages, and whether to offer it to agents.
+fn definition(text: Text) -> Result<(Source, Option<bool>), Problem> {
+    let unnamed = |text: String| Source::new("definition", text);
     if !text.is_json {
-        return Ok((text.content, None));
+        return Ok((unnamed(text.content), None));
     }
     let read: Define = serde_json::from_str(&text.content)
         .map_err(|error| Problem::bad(format!("the body does not fit: {error}")))?;
-    match (read.spec, read.text) {
-        (Some(spec), None) => Ok((Value::Object(spec).to_string(), read.publish)),
-        (None, Some(text)) => Ok((text, read.publish)),
-        _ => Err(Problem::bad("give the definition as `spec` or as `text`")),
-    }
+    let source = match (read.spec, read.text, read.source) {
+        (Some(spec), None, _) => unnamed(Value::Object(spec).to_string()),
+        (None, Some(text), Some(name)) => Source::new(name, text),
+        (None, Some(text), None) => unnamed(text),
+        _ => return Err(Problem::bad("give the definition as `spec` or as `text`")),
+    };
+    Ok((source, read.publish))
 }
 
 async fn store(
@@ -160,18 +168,12 @@ async fn store(
     headers: HeaderMap,
     text: Text,
 ) -> Result<Response, Problem> {
-    let (text, publish) = definition(text)?;
+    let (source, publish) = definition(text)?;
     user.need(Right::Workflow)?;
-    let source = Source::new("definition", &*text);
-    let found = examine(&app, &source).await;
-    let errors: Vec<Diagnostic> =
-        found.iter().filter(|problem| problem.code.severity() == Severity::Error).cloned().collect();
-    if !errors.is_empty() {
-        return Err(Problem::of_definition(Error::Invalid(errors), &source));
-    }
+    let found = examined(&app, &source).await?;
     let _writing = app.defining.lock().await;
     expect(&user, &source, &headers).await?;
-    let (defined, _) = user.define(&text, publish).await?;
+    let (defined, _) = user.define(source.text(), publish).await?;
     let place = format!("/api/v1/definitions/{}/versions/{}", defined.name, defined.version);
     let tag = format!("\"{}\"", defined.version);
     let warnings = told(&found, &source);
@@ -180,14 +182,11 @@ async fn store(
     Ok((StatusCode::CREATED, [(header::LOCATION, place), (header::ETAG, tag)], Json(body)).into_response())
 }
 
-/// What is wrong with a definition, with the tools that are there.
-async fn examine(app: &App, source: &Source) -> Vec<Diagnostic> {
-    let mut loaded = steprail_core::load(source);
-    if let (Some(plan), Some(gateway)) = (&loaded.plan, &app.gateway) {
-        gateway.refresh().await;
-        loaded.diagnostics.extend(steprail_mcp::check(plan, source, gateway));
-    }
-    loaded.diagnostics
+/// What could be better about a definition, with the tools that are there. One with errors is refused.
+pub(super) async fn examined(app: &App, source: &Source) -> Result<Vec<Diagnostic>, Problem> {
+    let found = examine(source, app.gateway.as_ref()).await;
+    need_sound(&found).map_err(|error| Problem::of_definition(error, source))?;
+    Ok(found)
 }
 
 /// Whether the newest version is still the one that whoever stores another one has seen.
@@ -222,10 +221,9 @@ fn told(found: &[Diagnostic], source: &Source) -> Vec<Value> {
 }
 
 async fn check(State(app): State<App>, Asker(user): Asker, text: Text) -> Result<Json<Checked>, Problem> {
-    let (text, _) = definition(text)?;
+    let (source, _) = definition(text)?;
     user.need(Right::Workflow)?;
-    let source = Source::new("definition", &*text);
-    let found = examine(&app, &source).await;
+    let found = examine(&source, app.gateway.as_ref()).await;
     let valid = found.iter().all(|problem| problem.code.severity() != Severity::Error);
     Ok(Json(Checked { valid, problems: told(&found, &source) }))
 }

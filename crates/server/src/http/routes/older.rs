@@ -2,6 +2,7 @@
 //! `/api/v1` does, with the same rights.
 
 use axum::Json;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
@@ -12,6 +13,7 @@ use steprail_engine::{Change, ListRuns, RunId, StepRow, User};
 use super::control;
 use super::runs::{self, Start};
 use super::schedules::Planned;
+use crate::http::App;
 use crate::http::api::{Api, delete, get, post};
 use crate::http::extract::{Args, Asker, Body, Named, OfRun, OptionalBody};
 use crate::http::problem::Problem;
@@ -84,12 +86,16 @@ async fn list(Asker(user): Asker, Args(newest): Args<Newest>) -> Result<Json<Pag
     Ok(Json(Page { items: rows.into_iter().map(Run::brief).collect(), next: None }))
 }
 
-async fn create(Asker(user): Asker, Body(create): Body<Create>) -> Result<Response, Problem> {
+async fn create(
+    State(app): State<App>,
+    Asker(user): Asker,
+    Body(create): Body<Create>,
+) -> Result<Response, Problem> {
     let Create { name, flow, steps, input } = create;
     let text = flow.or_else(|| steps.map(Value::from)).map(|flow| flow.to_string());
     let (name, source) = if text.is_some() { (None, name) } else { (name, None) };
     let start = Start { name, text, source, input, ..Start::default() };
-    let id = runs::start(&user, start, None).await?;
+    let id = runs::start(&app, &user, start, None).await?;
     Ok((StatusCode::CREATED, Json(Started { id, status: "started" })).into_response())
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
@@ -12,6 +13,7 @@ use steprail_core::source::Source;
 use steprail_engine::{ListRuns, RunId, RunStatus, User, Workflow};
 
 use super::definitions::limit;
+use crate::http::App;
 use crate::http::api::{Api, get, post};
 use crate::http::extract::{Args, Asker, Body, OfRun};
 use crate::http::problem::Problem;
@@ -150,6 +152,7 @@ async fn list(Asker(user): Asker, Args(list): Args<List>) -> Result<Json<Page<Ru
 }
 
 async fn begin(
+    State(app): State<App>,
     Asker(user): Asker,
     headers: HeaderMap,
     Body(start): Body<Start>,
@@ -157,7 +160,7 @@ async fn begin(
     let key = headers.get("idempotency-key").map(|key| key.to_str().unwrap_or_default().to_owned());
     let wait = start.wait_s;
     let traced = user.traced(headers.get("traceparent").and_then(|parent| parent.to_str().ok()));
-    let run = self::start(&traced, start, key).await?;
+    let run = self::start(&app, &traced, start, key).await?;
     let run = match wait {
         None => Run::brief(user.row(run).await?),
         wait => look(&user, run, wait, None).await?,
@@ -167,7 +170,12 @@ async fn begin(
 }
 
 /// Starts what is asked for.
-pub(super) async fn start(user: &User, start: Start, key: Option<String>) -> Result<RunId, Problem> {
+pub(super) async fn start(
+    app: &App,
+    user: &User,
+    start: Start,
+    key: Option<String>,
+) -> Result<RunId, Problem> {
     let text = match (start.spec, start.text) {
         (Some(_), Some(_)) => return Err(Problem::bad("give `spec` or `text`, not both")),
         (Some(spec), None) => Some(Value::Object(spec).to_string()),
@@ -178,6 +186,8 @@ pub(super) async fn start(user: &User, start: Start, key: Option<String>) -> Res
         (Some(name), None) => (Workflow::Named(name, start.version), None),
         (None, Some(text)) => {
             let shown = Source::new(&*source, &*text);
+            // Before the first call, and not when a later one fails.
+            super::definitions::examined(app, &shown).await?;
             (Workflow::Inline { text, source }, Some(shown))
         }
         _ => {
@@ -208,7 +218,11 @@ async fn look(user: &User, run: RunId, wait_s: Option<f64>, since: Option<u64>) 
         }
         user.wait(run, since, Duration::from_secs_f64(wait_s)).await?;
     }
-    Ok(Run::full(user.status(run).await?))
+    let mut found = Run::full(user.status(run).await?);
+    for open in found.approvals.iter_mut().flatten() {
+        open.may_decide = Some(user.may_decide(open.run_id, &open.step).await);
+    }
+    Ok(found)
 }
 
 async fn events(

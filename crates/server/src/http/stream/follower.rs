@@ -28,17 +28,18 @@ impl Follower {
     pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, after: u64) -> Result<Self, Error> {
         let row = user.row(run).await?;
         let live = Some(hub.follow_run(run));
-        // Nobody knows more than there is.
-        let cursor = i64::try_from(after.min(row.seq)).unwrap_or(i64::MAX);
+        let cursor = i64::try_from(after).unwrap_or(i64::MAX);
+        need_past(cursor, i64::try_from(row.seq).unwrap_or(i64::MAX))?;
         Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, rests_until: None })
     }
 
     /// Follows everything that a user may see, after a cursor.
-    pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Self {
+    pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Result<Self, Error> {
+        need_past(after, hub.cursor())?;
         let live = Some(hub.follow_all());
         // A new one waits as long as the others.
         let rests_until = Some(hub.pace.charge(0));
-        Self { user, hub, run: None, cursor: after, live, is_behind: true, rests_until }
+        Ok(Self { user, hub, run: None, cursor: after, live, is_behind: true, rests_until })
     }
 
     /// Goes on as somebody whose rights may have changed. False if they may no longer see the run.
@@ -123,6 +124,14 @@ impl Follower {
         self.is_behind = has_more;
         Ok(page)
     }
+}
+
+/// Refuses a place that the log has not reached: it is one of another log, such as the one before a backup was restored.
+fn need_past(cursor: i64, end: i64) -> Result<(), Error> {
+    if cursor <= end {
+        return Ok(());
+    }
+    Err(Error::Conflict(format!("the log ends at {end}: there is no event {cursor}; begin again without it")))
 }
 
 impl Drop for Follower {

@@ -68,6 +68,11 @@ impl Hub {
         }
     }
 
+    /// The place after the last event.
+    pub(super) fn cursor(&self) -> i64 {
+        self.engine.cursor()
+    }
+
     /// The page of the log with the first event after a cursor, and whether there is more.
     pub(super) async fn page(&self, cursor: i64) -> Result<(Arc<Page>, bool), Error> {
         self.shelf.page(&self.engine, cursor).await

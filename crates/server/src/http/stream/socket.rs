@@ -181,7 +181,7 @@ async fn subscribe(
             let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
             Follower::of_run(hub, user.clone(), run, after).await?
         }
-        None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor())),
+        None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor()))?,
     };
     *following = Some(Following { follower, waiting: VecDeque::new() });
     Ok(json!({ "subscribed": true }))

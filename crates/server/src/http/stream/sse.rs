@@ -58,7 +58,7 @@ pub(crate) async fn everything(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = place(&headers, &from)?.unwrap_or_else(|| app.engine.cursor());
-    let follower = Follower::of_all(app.hub.clone(), user, after);
+    let follower = Follower::of_all(app.hub.clone(), user, after)?;
     Ok(respond(beginning(after).chain(events(app, follower, credential, End::Never))))
 }
 
