@@ -127,7 +127,8 @@ impl Builder {
         let meters = Arc::new(Meters::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
-        let reading = Reading::spawn(&storage.readers).map_err(|error| no_thread(&error))?;
+        let (readable, is_readable) = watch::channel(false);
+        let reading = Reading::spawn(&storage.readers, is_readable).map_err(|error| no_thread(&error))?;
         let driver = Driver {
             kernel,
             messages: inbox,
@@ -138,6 +139,7 @@ impl Builder {
             runtime,
             last_event,
             fault,
+            readable,
             recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
             backlog: Backlog::default(),
             early: Vec::new(),

@@ -44,6 +44,8 @@ pub(crate) struct Driver {
     pub runtime: Handle,
     pub last_event: watch::Sender<i64>,
     pub fault: watch::Sender<Option<StoreError>>,
+    /// Whether runs were picked up: before, what is stored tells of calls that are no longer under way.
+    pub readable: watch::Sender<bool>,
     /// What is still to be picked up: which runs, and after which number.
     pub recovery: VecDeque<(Option<Interrupt>, RunKey)>,
     pub backlog: Backlog,
@@ -68,6 +70,8 @@ impl Driver {
     /// closed when this returns.
     pub(crate) fn run(mut self) -> Option<(Reply, usize)> {
         let mut stopping: Option<(Reply, Instant)> = None;
+        self.recover();
+        self.readable.send_replace(true);
         loop {
             self.recover();
             self.fire_alarms(stopping.is_some());

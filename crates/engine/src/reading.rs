@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use steprail_store::{Reads, StoreError};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use crate::limits::READS_AT_ONCE;
@@ -15,10 +15,18 @@ type Question = Box<dyn FnOnce(&dyn Reads) + Send>;
 
 /// Where questions are asked. The threads end with its last clone.
 #[derive(Clone)]
-pub(crate) struct Reading(Sender<Question>);
+pub(crate) struct Reading {
+    ask: Sender<Question>,
+    /// Whether what is stored tells how things stand.
+    is_readable: watch::Receiver<bool>,
+}
 
 impl Reading {
-    pub(crate) fn spawn(readers: &Arc<dyn Reads>) -> std::io::Result<Self> {
+    /// Starts the threads. Nothing is answered before it `is_readable`.
+    pub(crate) fn spawn(
+        readers: &Arc<dyn Reads>,
+        is_readable: watch::Receiver<bool>,
+    ) -> std::io::Result<Self> {
         let (ask, questions) = mpsc::channel();
         let questions = Arc::new(Mutex::new(questions));
         for _ in 0..READS_AT_ONCE {
@@ -26,7 +34,7 @@ impl Reading {
             let thread = std::thread::Builder::new().name("steprail-read".to_owned());
             thread.spawn(move || answer(&*readers, &questions))?;
         }
-        Ok(Self(ask))
+        Ok(Self { ask, is_readable })
     }
 
     /// Asks, and waits for the answer.
@@ -34,6 +42,8 @@ impl Reading {
         &self,
         ask: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
+        // An engine that is gone will not make it so.
+        let _ = self.is_readable.clone().wait_for(|is_readable| *is_readable).await;
         let (reply, answer) = oneshot::channel();
         // Whoever asked may have gone away: nothing is read for them, so what waits is what is waited for.
         let question = move |readers: &dyn Reads| {
@@ -41,7 +51,7 @@ impl Reading {
                 drop(reply.send(ask(readers)));
             }
         };
-        self.0.send(Box::new(question)).map_err(|_| Error::Stopped)?;
+        self.ask.send(Box::new(question)).map_err(|_| Error::Stopped)?;
         Ok(answer.await.map_err(|_| Error::Stopped)??)
     }
 }
@@ -61,7 +71,7 @@ mod tests {
 
     use steprail_store::Reads;
     use steprail_store::sqlite::{Options, SqliteStore};
-    use tokio::sync::oneshot;
+    use tokio::sync::{oneshot, watch};
 
     use super::Reading;
     use crate::limits::READS_AT_ONCE;
@@ -70,7 +80,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("x.db"), &Options::default()).expect("a store");
         let readers: Arc<dyn Reads> = Arc::new(store.readers().expect("readers"));
-        (Reading::spawn(&readers).expect("threads"), folder)
+        (Reading::spawn(&readers, watch::channel(true).1).expect("threads"), folder)
     }
 
     #[tokio::test]

@@ -97,3 +97,23 @@ fn a_run_with_real_servers_survives_a_kill_and_does_everything_once() {
     assert_eq!(git(&folder, &["log", "--format=%s"]), "a note\nfirst\n");
     assert_eq!(git(&folder, &["status", "--short"]), "");
 }
+
+#[test]
+fn a_definition_that_its_tools_would_refuse_is_not_begun() {
+    let folder = prepared();
+    let repo = folder.0.path().join("repo").display().to_string();
+    let wrong = format!(
+        "name: wrong\nsteps:\n  - {{ id: add, tool: files__write_file, args: {{ path: '{repo}/x.txt', content: x }} }}\n  \
+         - {{ id: log, tool: git__git_log, args: {{ repository: '{repo}' }} }}\n"
+    );
+    std::fs::write(folder.0.path().join("wrong.yaml"), wrong).expect("a file");
+    let here = folder.run("run wrong.yaml --servers mcp.json --db x.db");
+    assert!(here.contains("SR502") && here.ends_with("--- exit 2\n"), "{here}");
+    let data = folder.0.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    std::fs::copy(folder.0.path().join("mcp.json"), data.join("servers.json")).expect("a config");
+    let there = folder.run("run wrong.yaml --data data");
+    assert!(there.contains("SR502") && there.ends_with("--- exit 2\n"), "{there}");
+    folder.run("stop --data data");
+    assert!(!folder.0.path().join("repo/x.txt").exists(), "nothing was called");
+}
