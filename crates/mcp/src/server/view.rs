@@ -1,7 +1,7 @@
 //! A run as an agent reads it: where it stands, what it waits for, what to do next.
 
 use serde_json::{Value, json};
-use steprail_engine::{RunRow, RunStatus, RunView, StepRow};
+use steprail_engine::{RunRow, RunStatus, RunView, StepRow, UnknownCall};
 
 use super::answer::Facts;
 use crate::limits::{HISTORY, OUTPUT_BYTES};
@@ -159,13 +159,20 @@ fn next(view: &RunView, waiting: &[Value]) -> Option<String> {
             Some(format!("workflow_explain {{\"run_id\": \"{run}\"}} says what can be done"))
         }
         RunStatus::Interrupted => Some(format!("workflow_resume {{\"run_id\": \"{run}\"}}")),
-        RunStatus::Paused if waits_for("approval") => Some(format!(
-            "tell the user that a human has to decide, in the terminal: steprail approve {run} STEP; you cannot. Then \
+        RunStatus::Pending | RunStatus::Running | RunStatus::Paused if !view.approvals.is_empty() => {
+            let gate = &view.approvals[0];
+            Some(format!(
+                "tell the user that a human has to decide, in the terminal: steprail approve {} {}; you cannot. Then \
                  workflow_status with wait_s=30 and since_seq={}",
-            view.run.seq
-        )),
-        RunStatus::Paused if waits_for("resolution") => {
-            Some("ask the user what happened: a human resolves it with workflow_intervene".to_owned())
+                gate.run_id, gate.path, view.run.seq
+            ))
+        }
+        RunStatus::Pending | RunStatus::Running | RunStatus::Paused if !view.unknown_calls.is_empty() => {
+            let UnknownCall { run_id, path, .. } = &view.unknown_calls[0];
+            Some(format!(
+                "ask the user what happened; they say it in the terminal: steprail resume {run_id} with --happened \
+                 {path}=JSON, --retry {path} or --skip {path}"
+            ))
         }
         RunStatus::Paused if waits_for("event") => Some("workflow_signal brings the event".to_owned()),
         RunStatus::Paused if waiting.is_empty() => {

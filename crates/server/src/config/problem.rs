@@ -54,6 +54,11 @@ impl Problem {
         Self { place, code: wrong.code, message: wrong.message, hint: wrong.hint }
     }
 
+    /// What is wrong, and where, in a line.
+    pub(crate) fn in_short(&self) -> String {
+        format!("{}: {}", self.place, self.message)
+    }
+
     /// As a person reads it, in the file with the line; `styled` adds terminal colours.
     pub(crate) fn render(&self, styled: bool) -> String {
         let text = match &self.place {

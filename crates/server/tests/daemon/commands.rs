@@ -273,7 +273,8 @@ fn a_call_of_a_sub_workflow_that_nobody_knows_of_is_settled_from_above() {
     }
     let mut going = Going::start(&daemon, &["run", "order"]);
     going.until("started sub/charge");
-    daemon.kill_and_start();
+    daemon.kill();
+    let _started = Started(&daemon);
     let followed = going.end();
     let order = last_run_of(&daemon, "order");
     let told = session(&daemon, &[&["show", &order], &["resume", &order, "--happened", "sub/nothing=1"]]);

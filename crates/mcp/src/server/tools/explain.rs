@@ -99,7 +99,7 @@ fn waits(view: &RunView) -> Vec<String> {
         .map(|gate| format!("a human approves or denies `{}`: {}", gate.path, gate.prompt));
     let unknown = view.unknown_calls.iter().map(|call| {
         format!(
-            "a human says what became of `{}` of run {}: workflow_intervene with happened, retry, skip or fail",
+            "a human says what became of `{0}`: steprail resume {1} with --happened {0}=JSON, --retry {0} or --skip {0}",
             call.path, call.run_id
         )
     });

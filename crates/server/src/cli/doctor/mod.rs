@@ -5,6 +5,7 @@ mod daemon;
 mod database;
 mod directory;
 mod servers;
+mod settings;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ use crate::daemon::Home;
 
 /// Look at everything that Steprail needs on this machine
 ///
-/// The data directory, the daemon, the database and its logs, the MCP servers, which are started for it, and the MCP
+/// The data directory, the settings, the daemon, the database and its logs, the MCP servers, which are started for it, and the MCP
 /// clients. Nothing is changed. Exit code 0: no problems (there may be warnings); 1: problems.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
@@ -134,6 +135,7 @@ impl Doctor {
 async fn look(home: &Home) -> Vec<Finding> {
     let mut findings = directory::look(home);
     let (daemon, is_running) = daemon::look(home).await;
+    findings.extend(settings::look(home, is_running));
     findings.push(daemon);
     findings.extend(database::look(&home.database(), is_running));
     findings.extend(servers::look(home).await);
