@@ -325,6 +325,8 @@ async fn a_schedule_starts_runs_at_its_times_and_once_for_those_that_were_missed
     assert_eq!(nothing.expect_err("an error").to_string(), "there is no definition `none`; define it first");
     let never = engine.schedule(Schedule { cron: "often".into(), ..hourly.clone() }).await;
     assert_eq!(never.expect_err("an error").code(), "bad_input");
+    let wrong = engine.schedule(Schedule { inputs: json!({ "txt": "tick" }), ..hourly.clone() }).await;
+    assert!(wrong.expect_err("an error").to_string().contains("there is no input `txt`"));
     hourly.inputs = json!({ "text": "tick" });
     let due = engine.schedule(hourly).await.expect("scheduled").expect("a time");
     let mut events = engine.subscribe(None, 0);

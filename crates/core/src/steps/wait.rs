@@ -10,7 +10,8 @@ record! {
     pub struct Wait {
         /// The event's name.
         @required event: Text,
-        /// What the event must carry to be meant for this run; a template.
+        /// What the event must carry to be meant for this run, such as `{ order: "{{inputs.order}}" }`: each of these
+        /// keys with this value, beside whatever else it carries. What is no map must be the whole payload. A template.
         correlate: Node,
     }
 }

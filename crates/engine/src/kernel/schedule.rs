@@ -22,9 +22,13 @@ impl Kernel {
             Ok(due) => due,
             Err(problem) => return Ok(Err(Error::BadInput(problem))),
         };
-        if self.store.find_definition(&schedule.definition, None)?.is_none() {
+        let Some(definition) = self.store.find_definition(&schedule.definition, None)? else {
             let message = format!("there is no definition `{}`; define it first", schedule.definition);
             return Ok(Err(Error::NotFound(message)));
+        };
+        // Now, and not when nobody looks.
+        if let Err(problem) = self.plans.get(&mut *self.store, definition)?.check_inputs(&schedule.inputs) {
+            return Ok(Err(Error::BadInput(problem)));
         }
         let due = schedule.due.is_some().then_some(due);
         self.store.put_schedule(&Schedule { due, ..schedule.clone() })?;

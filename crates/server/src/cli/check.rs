@@ -14,7 +14,7 @@ use super::{exit, input, session};
 
 /// Check definitions and show every problem
 ///
-/// Exit code 0: no errors (warnings may be shown); 1: errors; 2: a file cannot be read.
+/// Exit code 0: no errors (warnings may be shown); 2: errors, or a file cannot be read.
 #[derive(Debug, Args)]
 pub(super) struct Check {
     /// The definitions, YAML or JSON; `-` for standard input
@@ -127,6 +127,9 @@ impl Tally {
             |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
         let checked = format!("{} checked", count(self.files, "file"));
         match (self.errors, self.warnings) {
+            (0, 0) if self.unreadable > 0 => {
+                format!("{checked}, {} not read", count(self.unreadable, "file"))
+            }
             (0, 0) => format!("{checked}: no problems"),
             (errors, warnings) => {
                 format!("{checked}: {}, {}", count(errors, "error"), count(warnings, "warning"))

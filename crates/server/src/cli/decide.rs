@@ -99,7 +99,7 @@ fn show(question: &Approval) -> Result<(), Stop> {
 }
 
 /// Shows what a yes lets happen.
-fn show_call(question: &Approval) -> Result<(), Stop> {
+pub(super) fn show_call(question: &Approval) -> Result<(), Stop> {
     let mut err = anstream::stderr();
     if let Some(tool) = &question.tool {
         writeln!(err, "tool {}", harmless(tool))?;
@@ -112,15 +112,35 @@ fn show_call(question: &Approval) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Puts a question to the user at the terminal, below the line that tells it.
-pub(super) fn ask(question: &Approval) -> Result<Verdict, Stop> {
-    show_call(question)?;
-    loop {
-        match &*prompted(&format!("  approve {}? [y]es, [n]o, [l]ater: ", question.step))? {
-            "y" | "yes" => return Ok(Verdict::Approve),
-            "n" | "no" => return Ok(Verdict::Deny),
-            "l" | "later" | "" => return Ok(Verdict::Later),
-            _ => {}
+/// Asks for a verdict, on the last line of the terminal.
+pub(super) fn prompt(question: &Approval) -> Result<(), Stop> {
+    let mut err = anstream::stderr();
+    write!(err, "\r\x1b[K  approve {}? [y]es, [n]o, [l]ater: ", question.step)?;
+    err.flush()?;
+    Ok(())
+}
+
+/// Takes the line of the prompt away, for something else to be told there.
+pub(super) fn unprompt() -> Result<(), Stop> {
+    write!(anstream::stderr(), "\r\x1b[K")?;
+    Ok(())
+}
+
+/// What was typed. The end of the input is an empty line.
+pub(super) fn typed() -> std::io::Result<String> {
+    let mut said = String::new();
+    std::io::stdin().lock().read_line(&mut said)?;
+    Ok(said)
+}
+
+impl Verdict {
+    /// What was typed, if it is one.
+    pub(super) fn read(typed: &str) -> Option<Self> {
+        match &*typed.trim().to_lowercase() {
+            "y" | "yes" => Some(Self::Approve),
+            "n" | "no" => Some(Self::Deny),
+            "l" | "later" | "" => Some(Self::Later),
+            _ => None,
         }
     }
 }
@@ -135,13 +155,4 @@ fn need_meant(approved: bool) -> Result<(), Stop> {
             Err(Stop::usage("nothing was decided: there is no terminal to ask at").hint("--yes means it"))
         }
     }
-}
-
-fn prompted(prompt: &str) -> Result<String, Stop> {
-    let mut err = anstream::stderr();
-    write!(err, "{prompt}")?;
-    err.flush()?;
-    let mut said = String::new();
-    std::io::stdin().lock().read_line(&mut said)?;
-    Ok(said.trim().to_lowercase())
 }

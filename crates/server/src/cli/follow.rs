@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::{RunId, StoredEvent};
 use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::decide::{self, Verdict};
@@ -33,6 +34,8 @@ pub(super) struct Follow {
     tree: Tree,
     screen: Screen,
     streams: SelectAll<Pin<Box<dyn Stream<Item = Heard> + Send>>>,
+    /// What the user types next.
+    typing: Option<JoinHandle<std::io::Result<String>>>,
 }
 
 /// What is heard of a run.
@@ -55,7 +58,15 @@ impl Follow {
     pub(super) fn new(client: Client, target: Target, run: RunId) -> Self {
         let mut tree = Tree::default();
         tree.add_root(run, String::new());
-        Self { client, target, root: run, tree, screen: Screen::stderr(), streams: SelectAll::new() }
+        Self {
+            client,
+            target,
+            root: run,
+            tree,
+            screen: Screen::stderr(),
+            streams: SelectAll::new(),
+            typing: None,
+        }
     }
 
     /// Follows it until it has ended or waits for somebody else, and tells how it stands.
@@ -166,6 +177,33 @@ impl Follow {
         Ok(())
     }
 
+    /// What the user says to a question; nothing if it was settled elsewhere meanwhile. What else happens is told above.
+    async fn verdict(&mut self, question: &Approval) -> Result<Option<Verdict>, Stop> {
+        decide::show_call(question)?;
+        loop {
+            decide::prompt(question)?;
+            // A line that is still to be typed is for the next question, if this one is settled before.
+            let typing = self.typing.get_or_insert_with(|| tokio::task::spawn_blocking(decide::typed));
+            let heard = tokio::select! {
+                typed = typing => {
+                    self.typing = None;
+                    let typed = typed.map_err(|_| Stop::usage("the question could not be put"))??;
+                    match Verdict::read(&typed) {
+                        Some(verdict) => return Ok(Some(verdict)),
+                        None => continue,
+                    }
+                }
+                heard = self.streams.next() => heard,
+            };
+            decide::unprompt()?;
+            self.hear(heard).await?;
+            let open = self.look().await?.approvals.unwrap_or_default();
+            if !open.iter().any(|open| open.digest == question.digest) {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Asks the user what the run wants to know. False if nobody here can say.
     async fn decide(&mut self) -> Result<bool, Stop> {
         let run = self.look().await?;
@@ -196,12 +234,10 @@ impl Follow {
     }
 
     async fn ask(&mut self, question: &Approval) -> Result<bool, Stop> {
-        let asked = question.clone();
         self.screen.hide(true);
-        // Apart from what else this command listens to.
-        let verdict = tokio::task::spawn_blocking(move || decide::ask(&asked)).await;
+        let verdict = self.verdict(question).await;
         self.screen.hide(false);
-        let verdict = verdict.map_err(|_| Stop::usage("the question could not be put"))??;
+        let Some(verdict) = verdict? else { return Ok(true) };
         let (action, word) = match verdict {
             Verdict::Approve => ("approve", "approved"),
             Verdict::Deny => ("deny", "denied"),

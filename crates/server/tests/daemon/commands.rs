@@ -135,8 +135,11 @@ fn what_is_there_to_be_looked_at_and_managed() {
                 "0 8 * * 1-5",
                 "--zone",
                 "Europe/Berlin",
-                "--paused"
+                "--paused",
+                "--inputs",
+                r#"{"service":"checkout","alert_id":"A1"}"#
             ],
+            &["schedule", "add", "nights", "incident_triage", "0 3 * * *"],
             &["schedule"],
             &["schedule", "remove", "mornings"],
             &["user", "add", "kim", "--role", "author", "--tool", "git__*", "--group", "ops"],
