@@ -13,14 +13,19 @@ use steprail_engine::Error;
 
 use crate::gateway::{Gateway, ToolInfo};
 
-/// Everything that is wrong with a definition, with the tools that are there now.
+/// Everything that is wrong with a definition, with the tools that are there now: the servers are asked.
 pub async fn examine(source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
-    let mut loaded = steprail_core::load(source);
-    if let (Some(plan), Some(gateway)) = (&loaded.plan, gateway) {
+    let mut found = steprail_core::load(source).diagnostics;
+    if let Some(gateway) = gateway {
         gateway.refresh().await;
-        loaded.diagnostics.extend(check(plan, source, gateway));
+        found.extend(fitting(source, gateway));
     }
-    loaded.diagnostics
+    found
+}
+
+/// What of a definition does not fit the tools, as far as they are known: nobody waits for a server.
+pub fn fitting(source: &Source, gateway: &Gateway) -> Vec<Diagnostic> {
+    steprail_core::load(source).plan.map(|plan| check(&plan, source, gateway)).unwrap_or_default()
 }
 
 /// Refuses a definition with errors.

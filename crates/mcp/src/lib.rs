@@ -9,6 +9,6 @@ pub mod limits;
 pub mod names;
 mod server;
 
-pub use check::{check, examine, need_sound};
+pub use check::{check, examine, fitting, need_sound};
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

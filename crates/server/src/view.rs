@@ -73,8 +73,10 @@ pub(crate) struct UnknownCall {
     /// The run.
     #[schemars(with = "String", extend("format" = "uuid"))]
     pub run_id: RunId,
-    /// The step, by its path.
+    /// The step, by its path in that run.
     pub step: String,
+    /// The same from the run that was asked for: below the steps that wait for it.
+    pub shown: String,
     /// The tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
@@ -85,7 +87,8 @@ pub(crate) struct UnknownCall {
 
 impl From<steprail_engine::UnknownCall> for UnknownCall {
     fn from(call: steprail_engine::UnknownCall) -> Self {
-        Self { run_id: call.run_id, step: call.path, tool: call.tool, error: call.error }
+        let (step, shown) = (call.path, call.shown);
+        Self { run_id: call.run_id, step, shown, tool: call.tool, error: call.error }
     }
 }
 

@@ -386,6 +386,8 @@ pub struct UnknownCall {
     pub run_id: RunId,
     /// The step's path.
     pub path: String,
+    /// The same from the run that was asked for: below the steps that wait for it.
+    pub shown: String,
     /// The tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,

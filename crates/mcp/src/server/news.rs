@@ -54,27 +54,29 @@ impl Watches {
         }
     }
 
-    /// What happened in the runs that are followed.
-    async fn happened(&self, user: &User) -> Vec<CustomNotification> {
+    /// What happened in the runs that are followed, and whether there is more to tell.
+    async fn happened(&self, user: &User) -> (Vec<CustomNotification>, bool) {
         let runs: Vec<(RunId, u64)> = {
             let runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             runs.iter().map(|(run, seen)| (*run, *seen)).collect()
         };
-        let mut told = Vec::new();
+        let (mut told, mut is_left) = (Vec::new(), false);
         for (run, seen) in runs {
             // Asked first: what has ended by now has its end among the events.
             let over = user.row(run).await.map_or(true, |row| row.status.is_terminal());
             let page = user.events(run, seen, RESOURCE_EVENTS).await.ok();
             let events = page.as_ref().map_or(&[][..], |page| &page.events);
             told.extend(events.iter().filter_map(in_old_words));
+            let has_more = page.as_ref().is_some_and(|page| page.has_more);
+            is_left |= has_more;
             let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
             match events.last() {
-                _ if over && page.as_ref().is_none_or(|page| !page.has_more) => drop(runs.remove(&run)),
+                _ if over && !has_more => drop(runs.remove(&run)),
                 Some(last) => drop(runs.insert(run, last.seq)),
                 None => {}
             }
         }
-        told
+        (told, is_left)
     }
 
     /// Listens from now on: what changes before the client knows that it is heard is not lost.
@@ -163,8 +165,11 @@ impl Newsroom {
                         self.events.borrow_and_update();
                         let changed = self.watches.changed(&self.user).await;
                         self.due.extend(changed.into_iter().map(News::Updated));
-                        let happened = self.watches.happened(&self.user).await;
+                        let (happened, has_more) = self.watches.happened(&self.user).await;
                         self.due.extend(happened.into_iter().map(News::Happened));
+                        if has_more {
+                            self.events.mark_changed();
+                        }
                     }
                     Err(_) => return News::Closed,
                 },

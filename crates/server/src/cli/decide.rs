@@ -123,7 +123,14 @@ pub(super) fn prompt(question: &Approval) -> Result<(), Stop> {
 /// Takes the line of the prompt away, for something else to be told there.
 pub(super) fn unprompt() -> Result<(), Stop> {
     write!(anstream::stderr(), "\r\x1b[K")?;
+    forget_typed();
     Ok(())
+}
+
+/// What was typed and is no longer seen does not count.
+pub(super) fn forget_typed() {
+    // What is no terminal has nothing to forget.
+    let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
 }
 
 /// What was typed. The end of the input is an empty line.

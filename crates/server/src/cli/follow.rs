@@ -1,6 +1,7 @@
 //! Following a run of a server to its end: a live view of its steps, questions at its gates, and across restarts of the
 //! server.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ pub(super) struct Follow {
     streams: SelectAll<Pin<Box<dyn Stream<Item = Heard> + Send>>>,
     /// What the user types next.
     typing: Option<JoinHandle<std::io::Result<String>>>,
+    /// Questions that the user leaves for later, by their digests.
+    put_off: HashSet<String>,
 }
 
 /// What is heard of a run.
@@ -43,6 +46,15 @@ enum Heard {
     Event(Box<Event>),
     /// The stream of a run has ended.
     End(RunId),
+}
+
+/// Whether the user was asked.
+enum Asked {
+    Somebody,
+    /// Nobody here can say.
+    Nobody,
+    /// Something has happened that is not known here yet.
+    TooEarly,
 }
 
 /// Why following ended.
@@ -66,6 +78,7 @@ impl Follow {
             screen: Screen::stderr(),
             streams: SelectAll::new(),
             typing: None,
+            put_off: HashSet::new(),
         }
     }
 
@@ -116,8 +129,12 @@ impl Follow {
 
     /// Asks, if the run waits for somebody, or hears what happens next. True if it waits for somebody who is not here.
     async fn go_on(&mut self) -> Result<bool, Stop> {
-        if self.tree.waits(self.root) && !self.decide().await? {
-            return Ok(true);
+        if self.tree.waits(self.root) {
+            match self.decide().await? {
+                Asked::Nobody => return Ok(true),
+                Asked::Somebody => return Ok(false),
+                Asked::TooEarly => {}
+            }
         }
         let heard = self.streams.next().await;
         self.hear(heard).await?;
@@ -180,9 +197,11 @@ impl Follow {
     /// What the user says to a question; nothing if it was settled elsewhere meanwhile. What else happens is told above.
     async fn verdict(&mut self, question: &Approval) -> Result<Option<Verdict>, Stop> {
         decide::show_call(question)?;
+        // What was typed before it was put is no answer to it; a line that is still to be typed is.
+        decide::forget_typed();
+        self.typing.take_if(|typing| typing.is_finished());
         loop {
             decide::prompt(question)?;
-            // A line that is still to be typed is for the next question, if this one is settled before.
             let typing = self.typing.get_or_insert_with(|| tokio::task::spawn_blocking(decide::typed));
             let heard = tokio::select! {
                 typed = typing => {
@@ -204,8 +223,8 @@ impl Follow {
         }
     }
 
-    /// Asks the user what the run wants to know. False if nobody here can say.
-    async fn decide(&mut self) -> Result<bool, Stop> {
+    /// Puts the next question of the run to the user.
+    async fn decide(&mut self) -> Result<Asked, Stop> {
         let run = self.look().await?;
         // Something is still on its way here, of this run or of one that it waits for.
         let unfinished: Vec<(RunId, u64)> = self.tree.unfinished().collect();
@@ -216,32 +235,35 @@ impl Follow {
                 self.client.get::<Run>(&format!("/runs/{id}")).await?.seq
             };
             if seq != seen {
-                return Ok(true);
+                return Ok(Asked::TooEarly);
             }
         }
-        let open: Vec<Approval> = run.approvals.unwrap_or_default();
         let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-        let mut decided = false;
-        for question in
-            open.iter().filter(|question| question.form.is_none() && question.may_decide != Some(false))
-        {
-            if !can_ask {
-                return Ok(false);
-            }
-            decided |= self.ask(question).await?;
+        let is_for_us = |open: &Approval| {
+            can_ask
+                && open.form.is_none()
+                && open.may_decide != Some(false)
+                && !self.put_off.contains(&open.digest)
+        };
+        match run.approvals.unwrap_or_default().into_iter().find(is_for_us) {
+            Some(question) => self.ask(&question).await.map(|()| Asked::Somebody),
+            None => Ok(Asked::Nobody),
         }
-        Ok(decided)
     }
 
-    async fn ask(&mut self, question: &Approval) -> Result<bool, Stop> {
+    /// Puts a question, and brings the answer. What is not decided now is not asked again.
+    async fn ask(&mut self, question: &Approval) -> Result<(), Stop> {
         self.screen.hide(true);
         let verdict = self.verdict(question).await;
         self.screen.hide(false);
-        let Some(verdict) = verdict? else { return Ok(true) };
+        let Some(verdict) = verdict? else { return Ok(()) };
         let (action, word) = match verdict {
             Verdict::Approve => ("approve", "approved"),
             Verdict::Deny => ("deny", "denied"),
-            Verdict::Later => return Ok(false),
+            Verdict::Later => {
+                self.put_off.insert(question.digest.clone());
+                return Ok(());
+            }
         };
         let body = json!({ "step": question.step, "digest": question.digest });
         let path = format!("/runs/{}/{action}", question.run_id);
@@ -252,11 +274,12 @@ impl Follow {
             said = self.client.post(&path, &body).await;
         }
         match said {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(()),
             // Somebody else was faster, or may do what this user may not.
             Err(Refused::Problem(problem)) => {
                 self.screen.say(&format!("not {word}: {}", problem.detail));
-                Ok(&*problem.code == "conflict")
+                self.put_off.insert(question.digest.clone());
+                Ok(())
             }
             Err(unreachable) => Err(unreachable.into()),
         }

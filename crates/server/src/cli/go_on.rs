@@ -11,7 +11,7 @@ use crate::view::{Approval, Run, UnknownCall};
 pub(super) fn hints(run: &Run, target: &Target) -> Vec<String> {
     let (id, at) = (run.run_id, target.arguments());
     let mut hints: Vec<String> = run.approvals.iter().flatten().map(|open| gate(open, &at)).collect();
-    for UnknownCall { step, .. } in run.unknown_calls.iter().flatten() {
+    for UnknownCall { shown: step, .. } in run.unknown_calls.iter().flatten() {
         let path = quoted(step);
         hints.push(format!(
             "nobody knows whether the call of `{step}` took place\n  steprail resume {id}{at} --retry {path}\n  \

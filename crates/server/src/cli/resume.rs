@@ -239,20 +239,20 @@ fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<()
     Ok(())
 }
 
-/// The call that a path means: of the run itself, or of one that it waits for, whose steps are shown below its own.
+/// The call that a path means, as it is shown from the run or as its own run has it.
 fn holder<'a>(run: &'a view::Run, path: &'a str) -> Result<(RunId, &'a str), Stop> {
-    let is_below = |step: &str| path.strip_suffix(step).is_some_and(|above| above.ends_with('/'));
-    let calls = run.unknown_calls.iter().flatten();
-    let calls: Vec<_> = calls.filter(|call| call.step == path || is_below(&call.step)).collect();
-    match &calls[..] {
+    let calls = || run.unknown_calls.iter().flatten();
+    let shown: Vec<_> = calls().filter(|call| call.shown == path).collect();
+    let meant = if shown.is_empty() { calls().filter(|call| call.step == path).collect() } else { shown };
+    match &meant[..] {
         [call] => Ok((call.run_id, &call.step)),
-        [_, _, ..] if !calls.iter().any(|call| call.run_id == run.run_id) => {
-            let runs: Vec<String> = calls.iter().map(|call| call.run_id.to_string()).collect();
-            let message = format!("several runs that it waits for have a call `{path}`");
-            Err(Stop::usage(message).hint(format!("name one of them: {}", runs.join(", "))))
-        }
         // The server says what became of it.
-        _ => Ok((run.run_id, path)),
+        [] => Ok((run.run_id, path)),
+        several => {
+            let paths: Vec<&str> = several.iter().map(|call| &*call.shown).collect();
+            let message = format!("several runs that it waits for have a call `{path}`");
+            Err(Stop::usage(message).hint(format!("these are meant, perhaps: {}", paths.join(", "))))
+        }
     }
 }
 

@@ -187,11 +187,10 @@ impl Run {
     }
 
     async fn begin(&self, session: &mut Session, source: &Source, start: Start) -> Result<(), Stop> {
-        if let Some(gateway) = session.tools.gateway() {
-            let known = load(source).plan.map(|plan| steprail_mcp::check(&plan, source, &gateway));
-            if show_problems(&known.unwrap_or_default(), source)? {
-                return Err(Stop::Silent(exit::CANNOT_READ));
-            }
+        if let Some(gateway) = session.tools.gateway()
+            && show_problems(&steprail_mcp::fitting(source, &gateway), source)?
+        {
+            return Err(Stop::Silent(exit::CANNOT_READ));
         }
         let run = session.engine.start(start).await?.id();
         session.tree.add_root(run, String::new());

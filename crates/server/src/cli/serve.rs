@@ -232,7 +232,7 @@ impl Serve {
         let ended = tokio::select! {
             ended = end(daemon, &stop) => ended,
             // Whoever says it twice does not want to wait.
-            again = wait_for_end() => again.map(|()| ExitCode::from(exit::INTERRUPTED)),
+            again = wait_for_another() => again.map(|()| ExitCode::from(exit::INTERRUPTED)),
         };
         let _ = std::fs::remove_file(home.process());
         // What happened until now is still sent.
@@ -303,6 +303,12 @@ async fn end(daemon: Daemon, stop: &CancellationToken) -> Result<ExitCode, Stop>
         writeln!(anstream::stderr(), "{left} {calls} still in flight; the next start deals with them")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until somebody wants it once more, after they were told what it waits for: some terminals say everything twice.
+async fn wait_for_another() -> Result<(), Stop> {
+    tokio::time::sleep(SOON).await;
+    wait_for_end().await
 }
 
 /// Waits until somebody wants the process to end.

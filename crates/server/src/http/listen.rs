@@ -85,7 +85,7 @@ async fn connection(
         request.extensions_mut().insert(ConnectInfo(place.clone()));
         request
     });
-    let stream = Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false };
+    let stream = Stream { stream, until: Box::pin(sleep(PATIENCE)), waits: false, _room: room };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER_BYTES);
     let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -94,7 +94,6 @@ async fn connection(
         serving.as_mut().graceful_shutdown();
         let _ = serving.await;
     }
-    drop(room);
 }
 
 /// A connection that fails when nothing of what is written is taken for [`PATIENCE`].
@@ -103,6 +102,8 @@ pub(super) struct Stream {
     until: Pin<Box<Sleep>>,
     /// Whether something waits to be taken.
     waits: bool,
+    /// Its place among the connections, also when it has become a WebSocket.
+    _room: OwnedSemaphorePermit,
 }
 
 impl Stream {

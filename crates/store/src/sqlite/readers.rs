@@ -13,10 +13,12 @@ use crate::{
     StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
 };
 
-/// A run, and those that it waits for.
-const BELOW: &str = "WITH RECURSIVE below (id) AS (
-    SELECT id FROM workflow_runs WHERE run_id = ?1
-    UNION SELECT c.id FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
+/// A run, and those that it waits for, with the path of the steps that wait.
+const BELOW: &str = "WITH RECURSIVE below (id, above) AS (
+    SELECT id, '' FROM workflow_runs WHERE run_id = ?1
+    UNION SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM workflow_step_runs s
+                                            WHERE s.run_id = b.id AND s.n = c.parent_n LIMIT 1), '')
+    FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 4;
@@ -158,13 +160,14 @@ impl Reads for Readers {
 
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
-            "{BELOW} SELECT r.run_id, s.path, s.tool, s.error_json FROM below b
+            "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json FROM below b
              JOIN workflow_step_runs s ON s.run_id = b.id JOIN workflow_runs r ON r.id = b.id
              WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
         );
         self.all(&sql, [run.to_string()], |row| {
             let run_id = rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
-            Ok(UnknownCall { run_id, path: row.get(1)?, tool: row.get(2)?, error: rows::failure(row, 3)? })
+            let (path, shown, tool) = (row.get(1)?, row.get(2)?, row.get(3)?);
+            Ok(UnknownCall { run_id, path, shown, tool, error: rows::failure(row, 4)? })
         })
     }
 

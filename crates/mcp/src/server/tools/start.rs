@@ -11,7 +11,7 @@ use super::super::Shared;
 use super::super::answer::{Answer, Asked, Refusal};
 use super::super::tasks::{self, AS_TOOL, Given, Waiting};
 use super::{Entry, Hints, define, schema};
-use crate::check::{examine, need_sound};
+use crate::check::{fitting, need_sound};
 use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, PASSED_ON_SECS, WAIT_SECS};
 
 pub(super) const TOOL: Entry = Entry {
@@ -63,10 +63,9 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
             return Err(Refusal::new("bad_input", "give the name of a workflow, or a definition").hint(hint));
         }
     };
-    if let Some(source) = &source {
+    if let (Some(source), Some(gateway)) = (&source, &shared.gateway) {
         // Before the first call, and not when a later one fails.
-        let found = examine(source, shared.gateway.as_ref()).await;
-        need_sound(&found).map_err(|error| define::invalid(error, source))?;
+        need_sound(&fitting(source, gateway)).map_err(|error| define::invalid(error, source))?;
     }
     let inputs = Value::Object(args.input.unwrap_or_default());
     let keyed = args.idempotency_key.is_some();

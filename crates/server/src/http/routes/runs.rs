@@ -10,7 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use steprail_core::source::Source;
-use steprail_engine::{ListRuns, RunId, RunStatus, User, Workflow};
+use steprail_engine::{ListRuns, Right, RunId, RunStatus, User, Workflow};
+use steprail_mcp::{fitting, need_sound};
 
 use super::definitions::limit;
 use crate::http::App;
@@ -186,8 +187,12 @@ pub(super) async fn start(
         (Some(name), None) => (Workflow::Named(name, start.version), None),
         (None, Some(text)) => {
             let shown = Source::new(&*source, &*text);
+            user.need(Right::Workflow)?;
             // Before the first call, and not when a later one fails.
-            super::definitions::examined(app, &shown).await?;
+            if let Some(gateway) = &app.gateway {
+                need_sound(&fitting(&shown, gateway))
+                    .map_err(|error| Problem::of_definition(error, &shown))?;
+            }
             (Workflow::Inline { text, source }, Some(shown))
         }
         _ => {

@@ -27,9 +27,9 @@ impl Follower {
     /// Follows one run after the event with a number.
     pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, after: u64) -> Result<Self, Error> {
         let row = user.row(run).await?;
-        let live = Some(hub.follow_run(run));
         let cursor = i64::try_from(after).unwrap_or(i64::MAX);
         need_past(cursor, i64::try_from(row.seq).unwrap_or(i64::MAX))?;
+        let live = Some(hub.follow_run(run));
         Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, rests_until: None })
     }
 
