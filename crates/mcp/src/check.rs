@@ -15,12 +15,12 @@ use crate::gateway::{Gateway, ToolInfo};
 
 /// Everything that is wrong with a definition, with the tools that are there now: the servers are asked.
 pub async fn examine(source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
-    let mut found = steprail_core::load(source).diagnostics;
-    if let Some(gateway) = gateway {
+    let mut loaded = steprail_core::load(source);
+    if let (Some(plan), Some(gateway)) = (&loaded.plan, gateway) {
         gateway.refresh().await;
-        found.extend(fitting(source, gateway));
+        loaded.diagnostics.extend(check(plan, source, gateway));
     }
-    found
+    loaded.diagnostics
 }
 
 /// What of a definition does not fit the tools, as far as they are known: nobody waits for a server.

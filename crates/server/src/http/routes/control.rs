@@ -144,7 +144,7 @@ async fn broadcast(Asker(user): Asker, Body(signal): Body<Signal>) -> Result<Jso
     Ok(Json(Reached { runs }))
 }
 
-/// The run, or just its id for whoever may change it but not see it.
+/// The run as it stands then: whoever may change it may see it.
 async fn shown(user: &User, run: RunId) -> Result<Json<Run>, Problem> {
     Ok(Json(Run::full(user.status(run).await?)))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_engine::{Error, Right, RunId, User};
+use steprail_engine::{Error, Right, RunId, RunRow, User};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -24,11 +24,11 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Follows one run after the event with a number.
-    pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, after: u64) -> Result<Self, Error> {
-        let row = user.row(run).await?;
+    /// Follows one run, which its user may see, after the event with a number.
+    pub(crate) fn of_run(hub: Arc<Hub>, user: User, row: &RunRow, after: u64) -> Result<Self, Error> {
         let cursor = i64::try_from(after).unwrap_or(i64::MAX);
         need_past(cursor, i64::try_from(row.seq).unwrap_or(i64::MAX))?;
+        let run = row.run_id;
         let live = Some(hub.follow_run(run));
         Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, rests_until: None })
     }

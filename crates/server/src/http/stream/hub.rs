@@ -82,6 +82,10 @@ impl Hub {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned()
     }
 
+    fn has_followers(&self, run: RunId) -> bool {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&run)
+    }
+
     fn is_followed(&self) -> bool {
         self.all.receiver_count() > 0 || !self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -117,10 +121,10 @@ impl Hub {
             cursor = events.last().map_or(last, |(stored, _)| stored.id);
             // Asked after reading: whoever comes later finds these in the log.
             let is_for_all = self.all.receiver_count() > 0;
-            let is_wanted = |run: RunId| is_for_all || self.followers(run).is_some();
+            let is_wanted = |run: RunId| is_for_all || self.has_followers(run);
             let page = Page::of_all(events.into_iter().filter(|(stored, _)| is_wanted(stored.run)));
             bytes += page.bytes();
-            for frame in page.frames().iter().filter(|frame| self.followers(frame.run).is_some()) {
+            for frame in page.frames().iter().filter(|frame| self.has_followers(frame.run)) {
                 of_runs.entry(frame.run).or_default().push(frame.clone());
             }
             if is_for_all {

@@ -179,7 +179,7 @@ async fn subscribe(
     let follower = match run_id {
         Some(run) => {
             let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
-            Follower::of_run(hub, user.clone(), run, after).await?
+            Follower::of_run(hub, user.clone(), &user.row(run).await?, after)?
         }
         None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor()))?,
     };

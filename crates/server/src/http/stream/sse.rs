@@ -44,7 +44,7 @@ pub(crate) async fn run(
         // A browser that is told this does not come back.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let follower = Follower::of_run(app.hub.clone(), user, run, after).await?;
+    let follower = Follower::of_run(app.hub.clone(), user, &row, after)?;
     let end = if row.status.is_terminal() { End::At(row.seq) } else { End::OfRun };
     Ok(respond(events(app, follower, credential, end)))
 }
