@@ -63,6 +63,12 @@ pub const SIGNALS: usize = 1_000;
 pub const RUN_DEPTH: u32 = 16;
 /// Attempts after an unknown outcome, where no retry policy sets a number.
 pub const LOST_ATTEMPTS: u32 = 5;
+/// Restarts of the engine that may cut off one step before a human is asked: its call may be what ends the engine.
+pub const RESTARTS: u32 = 20;
+/// Milliseconds until a call that its server refused is tried again: the first delays; the last one repeats.
+pub const REFUSED_DELAYS_MS: [u64; 6] = [1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
+/// Milliseconds that a server may ask to be left alone (`Retry-After`).
+pub const RETRY_AFTER_MS: u64 = 24 * 3_600_000;
 /// Milliseconds that a call is given to stop after it was told to.
 pub const CANCEL_GRACE_MS: i64 = 5_000;
 

@@ -15,7 +15,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Answer, Interrupt, Kernel, Setup};
+use crate::kernel::{Action, Answer, Interrupt, Kernel, Request, Setup};
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
@@ -122,6 +122,12 @@ impl Builder {
         let (messages, inbox) = mpsc::channel();
         let wake = messages.clone();
         clock.on_change(Box::new(move || drop(wake.send(Message::Wake))));
+        let available = messages.clone();
+        tools.on_available(Box::new(move |server| {
+            let action = Action::ServerAvailable { server: server.into() };
+            // The engine may be gone.
+            let _ = available.send(Message::Request(Request { action, reply: None }));
+        }));
         let (last_event, watched) = watch::channel(storage.readers.last_event()?);
         let (fault, faults) = watch::channel(None);
         let meters = Arc::new(Meters::new());

@@ -40,8 +40,8 @@ pub use error::Error;
 pub use feed::Subscription;
 pub use limits::Limits;
 pub use ports::{
-    ArtefactStore, Authorizer, BoxFuture, Notice, Notifier, OnToolChange, Outcome, Reports, Resumes,
-    ToolCall, ToolCaller, Tools, Traits,
+    ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Notice, Notifier, OnToolChange, Outcome,
+    Reports, Resumes, ToolCall, ToolCaller, Tools, Traits,
 };
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};

@@ -56,6 +56,44 @@ pub struct ToolCall {
     pub pinned: Option<(Hash, OnToolChange)>,
 }
 
+/// The call that a step is about to make.
+#[derive(Debug, Clone, Copy)]
+pub struct CallSite<'c> {
+    /// The tool's name, `server__tool`.
+    pub tool: &'c str,
+    /// Whom the call is made for.
+    pub principal: &'c Principal,
+    /// The run.
+    pub run: RunId,
+    /// The step's path in its run.
+    pub path: &'c str,
+}
+
+/// How many calls a server takes at the same time, and whether it takes any now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    /// What the slots belong to: a server, or one user's connection to it.
+    pub server: Box<str>,
+    /// Calls at the same time; without a number, [`crate::Limits::calls_per_server`] counts.
+    pub slots: Option<u32>,
+    /// Why it cannot take calls now. Nothing is committed or sent until [`ToolCaller::on_available`] reports the server.
+    pub unavailable: Option<Box<str>>,
+    /// Whether this call must be the only one in flight, because its server crashed when it was last made.
+    pub exclusive: bool,
+}
+
+impl Capacity {
+    /// A server that takes calls, with no limit of its own.
+    pub fn unlimited(server: &str) -> Self {
+        Self { server: server.into(), slots: None, unavailable: None, exclusive: false }
+    }
+}
+
+/// The server that a tool belongs to.
+pub(crate) fn server_of(tool: &str) -> &str {
+    tool.split_once("__").map_or(tool, |(server, _)| server)
+}
+
 /// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
 /// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
 /// answered with an error. A tool that asks a human something ends its call with [`Failure::asks`]; the call is made
@@ -68,6 +106,17 @@ pub trait ToolCaller: Send + Sync {
     fn traits(&self, tool: &str) -> Traits {
         let _ = tool;
         Traits::default()
+    }
+
+    /// Whether the tool's server can take a call of a step now. Asked on the thread that decides for all runs, so it must
+    /// answer at once.
+    fn capacity(&self, call: &CallSite<'_>) -> Capacity {
+        Capacity::unlimited(server_of(call.tool))
+    }
+
+    /// Registers what to call with a server's name ([`Capacity::server`]) when it may be able to take calls again.
+    fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
+        drop(available);
     }
 
     /// Nobody will answer what a tool asked: the state of the question that a call ended with.
@@ -135,6 +184,17 @@ pub enum Notice {
         run: RunId,
         /// The step's path.
         path: Arc<str>,
+    },
+    /// A step waits for a server that cannot take its call.
+    ServerAwaited {
+        /// The run.
+        run: RunId,
+        /// The step's path.
+        path: Arc<str>,
+        /// Why the call was not sent.
+        reason: Box<str>,
+        /// When the step fails.
+        until: Option<Millis>,
     },
     /// A run ended.
     RunEnded {

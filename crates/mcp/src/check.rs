@@ -8,8 +8,8 @@ use steprail_core::document::{Data, Node};
 use steprail_core::expr::{Expr, Root, Segment, Template, ValueTemplate};
 use steprail_core::plan::{BlockIx, Call, Kind, Next, Plan, Step, StepIx, Target};
 use steprail_core::source::{Source, Span};
-use steprail_core::spec::policy::{Effects, MissingTool};
-use steprail_engine::Error;
+use steprail_core::spec::policy::MissingTool;
+use steprail_engine::{Error, FailureKind};
 
 use crate::gateway::{Gateway, ToolInfo};
 
@@ -323,26 +323,38 @@ impl Check<'_> {
 
     fn policies(&mut self, at: StepIx, step: &Step, call: &Call, tool: &ToolInfo) {
         let place = self.field(step, &["tool", "action"]);
-        let says = |effects| call.effects == Some(effects);
-        let harmless = says(Effects::Read) || tool.traits.read_only;
-        if tool.traits.destructive && !harmless && !step.needs_human && !self.is_gated(at, step.block) {
+        if tool.traits.is_destructive() && !step.needs_human && !self.is_gated(at, step.block) {
             let message = format!("`{}` may destroy something, and nobody is asked before it", tool.name);
             let hint = "put an `approve` step before it, or `needs_human: true` on it";
             self.tell(Code::UngatedDestruction, step, place, message, Some(hint.to_owned()));
         }
-        let repeatable = harmless || says(Effects::Idempotent) || tool.traits.idempotent;
-        let keyed = call.idempotency.is_some() || call.idempotency_arg.is_some();
-        if step.retry.as_ref().is_some_and(|retry| retry.max_attempts > 1) && !repeatable && !keyed {
-            let message = format!("`{}` is retried, and does not say that it can be repeated", tool.name);
-            let hint = "give it an `idempotency_key`, or say `effects: idempotent` if it is";
-            self.tell(
-                Code::RetriedEffect,
-                step,
-                self.field(step, &["retry", "tool", "action"]),
-                message,
-                Some(hint.to_owned()),
-            );
+        if let Some(effects) = call.effects.filter(|effects| tool.traits.contradicts(*effects)) {
+            let place = self.field(step, &["effects"]);
+            let message =
+                format!("`{}` is annotated otherwise than `effects: {}`", tool.name, effects.word());
+            let hint = "remove `effects`: the annotations of the tool count";
+            self.tell(Code::ContradictedEffects, step, place, message, Some(hint.to_owned()));
         }
+        self.retried(step, call, tool);
+    }
+
+    /// A retry policy that does not cover lost connections, although its author may think so.
+    fn retried(&mut self, step: &Step, call: &Call, tool: &ToolInfo) {
+        let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) else { return };
+        let named = retry.retry_on.as_deref().unwrap_or_default().contains(&FailureKind::Lost);
+        let keyed = call.idempotency_arg.is_some() || tool.traits.honours_key;
+        let told = call.on_uncertain.is_some() || call.verify.is_some();
+        if named || keyed || told || tool.traits.is_repeatable(call.effects) {
+            return;
+        }
+        let place = self.field(step, &["retry", "tool", "action"]);
+        let message = format!(
+            "`{}` is not annotated as repeatable: `retry` does not cover a lost connection or a timeout",
+            tool.name
+        );
+        let hint = "without more, a human is asked then; to repeat it, pass the key with `idempotency_arg` or name `lost` \
+                    in `retry_on`";
+        self.tell(Code::RetriedEffect, step, place, message, Some(hint.to_owned()));
     }
 
     /// Whether a gate stands before a step: in its block, or in one around it.

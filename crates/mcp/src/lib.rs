@@ -10,5 +10,5 @@ pub mod names;
 mod server;
 
 pub use check::{check, examine, fitting, need_sound};
-pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
+pub use gateway::{Era, Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables, supervise};
 pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

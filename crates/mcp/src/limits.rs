@@ -16,10 +16,29 @@ pub const HELD_CALLS: usize = 1_000;
 pub const HEARD: usize = 64;
 /// Seconds that a server has to answer what is no call of a tool.
 pub const REQUEST_SECS: u64 = 30;
+/// Seconds that a server has to start and to answer for the first time, where its entry does not say: enough for a cold
+/// `npx -y`, `uvx` or container.
+pub const START_SECS: u64 = 60;
+/// Servers that start at the same time.
+pub const STARTS: usize = 8;
+/// Seconds after which a server that is still starting makes room for the next.
+pub const START_TURN_SECS: u64 = 3;
+/// Seconds until a server that does not answer the probe is taken for a legacy one.
+pub const PROBE_SECS: u64 = 10;
+/// Messages of a server that are kept while the probe is waited for.
+pub const EARLY_MESSAGES: usize = 64;
+/// Calls to one server at the same time, where its entry does not say.
+pub const SERVER_CALLS: u32 = 256;
+/// Bytes of the body of an HTTP error that are read.
+pub const ERROR_BODY_BYTES: usize = 64 * 1024;
+/// Calls that were in flight when their server crashed, and are repeated one by one.
+pub const SUSPECTS: usize = 1_000;
+/// Milliseconds that a server has to end when its input is closed, and again after SIGTERM.
+pub const SUPERVISOR_GRACE_MS: u64 = 1_000;
+/// Times that the descendants of a server are killed: some may fork meanwhile.
+pub const KILL_ROUNDS: u32 = 500;
 /// Milliseconds that an answer may still be on its way when a process has ended.
 pub const LAST_WORDS_MS: u64 = 200;
-/// Seconds that a server has to answer the first time.
-pub const CONNECT_SECS: u64 = 30;
 /// Attempts to reach a server before it is parked.
 pub const ATTEMPTS: u32 = 5;
 /// Milliseconds until the next attempt: at first, and at most.
@@ -28,8 +47,14 @@ pub const BACKOFF_MS: (u64, u64) = (200, 30_000);
 pub const STEADY_SECS: u64 = 60;
 /// Seconds after which a parked server is tried again.
 pub const PARKED_SECS: u64 = 300;
-/// Milliseconds that a process has to end politely.
-pub const STOP_MS: u64 = 2_000;
+/// Milliseconds that a process has to end after its input was closed; longer than its supervisor needs.
+pub const STOP_MS: u64 = 4_000;
+/// Milliseconds that an answer may still be on its way when a call is stopped.
+pub const STOP_ANSWER_MS: u64 = 500;
+/// Seconds by which a timer may be late before the process counts as having been stopped meanwhile.
+pub const STALL_SECS: u64 = 2;
+/// Seconds that answers have to be read after such a stop.
+pub const STALL_GRACE_SECS: u64 = 10;
 /// Lines of a process's standard error that are kept.
 pub const STDERR_LINES: usize = 20;
 /// Characters of such a line.

@@ -24,5 +24,11 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|verb| verb == tools::SUPERVISE) {
+        // Before anything else is set up: one such process runs for each stdio server.
+        let command: Vec<_> = arguments.skip_while(|argument| argument != "--").skip(1).collect();
+        return ExitCode::from(u8::try_from(steprail_mcp::supervise(&command)).unwrap_or(1));
+    }
     cli::Cli::parse().run()
 }

@@ -6,7 +6,8 @@
 //! "*": { echo: true } # every other tool
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
 use steprail_core::document::{self, Data, Entry, Node};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::value::{Period, ToolName};
-use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, ToolCall, ToolCaller, Traits};
+use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller, Traits};
 
 /// The name that stands for every tool that is not listed.
 const OTHERS: &str = "*";
@@ -26,6 +27,8 @@ const FAIL_KEYS: &[&str] = &["times", "kind", "message", "transient"];
 pub(crate) struct Script {
     file: String,
     tools: BTreeMap<Box<str>, Behaviour>,
+    /// How often calls were refused that are not sent (`kind: transport`): the same attempt is made again.
+    refusals: Mutex<HashMap<(RunId, Arc<str>, u32), u32>>,
 }
 
 /// What one tool does.
@@ -53,8 +56,7 @@ impl Default for Answer {
 /// How a tool fails before it answers.
 #[derive(Debug, Clone)]
 struct Fail {
-    /// The attempts of a step that fail; all without a number. An attempt knows its number, so nothing has
-    /// to be counted, and a restart changes nothing.
+    /// The calls of a step that fail; all without a number.
     times: Option<u32>,
     kind: FailureKind,
     message: Option<String>,
@@ -74,7 +76,10 @@ impl Script {
         let root = document::read(source, &mut reader.0);
         let tools = root.map(|root| reader.tools(&root)).unwrap_or_default();
         let failed = reader.0.has_errors();
-        if failed { Err(reader.0.finish()) } else { Ok(Self { file: source.name().to_owned(), tools }) }
+        if failed {
+            return Err(reader.0.finish());
+        }
+        Ok(Self { file: source.name().to_owned(), tools, refusals: Mutex::default() })
     }
 
     /// The tools that it names.
@@ -84,6 +89,17 @@ impl Script {
 
     fn behaviour(&self, tool: &str) -> Option<&Behaviour> {
         self.tools.get(tool).or_else(|| self.tools.get(OTHERS))
+    }
+
+    /// Which call of the step it is, from 1.
+    fn nth(&self, fail: &Fail, call: &ToolCall) -> u32 {
+        if fail.kind != FailureKind::Transport {
+            return call.attempt;
+        }
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = refusals.entry((call.run, call.path.clone(), call.attempt)).or_default();
+        *before += 1;
+        call.attempt - 1 + *before
     }
 
     fn no_tool(&self, tool: &str) -> Failure {
@@ -104,8 +120,11 @@ impl ToolCaller for Script {
                 () = tokio::time::sleep(behaviour.sleep) => {}
             }
             match &behaviour.fail {
-                Some(fail) if fail.covers(call.attempt) => Err(fail.failure(call.attempt)),
-                _ => Ok(behaviour.answer.to(&call)),
+                Some(fail) => match self.nth(fail, &call) {
+                    nth if fail.covers(nth) => Err(fail.failure(nth)),
+                    _ => Ok(behaviour.answer.to(&call)),
+                },
+                None => Ok(behaviour.answer.to(&call)),
             }
         })
     }
@@ -188,9 +207,9 @@ impl Reader {
                 "echo" => behaviour.answer = if self.flag(value) { Answer::Echo } else { Answer::default() },
                 "sleep" => behaviour.sleep = self.period(value),
                 "fail" => behaviour.fail = Some(self.fail(value)),
-                "read_only" => behaviour.traits.read_only = self.flag(value),
-                "idempotent" => behaviour.traits.idempotent = self.flag(value),
-                "destructive" => behaviour.traits.destructive = self.flag(value),
+                "read_only" => behaviour.traits.read_only = Some(self.flag(value)),
+                "idempotent" => behaviour.traits.idempotent = Some(self.flag(value)),
+                "destructive" => behaviour.traits.destructive = Some(self.flag(value)),
                 _ => self.unknown(entry, "what a tool does", KEYS),
             }
         }
@@ -327,7 +346,7 @@ mod tests {
     fn tools_that_are_not_listed_do_what_the_star_says() {
         let source = Source::new("tools.yaml", "a: { read_only: true }\n'*': { destructive: true }\n");
         let script = Script::read(&source).unwrap();
-        assert!(script.traits("a").read_only && !script.traits("a").destructive);
-        assert!(script.traits("b").destructive);
+        assert!(script.traits("a").is_read_only() && !script.traits("a").is_destructive());
+        assert!(script.traits("b").is_destructive());
     }
 }

@@ -1,16 +1,25 @@
 //! The tools of an engine: scripted ones, or those of MCP servers.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
-use steprail_engine::{BoxFuture, Outcome, ToolCall, ToolCaller, Traits};
+use steprail_engine::{BoxFuture, CallSite, Capacity, Outcome, ToolCall, ToolCaller, Traits};
 use steprail_mcp::config::Servers;
-use steprail_mcp::{Gateway, Health, Options, ToolInfo};
+use steprail_mcp::{Gateway, Options, ToolInfo};
 
 use crate::scripted::Script;
 use crate::view;
+
+/// The hidden command that supervises a stdio server.
+pub(crate) const SUPERVISE: &str = "supervise-server";
+
+/// How this program supervises stdio servers, also after its file was replaced.
+pub(crate) fn supervisor() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), SUPERVISE.into()]
+}
 
 /// Tools that a file names.
 pub(crate) enum Named {
@@ -23,7 +32,7 @@ pub(crate) enum Named {
 }
 
 impl Named {
-    /// Makes them callable. Processes that an earlier command left behind are ended, so the database must be ours.
+    /// Makes them callable. What is learnt about servers is kept beside the database.
     /// `provider` is the tool that creates missing ones.
     pub(crate) fn open(self, database: &Path, provider: Option<&str>) -> Result<Tools, String> {
         let servers = match self {
@@ -32,9 +41,9 @@ impl Named {
             Self::None => return Ok(Tools::None),
         };
         let warnings = servers.warnings.clone();
-        let mut records = database.as_os_str().to_owned();
-        records.push("-servers");
-        let options = Options { records: Some(records.into()), users: None };
+        let mut cache = database.as_os_str().to_owned();
+        cache.push("-servers");
+        let options = Options { cache: Some(cache.into()), supervisor: supervisor(), users: None };
         let provider = provider.map(Into::into);
         Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider })
     }
@@ -59,17 +68,11 @@ pub(crate) enum Tools {
 }
 
 impl Tools {
-    /// Gets everything ready; gives what the user should know.
-    pub(crate) async fn connect(&self) -> Vec<String> {
+    /// Begins to connect in the background; gives the problems of the config file.
+    pub(crate) fn start(&self) -> Vec<String> {
         let Self::Servers { gateway, warnings, .. } = self else { return Vec::new() };
-        let mut told = warnings.clone();
-        for server in gateway.connect().await {
-            told.extend(server.warnings.iter().map(|warning| format!("{}: {warning}", server.name)));
-            if let Health::Down(reason) | Health::Parked(reason) = server.health {
-                told.push(format!("{} cannot be reached: {reason}", server.name));
-            }
-        }
-        told
+        gateway.start();
+        warnings.clone()
     }
 
     /// The way to MCP servers, if that is where they are.
@@ -81,13 +84,13 @@ impl Tools {
     }
 
     /// Tools that steps can call, as far as they are known.
-    pub(crate) async fn list(&self) -> Vec<view::Tool> {
+    pub(crate) fn list(&self) -> Vec<view::Tool> {
         match self {
             Self::Scripted(script) => {
                 script.names().map(|name| scripted(name, script.traits(name))).collect()
             }
             Self::Servers { gateway, .. } => {
-                let servers = gateway.status().await;
+                let servers = gateway.status();
                 servers.iter().flat_map(|server| &server.tools).map(|tool| described(tool)).collect()
             }
             Self::None => Vec::new(),
@@ -115,9 +118,9 @@ fn tool(name: &str, description: &str, input_schema: Value, traits: Traits) -> v
         name: name.to_owned(),
         description: description.to_owned(),
         input_schema,
-        read_only: traits.read_only,
-        destructive: traits.destructive,
-        idempotent: traits.idempotent,
+        read_only: traits.is_read_only(),
+        destructive: traits.is_destructive(),
+        idempotent: traits.is_idempotent(),
     }
 }
 
@@ -140,6 +143,26 @@ impl ToolCaller for Tools {
             Self::Scripted(script) => script.traits(tool),
             Self::Servers { gateway, .. } => gateway.traits(tool),
             Self::None => Traits::default(),
+        }
+    }
+
+    fn capacity(&self, call: &CallSite<'_>) -> Capacity {
+        match self {
+            Self::Scripted(script) => script.capacity(call),
+            Self::Servers { gateway, .. } => gateway.capacity(call),
+            Self::None => Capacity::unlimited(call.tool),
+        }
+    }
+
+    fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
+        if let Self::Servers { gateway, .. } = self {
+            gateway.on_available(available);
+        }
+    }
+
+    fn forget(&self, state: &Value) {
+        if let Self::Servers { gateway, .. } = self {
+            gateway.forget(state);
         }
     }
 

@@ -289,12 +289,29 @@ pub(crate) struct Tool {
 pub(crate) struct Server {
     /// Its name.
     pub name: String,
-    /// `idle`, `up`, `down` or `parked`.
+    /// The user whose connection it is, where each has their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// `idle`, `starting`, `up`, `busy` or `down`.
     pub health: String,
-    /// Why it cannot be reached.
+    /// Since when it is in that state.
+    pub since: String,
+    /// The era of the protocol that it speaks: `legacy` (`initialize`) or `modern` (`server/discover`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub era: Option<String>,
+    /// Why the last attempt to reach it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The names of its tools, as far as they are known.
+    /// Seconds until the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_in_secs: Option<u64>,
+    /// What an operator can do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The last lines of its standard error; for operators only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stderr: Vec<String>,
+    /// The names of its tools, as they were last listed.
     pub tools: Vec<String>,
     /// What is wrong with some of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

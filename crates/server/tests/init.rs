@@ -151,7 +151,7 @@ fn yes_writes_what_is_new_and_a_second_time_there_is_nothing_to_do() {
     insta::assert_snapshot!("servers", machine.text(&servers));
     assert_eq!(mode(&servers), 0o600);
     let read = Servers::read(&machine.text(&servers)).expect("servers");
-    assert_eq!(read.servers.keys().collect::<Vec<_>>(), ["crm", "git", "github", "local", "notes"]);
+    assert_eq!(read.servers.keys().collect::<Vec<_>>(), ["crm", "git", "github", "local", "notes", "old"]);
     assert_eq!(machine.text(&machine.path("home/.cursor/mcp.json")), CURSOR, "its comments are not lost");
 
     let after = machine.files();

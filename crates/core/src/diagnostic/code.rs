@@ -115,8 +115,11 @@ codes! {
     DoubtfulArgument = "SR503" Warning;
     /// A tool that may destroy something, and no gate before it; checked where servers are known.
     UngatedDestruction = "SR504" Warning;
-    /// A retry of a tool that does not say that it can be repeated; checked where servers are known.
+    /// A retried call that is not repeated after an unknown outcome, because its tool is not known to be repeatable;
+    /// checked where servers are known.
     RetriedEffect = "SR505" Warning;
+    /// `effects` says something else than the annotations of the tool; checked where servers are known.
+    ContradictedEffects = "SR506" Error;
 
     /// More errors than are shown.
     TooManyProblems = "SR901" Error;

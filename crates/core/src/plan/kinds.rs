@@ -47,6 +47,8 @@ impl Compiler<'_, '_> {
         self.check_allowed(&name, spec.place);
         let on_uncertain = self.around(at).find_map(|around| around.on_uncertain);
         let missing_tool = self.around(at).find_map(|around| around.missing_tool);
+        let server_wait = self.around(at).find_map(|around| around.server_wait.as_ref());
+        let server_wait = policy.server_wait.as_ref().or(server_wait).or(self.head.server_wait.as_ref());
         let call = Call {
             name: name.into(),
             server: tool.server().map(Into::into),
@@ -56,6 +58,7 @@ impl Compiler<'_, '_> {
             idempotency_arg: boxed(policy.idempotency_arg.as_ref()),
             effects: policy.effects,
             on_uncertain: policy.on_uncertain.or(on_uncertain).or(self.head.on_uncertain),
+            server_wait_ms: server_wait.map(|wait| wait.value.millis),
             verify: policy.verify.as_ref().and_then(|verify| self.verify(verify)),
             missing_tool: policy
                 .missing_tool

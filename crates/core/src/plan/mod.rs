@@ -335,6 +335,8 @@ pub struct Call {
     pub effects: Option<Effects>,
     /// What happens when the outcome is unknown, if the definition says so.
     pub on_uncertain: Option<OnUncertain>,
+    /// How long it may wait for its server before it is sent, in milliseconds; for ever without it.
+    pub server_wait_ms: Option<u64>,
     /// A call that tells whether this one took place.
     pub verify: Option<Verify>,
     /// What happens when the tool does not exist.

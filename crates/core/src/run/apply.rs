@@ -59,6 +59,13 @@ impl Run {
         match event {
             Event::StepReady { step, place } => self.enter(plan, step, place, Phase::Ready, None),
             Event::KeyAwaited { step, place, .. } => self.enter(plan, step, place, Phase::KeyWait, None),
+            Event::ServerAwaited { step, place, due, until, .. } => {
+                self.enter(plan, step, place, Phase::ServerWait { due: *due }, due.or(*until));
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.refusals += u32::from(due.is_some());
+                    live.wait_until = *until;
+                }
+            }
             Event::StepStarted { step, place, what, until } => {
                 self.edits.remove(&*step.path);
                 self.enter(plan, step, place, phase_of(what), *until);
@@ -93,12 +100,14 @@ impl Run {
                 }
                 self.leave(plan, step, StepStatus::Cancelled);
             }
-            Event::RetryScheduled { step, due, .. } => {
+            Event::RetryScheduled { step, due, error } => {
                 self.phase(step.n, Phase::Backoff { due: *due });
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.attempt = step.attempt + 1;
                     live.alarm = true;
                     (live.task, live.asked) = (None, None);
+                    (live.refusals, live.wait_until) = (0, None);
+                    live.restarts += u32::from(error.is_restart());
                 }
             }
             Event::StepUncertain { step, .. } => {
@@ -211,6 +220,9 @@ impl Run {
                 created: false,
                 task: None,
                 asked: None,
+                restarts: 0,
+                refusals: 0,
+                wait_until: None,
             };
             self.live.insert(step.n, live);
             self.moving += 1;
@@ -237,8 +249,7 @@ impl Run {
         let before = std::mem::replace(&mut live.phase, phase);
         let after = &self.live[&n].phase;
         let blocks = matches!(after, Phase::Blocks(_));
-        let (attention, call, ready) =
-            (after.needs_attention(), after.is_call(), matches!(after, Phase::Ready));
+        let (attention, call, ready) = (after.needs_attention(), after.is_call(), after.is_ready());
         self.uncount(n, &before);
         self.attention += u32::from(attention);
         self.moving += u32::from(!attention && !blocks);

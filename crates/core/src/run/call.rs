@@ -1,5 +1,7 @@
 //! A call: its arguments, its idempotency key, its end, its retries.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::decide::{Decided, Decision, Entry};
@@ -15,19 +17,18 @@ use crate::plan::{Call, Kind, RetryPolicy};
 impl Decision<'_> {
     pub(super) fn begin_call(&mut self, at: &Entry, call: &Call) -> Decided {
         let tool = call.full_name();
-        if !self.has_room(&tool) {
-            self.hold(at);
+        if !self.is_admitted(at, call, &tool) {
             return Ok(());
         }
         let (key, args) = match self.arguments(at, call)? {
             Ok(ready) => ready,
             Err(error) => {
-                self.world.release(&tool);
+                self.world.release();
                 return self.fail_entry(at, error);
             }
         };
         if let Some(output) = self.world.reuse(&at.step_ref.path, args.hash())? {
-            self.world.release(&tool);
+            self.world.release();
             self.call_started(at, tool, key, args, false);
             return self.complete(at.n(), output, Some("rerun"));
         }
@@ -50,7 +51,7 @@ impl Decision<'_> {
             }
         };
         if claimed != Claimed::Taken {
-            self.world.release(&tool);
+            self.world.release();
         }
         match claimed {
             Claimed::Taken => {
@@ -74,15 +75,20 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether there is a place for a call, in the run and outside. A yes takes it.
-    fn has_room(&mut self, tool: &str) -> bool {
+    /// Takes a concurrency slot of the run and of the tool's server. Without one, the step waits.
+    fn is_admitted(&mut self, at: &Entry, call: &Call, tool: &str) -> bool {
         let admission = if self.run.calls >= self.plan.settings.limits.concurrency {
             Admission::Full
         } else {
-            self.world.admit(tool)
+            self.world.admit(tool, &at.step_ref.path)
         };
         self.full |= admission == Admission::Full;
-        admission == Admission::Granted
+        match admission {
+            Admission::Granted => return true,
+            Admission::Full | Admission::ToolFull => self.hold(at),
+            Admission::Unavailable(reason) => self.await_server(at, call, &reason),
+        }
+        false
     }
 
     fn call_started(&mut self, at: &Entry, tool: Box<str>, key: Box<str>, args: Payload, claimed: bool) {
@@ -103,11 +109,9 @@ impl Decision<'_> {
             },
         };
         let edited = self.run.edits.get(&*at.step_ref.path).copied();
-        let seen = self
-            .run
-            .live
-            .get(&at.n())
-            .is_some_and(|live| live.approved || live.asked.is_some() || live.attempt > 1);
+        let seen = self.run.live.get(&at.n()).is_some_and(|live| {
+            live.approved || live.asked.is_some() || live.attempt > 1 || live.refusals > 0
+        });
         let mut args = match edited {
             Some(seq) => self.noted(seq)?.value().clone(),
             None if seen => return Ok(Ok((key, self.input(at.n())?))),
@@ -133,7 +137,14 @@ impl Decision<'_> {
             (Some(Phase::Verifying), outcome) => self.verified(n, outcome)?,
             (Some(Phase::Creating), outcome) => self.creation_ended(n, outcome)?,
             (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.complete(n, output, None)?,
+            (Some(Phase::Stopping), Err(error)) if error.kind == FailureKind::Transport => {
+                let message = "the step timed out before its call was sent";
+                self.fail_attempt(n, Failure::timeout(message))?;
+            }
             (Some(Phase::Stopping), Err(_)) => self.lost(n, call_timed_out())?,
+            (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::Transport => {
+                self.refused_by_server(n, error)?;
+            }
             (Some(Phase::Calling), Err(error))
                 if matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) =>
             {
@@ -197,7 +208,7 @@ impl Decision<'_> {
     pub(super) fn fail_attempt(&mut self, n: u32, error: Failure) -> Decided {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         match &step.retry {
-            Some(retry) if live.attempt < retry.max_attempts && retry.covers(&error) => {
+            Some(retry) if live.counted_attempts() < retry.max_attempts && retry.covers(&error) => {
                 self.schedule_retry(n, error, retry)
             }
             _ => self.fail(n, error),
@@ -206,8 +217,14 @@ impl Decision<'_> {
 
     /// Sets the alarm for the next attempt, or begins it if there is nothing to wait for.
     pub(super) fn schedule_retry(&mut self, n: u32, error: Failure, retry: &RetryPolicy) -> Decided {
-        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
-        let delay = retry.jittered_delay(step.attempt + 1, self.world.random());
+        let Some((step, counted)) =
+            self.run.step_ref(n).zip(self.run.live.get(&n).map(Live::counted_attempts))
+        else {
+            return Ok(());
+        };
+        let delay = retry.jittered_delay(counted + 1, self.world.random());
+        // A restart of the engine is nobody's failure: the call is repeated at once.
+        let delay = if error.is_restart() { Duration::ZERO } else { delay };
         let delay = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
         let due = self.now().saturating_add(delay);
         self.emit(Event::RetryScheduled { step, error, due });
@@ -256,10 +273,13 @@ fn call_timed_out() -> Failure {
 }
 
 impl RetryPolicy {
-    /// Whether a failure is worth another attempt. What somebody refused or cancelled is never, unless it is named.
+    /// Whether a failure is worth another attempt. A refusal, a cancellation and a response above a limit are not,
+    /// unless the policy names them.
     pub(super) fn covers(&self, error: &Failure) -> bool {
         match &self.retry_on {
-            None => !matches!(error.kind, FailureKind::Permission | FailureKind::Cancelled),
+            None => {
+                !matches!(error.kind, FailureKind::Permission | FailureKind::Cancelled | FailureKind::Limit)
+            }
             Some(kinds) => {
                 let class = error.transient && kinds.contains(&FailureKind::Transient);
                 class || kinds.contains(&error.kind)

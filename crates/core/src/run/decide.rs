@@ -28,7 +28,12 @@ pub fn decide(
         inputs: BTreeMap::new(),
         full: false,
     };
+    let may_begin = matches!(input, Input::Admitted);
     decision.take(input)?;
+    if decision.records.is_empty() && decision.tasks.is_empty() && !may_begin {
+        // A stale or repeated input moves nothing, also no step that waits for a slot.
+        return Ok(Vec::new());
+    }
     decision.work()?;
     decision.begin_ready()?;
     decision.settle_status();
@@ -254,7 +259,12 @@ impl<'d> Decision<'d> {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let now = self.now();
         match (&live.phase, alarm) {
-            (Phase::Backoff { due }, AlarmKind::Retry) if *due <= now => self.begin(n),
+            (Phase::Backoff { due } | Phase::ServerWait { due: Some(due) }, AlarmKind::Retry)
+                if *due <= now =>
+            {
+                self.begin(n)
+            }
+            (Phase::ServerWait { .. }, AlarmKind::Timeout) => self.server_wait_over(n),
             (Phase::Sleeping { due }, AlarmKind::Sleep) if *due <= now => {
                 self.complete(n, Payload::default(), None)
             }

@@ -239,6 +239,21 @@ pub enum Event {
         /// What it waits for.
         key: Box<str>,
     },
+    /// A call was not sent, because its server cannot take it now. The step waits. May be its first event.
+    ServerAwaited {
+        /// The step.
+        step: StepRef,
+        /// Where it stands.
+        place: Place,
+        /// Why the call was not sent.
+        error: Failure,
+        /// When the call is tried again; without it, as soon as the server is available.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        due: Option<Millis>,
+        /// When the step stops waiting and fails.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+    },
     /// A transition or a `branch` was decided.
     BranchTaken {
         /// The step.
@@ -384,6 +399,7 @@ impl Event {
             Self::ToolCreated { .. } => "tool_created",
             Self::LateResult { .. } => "late_result",
             Self::KeyAwaited { .. } => "key_awaited",
+            Self::ServerAwaited { .. } => "server_awaited",
             Self::BranchTaken { .. } => "branch_taken",
             Self::BlockCompleted { .. } => "block_completed",
             Self::ApprovalRequested { .. } => "approval_requested",
@@ -434,6 +450,7 @@ impl Event {
             | Self::ToolCreated { step, .. }
             | Self::LateResult { step, .. }
             | Self::KeyAwaited { step, .. }
+            | Self::ServerAwaited { step, .. }
             | Self::BranchTaken { step, .. }
             | Self::BlockCompleted { step, .. }
             | Self::ApprovalRequested { step, .. }

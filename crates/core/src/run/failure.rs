@@ -19,12 +19,15 @@ pub struct Failure {
     pub code: Option<Box<str>>,
     /// What happened, for people.
     pub message: Box<str>,
-    /// Whether the caller marked it as passing.
+    /// Whether the same call may succeed later: the class `transient` of retry policies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
     /// The step that failed first, where this one only failed with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Box<str>>,
+    /// Milliseconds after which the server asks to be called again (`Retry-After`).
+    #[serde(skip)]
+    pub retry_after_ms: Option<u64>,
     /// What the tool asks a human before it goes on: then it has not failed, unless nobody can be asked.
     #[serde(skip)]
     pub question: Option<Box<Question>>,
@@ -34,7 +37,15 @@ impl Failure {
     /// A failure of some kind. A very long message is cut.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let message = limits::cut(message.into(), limits::FAILURE_BYTES);
-        Self { kind, code: None, message: message.into(), transient: false, step: None, question: None }
+        Self {
+            kind,
+            code: None,
+            message: message.into(),
+            transient: false,
+            step: None,
+            retry_after_ms: None,
+            question: None,
+        }
     }
 
     /// With the name of the rule that was broken.
@@ -56,7 +67,19 @@ impl Failure {
         if self.question.is_some() { "asked" } else { self.kind.word() }
     }
 
-    /// Marked as passing: worth another attempt.
+    /// With the time after which the server asks to be called again.
+    #[must_use]
+    pub fn retry_after(mut self, delay: std::time::Duration) -> Self {
+        self.retry_after_ms = u64::try_from(delay.as_millis()).ok();
+        self
+    }
+
+    /// Whether the call was cut off by a restart of the engine.
+    pub fn is_restart(&self) -> bool {
+        self.code.as_deref() == Some(super::RESTARTED)
+    }
+
+    /// Of the class `transient`: the same call may succeed later.
     #[must_use]
     pub fn transient(mut self) -> Self {
         self.transient = true;

@@ -9,7 +9,7 @@ use super::values::Fetched;
 use super::{Failure, FailureKind, Payload};
 use crate::limits;
 use crate::plan::{BackoffKind, Call, RetryPolicy, Verify};
-use crate::spec::policy::{Effects, OnUncertain};
+use crate::spec::policy::OnUncertain;
 
 /// The code of a call that was lost because the engine was started anew.
 pub const RESTARTED: &str = "restarted";
@@ -19,18 +19,24 @@ impl Decision<'_> {
     pub(super) fn lost(&mut self, n: u32, error: Failure) -> Decided {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let crate::plan::Kind::Call(call) = &step.kind else { return self.fail_attempt(n, error) };
-        let attempt = live.attempt;
+        let (counted, restarts) = (live.counted_attempts(), live.restarts);
         if let (Some(task), Some(RESTARTED), Some(step)) =
             (live.task.clone(), error.code.as_deref(), self.run.step_ref(n))
         {
             self.emit(Event::CallResumed { step, tool: call.full_name(), task });
             return Ok(());
         }
-        let left = |attempts: u32| attempt < attempts;
+        // An attempt that a restart cut off does not count.
+        let restarted = error.is_restart();
+        let left = |attempts: u32| restarted || counted < attempts;
+        if restarted && restarts >= limits::RESTARTS {
+            self.uncertain(n, error);
+            return Ok(());
+        }
         if let Some(verify) = &call.verify {
             return self.ask_verify(n, verify, error);
         }
-        match call.on_uncertain {
+        match call.on_uncertain.or(self.world.traits(&call.full_name()).on_uncertain) {
             Some(OnUncertain::Fail) => return self.fail(n, error),
             Some(OnUncertain::Skip) => {
                 self.skip(n, "the outcome of the call is unknown");
@@ -46,17 +52,16 @@ impl Decision<'_> {
             Some(OnUncertain::Retry) | None => {}
         }
         let harmless = self.is_harmless(call);
+        let named = step.retry.as_ref().is_some_and(|retry| retry.names(&error));
         match &step.retry {
-            Some(retry) if left(retry.max_attempts) && (harmless || self.consents(retry, call, &error)) => {
+            Some(retry) if left(retry.max_attempts) && (harmless || named) => {
                 self.schedule_retry(n, error, retry)
             }
             // Nothing was hurt by a call that is known to be harmless; a lost one is worth another try.
             None if harmless && error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
                 self.schedule_retry(n, error, &lost_retry(None))
             }
-            retry if harmless || retry.as_ref().is_some_and(|retry| retry.names(&error)) => {
-                self.fail(n, error)
-            }
+            _ if harmless || named => self.fail(n, error),
             _ => {
                 self.uncertain(n, error);
                 Ok(())
@@ -64,30 +69,11 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether calling again changes nothing more: by the step's word, by its key, or by the tool's traits.
+    /// Whether repeating a call changes nothing more: by the tool's annotations, by `effects` where there are none, or
+    /// because the idempotency key reaches the tool.
     fn is_harmless(&self, call: &Call) -> bool {
         let traits = self.world.traits(&call.full_name());
-        match call.effects {
-            Some(Effects::Read | Effects::Idempotent) => true,
-            Some(Effects::Once) => call.idempotency.is_some() || call.idempotency_arg.is_some(),
-            None => {
-                call.idempotency.is_some()
-                    || call.idempotency_arg.is_some()
-                    || traits.read_only
-                    || traits.idempotent
-            }
-        }
-    }
-
-    /// Whether the retry policy covers an unknown outcome. One that lists no kinds does, except for a call that
-    /// is to be made once, and for a tool that may destroy something.
-    fn consents(&self, retry: &RetryPolicy, call: &Call, error: &Failure) -> bool {
-        if let Some(kinds) = &retry.retry_on {
-            kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)
-        } else {
-            let traits = self.world.traits(&call.full_name());
-            call.effects != Some(Effects::Once) && (!traits.destructive || traits.idempotent)
-        }
+        call.idempotency_arg.is_some() || traits.honours_key || traits.is_repeatable(call.effects)
     }
 
     fn uncertain(&mut self, n: u32, error: Failure) {
@@ -179,7 +165,7 @@ fn lost_retry(policy: Option<&RetryPolicy>) -> RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Whether the policy names an unknown outcome: calling more than once is fine with whoever wrote it.
+    /// Whether the policy names this unknown outcome, so that its author accepts a repeated call.
     fn names(&self, error: &Failure) -> bool {
         let kinds = self.retry_on.as_deref().unwrap_or_default();
         kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)

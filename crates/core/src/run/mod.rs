@@ -25,6 +25,7 @@ mod missing;
 mod parts;
 mod path;
 mod payload;
+mod server_wait;
 mod sleep;
 mod state;
 mod values;

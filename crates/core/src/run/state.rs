@@ -183,6 +183,23 @@ pub struct Live {
     pub task: Option<Box<str>>,
     /// What its tool asked, and what a human said.
     pub asked: Option<Box<Answered>>,
+    /// Attempts that a restart of the engine cut off; they do not count against the retry policy.
+    pub restarts: u32,
+    /// Times that its server refused the call of this attempt before it was sent.
+    pub refusals: u32,
+    /// When it stops waiting for its server and fails.
+    pub wait_until: Option<Millis>,
+}
+
+impl Live {
+    pub(super) fn step_ref(&self, n: u32) -> StepRef {
+        StepRef { n, path: self.path.clone(), attempt: self.attempt }
+    }
+
+    /// Attempts so far that count against the retry policy, the current one included.
+    pub fn counted_attempts(&self) -> u32 {
+        self.attempt.saturating_sub(self.restarts)
+    }
 }
 
 /// What an execution is doing.
@@ -216,6 +233,11 @@ pub enum Phase {
     Uncertain,
     /// Another step holds its idempotency key.
     KeyWait,
+    /// Its server cannot take its call now.
+    ServerWait {
+        /// When the call is tried again; without it, as soon as the server is available.
+        due: Option<Millis>,
+    },
     /// It waits for a time.
     Sleeping {
         /// Until when.
@@ -243,6 +265,11 @@ impl Phase {
     /// Whether only humans can move it on.
     pub(super) fn needs_attention(&self) -> bool {
         matches!(self, Self::Gate { .. } | Self::Uncertain)
+    }
+
+    /// Whether it may begin as soon as a slot is free.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready | Self::ServerWait { due: None })
     }
 
     /// Whether a call is in flight.
@@ -327,7 +354,6 @@ impl Run {
     }
 
     pub(super) fn step_ref(&self, n: u32) -> Option<StepRef> {
-        let live = self.live.get(&n)?;
-        Some(StepRef { n, path: live.path.clone(), attempt: live.attempt })
+        Some(self.live.get(&n)?.step_ref(n))
     }
 }

@@ -9,7 +9,7 @@ use super::parts::{Started, StepRef};
 use super::{Failure, Millis, Payload};
 use crate::expr::Ambient;
 use crate::plan::Hash;
-use crate::spec::policy::Scope;
+use crate::spec::policy::{Effects, OnUncertain, Scope};
 
 /// What lies outside of the state machine. The answers are part of a decision's input: the same answers
 /// give the same events.
@@ -36,10 +36,10 @@ pub trait World {
     fn traits(&self, tool: &str) -> Traits;
     /// The tool that is asked to create a tool that is missing.
     fn provider(&self) -> Option<Box<str>>;
-    /// Whether there is a place for one more call of a tool. A yes takes the place.
-    fn admit(&mut self, tool: &str) -> Admission;
-    /// Gives a place back that no call was made for.
-    fn release(&mut self, tool: &str);
+    /// Whether a call of a tool may be sent now. A grant takes a concurrency slot.
+    fn admit(&mut self, tool: &str, path: &str) -> Admission;
+    /// Gives back the slot that was granted last: no call was made for it.
+    fn release(&mut self);
     /// The idempotency key of an execution that has none of its own.
     fn key(&self, path: &str) -> Box<str>;
     /// Takes an idempotency key.
@@ -50,30 +50,81 @@ pub trait World {
     fn spawn(&mut self, child: &Child<'_>) -> Result<Result<Box<str>, Failure>, WorldError>;
 }
 
-/// Whether there is a place for a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether a call may be sent now.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// There is, and it is taken.
+    /// Yes; the call holds a concurrency slot.
     Granted,
-    /// None for this tool; others may have some.
+    /// Every slot of the tool's server is taken; other servers may have free ones.
     ToolFull,
-    /// None at all.
+    /// Every slot is taken.
     Full,
+    /// The tool's server cannot take calls now, for this reason.
+    Unavailable(Box<str>),
 }
 
 /// The store did not answer. Nothing of the decision may be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorldError(pub String);
 
-/// What is known about a tool.
+/// A tool's annotations, as far as its server gives them, and what its server supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traits {
-    /// It changes nothing.
-    pub read_only: bool,
-    /// A repeated call changes nothing more.
-    pub idempotent: bool,
-    /// It may destroy something.
-    pub destructive: bool,
+    /// `readOnlyHint`: it changes nothing.
+    pub read_only: Option<bool>,
+    /// `idempotentHint`: a repeated call changes nothing more.
+    pub idempotent: Option<bool>,
+    /// `destructiveHint`: it may destroy something.
+    pub destructive: Option<bool>,
+    /// Whether the server deduplicates calls by the idempotency key in `_meta`.
+    pub honours_key: bool,
+    /// What happens when the outcome of a call is unknown, as the server's config entry says.
+    pub on_uncertain: Option<OnUncertain>,
+}
+
+impl Traits {
+    /// A tool that is annotated as read-only.
+    pub const READ_ONLY: Self = Self { read_only: Some(true), ..Self::UNANNOTATED };
+    /// A tool that is annotated as idempotent.
+    pub const IDEMPOTENT: Self = Self { idempotent: Some(true), ..Self::UNANNOTATED };
+    /// A tool without annotations.
+    pub const UNANNOTATED: Self =
+        Self { read_only: None, idempotent: None, destructive: None, honours_key: false, on_uncertain: None };
+
+    /// Whether it changes nothing. The protocol's default is no.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only == Some(true)
+    }
+
+    /// Whether a repeated call changes nothing more. The protocol's default is no.
+    pub fn is_idempotent(&self) -> bool {
+        self.is_read_only() || self.idempotent == Some(true)
+    }
+
+    /// Whether it may destroy something. The protocol's default is yes.
+    pub fn is_destructive(&self) -> bool {
+        !self.is_read_only() && self.destructive != Some(false)
+    }
+
+    /// Whether a step may call it again after an unknown outcome without harm. `effects` counts only where the tool has
+    /// no annotation of its own.
+    pub fn is_repeatable(&self, effects: Option<Effects>) -> bool {
+        match effects {
+            Some(Effects::Read) => self.read_only.unwrap_or(true) || self.is_idempotent(),
+            Some(Effects::Idempotent) => self.idempotent.unwrap_or(true) || self.is_idempotent(),
+            Some(Effects::Once) => false,
+            None => self.is_idempotent(),
+        }
+    }
+
+    /// Whether `effects` on a step says something else than the tool's annotations.
+    pub fn contradicts(&self, effects: Effects) -> bool {
+        match effects {
+            Effects::Read => self.read_only == Some(false),
+            Effects::Idempotent => !self.is_read_only() && self.idempotent == Some(false),
+            Effects::Once => self.is_idempotent(),
+        }
+    }
 }
 
 /// An idempotency key that a step wants.
@@ -148,6 +199,7 @@ impl Record {
                     until.is_some() || matches!(what, Started::Sleep { .. })
                 }
                 Event::RetryScheduled { .. }
+                | Event::ServerAwaited { .. }
                 | Event::VerifyStarted { .. }
                 | Event::ToolRequested { .. }
                 | Event::CallTimedOut { .. }

@@ -7,7 +7,7 @@ use super::input::Input;
 use super::policy::{MissingTool, OnUncertain};
 use super::publish::Publish;
 use super::step::Steps;
-use super::value::{Spanned, Text};
+use super::value::{Period, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Node;
 use crate::limits;
@@ -30,6 +30,9 @@ record! {
         on_restart: OnRestart,
         /// What happens when a call's outcome is unknown, where the step does not say.
         on_uncertain: OnUncertain,
+        /// How long steps wait for a server that cannot take their calls, where the step does not say; without it, until
+        /// the server is back.
+        server_wait: Spanned<Period>,
         /// What happens when a tool does not exist at run time, where the step does not say.
         missing_tool: MissingTool,
         /// What happens when a tool is no longer what it was when this version was stored; `warn` by default.

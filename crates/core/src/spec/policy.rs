@@ -32,6 +32,9 @@ record! {
         /// What happens when a call's outcome is unknown. On a `foreach`, `parallel` or `branch` it is the
         /// default of the steps inside.
         on_uncertain: OnUncertain,
+        /// How long the step waits for a server that cannot take its call; then it fails. Without it, the step waits
+        /// until the server is back. On a `foreach`, `parallel` or `branch` it is the default of the steps inside.
+        server_wait: Spanned<Period>,
         /// Ask a human before the step runs.
         needs_human: Spanned<bool>,
         /// A template. A completed step with the same tool, key and scope is not executed again; its
@@ -57,7 +60,7 @@ record! {
 
 const WAITING: &[&str] = &["timeout", "timeout_secs", "timeout_s", "on_error", "needs_human"];
 const REPEATED: &[&str] = &["retry"];
-const INHERITED: &[&str] = &["retry", "on_uncertain", "missing_tool"];
+const INHERITED: &[&str] = &["retry", "on_uncertain", "server_wait", "missing_tool"];
 const CALL: &[&str] = Policy::KEYS;
 
 impl Policy {

@@ -124,11 +124,11 @@ impl JsonSchema for Backoff {
 choice! {
     /// Why an attempt failed, or a class of reasons, as `retry_on` names it.
     pub enum FailureKind {
-        /// Class: what the caller marked as passing.
+        /// Class: failures that may pass by themselves, such as HTTP 429 and 5xx, or a lost connection.
         Transient = "transient",
         /// The deadline passed.
         Timeout = "timeout",
-        /// The connection failed before the call was sent.
+        /// The call was not sent: the server could not be reached in time (`server_wait`).
         Transport = "transport",
         /// The outcome is unknown: the call was sent, the answer was lost.
         Lost = "lost",

@@ -195,7 +195,7 @@ pub(crate) fn with_tool<F>(tool: impl Fn(ToolCall) -> F + Send + Sync + 'static)
 where
     F: Future<Output = steprail_engine::Outcome> + Send + 'static,
 {
-    Tools::new().tool_with("demo__noop", Traits { idempotent: true, ..Traits::default() }, tool)
+    Tools::new().tool_with("demo__noop", Traits::IDEMPOTENT, tool)
 }
 
 /// A definition of steps one after another.

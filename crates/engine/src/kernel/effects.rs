@@ -9,10 +9,10 @@ use steprail_core::run::{
 };
 use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
 
-use super::flights::{Flight, server_of};
+use super::flights::Flight;
 use super::{Answer, Done, Kernel, Reply, end_of};
 use crate::error::Error;
-use crate::ports::{Notice, OnToolChange};
+use crate::ports::{CallSite, Notice, OnToolChange};
 
 /// The number of a call, unique in the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,11 +173,14 @@ impl Kernel {
         };
         let policy = entry.compiled.plan.settings.on_tool_change;
         let pinned = entry.compiled.pins.get(&**tool).map(|hash| (*hash, policy));
+        let site = CallSite { tool, principal: &entry.principal, run: entry.head.id, path: &step.path };
+        let capacity = self.tools.capacity(&site);
         let id = self.flights.depart(Flight {
             run: key,
             n: step.n,
             attempt: step.attempt,
-            server: server_of(tool).into(),
+            server: capacity.server,
+            exclusive: capacity.exclusive,
             definition: entry.head.definition,
             probe: is_probe,
         });
@@ -260,6 +263,12 @@ impl Kernel {
                 Some(Notice::ApprovalEscalated { run, path: step.path.clone(), notify: notify.clone() })
             }
             Event::StepUncertain { step, .. } => Some(Notice::StepUncertain { run, path: step.path.clone() }),
+            Event::ServerAwaited { step, error, until, .. } => Some(Notice::ServerAwaited {
+                run,
+                path: step.path.clone(),
+                reason: error.message.clone(),
+                until: *until,
+            }),
             _ => {
                 let created_by = head.principal.id.clone();
                 end_of(record).map(|status| Notice::RunEnded { run, created_by, status })

@@ -9,6 +9,7 @@ use steprail_store::RunKey;
 
 use super::effects::CallId;
 use crate::limits::Limits;
+use crate::ports::Capacity;
 
 /// A call in flight.
 #[derive(Debug, Clone)]
@@ -16,15 +17,18 @@ pub(super) struct Flight {
     pub run: RunKey,
     pub n: u32,
     pub attempt: u32,
+    /// The connection pool that it uses.
     pub server: Box<str>,
+    /// Whether no other call may use the pool meanwhile.
+    pub exclusive: bool,
     pub definition: i64,
     /// Whether it only asks what became of another call.
     pub probe: bool,
 }
 
-/// What limits a call that has to wait.
+/// What a queued run waits for a slot of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Gate {
+enum SlotKey {
     Server(Box<str>),
     Definition(i64),
 }
@@ -75,8 +79,8 @@ enum Undo {
     Departed(CallId),
     Arrived(CallId, Flight),
     Call((RunKey, u32), Option<CallId>),
-    Queued(Gate, RunKey),
-    Popped(Gate, RunKey),
+    Queued(SlotKey, RunKey),
+    Popped(SlotKey, RunKey),
 }
 
 pub(super) struct Flights {
@@ -88,11 +92,25 @@ pub(super) struct Flights {
     counts: Counts,
     /// Places given in the decision under way, by server.
     reserved: HashMap<Box<str>, u32>,
-    queues: BTreeMap<Gate, VecDeque<RunKey>>,
+    queues: BTreeMap<SlotKey, VecDeque<RunKey>>,
     /// The queue that was served last: the next one is another.
-    served: Option<Gate>,
-    queued: HashSet<(Gate, RunKey)>,
+    served: Option<SlotKey>,
+    queued: HashSet<(SlotKey, RunKey)>,
+    /// Servers that differ from the default: their slots, and what keeps them from taking calls.
+    servers: HashMap<Box<str>, ServerState>,
     undo: Vec<Undo>,
+}
+
+/// What is known about a server's slots.
+#[derive(Debug, Clone, Default)]
+struct ServerState {
+    slots: Option<u32>,
+    /// It cannot take calls until [`Flights::reopen`].
+    unavailable: bool,
+    /// An exclusive call waits until the calls in flight have ended.
+    draining: bool,
+    /// Exclusive calls in flight.
+    exclusive: u32,
 }
 
 impl Flights {
@@ -107,6 +125,7 @@ impl Flights {
             queues: BTreeMap::new(),
             served: None,
             queued: HashSet::new(),
+            servers: HashMap::new(),
             undo: Vec::new(),
         }
     }
@@ -142,7 +161,7 @@ impl Flights {
     pub(super) fn depart(&mut self, flight: Flight) -> CallId {
         self.next += 1;
         let id = CallId(self.next);
-        self.counts.add(&flight.server, flight.definition);
+        self.count_in(&flight);
         self.set_call(flight.run, flight.n, Some(id));
         self.flights.insert(id, flight);
         self.undo.push(Undo::Departed(id));
@@ -152,7 +171,7 @@ impl Flights {
     /// A call ended.
     pub(super) fn arrive(&mut self, id: CallId) {
         if let Some(flight) = self.flights.remove(&id) {
-            self.counts.remove(&flight.server, flight.definition);
+            self.count_out(&flight);
             self.undo.push(Undo::Arrived(id, flight));
         }
     }
@@ -162,37 +181,116 @@ impl Flights {
         self.reserved.clear();
     }
 
-    /// Whether there is a place for a call. If not, the run is put into a queue for it.
-    pub(super) fn admit(&mut self, run: RunKey, server: &str, definition: i64, quota: u32) -> Admission {
+    /// Takes a slot for a call. Without one, the run is queued for it.
+    pub(super) fn admit(
+        &mut self,
+        run: RunKey,
+        capacity: Capacity,
+        definition: i64,
+        quota: u32,
+    ) -> Admission {
+        let server = capacity.server.clone();
+        if let Some(reason) = self.note(&capacity) {
+            self.enqueue(SlotKey::Server(server), run);
+            return Admission::Unavailable(reason);
+        }
         let reserved: u32 = self.reserved.values().sum();
-        let of_server = self.reserved.get(server).copied().unwrap_or_default();
-        let (counts, limits) = (&self.counts, &self.limits);
-        let in_server = counts.servers.get(server).copied().unwrap_or_default() + of_server;
-        let in_definition = counts.definitions.get(&definition).copied().unwrap_or_default() + reserved;
-        let (gate, admission) = if in_definition >= limits.calls_per_definition {
-            (Gate::Definition(definition), Admission::Full)
-        } else if counts.total + reserved >= limits.calls || reserved >= quota {
-            (Gate::Server(server.into()), Admission::Full)
-        } else if in_server >= limits.calls_per_server {
-            (Gate::Server(server.into()), Admission::ToolFull)
+        let of_server = self.reserved.get(&server).copied().unwrap_or_default();
+        let in_definition = self.counts.definitions.get(&definition).copied().unwrap_or_default() + reserved;
+        let (slot, admission) = if in_definition >= self.limits.calls_per_definition {
+            (SlotKey::Definition(definition), Admission::Full)
+        } else if self.counts.total + reserved >= self.limits.calls || reserved >= quota {
+            (SlotKey::Server(server), Admission::Full)
+        } else if !self.has_slot(&capacity, of_server) {
+            (SlotKey::Server(server), Admission::ToolFull)
         } else {
-            increase(&mut self.reserved, server);
+            increase(&mut self.reserved, &server);
             return Admission::Granted;
         };
-        if self.queued.insert((gate.clone(), run)) {
-            self.queues.entry(gate.clone()).or_default().push_back(run);
-            self.undo.push(Undo::Queued(gate, run));
-        }
+        self.enqueue(slot, run);
         admission
+    }
+
+    /// Remembers what a server says about itself; gives why it cannot take calls, if it cannot.
+    fn note(&mut self, capacity: &Capacity) -> Option<Box<str>> {
+        let is_default = capacity.slots.is_none() && capacity.unavailable.is_none();
+        if !is_default || self.servers.contains_key(&capacity.server) {
+            let state = self.servers.entry(capacity.server.clone()).or_default();
+            (state.slots, state.unavailable) = (capacity.slots, capacity.unavailable.is_some());
+        }
+        capacity.unavailable.clone()
+    }
+
+    /// Whether a server has a free slot. An exclusive call needs all of them; while it waits, no other call is let in.
+    fn has_slot(&mut self, capacity: &Capacity, reserved: u32) -> bool {
+        let taken = self.taken(&capacity.server) + reserved;
+        if taken == 0
+            && let Some(state) = self.servers.get_mut(&capacity.server)
+        {
+            state.draining = false;
+        }
+        if capacity.exclusive && taken > 0 {
+            self.servers.entry(capacity.server.clone()).or_default().draining = true;
+            return false;
+        }
+        self.is_open(&capacity.server, reserved)
+    }
+
+    fn taken(&self, server: &str) -> u32 {
+        self.counts.servers.get(server).copied().unwrap_or_default()
+    }
+
+    fn is_open(&self, server: &str, reserved: u32) -> bool {
+        let limit = self.limits.calls_per_server;
+        match self.servers.get(server) {
+            None => self.taken(server) + reserved < limit,
+            Some(state) => {
+                let free = self.taken(server) + reserved < state.slots.unwrap_or(limit).min(limit);
+                free && !state.unavailable
+                    && state.exclusive == 0
+                    && (!state.draining || self.taken(server) == 0)
+            }
+        }
+    }
+
+    /// A server may be able to take calls again: runs that wait for it ask once more.
+    pub(super) fn reopen(&mut self, server: &str) {
+        if let Some(state) = self.servers.get_mut(server) {
+            state.unavailable = false;
+        }
+    }
+
+    fn enqueue(&mut self, slot: SlotKey, run: RunKey) {
+        if self.queued.insert((slot.clone(), run)) {
+            self.queues.entry(slot.clone()).or_default().push_back(run);
+            self.undo.push(Undo::Queued(slot, run));
+        }
+    }
+
+    fn count_in(&mut self, flight: &Flight) {
+        self.counts.add(&flight.server, flight.definition);
+        if flight.exclusive {
+            self.servers.entry(flight.server.clone()).or_default().exclusive += 1;
+        }
+    }
+
+    fn count_out(&mut self, flight: &Flight) {
+        self.counts.remove(&flight.server, flight.definition);
+        if let Some(state) = self.servers.get_mut(&flight.server).filter(|_| flight.exclusive) {
+            state.exclusive = state.exclusive.saturating_sub(1);
+        }
     }
 
     pub(super) fn release(&mut self, server: &str) {
         decrease(&mut self.reserved, server);
     }
 
-    /// Whether runs wait for a place: then nobody goes before them.
+    /// Whether runs are queued for a slot that can become free by itself: then new calls queue behind them.
     pub(super) fn has_queue(&self) -> bool {
-        !self.queued.is_empty()
+        self.queues.keys().any(|slot| match slot {
+            SlotKey::Server(server) => !self.servers.get(server).is_some_and(|state| state.unavailable),
+            SlotKey::Definition(_) => true,
+        })
     }
 
     /// How many times runs stand in a queue for a place.
@@ -200,14 +298,12 @@ impl Flights {
         self.queued.len()
     }
 
-    fn is_open(&self, gate: &Gate) -> bool {
-        let (counts, limits) = (&self.counts, &self.limits);
-        match gate {
-            Gate::Server(name) => {
-                counts.servers.get(name).copied().unwrap_or_default() < limits.calls_per_server
-            }
-            Gate::Definition(id) => {
-                counts.definitions.get(id).copied().unwrap_or_default() < limits.calls_per_definition
+    fn is_free(&self, slot: &SlotKey) -> bool {
+        match slot {
+            SlotKey::Server(server) => self.is_open(server, 0),
+            SlotKey::Definition(id) => {
+                let taken = self.counts.definitions.get(id).copied().unwrap_or_default();
+                taken < self.limits.calls_per_definition
             }
         }
     }
@@ -218,18 +314,18 @@ impl Flights {
             return None;
         }
         let last = self.served.as_ref();
-        let after = self.queues.keys().filter(|gate| Some(*gate) > last);
-        let before = self.queues.keys().filter(|gate| Some(*gate) <= last);
-        let gate = after.chain(before).find(|gate| self.is_open(gate))?.clone();
-        self.served = Some(gate.clone());
-        let queue = self.queues.get_mut(&gate)?;
+        let after = self.queues.keys().filter(|slot| Some(*slot) > last);
+        let before = self.queues.keys().filter(|slot| Some(*slot) <= last);
+        let slot = after.chain(before).find(|slot| self.is_free(slot))?.clone();
+        self.served = Some(slot.clone());
+        let queue = self.queues.get_mut(&slot)?;
         let run = queue.pop_front();
         if queue.is_empty() {
-            self.queues.remove(&gate);
+            self.queues.remove(&slot);
         }
         let run = run?;
-        self.queued.remove(&(gate.clone(), run));
-        self.undo.push(Undo::Popped(gate, run));
+        self.queued.remove(&(slot.clone(), run));
+        self.undo.push(Undo::Popped(slot, run));
         Some(run)
     }
 
@@ -242,11 +338,11 @@ impl Flights {
             match change {
                 Undo::Departed(id) => {
                     if let Some(flight) = self.flights.remove(&id) {
-                        self.counts.remove(&flight.server, flight.definition);
+                        self.count_out(&flight);
                     }
                 }
                 Undo::Arrived(id, flight) => {
-                    self.counts.add(&flight.server, flight.definition);
+                    self.count_in(&flight);
                     self.flights.insert(id, flight);
                 }
                 Undo::Call(key, Some(id)) => {
@@ -255,10 +351,10 @@ impl Flights {
                 Undo::Call(key, None) => {
                     self.calls.remove(&key);
                 }
-                Undo::Queued(gate, run) => self.leave_queue(&gate, run),
-                Undo::Popped(gate, run) => {
-                    if self.queued.insert((gate.clone(), run)) {
-                        self.queues.entry(gate).or_default().push_front(run);
+                Undo::Queued(slot, run) => self.leave_queue(&slot, run),
+                Undo::Popped(slot, run) => {
+                    if self.queued.insert((slot.clone(), run)) {
+                        self.queues.entry(slot).or_default().push_front(run);
                     }
                 }
             }
@@ -268,18 +364,13 @@ impl Flights {
 }
 
 impl Flights {
-    fn leave_queue(&mut self, gate: &Gate, run: RunKey) {
-        self.queued.remove(&(gate.clone(), run));
-        if let Some(queue) = self.queues.get_mut(gate) {
+    fn leave_queue(&mut self, slot: &SlotKey, run: RunKey) {
+        self.queued.remove(&(slot.clone(), run));
+        if let Some(queue) = self.queues.get_mut(slot) {
             queue.retain(|queued| *queued != run);
             if queue.is_empty() {
-                self.queues.remove(gate);
+                self.queues.remove(slot);
             }
         }
     }
-}
-
-/// The server that a tool belongs to.
-pub(super) fn server_of(tool: &str) -> &str {
-    tool.split_once("__").map_or(tool, |(server, _)| server)
 }

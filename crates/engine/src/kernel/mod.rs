@@ -309,6 +309,10 @@ impl Kernel {
             Action::CallReported { id, report } => {
                 self.call_reported(*id, report, now, done).map(|()| Ok(Answer::Done))
             }
+            Action::ServerAvailable { server } => {
+                self.flights.reopen(server);
+                Ok(Ok(Answer::Done))
+            }
             Action::FireAlarms => self.fire_alarms(now, done).map(|()| Ok(Answer::Done)),
             Action::Recover { after, interrupt } => {
                 self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
@@ -367,6 +371,7 @@ impl Kernel {
             now,
             quota,
             spawned: Vec::new(),
+            server: Box::default(),
             fault: None,
         };
         let decided = decide(&compiled.plan, &mut entry.run, input, &mut world);

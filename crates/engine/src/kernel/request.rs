@@ -88,6 +88,11 @@ pub enum Action {
         /// What.
         report: Report,
     },
+    /// A server may be able to take calls again ([`crate::ToolCaller::on_available`]).
+    ServerAvailable {
+        /// Its name, as its capacity has it.
+        server: Box<str>,
+    },
     /// Fires the alarms whose time has come.
     FireAlarms,
     /// Picks up runs after a restart.

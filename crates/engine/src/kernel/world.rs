@@ -16,9 +16,9 @@ use steprail_store::{ClaimKey, Head, KeyState, RunId, RunKey, Store, StoreError,
 
 use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
-use super::flights::{Flights, server_of};
+use super::flights::Flights;
 use crate::limits::CHILD_RUNS;
-use crate::ports::ToolCaller;
+use crate::ports::{CallSite, ToolCaller};
 
 /// The world as one decision of one run sees it.
 pub(super) struct KernelWorld<'w> {
@@ -41,6 +41,8 @@ pub(super) struct KernelWorld<'w> {
     /// Calls that this decision may begin.
     pub quota: u32,
     pub spawned: Vec<Spawned>,
+    /// The server that a slot was last asked for.
+    pub server: Box<str>,
     /// What was wrong with the store, if it did not answer.
     pub fault: Option<StoreError>,
 }
@@ -171,12 +173,15 @@ impl World for KernelWorld<'_> {
         self.tools.provider()
     }
 
-    fn admit(&mut self, tool: &str) -> Admission {
-        self.flights.admit(self.head.key, server_of(tool), self.head.definition, self.quota)
+    fn admit(&mut self, tool: &str, path: &str) -> Admission {
+        let site = CallSite { tool, principal: &self.head.principal, run: self.head.id, path };
+        let capacity = self.tools.capacity(&site);
+        self.server = capacity.server.clone();
+        self.flights.admit(self.head.key, capacity, self.head.definition, self.quota)
     }
 
-    fn release(&mut self, tool: &str) {
-        self.flights.release(server_of(tool));
+    fn release(&mut self) {
+        self.flights.release(&self.server);
     }
 
     fn key(&self, path: &str) -> Box<str> {

@@ -91,6 +91,16 @@ impl Fold {
                 self.live.insert(n);
                 self.waits.insert(n, key.to_string());
             }
+            Event::ServerAwaited { due, until, .. } => {
+                set("waiting");
+                self.moves_on(n);
+                self.live.insert(n);
+                for (kind, due) in [("retry", due), ("timeout", until)] {
+                    if due.is_some() {
+                        self.alarms.entry(n).or_default().insert(kind);
+                    }
+                }
+            }
             Event::StepStarted { what, until, .. } => {
                 set(match what {
                     Started::Approve {}

@@ -85,6 +85,11 @@ impl Laws<'_> {
             Event::StepReady { place, .. } | Event::KeyAwaited { place, .. } => {
                 step.id = place.id.to_string();
             }
+            Event::ServerAwaited { place, due, .. } => {
+                step.id = place.id.to_string();
+                step.due = *due;
+                step.reopened = true;
+            }
             Event::StepStarted { place, what, until, .. } => {
                 step.id = place.id.to_string();
                 step.until = *until;
@@ -209,22 +214,21 @@ impl Laws<'_> {
     fn is_harmless(&self, n: u32) -> bool {
         let Some(Kind::Call(call)) = self.plan_step(n).map(|step| &step.kind) else { return true };
         let traits = self.tools.traits(&call.full_name());
-        let keyed = call.idempotency.is_some() || call.idempotency_arg.is_some();
-        match call.effects {
-            Some(Effects::Read | Effects::Idempotent) => true,
-            Some(Effects::Once) => keyed,
-            None => keyed || traits.read_only || traits.idempotent,
-        }
+        let annotated = traits.read_only == Some(true) || traits.idempotent == Some(true);
+        let by_word = match call.effects {
+            Some(Effects::Read) => annotated || traits.read_only.is_none(),
+            Some(Effects::Idempotent) => annotated || traits.idempotent.is_none(),
+            Some(Effects::Once) => false,
+            None => annotated,
+        };
+        by_word || call.idempotency_arg.is_some()
     }
 
     fn may_repeat(&self, n: u32, kind: FailureKind) -> bool {
         let Some(step) = self.plan_step(n) else { return false };
         let Kind::Call(call) = &step.kind else { return true };
-        let traits = self.tools.traits(&call.full_name());
-        let consent = step.retry.as_ref().is_some_and(|retry| match &retry.retry_on {
-            None => !traits.destructive || traits.idempotent,
-            Some(kinds) => kinds.contains(&kind) || kinds.contains(&FailureKind::Lost),
-        });
+        let kinds = step.retry.as_ref().and_then(|retry| retry.retry_on.as_deref()).unwrap_or_default();
+        let consent = kinds.contains(&kind) || kinds.contains(&FailureKind::Lost);
         self.is_harmless(n) || consent || call.on_uncertain == Some(OnUncertain::Retry)
     }
 

@@ -13,7 +13,7 @@ pub(crate) mod script;
 pub(crate) mod shared;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use steprail_core::run::{Failure, Millis, Payload};
@@ -21,11 +21,35 @@ use steprail_engine::kernel::{
     Action, Answer, CallId, CallOrder, Effect, Handled, Interrupt, Kernel, Reply, Request, Setup, StartOf,
     StartRun,
 };
-use steprail_engine::{BoxFuture, Error, Limits, Outcome, Principal, RunId, ToolCall, ToolCaller, Traits};
+use steprail_engine::{
+    BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall, ToolCaller, Traits,
+};
 use steprail_store::{RunKey, Store};
 
 /// Tools that nobody calls: the test answers in their place.
-pub(crate) struct NoTools(pub BTreeMap<String, Traits>);
+#[derive(Default)]
+pub(crate) struct NoTools {
+    traits: BTreeMap<String, Traits>,
+    servers: Mutex<BTreeMap<String, Capacity>>,
+}
+
+impl NoTools {
+    pub(crate) fn new(traits: impl IntoIterator<Item = (String, Traits)>) -> Self {
+        Self { traits: traits.into_iter().collect(), servers: Mutex::default() }
+    }
+
+    /// `down SERVER REASON`, `up SERVER`, `slots SERVER N`, `crashed PATH`: what servers say about themselves.
+    pub(crate) fn set(&self, word: &str, server: &str, rest: &str) {
+        let mut servers = self.servers.lock().expect("the servers");
+        let capacity = servers.entry(server.to_owned()).or_insert_with(|| Capacity::unlimited(server));
+        match word {
+            "down" => capacity.unavailable = Some(rest.into()),
+            "up" => capacity.unavailable = None,
+            "slots" => capacity.slots = rest.parse().ok(),
+            _ => capacity.exclusive = true,
+        }
+    }
+}
 
 impl ToolCaller for NoTools {
     fn call(&self, _: ToolCall) -> BoxFuture<'_, Outcome> {
@@ -33,7 +57,14 @@ impl ToolCaller for NoTools {
     }
 
     fn traits(&self, tool: &str) -> Traits {
-        self.0.get(tool).copied().unwrap_or_default()
+        self.traits.get(tool).copied().unwrap_or_default()
+    }
+
+    fn capacity(&self, call: &CallSite<'_>) -> Capacity {
+        let servers = self.servers.lock().expect("the servers");
+        let server = call.tool.split("__").next().unwrap_or_default();
+        let known = servers.get(server).cloned().unwrap_or_else(|| Capacity::unlimited(server));
+        Capacity { exclusive: servers.get(call.path).is_some_and(|crashed| crashed.exclusive), ..known }
     }
 
     fn provider(&self) -> Option<Box<str>> {

@@ -102,8 +102,8 @@ impl Oracle {
     }
 
     /// What becomes of a call.
-    pub(crate) fn reaction(&self, path: &str, attempt: u32, tool: &str) -> Reaction {
-        let mut rng = self.rng(tool, path, attempt);
+    pub(crate) fn reaction(&self, path: &str, (attempt, refusals): (u32, u32), tool: &str) -> Reaction {
+        let mut rng = self.rng(tool, path, attempt + 1_000 * refusals);
         let takes = rng.i64(1..20_000);
         let told = match rng.u32(0..4) {
             0 => Told::Ignores,

@@ -10,7 +10,7 @@ use steprail_engine::{Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
 use super::audit::audit;
-use super::oracle::{APPROVER, Called, Oracle, Outcome, Story, Told, Verdict};
+use super::oracle::{APPROVER, Called, Oracle, Outcome, Reaction, Story, Told, Verdict};
 use super::shared::Shared;
 use super::{Bench, NoTools};
 
@@ -46,7 +46,7 @@ enum Deed {
 impl Player {
     pub(crate) fn new(oracle: Oracle, definitions: &[&str]) -> Self {
         let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
-        let tools = NoTools(BTreeMap::new());
+        let tools = NoTools::default();
         let shared = Box::new(Shared::new(store.clone()));
         let mut bench = Bench::new(shared, tools, Limits::default(), oracle.seed);
         definitions.iter().for_each(|definition| bench.define(definition));
@@ -263,10 +263,20 @@ impl Player {
             tool: order.tool.to_string(),
             args: order.args.json().to_owned(),
         };
-        let reaction = self.oracle.reaction(&called.path, called.attempt, &called.tool);
+        let reaction = self.reaction(&called);
         let at = self.bench.now + reaction.takes;
         self.plan(at, Deed::EndCall { id: order.id, outcome: reaction.outcome });
         self.calls.insert(order.id, called);
+    }
+
+    /// What becomes of a call: a call that was refused before is answered anew.
+    fn reaction(&self, called: &Called) -> Reaction {
+        let same = |other: &&Called| {
+            (&other.path, other.attempt, &other.tool) == (&called.path, called.attempt, &called.tool)
+        };
+        let refusals = self.calls.values().filter(same).filter(|other| other.at < called.at).count();
+        let refusals = u32::try_from(refusals).expect("a count");
+        self.oracle.reaction(&called.path, (called.attempt, refusals), &called.tool)
     }
 
     /// What a call does when it is told to stop. One that has just begun was as good as never made.
@@ -276,7 +286,7 @@ impl Player {
         if called.at == now {
             self.calls.remove(&id);
         }
-        let reaction = self.oracle.reaction(&called.path, called.attempt, &called.tool);
+        let reaction = self.reaction(&called);
         let stopped = Failure::new(FailureKind::Cancelled, "stopped");
         let (at, outcome) = match reaction.told {
             Told::Ignores => return,

@@ -343,7 +343,13 @@ fn after(step: &Step, attempt: u32, failure: Failure) -> Result<Millis, Failure>
     };
     match &step.retry {
         Some(retry) if attempt < retry.max_attempts => match retry.retry_on.as_deref() {
-            None if matches!(failure.kind, FailureKind::Permission | FailureKind::Cancelled) => Err(failure),
+            None if matches!(
+                failure.kind,
+                FailureKind::Permission | FailureKind::Cancelled | FailureKind::Limit
+            ) =>
+            {
+                Err(failure)
+            }
             Some(kinds) if !covered(kinds) => Err(failure),
             _ => Ok(i64::try_from(retry.next_delay(attempt + 1).as_millis()).expect("a delay")),
         },

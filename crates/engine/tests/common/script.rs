@@ -50,13 +50,10 @@ impl Scenario {
     fn new(definitions: &str) -> Self {
         let store = SqliteStore::in_memory().expect("a database");
         let store = Arc::new(Mutex::new(store));
-        let tools = NoTools(
-            [
-                ("demo__read".to_owned(), Traits { read_only: true, ..Traits::default() }),
-                ("demo__destroy".to_owned(), Traits { destructive: true, ..Traits::default() }),
-            ]
-            .into(),
-        );
+        let tools = NoTools::new([
+            ("demo__read".to_owned(), Traits::READ_ONLY),
+            ("demo__destroy".to_owned(), Traits { destructive: Some(true), ..Traits::UNANNOTATED }),
+        ]);
         let bench =
             Bench::new(Box::new(super::shared::Shared::new(store.clone())), tools, Limits::default(), 1);
         let mut scenario = Self { bench, store, names: Vec::new(), run: None, seen: 0, out: String::new() };
@@ -96,6 +93,14 @@ impl Scenario {
                     Vec::new()
                 }
             },
+            "down" | "slots" | "crashed" => {
+                self.bench.tools.set(word, first, second);
+                Vec::new()
+            }
+            "up" => {
+                self.bench.tools.set(word, first, second);
+                vec![self.bench.tell(Action::ServerAvailable { server: first.into() })]
+            }
             "advance" => {
                 let period = Period::parse(rest).expect("a length of time");
                 self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
@@ -331,6 +336,12 @@ fn describe(event: &Event) -> String {
         | Event::StepUncertain { error, .. }
         | Event::RunFailed { error }
         | Event::RunFailing { error } => format!("{}: {error}", error.kind.word()),
+        Event::ServerAwaited { error, due, until, .. } => {
+            let when = |when: &Option<i64>| {
+                when.map_or("never".to_owned(), |at| format!("+{}ms", at - super::EPOCH))
+            };
+            format!("{error}; again at {}, gives up at {}", when(due), when(until))
+        }
         Event::RetryScheduled { error, due, .. } => {
             format!("{}: {error}; again at +{}ms", error.kind.word(), due - super::EPOCH)
         }

@@ -11,7 +11,7 @@ mod promises;
 mod stored;
 mod tools;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -137,10 +137,10 @@ impl Sim {
         let mut rng = fastrand::Rng::with_seed(seed);
         let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
         let faults = Arc::new(Mutex::new(Faults::default()));
-        let tools = NoTools(BTreeMap::from([
-            ("demo__read".to_owned(), Traits { read_only: true, ..Traits::default() }),
-            ("demo__destroy".to_owned(), Traits { destructive: true, ..Traits::default() }),
-        ]));
+        let tools = NoTools::new([
+            ("demo__read".to_owned(), Traits::READ_ONLY),
+            ("demo__destroy".to_owned(), Traits { destructive: Some(true), ..Traits::UNANNOTATED }),
+        ]);
         let narrow = Limits {
             calls: rng.u32(1..4),
             calls_per_definition: rng.u32(1..4),
@@ -211,7 +211,8 @@ impl Sim {
     fn turn(&mut self) {
         match self.rng.u32(0..100) {
             0..12 => self.start_run(),
-            12..55 => self.end_some_call(),
+            12..15 => self.change_server(),
+            15..55 => self.end_some_call(),
             55..70 => self.let_time_pass(),
             70..84 => self.somebody_acts(),
             84..88 => self.plan_fault(),
@@ -264,6 +265,7 @@ impl Sim {
     fn end_well(&mut self) {
         self.quiet = true;
         *self.plan_of_faults.lock().expect("the faults") = Faults::default();
+        self.server_is_up();
         for _ in 0..QUIET_TURNS {
             self.try_backlog();
             if !self.broken.is_empty() || self.unfinished().is_empty() {

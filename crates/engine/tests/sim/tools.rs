@@ -61,6 +61,24 @@ impl Sim {
         }
     }
 
+    /// The server goes down, comes back, or takes fewer calls at the same time.
+    pub(super) fn change_server(&mut self) {
+        match self.rng.u8(0..3) {
+            0 => self.bench.tools.set("down", "demo", "demo is unreachable"),
+            1 => {
+                let slots = self.rng.u32(1..4).to_string();
+                self.bench.tools.set("slots", "demo", &slots);
+            }
+            _ => self.server_is_up(),
+        }
+    }
+
+    pub(super) fn server_is_up(&mut self) {
+        self.tell(format_args!("the server is up"));
+        self.bench.tools.set("up", "demo", "");
+        self.request(Action::ServerAvailable { server: "demo".into() });
+    }
+
     /// One of the calls in flight tells how far it is, or under which name it goes on by itself.
     pub(super) fn report_some_call(&mut self) {
         let Some(id) = self.some_call() else { return };
@@ -137,7 +155,7 @@ impl Sim {
     fn begun_again(&self, order: &CallOrder) -> u32 {
         let sql = "SELECT count(*) FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
                    WHERE r.run_id = ?1 AND e.body ->> '$.step.path' = ?2 AND e.body ->> '$.step.attempt' = ?3
-                   AND e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed')";
+                   AND e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed', 'server_awaited')";
         let store = self.store.lock().expect("the store");
         let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt];
         store.connection().query_row(sql, params, |row| row.get(0)).expect("a count")

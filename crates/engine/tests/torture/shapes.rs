@@ -83,7 +83,8 @@ fn fields(tool: &str, from: &str) -> Vec<String> {
     match tool {
         STRICT => {}
         BROKEN => fields.push(format!("retry: {{ {often}, retry_on: [lost] }}")),
-        _ => fields.push(format!("retry: {{ {often} }}")),
+        READ | IDEMPOTENT => fields.push(format!("retry: {{ {often} }}")),
+        _ => fields.push(format!("retry: {{ {often}, retry_on: [lost, tool_error] }}")),
     }
     fields
 }

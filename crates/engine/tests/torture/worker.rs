@@ -238,7 +238,11 @@ impl ToolCaller for Lab {
     }
 
     fn traits(&self, tool: &str) -> Traits {
-        Traits { read_only: tool == READ, idempotent: tool == IDEMPOTENT, ..Traits::default() }
+        match tool {
+            READ => Traits::READ_ONLY,
+            IDEMPOTENT => Traits::IDEMPOTENT,
+            _ => Traits::UNANNOTATED,
+        }
     }
 }
 

@@ -6,20 +6,27 @@
 mod expand;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use steprail_core::spec::policy::OnUncertain;
+
 pub use expand::{ProcessEnv, Text, Variables};
+
+use crate::limits::{SERVER_CALLS, START_SECS};
 
 /// Servers that a file names, and what there is to say about it.
 #[derive(Debug, Clone, Default)]
 pub struct Servers {
     /// By name.
     pub servers: BTreeMap<String, Entry>,
-    /// Things that were passed over.
+    /// Problems of single entries and keys.
     pub warnings: Vec<String>,
+    /// Entries that cannot be used, by name.
+    pub invalid: Vec<String>,
 }
 
 /// How to reach a server.
@@ -31,6 +38,12 @@ pub struct Entry {
     pub timeout: Option<Duration>,
     /// Whether its tools may ask a human in the middle of a call.
     pub elicitation: bool,
+    /// How long the server has to start and to answer for the first time.
+    pub start_timeout: Duration,
+    /// Calls at the same time.
+    pub max_calls: u32,
+    /// What happens when the outcome of a call is unknown, where the definition does not say.
+    pub on_uncertain: Option<OnUncertain>,
     /// Tools that are used; all if there are none.
     pub include: Vec<String>,
     /// Tools that are not used.
@@ -51,7 +64,7 @@ pub enum Road {
         /// Where it runs.
         cwd: Option<Text>,
     },
-    /// Streamable HTTP.
+    /// Streamable HTTP, or HTTP+SSE where the server speaks nothing else.
     Http {
         /// Where.
         url: Text,
@@ -95,6 +108,10 @@ struct Written {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     timeout: Option<u64>,
+    #[serde(alias = "startup_timeout_ms")]
+    start_timeout: Option<u64>,
+    max_calls: Option<u32>,
+    on_uncertain: Option<String>,
     #[serde(default)]
     disabled: bool,
     enabled: Option<bool>,
@@ -131,20 +148,44 @@ impl Servers {
                 "there is neither `mcpServers` nor `servers` in it, a map from names to servers".to_owned()
             );
         };
-        Self::of(entries)
+        Ok(Self::of(entries))
     }
 
     /// Reads servers by their names.
-    pub fn of(entries: &Map<String, Value>) -> Result<Self, String> {
+    pub fn of(entries: &Map<String, Value>) -> Self {
         let mut found = Self::default();
         for (name, entry) in entries {
             match found.entry(name, entry) {
                 Ok(Some(entry)) => drop(found.servers.insert(name.clone(), entry)),
                 Ok(None) => found.warnings.push(format!("`{name}` is disabled")),
-                Err(problem) => return Err(format!("the server `{name}`: {problem}")),
+                Err(problem) => {
+                    found.warnings.push(format!("`{name}` is left out: {problem}"));
+                    found.invalid.push(name.clone());
+                }
             }
         }
-        Ok(found)
+        found.leave_out_namesakes();
+        found
+    }
+
+    /// Two servers whose tools would have the same names: the first one counts.
+    fn leave_out_namesakes(&mut self) {
+        let mut aliases: BTreeMap<String, String> = BTreeMap::new();
+        let mut namesakes = Vec::new();
+        for name in self.servers.keys() {
+            match aliases.entry(crate::names::alias(name)) {
+                Slot::Vacant(free) => drop(free.insert(name.clone())),
+                Slot::Occupied(taken) => namesakes.push((name.clone(), taken.get().clone())),
+            }
+        }
+        for (name, other) in namesakes {
+            self.servers.remove(&name);
+            let alias = crate::names::alias(&other);
+            self.warnings.push(format!(
+                "`{name}` is left out: its tools would be named `{alias}__…` like those of `{other}`"
+            ));
+            self.invalid.push(name);
+        }
     }
 
     fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
@@ -157,6 +198,9 @@ impl Servers {
         }
         Ok(Some(Entry {
             timeout: written.timeout.map(Duration::from_millis),
+            start_timeout: Duration::from_millis(written.start_timeout.unwrap_or(START_SECS * 1_000)),
+            max_calls: written.max_calls.unwrap_or(SERVER_CALLS).max(1),
+            on_uncertain: written.on_uncertain.as_deref().map(on_uncertain).transpose()?,
             elicitation: written.elicitation,
             include: written.include_tools.clone(),
             exclude: written.exclude_tools.clone(),
@@ -169,23 +213,27 @@ fn road(written: Written) -> Result<Road, String> {
     let texts =
         |map: BTreeMap<String, String>| map.into_iter().map(|(key, text)| (key, Text::new(text))).collect();
     match (written.kind.as_deref(), written.command, written.url) {
-        (Some("sse"), ..) => {
-            Err("`sse` is a transport of the past; give the address of its streamable HTTP".to_owned())
-        }
         (None | Some("stdio"), Some(command), None) => Ok(Road::Child {
             command: Text::new(command),
             args: written.args.into_iter().map(Text::new).collect(),
             env: written.env.into_iter().map(|(key, value)| (key, Text::new(plain(value)))).collect(),
             cwd: written.cwd.map(Text::new),
         }),
-        (None | Some("http" | "streamable-http" | "streamableHttp"), None, Some(url)) => {
+        (None | Some("http" | "streamable-http" | "streamableHttp" | "sse"), None, Some(url)) => {
             Ok(Road::Http { url: Text::new(url), headers: texts(written.headers) })
         }
-        (Some(kind), ..) if !["stdio", "http", "streamable-http", "streamableHttp"].contains(&kind) => {
+        (Some(kind), ..)
+            if !["stdio", "http", "streamable-http", "streamableHttp", "sse"].contains(&kind) =>
+        {
             Err(format!("`{kind}` is no transport; `stdio` and `http` are"))
         }
         _ => Err("give it a `command`, or a `url`".to_owned()),
     }
+}
+
+fn on_uncertain(word: &str) -> Result<OnUncertain, String> {
+    OnUncertain::from_word(word)
+        .ok_or_else(|| format!("`onUncertain` is one of {}", OnUncertain::WORDS.join(", ")))
 }
 
 /// What is wrong with an entry, without what is in it: that may be a secret, and messages end up in logs.
@@ -229,26 +277,32 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
-        let refused = |text: &str| Servers::read(text).expect_err("a problem");
-        assert!(refused("{}").contains("neither `mcpServers` nor `servers`"));
-        assert_eq!(
-            refused(r#"{ "mcpServers": { "a": {} } }"#),
-            "the server `a`: give it a `command`, or a `url`"
-        );
+    fn an_entry_that_cannot_be_used_is_left_out_alone() {
         assert!(
-            refused(r#"{ "mcpServers": { "a": { "type": "sse", "url": "x" } } }"#)
-                .contains("streamable HTTP")
+            Servers::read("{}").is_err_and(|problem| problem.contains("neither `mcpServers` nor `servers`"))
         );
-        assert!(
-            refused(r#"{ "mcpServers": { "a": { "type": "pigeon", "url": "x" } } }"#).contains("`pigeon`")
+        assert!(Servers::read("{ \"mcpServers\": ").is_err());
+        let found = Servers::read(
+            r#"{ "mcpServers": {
+                "good": { "command": "x", "startTimeout": 90000, "maxCalls": 4, "onUncertain": "fail" },
+                "GOOD": { "command": "y" },
+                "empty": {},
+                "old": { "type": "sse", "url": "http://127.0.0.1:1/sse" },
+                "odd": { "type": "pigeon", "url": "x" },
+                "worse": { "command": "x", "onUncertain": "guess" },
+                "typed": { "command": "x", "env": "TOKEN=s3cret, expected by nobody" } } }"#,
         );
-        assert!(!refused("{ \"mcpServers\": ").is_empty());
+        let found = found.expect("servers");
+        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["GOOD", "old"]);
         assert_eq!(
-            refused(
-                r#"{ "mcpServers": { "a": { "command": "x", "env": "TOKEN=s3cret, expected by nobody" } } }"#
-            ),
-            "the server `a`: one of its keys has a value of another type; expected a map"
+            found.warnings,
+            [
+                "`empty` is left out: give it a `command`, or a `url`",
+                "`odd` is left out: `pigeon` is no transport; `stdio` and `http` are",
+                "`typed` is left out: one of its keys has a value of another type; expected a map",
+                "`worse` is left out: `onUncertain` is one of ask, retry, fail, skip",
+                "`good` is left out: its tools would be named `good__…` like those of `GOOD`",
+            ]
         );
     }
 }

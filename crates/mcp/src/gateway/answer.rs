@@ -1,7 +1,6 @@
 //! What a server answers, as a step sees it.
 
-use rmcp::ServiceError;
-use rmcp::model::{CallToolResult, ContentBlock, ErrorCode};
+use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Map, Value, json};
 use steprail_engine::{Failure, FailureKind, Outcome};
 
@@ -73,36 +72,6 @@ fn with_files(value: Value, files: Vec<Value>) -> Value {
             ("file_refs".to_owned(), Value::Array(files)),
         ])),
     }
-}
-
-/// Why a call gave nothing. Once it was sent, only an answer tells that it was not carried out.
-pub(super) fn failure(server: &str, error: ServiceError) -> Failure {
-    match error {
-        ServiceError::McpError(error) => {
-            let kind = match error.code {
-                ErrorCode::INVALID_PARAMS => FailureKind::Validation,
-                ErrorCode::METHOD_NOT_FOUND => FailureKind::NotFound,
-                _ => FailureKind::ToolError,
-            };
-            let message = format!("{server} refused the call: {}", error.message);
-            Failure::new(kind, message).code(&format!("mcp {}", error.code.0))
-        }
-        ServiceError::Timeout { timeout } => {
-            let message =
-                format!("{server} was silent for {} s; what the call did is unknown", timeout.as_secs());
-            Failure::new(FailureKind::Timeout, message)
-        }
-        ServiceError::Cancelled { reason } => {
-            let reason = reason.unwrap_or_else(|| "it gave no reason".to_owned());
-            Failure::new(FailureKind::Cancelled, format!("{server} cancelled the call: {reason}"))
-        }
-        other => lost(server, &other.to_string()),
-    }
-}
-
-/// The connection was cut off after the call was sent.
-pub(super) fn lost(server: &str, how: &str) -> Failure {
-    Failure::new(FailureKind::Lost, format!("the connection to {server} was lost: {how}"))
 }
 
 #[cfg(test)]

@@ -11,17 +11,21 @@ use rmcp::model::{
     ServerResult, TaskPayload, UpdateTaskParams,
 };
 use rmcp::service::PeerRequestOptions;
-use serde_json::{Value, json};
+use serde_json::Value;
 use steprail_engine::{Answered, Failure, FailureKind, Outcome, Report, Resumes, ToolCall};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
 
-use super::answer;
 use super::catalogue::ToolInfo;
 use super::connection::Connection;
-use super::line::Line;
+use super::link::Link;
 use super::listener::{Heard, Hearing};
-use super::questions::{self, Held, HeldCall};
-use crate::limits::{CALL_SECS, IDLE_SECS, LAST_WORDS_MS, POLL_TRIES, REQUEST_SECS, TASK_POLL_MS};
+use super::questions::{self, Held, HeldCall, Pending};
+use super::{answer, failure};
+use crate::limits::{
+    CALL_SECS, IDLE_SECS, LAST_WORDS_MS, POLL_TRIES, REQUEST_SECS, STALL_GRACE_SECS, STALL_SECS,
+    STOP_ANSWER_MS, TASK_POLL_MS,
+};
 
 type Response = Result<ServerResult, ServiceError>;
 
@@ -34,9 +38,9 @@ pub(super) struct Sent {
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// A call of a tool on a line.
+/// A call of a tool over a link.
 pub(super) struct Call<'c> {
-    pub line: &'c Line,
+    pub link: &'c Arc<Link>,
     pub tool: &'c ToolInfo,
     pub call: &'c ToolCall,
     pub held: &'c Held,
@@ -53,13 +57,15 @@ impl Call<'_> {
 
     /// Goes on with a call whose tool asked something.
     async fn go_on(&self, connection: Arc<Connection>, answered: &Answered) -> Outcome {
-        let state = &answered.state;
-        let keys = state["keys"].as_array().cloned().unwrap_or_default();
-        let answers = || questions::responses(&keys, answered.answer.as_ref());
-        match state["kind"].as_str() {
-            Some("held") => match self.held.take(state["id"].as_str().unwrap_or_default()) {
+        if answered.is_whether() {
+            return self.send(connection, None).await;
+        }
+        let answer = answered.answer.as_ref();
+        let server = &self.link.server;
+        match Pending::read(&answered.state) {
+            Some(Pending::Held { id, .. }) => match self.held.take(&id) {
                 Some(HeldCall { sent, connection, reply }) => {
-                    let _ = reply.send(questions::elicited(answered.answer.as_ref()));
+                    let _ = reply.send(questions::elicited(answer));
                     let outcome = self.hear(&connection, sent).await;
                     // Others have another one by now.
                     if !matches!(&outcome, Err(error) if error.question.is_some()) {
@@ -67,24 +73,25 @@ impl Call<'_> {
                     }
                     outcome
                 }
-                None => {
-                    Err(answer::lost(&self.line.server, "it was asked something when the connection was cut"))
-                }
+                None => Err(failure::lost(
+                    server,
+                    "the connection was closed while its tool waited for an answer",
+                )),
             },
-            _ if answered.is_whether() => self.send(connection, None).await,
-            Some("task") => {
-                let id = state["id"].as_str().unwrap_or_default();
-                self.call.reports.tell(Report::Task { id: id.into() });
-                let update = connection.peer.update_task(UpdateTaskParams::new(id, answers()));
+            Some(Pending::Task { id, keys, .. }) => {
+                self.call.reports.tell(Report::Task { id: id.as_str().into() });
+                let responses = questions::responses(&keys, answer);
+                let update = connection.peer.update_task(UpdateTaskParams::new(&*id, responses));
                 match in_time(update).await {
-                    Some(Ok(())) => Poll { line: self.line, call: self.call }.until_ended(id).await,
-                    _ => Err(answer::lost(&self.line.server, "it did not take the answer to its question")),
+                    Some(Ok(())) => Poll { link: self.link, call: self.call }.until_ended(&id).await,
+                    _ => Err(failure::lost(server, "it did not take the answer to its question")),
                 }
             }
-            _ => {
-                let given = state["requestState"].as_str().map(str::to_owned);
-                self.send(connection, Some((answers(), given))).await
+            Some(Pending::Retry { keys, request_state, .. }) => {
+                self.send(connection, Some((questions::responses(&keys, answer), request_state))).await
             }
+            // To send the call again would be a guess.
+            None => Err(failure::lost(server, "its question was recorded in a form that is not known here")),
         }
     }
 
@@ -102,10 +109,10 @@ impl Call<'_> {
         let turn = tokio::select! {
             turn = connection.turn() => turn,
             () = self.call.cancelled.cancelled() => {
-                return Err(Failure::new(FailureKind::Cancelled, "stopped before the call was sent"));
+                return Err(failure::not_sent(&self.link.server, "the step was stopped before its call was sent"));
             }
             () = connection.lost.cancelled() => {
-                return Err(Failure::new(FailureKind::Transport, "the server ended before the call was sent"));
+                return Err(failure::not_sent(&self.link.server, &connection.end_reason().await));
             }
         };
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
@@ -113,16 +120,19 @@ impl Call<'_> {
             .with_meta(meta(self.call))
             .with_max_total_timeout(Duration::from_secs(CALL_SECS));
         let sent = connection.peer.send_request_with_option(request, options).await;
-        let handle = sent.map_err(|error| answer::failure(&self.line.server, error))?;
+        let handle = match sent {
+            Ok(handle) => handle,
+            Err(error) => return Err(self.failed(&connection, error).await),
+        };
         let hearing = connection.listener.listen(handle.progress_token.clone());
         let (id, (sender, response)) = (handle.id.clone(), oneshot::channel());
         tokio::spawn(async move { sender.send(handle.await_response().await) });
         self.hear(&connection, Sent { id, response, hearing, _turn: turn }).await
     }
 
-    /// Waits for the end of a call: an answer, too long a silence, the end of the connection, or the word to stop.
+    /// Waits for the end of a call: an answer, too long a silence, the end of the connection, or a cancellation.
     async fn hear(&self, connection: &Arc<Connection>, mut sent: Sent) -> Outcome {
-        let idle = match (self.line.entry.timeout, self.call.deadline) {
+        let idle = match (self.link.entry.timeout, self.call.deadline) {
             (Some(timeout), _) => timeout,
             // The engine tells when the time of the step is up.
             (None, Some(_)) => Duration::from_secs(CALL_SECS),
@@ -134,7 +144,7 @@ impl Call<'_> {
                 biased;
                 heard = sent.hearing.next() => match heard {
                     Heard::Progress(progress) => {
-                        silence.as_mut().reset(tokio::time::Instant::now() + idle);
+                        silence.as_mut().reset(Instant::now() + idle);
                         self.call.reports.tell(Report::Progress {
                             progress: progress.progress,
                             total: progress.total,
@@ -143,56 +153,108 @@ impl Call<'_> {
                     }
                     Heard::Question(question, reply) => {
                         // The connection stays with this call; others open another one.
-                        self.line.give_up(connection).await;
+                        self.link.give_up(connection);
                         let held = HeldCall { sent, connection: connection.clone(), reply };
-                        return Err(self.held.keep(&question, &self.line.server, held));
+                        return Err(self.held.keep(&question, &self.link.server, held));
                     }
                 },
-                response = &mut sent.response => {
-                    return self.answered(response.unwrap_or(Err(ServiceError::TransportClosed))).await;
-                }
-                () = connection.lost.cancelled() => {
-                    // What it said last may still be on its way.
-                    let last = tokio::time::timeout(Duration::from_millis(LAST_WORDS_MS), &mut sent.response).await;
-                    return match last {
-                        Ok(Ok(response)) => self.answered(response).await,
-                        _ => Err(answer::lost(&self.line.server, "its process ended")),
-                    };
-                }
+                response = &mut sent.response => return self.responded(connection, response).await,
+                () = connection.lost.cancelled() => return self.cut_off(connection, sent).await,
                 () = &mut silence => {
+                    // A timer that is late tells that this process was stopped: the answer may lie in a buffer.
+                    if silence.deadline().elapsed() >= Duration::from_secs(STALL_SECS) {
+                        silence.as_mut().reset(Instant::now() + Duration::from_secs(STALL_GRACE_SECS));
+                        continue;
+                    }
                     stop(connection, sent.id, "it was silent for too long").await;
-                    return Err(answer::failure(&self.line.server, ServiceError::Timeout { timeout: idle }));
+                    return Err(failure::of(&self.link.server, ServiceError::Timeout { timeout: idle }));
                 }
-                () = self.call.cancelled.cancelled() => {
-                    stop(connection, sent.id, "the step was stopped").await;
-                    return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
-                }
+                () = self.call.cancelled.cancelled() => return self.stopped(connection, sent).await,
             }
         }
     }
 
-    async fn answered(&self, response: Response) -> Outcome {
-        match response {
-            Ok(ServerResult::CallToolResult(result)) => answer::outcome(result),
-            Ok(ServerResult::CreateTaskResult(created)) => {
+    async fn responded(
+        &self,
+        connection: &Arc<Connection>,
+        response: Result<Response, oneshot::error::RecvError>,
+    ) -> Outcome {
+        match response.unwrap_or(Err(ServiceError::TransportClosed)) {
+            Ok(result) => {
+                self.link.clear_suspicion(self.call.run, &self.call.path);
+                self.answered(result).await
+            }
+            Err(error) => Err(self.failed(connection, error).await),
+        }
+    }
+
+    /// The server's process ended. What it wrote last may still be on its way.
+    async fn cut_off(&self, connection: &Arc<Connection>, mut sent: Sent) -> Outcome {
+        let last = tokio::time::timeout(Duration::from_millis(LAST_WORDS_MS), &mut sent.response).await;
+        if let Ok(Ok(Ok(result))) = last {
+            return self.answered(result).await;
+        }
+        self.link.suspect(self.call.run, &self.call.path);
+        Err(failure::lost(&self.link.server, &connection.end_reason().await))
+    }
+
+    /// The step was stopped. An answer that is on its way still counts: no server answers once it was told to stop.
+    async fn stopped(&self, connection: &Arc<Connection>, mut sent: Sent) -> Outcome {
+        let patience = Duration::from_millis(STOP_ANSWER_MS);
+        if let Ok(Ok(Ok(result))) = tokio::time::timeout(patience, &mut sent.response).await {
+            return self.answered(result).await;
+        }
+        stop(connection, sent.id, "the step was stopped").await;
+        Err(Failure::new(FailureKind::Cancelled, "the call was stopped"))
+    }
+
+    /// A request without a result. A server that cannot be reached, or is busy, takes no further calls for a while.
+    async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> Failure {
+        let closed = matches!(error, ServiceError::TransportClosed);
+        let failure = if closed {
+            failure::lost(&self.link.server, &connection.end_reason().await)
+        } else {
+            failure::of(&self.link.server, error)
+        };
+        match failure.kind {
+            FailureKind::Transport => match failure.retry_after_ms {
+                Some(delay) => self.link.busy(&failure.message, Duration::from_millis(delay)),
+                None => self.link.dropped(connection, "the connection could not be used"),
+            },
+            FailureKind::Lost if closed => {
+                self.link.suspect(self.call.run, &self.call.path);
+                self.link.dropped(connection, &failure.message);
+            }
+            _ => self.link.clear_suspicion(self.call.run, &self.call.path),
+        }
+        failure
+    }
+
+    async fn answered(&self, result: ServerResult) -> Outcome {
+        match result {
+            ServerResult::CallToolResult(result) => answer::outcome(result),
+            ServerResult::CreateTaskResult(created) => {
                 let id = created.task.task_id;
                 self.call.reports.tell(Report::Task { id: id.as_str().into() });
-                Poll { line: self.line, call: self.call }.until_ended(&id).await
+                Poll { link: self.link, call: self.call }.until_ended(&id).await
             }
-            Ok(ServerResult::InputRequiredResult(needed)) => {
+            ServerResult::InputRequiredResult(needed) => {
                 let requests = needed.input_requests.unwrap_or_default();
-                let state = json!({ "kind": "retry", "requestState": needed.request_state });
-                Err(questions::asks(&self.line.server, requests, state))
+                let request_state = needed.request_state;
+                Err(questions::asks(&self.link.server, requests, |server, keys| Pending::Retry {
+                    server,
+                    keys,
+                    request_state,
+                }))
             }
-            Ok(_) => Err(answer::lost(&self.line.server, "it answered with something else than a result")),
-            Err(error) => Err(answer::failure(&self.line.server, error)),
+            _ => Err(failure::lost(&self.link.server, "its answer is not a result of a tool")),
         }
     }
 }
 
 /// A call that goes on by itself at its server, under a name.
 pub(super) struct Poll<'p> {
-    pub line: &'p Line,
+    pub link: &'p Arc<Link>,
     pub call: &'p ToolCall,
 }
 
@@ -200,7 +262,7 @@ impl Poll<'_> {
     /// Asks for a task until it has ended. A connection that is cut is opened again: the task goes on meanwhile.
     pub(super) async fn until_ended(&self, id: &str) -> Outcome {
         let ended = tokio::time::timeout(Duration::from_secs(CALL_SECS), self.poll(id));
-        ended.await.unwrap_or_else(|_| Err(answer::lost(&self.line.server, "its task does not end")))
+        ended.await.unwrap_or_else(|_| Err(failure::lost(&self.link.server, "its task does not end")))
     }
 
     async fn poll(&self, id: &str) -> Outcome {
@@ -233,7 +295,7 @@ impl Poll<'_> {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(wait)) => {}
                 () = self.call.cancelled.cancelled() => {
-                    cancel_task(self.line, id).await;
+                    cancel_task(self.link, id).await;
                     return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
                 }
             }
@@ -241,8 +303,8 @@ impl Poll<'_> {
     }
 
     async fn look(&self, id: &str) -> Result<DetailedTask, Failure> {
-        let server = &self.line.server;
-        let connection = self.line.connection().await.map_err(|problem| answer::lost(server, &problem))?;
+        let server = &self.link.server;
+        let connection = self.link.connection().await.map_err(|problem| failure::lost(server, &problem))?;
         match in_time(connection.peer.get_task(GetTaskParams::new(id))).await {
             Some(Ok(found)) => Ok(found.task),
             // What is not known there may have ended long ago.
@@ -250,19 +312,19 @@ impl Poll<'_> {
                 let message = format!("{server} no longer knows the task `{id}`: {}", error.message);
                 Err(Failure::new(FailureKind::Lost, message).code("task_unknown"))
             }
-            Some(Err(error)) => Err(answer::lost(server, &error.to_string())),
-            None => Err(answer::lost(server, "it does not say how its task stands")),
+            Some(Err(error)) => Err(failure::lost(server, &failure::of(server, error).message)),
+            None => Err(failure::lost(server, "it does not say how its task stands")),
         }
     }
 
     fn task_ended(&self, id: &str, task: DetailedTask) -> Option<Outcome> {
-        let server = &self.line.server;
+        let server = &self.link.server;
         match task.payload {
             TaskPayload::Completed { result } => {
                 let result = serde_json::from_value::<CallToolResult>(Value::Object(result));
                 Some(match result {
                     Ok(result) => answer::outcome(result),
-                    Err(error) => Err(answer::lost(server, &format!("its task gave no result: {error}"))),
+                    Err(error) => Err(failure::lost(server, &format!("its task gave no result: {error}"))),
                 })
             }
             TaskPayload::Failed { error } => {
@@ -275,7 +337,11 @@ impl Poll<'_> {
                 Some(Err(Failure::new(FailureKind::Cancelled, format!("{server} cancelled the task"))))
             }
             TaskPayload::InputRequired { input_requests } => {
-                Some(Err(questions::asks(server, input_requests, json!({ "kind": "task", "id": id }))))
+                Some(Err(questions::asks(server, input_requests, |server, keys| Pending::Task {
+                    server,
+                    id: id.to_owned(),
+                    keys,
+                })))
             }
             _ => None,
         }
@@ -288,8 +354,8 @@ async fn in_time<T>(request: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Tells a server that nobody waits for a task any more.
-pub(super) async fn cancel_task(line: &Line, id: &str) {
-    if let Ok(connection) = line.connection().await {
+pub(super) async fn cancel_task(link: &Arc<Link>, id: &str) {
+    if let Ok(connection) = link.connection().await {
         let _ = in_time(connection.peer.cancel_task(CancelTaskParams::new(id))).await;
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::Traits;
 
+use super::connection::Listed;
 use crate::config::Entry;
 use crate::limits::TOOLS;
 use crate::names::full_name;
@@ -25,7 +26,7 @@ pub struct ToolInfo {
     pub input_schema: Value,
     /// What it gives, if it says so.
     pub output_schema: Option<Value>,
-    /// What a repeated call does.
+    /// Its annotations.
     pub traits: Traits,
     /// A hash of everything that its server says about it.
     pub pin: Hash,
@@ -48,15 +49,34 @@ pub(super) struct Catalogue {
     pub warnings: Vec<String>,
 }
 
-impl Catalogue {
-    pub(super) fn new(alias: &str, entry: &Entry, tools: Vec<Tool>) -> Self {
-        let mut catalogue = Self::default();
+/// How the tools of a server become a catalogue.
+#[derive(Clone)]
+pub(super) struct Listing {
+    pub alias: String,
+    pub entry: Entry,
+    /// Whether the server deduplicates calls by the idempotency key in `_meta`.
+    pub honours_key: bool,
+}
+
+/// In a tool's `_meta`, or among a server's extensions: it deduplicates calls by our idempotency key.
+pub(super) const HONOURS_KEY: &str = "dev.steprail/idempotency";
+
+impl Listing {
+    pub(super) fn catalogue(&self, tools: Vec<Listed>) -> Catalogue {
+        let mut catalogue = Catalogue::default();
         let mut refused = BTreeSet::new();
         if tools.len() > TOOLS {
             catalogue.warnings.push(format!("of {} tools the first {TOOLS} are used", tools.len()));
         }
-        for tool in tools.into_iter().take(TOOLS).filter(|tool| entry.has_tool(&tool.name)) {
-            let name = full_name(alias, &tool.name);
+        for listed in tools.into_iter().take(TOOLS) {
+            let (tool, warning) = match listed {
+                Listed::Sound(tool) => (Some(tool), None),
+                Listed::Mended(tool, warning) => (Some(tool), Some(warning)),
+                Listed::Unusable(warning) => (None, Some(warning)),
+            };
+            catalogue.warnings.extend(warning);
+            let Some(tool) = tool.filter(|tool| self.entry.has_tool(&tool.name)) else { continue };
+            let name = full_name(&self.alias, &tool.name);
             if refused.contains(&name) {
                 continue;
             }
@@ -70,9 +90,18 @@ impl Catalogue {
                 refused.insert(name);
                 continue;
             }
-            catalogue.tools.insert(name.clone(), Arc::new(ToolInfo::new(name, tool)));
+            catalogue.tools.insert(name.clone(), Arc::new(self.tool(name, tool)));
         }
         catalogue
+    }
+
+    fn tool(&self, name: String, tool: Tool) -> ToolInfo {
+        let of_tool =
+            tool.meta.as_ref().is_some_and(|meta| meta.0.get(HONOURS_KEY) == Some(&Value::Bool(true)));
+        let mut info = ToolInfo::new(name, tool);
+        info.traits.honours_key = self.honours_key || of_tool;
+        info.traits.on_uncertain = self.entry.on_uncertain;
+        info
     }
 }
 
@@ -80,7 +109,6 @@ impl ToolInfo {
     fn new(name: String, tool: Tool) -> Self {
         let hints = tool.annotations.as_ref();
         let hint = |read: fn(&rmcp::model::ToolAnnotations) -> Option<bool>| hints.and_then(read);
-        let read_only = hint(|hints| hints.read_only_hint).unwrap_or(false);
         let input_schema = Value::Object((*tool.input_schema).clone());
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
         let described = tool.clone();
@@ -99,12 +127,17 @@ impl ToolInfo {
             input_schema,
             output_schema: tool.output_schema.map(|schema| Value::Object((*schema).clone())),
             traits: Traits {
-                read_only,
-                idempotent: read_only || hint(|hints| hints.idempotent_hint).unwrap_or(false),
-                // A server that says nothing may destroy nothing that it has not named.
-                destructive: !read_only && hint(|hints| hints.destructive_hint).unwrap_or(false),
+                read_only: hint(|hints| hints.read_only_hint),
+                idempotent: hint(|hints| hints.idempotent_hint),
+                destructive: hint(|hints| hints.destructive_hint),
+                ..Traits::UNANNOTATED
             },
         }
+    }
+
+    /// As its server describes it, for the cache.
+    pub(super) fn described(&self) -> &Tool {
+        &self.described
     }
 
     /// The tool as we offer it to our own clients, under a name of ours.

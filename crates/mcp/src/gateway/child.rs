@@ -1,22 +1,21 @@
-//! A server that is a process of ours: its group, its last words, and its end, also after ours.
+//! A stdio server as a child process: its environment, its standard error, its exit, and how it is stopped.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, ReadBuf};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{ANSWER_BYTES, STDERR_CHARS, STDERR_LINES, STOP_MS};
+use super::supervisor;
+use crate::limits::{STDERR_CHARS, STDERR_LINES, STOP_MS};
 
-/// Variables that every process needs; nothing else of ours reaches a server.
+/// Environment variables that a server inherits. Nothing else of ours reaches it.
 const PASSED_ON: &[&str] = &["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL", "TERM"];
 
 /// What to run.
@@ -27,24 +26,35 @@ pub(super) struct Program {
     pub cwd: Option<String>,
 }
 
-/// A process with everything that it starts.
+/// A running server with everything that it started.
 pub(super) struct Process {
     group: Pid,
+    /// Whether a supervisor ends the descendants when the server's input closes.
+    supervised: bool,
     /// Cancelled when the process has ended.
     pub ended: CancellationToken,
-    record: Option<PathBuf>,
+    exit: Arc<OnceLock<ExitStatus>>,
+    stderr: Stderr,
 }
 
 /// The last lines that a process wrote to its standard error.
 #[derive(Clone, Default)]
-pub(super) struct Words(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct Stderr(Arc<Mutex<VecDeque<String>>>);
 
-impl Words {
-    pub(super) fn last(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+impl Stderr {
+    /// What the server wrote; not what its supervisor did.
+    pub(super) fn last_lines(&self) -> Vec<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|line| !line.starts_with(supervisor::PREFIX)).cloned().collect()
     }
 
-    fn hear(&self, line: &str) {
+    /// Why the supervisor could not start the server.
+    fn not_started(&self) -> Option<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().rev().find_map(|line| line.strip_prefix(supervisor::PREFIX)).map(str::to_owned)
+    }
+
+    fn push(&self, line: &str) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == STDERR_LINES {
             lines.pop_front();
@@ -54,13 +64,20 @@ impl Words {
 }
 
 impl Process {
-    /// Starts a program in a group of its own. `words` takes what it says on its standard error.
+    /// Starts a program in a process group of its own, under `supervisor` if there is one.
     pub(super) fn start(
         program: &Program,
-        records: Option<&Path>,
-        words: Words,
-    ) -> io::Result<(Self, Limited<ChildStdout>, ChildStdin)> {
-        let mut command = Command::new(&program.command);
+        supervisor: &[OsString],
+        stderr: Stderr,
+    ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
+        let mut command = match supervisor.split_first() {
+            Some((path, arguments)) => {
+                let mut command = Command::new(path);
+                command.args(arguments).arg("--").arg(&program.command);
+                command
+            }
+            None => Command::new(&program.command),
+        };
         command.args(&program.args).env_clear().process_group(0);
         command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(&program.env);
@@ -72,102 +89,79 @@ impl Process {
         let gone = || io::Error::other("the process ended at once");
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).ok_or_else(gone)?;
         let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(gone)?;
-        if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(listen(stderr, words));
-        }
-        let ended = CancellationToken::new();
-        let told = ended.clone();
+        let drained = child.stderr.take().map(|pipe| tokio::spawn(read_stderr(pipe, stderr.clone())));
+        let (ended, exit) = (CancellationToken::new(), Arc::new(OnceLock::new()));
+        let (told, status) = (ended.clone(), exit.clone());
         tokio::spawn(async move {
-            let _ = child.wait().await;
+            let exited = child.wait().await;
+            if let Some(drained) = drained {
+                // What it wrote last explains its end. A descendant may hold the pipe.
+                let _ = tokio::time::timeout(Duration::from_millis(STOP_MS / 10), drained).await;
+            }
+            if let Ok(exited) = exited {
+                let _ = status.set(exited);
+            }
             told.cancel();
         });
-        let record = records.and_then(|folder| record(folder, group));
-        Ok((Self { group, ended, record }, Limited { inner: stdout, line: 0 }, stdin))
+        let supervised = !supervisor.is_empty();
+        Ok((Self { group, supervised, ended, exit, stderr }, stdout, stdin))
     }
 
-    /// Ends the process and everything that it started: first politely.
+    /// Why it ended: its exit code, or why it could not be started.
+    pub(super) fn exit_reason(&self) -> String {
+        let Some(status) = self.exit.get() else { return "its process ended".to_owned() };
+        match (status.code(), self.stderr.not_started()) {
+            (Some(supervisor::NOT_STARTED), Some(reason)) if self.supervised => reason,
+            (Some(code), _) => format!("its process ended with exit code {code}"),
+            (None, _) => "its process was killed by a signal".to_owned(),
+        }
+    }
+
+    /// Waits for its end after its input was closed. What is left then is killed.
     pub(super) async fn stop(&self) {
-        let _ = kill_process_group(self.group, Signal::TERM);
+        if !self.supervised {
+            let _ = kill_process_group(self.group, Signal::TERM);
+        }
         let patience = Duration::from_millis(STOP_MS);
         let _ = tokio::time::timeout(patience, self.ended.cancelled()).await;
         self.kill();
     }
 
     fn kill(&self) {
-        // Also when the process itself is gone: something that it started may hold on to our pipes.
-        let _ = kill_process_group(self.group, Signal::KILL);
-        if let Some(record) = &self.record {
-            let _ = std::fs::remove_file(record);
+        // A supervisor that still works ends its descendants itself, also those in other groups.
+        if !self.supervised || !self.ended.is_cancelled() {
+            let _ = kill_process_group(self.group, Signal::KILL);
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-async fn listen(stderr: ChildStderr, words: Words) {
-    let mut lines = BufReader::new(Limited { inner: stderr, line: 0 }).split(b'\n');
-    while let Ok(Some(line)) = lines.next_segment().await {
-        words.hear(&String::from_utf8_lossy(&line));
-    }
-}
-
-/// Remembers a group, so that a later process can end it if we cannot.
-fn record(folder: &Path, group: Pid) -> Option<PathBuf> {
-    let id = group.as_raw_nonzero().get();
-    let path = folder.join(id.to_string());
-    std::fs::create_dir_all(folder).ok()?;
-    std::fs::write(&path, started(id)?).ok()?;
-    Some(path)
-}
-
-/// When a process was started, which tells it from another one with the same number.
-fn started(id: i32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name, in brackets, may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19).map(str::to_owned)
-}
-
-/// Ends what a process that died left behind.
-pub(super) fn reap(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let id = entry.file_name().to_string_lossy().parse::<i32>().ok();
-        let known = std::fs::read_to_string(entry.path()).ok();
-        if let Some(group) = id.filter(|id| known.is_some() && started(*id) == known).and_then(Pid::from_raw)
-        {
-            let _ = kill_process_group(group, Signal::KILL);
+        if !self.supervised {
+            self.kill();
         }
-        let _ = std::fs::remove_file(entry.path());
     }
 }
 
-/// What is read from a process, as long as no line of it is too long.
-pub(super) struct Limited<R> {
-    inner: R,
-    line: usize,
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
-        let new = &buffer.filled()[before..];
-        self.line = match new.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => new.len() - end - 1,
-            None => self.line + new.len(),
-        };
-        if self.line > ANSWER_BYTES {
-            let message = format!("a message has more than {ANSWER_BYTES} bytes");
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+async fn read_stderr(pipe: ChildStderr, stderr: Stderr) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    loop {
+        // A line without an end is shown as far as it goes; the rest is dropped.
+        let Ok(read) = reader.fill_buf().await else { return };
+        if read.is_empty() {
+            break;
         }
-        read
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let room = (4 * STDERR_CHARS).saturating_sub(line.len());
+        line.extend_from_slice(&read[..end.unwrap_or(read.len()).min(room)]);
+        let used = end.map_or(read.len(), |end| end + 1);
+        reader.consume(used);
+        if end.is_some() {
+            stderr.push(&String::from_utf8_lossy(&std::mem::take(&mut line)));
+        }
+    }
+    if !line.is_empty() {
+        stderr.push(&String::from_utf8_lossy(&line));
     }
 }

@@ -1,39 +1,51 @@
 //! The way out: tools of MCP servers, called for a user.
 
 mod answer;
+mod cache;
 mod call;
 mod catalogue;
 mod child;
 mod connection;
-mod line;
+mod era;
+mod failure;
+mod link;
 mod listener;
 mod meters;
 mod open;
 mod questions;
+mod supervisor;
+mod transport;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
+use steprail_core::run::Millis;
 use steprail_engine::{
-    BoxFuture, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report, Resumes, ToolCall,
-    ToolCaller, Traits,
+    BoxFuture, CallSite, Capacity, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report,
+    Resumes, ToolCall, ToolCaller, Traits,
 };
 
 pub use catalogue::ToolInfo;
-pub use line::Health;
+pub use era::Era;
+pub use link::Health;
+pub use supervisor::supervise;
+
+use tokio::runtime::Handle;
 
 use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
+use cache::Cache;
 use call::{Call, Poll};
 use catalogue::Catalogue;
 use connection::Connection;
-use line::Line;
-use questions::Held;
+use link::{Link, Shared};
+use questions::{Held, Pending};
 
 /// Gives the variables of a user, for connections of their own.
 pub type UserVariables = dyn Fn(&Principal) -> Arc<dyn Variables + Send + Sync> + Send + Sync;
@@ -41,8 +53,11 @@ pub type UserVariables = dyn Fn(&Principal) -> Arc<dyn Variables + Send + Sync> 
 /// What a gateway may be told.
 #[derive(Default)]
 pub struct Options {
-    /// Where processes are recorded, so that those that a dead gateway left behind are ended.
-    pub records: Option<PathBuf>,
+    /// Where the era and the tools of servers are kept between runs of the program.
+    pub cache: Option<PathBuf>,
+    /// The command that runs [`supervise`] with the arguments after `--`. Without it, the descendants of a server may
+    /// outlive a gateway that is killed.
+    pub supervisor: Vec<OsString>,
     /// What `${user:NAME}` stands for.
     pub users: Option<Box<UserVariables>>,
 }
@@ -54,131 +69,159 @@ pub struct Gateway(Arc<Inner>);
 struct Inner {
     aliases: Aliases,
     servers: Servers,
-    options: Options,
-    lines: Mutex<Lines>,
+    users: Option<Box<UserVariables>>,
+    shared: Arc<Shared>,
+    links: Mutex<Links>,
     /// Calls whose tools wait for an answer.
     held: Held,
 }
 
-/// A connection per server, and per user where a server needs that.
-type Lines = BTreeMap<(String, Option<String>), Arc<Line>>;
+/// A link per server, and per user where a server needs that.
+type Links = BTreeMap<(String, Option<String>), Arc<Link>>;
 
-/// How a server is doing, and what it has.
+/// The state of a server, and its tools.
 #[derive(Debug)]
 pub struct ServerStatus {
     /// Its name.
     pub name: String,
-    /// How it is doing.
+    /// The user whose connection it is, where each has their own.
+    pub user: Option<String>,
+    /// The state of its connection.
     pub health: Health,
-    /// Its tools, as far as they are known.
+    /// Since when it is in that state, in milliseconds since 1970.
+    pub since: Millis,
+    /// The era of the protocol that it speaks, once that is known.
+    pub era: Option<Era>,
+    /// Its tools, as they were last listed.
     pub tools: Vec<Arc<ToolInfo>>,
-    /// What is wrong with some of them.
+    /// Problems with some of them.
     pub warnings: Vec<String>,
+    /// Why the last attempt to reach it failed, in one line.
+    pub error: Option<String>,
+    /// The time until the next attempt.
+    pub retry_in: Option<Duration>,
+    /// The last lines of its standard error: for operators only, since they may hold anything.
+    pub stderr: Vec<String>,
+}
+
+impl ServerStatus {
+    /// What the operator can do next, if anything.
+    pub fn next_action(&self) -> Option<String> {
+        let error = self.error.as_deref().unwrap_or_default();
+        match self.health {
+            Health::Down if error.contains("steprail login") || error.contains("wants a login") => {
+                Some(format!("steprail login {}", self.name))
+            }
+            Health::Down if error.contains("is not set") || error.contains("are not set") => {
+                Some("set it in the environment of the daemon, or with `steprail secret set`".to_owned())
+            }
+            Health::Down => Some(format!("steprail servers restart {}", self.name)),
+            Health::Idle | Health::Starting | Health::Up | Health::Busy => None,
+        }
+    }
 }
 
 impl Gateway {
-    /// A gateway to some servers. Nothing is started before it is needed; what an earlier one left behind is ended.
+    /// A gateway to some servers. Nothing is started before it is needed.
     pub fn new(servers: Servers, options: Options) -> Result<Self, String> {
-        if let Some(records) = &options.records {
-            child::reap(records);
-        }
         let aliases = Aliases::new(servers.servers.keys())?;
         meters::describe();
         Ok(Self(Arc::new(Inner {
             aliases,
             servers,
-            options,
-            lines: Mutex::default(),
+            users: options.users,
+            shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new))),
+            links: Mutex::default(),
             held: Held::default(),
         })))
     }
 
-    /// Connects to every server, so that its tools are known. Those of each user wait for their users.
+    /// Begins to connect to every server, in the background. Connections of users wait for their users.
+    pub fn start(&self) {
+        self.0.shared.enter();
+        self.shared_links().iter().for_each(Link::wake);
+    }
+
+    /// Connects to every server, and waits until each is up or its first attempt has failed.
     pub async fn connect(&self) -> Vec<ServerStatus> {
-        let shared: Vec<Arc<Line>> = self.shared_lines();
-        let opening = shared.iter().map(|line| async move {
-            let _ = line.connection().await;
-        });
-        futures::future::join_all(opening).await;
-        self.status().await
+        self.start();
+        let links = self.shared_links();
+        futures::future::join_all(links.iter().map(Link::settled)).await;
+        self.status()
     }
 
-    /// How the servers are doing.
-    pub async fn status(&self) -> Vec<ServerStatus> {
-        let mut all = Vec::new();
-        for line in self.shared_lines() {
-            let health = line.health().await;
-            let up = line.up();
-            let catalogue = up.as_ref().map(|up| up.catalogue());
-            all.push(ServerStatus {
-                name: line.server.clone(),
-                health,
-                tools: catalogue
-                    .as_ref()
-                    .map(|known| known.tools.values().cloned().collect())
-                    .unwrap_or_default(),
-                warnings: catalogue.map(|known| known.warnings.clone()).unwrap_or_default(),
-            });
-        }
-        all
+    /// Waits until the servers of some tools are up, or their first attempts have failed.
+    pub async fn settle(&self, tools: impl IntoIterator<Item = &str>) {
+        self.0.shared.enter();
+        let servers: BTreeSet<&str> =
+            tools.into_iter().filter_map(|tool| self.0.aliases.server_of(tool)).collect();
+        let links: Vec<Arc<Link>> =
+            servers.into_iter().filter_map(|server| self.link(server, None).ok()).collect();
+        futures::future::join_all(links.iter().map(Link::settled)).await;
     }
 
-    /// Tries a server again that was given up.
+    /// The state of the servers.
+    pub fn status(&self) -> Vec<ServerStatus> {
+        let mut links = self.shared_links();
+        links.extend(self.all_links().into_iter().filter(|link| link.user.is_some()));
+        links.iter().map(|link| status_of(link)).collect()
+    }
+
+    /// Connects to a server anew, at once.
     pub async fn restart(&self, server: &str) {
-        let lines = self.lines_of(server);
-        for line in lines {
-            line.close().await;
-            line.forgive().await;
+        self.0.shared.enter();
+        for link in self.links_of(server) {
+            link.restart().await;
         }
     }
 
     /// Closes every connection and ends every process.
     pub async fn shutdown(&self) {
-        let lines: Vec<Arc<Line>> = {
-            let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *lines).into_values().collect()
+        let links: Vec<Arc<Link>> = {
+            let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *links).into_values().collect()
         };
-        futures::future::join_all(lines.iter().map(|line| line.end())).await;
+        futures::future::join_all(links.iter().map(|link| link.end())).await;
     }
 
-    fn shared_lines(&self) -> Vec<Arc<Line>> {
+    fn shared_links(&self) -> Vec<Arc<Link>> {
         let shared = self.0.servers.servers.iter().filter(|(_, entry)| !entry.is_personal());
-        shared.filter_map(|(server, _)| self.line(server, None).ok()).collect()
+        shared.filter_map(|(server, _)| self.link(server, None).ok()).collect()
     }
 
-    fn all_lines(&self) -> Vec<Arc<Line>> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    fn all_links(&self) -> Vec<Arc<Link>> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    fn lines_of(&self, server: &str) -> Vec<Arc<Line>> {
-        let lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().filter(|((name, _), _)| name == server).map(|(_, line)| line.clone()).collect()
+    fn links_of(&self, server: &str) -> Vec<Arc<Link>> {
+        let links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.iter().filter(|((name, _), _)| name == server).map(|(_, link)| link.clone()).collect()
     }
 
-    /// The connection to a server: everybody's, or that of a user.
-    fn line(&self, server: &str, user: Option<&Principal>) -> Result<Arc<Line>, String> {
+    /// The link to a server: everybody's, or that of a user.
+    fn link(&self, server: &str, user: Option<&Principal>) -> Result<Arc<Link>, String> {
         let Some(entry) = self.0.servers.servers.get(server) else {
             return Err(format!("there is no server `{server}`"));
         };
         let user = user.filter(|_| entry.is_personal());
-        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (server.to_owned(), user.map(|user| user.id.clone()));
-        if let Some(line) = lines.get(&key) {
-            return Ok(line.clone());
+        if let Some(link) = links.get(&key) {
+            return Ok(link.clone());
         }
-        if lines.len() >= CONNECTIONS {
+        if links.len() >= CONNECTIONS {
             return Err(format!("more than {CONNECTIONS} connections are open"));
         }
-        let variables = match (user, &self.0.options.users) {
+        let variables = match (user, &self.0.users) {
             (Some(user), Some(users)) => users(user),
             _ => Arc::new(ProcessEnv),
         };
         let alias =
             self.0.aliases.iter().find(|(_, name)| *name == server).map_or(server, |(alias, _)| alias);
-        let records = self.0.options.records.clone();
-        let line = Arc::new(Line::new(server, alias, entry.clone(), variables, records));
-        lines.insert(key, line.clone());
-        Ok(line)
+        let shared = self.0.shared.clone();
+        let link = Arc::new(Link::new((server, alias), key.1.clone(), entry.clone(), variables, shared));
+        links.insert(key, link.clone());
+        Ok(link)
     }
 
     async fn make(&self, server: &str, call: ToolCall) -> Outcome {
@@ -188,24 +231,30 @@ impl Gateway {
             Resumes::Answer(answered) => !answered.is_whether(),
         });
         let kind = if under_way { FailureKind::Lost } else { FailureKind::Transport };
-        let not_reached = |problem: String| Failure::new(kind, problem);
-        let line = self.line(server, Some(&call.principal)).map_err(not_reached)?;
+        let not_reached = |problem: String| {
+            if kind == FailureKind::Lost {
+                failure::lost(server, &problem)
+            } else {
+                failure::not_sent(server, &problem)
+            }
+        };
+        let link = self.link(server, Some(&call.principal)).map_err(not_reached)?;
         if let Some(Resumes::Task(id)) = &call.resumes {
-            return Poll { line: &line, call: &call }.until_ended(id).await;
+            return Poll { link: &link, call: &call }.until_ended(id).await;
         }
         let connection = tokio::select! {
-            connection = line.connection() => connection.map_err(not_reached)?,
+            connection = link.connection() => connection.map_err(not_reached)?,
             () = call.cancelled.cancelled() => {
-                return Err(Failure::new(FailureKind::Cancelled, "stopped before the call was sent"));
+                return Err(not_reached("the step was stopped before its call was sent".to_owned()));
             }
         };
         let tool = match connection.tool(&call.tool).await {
             Some(tool) => tool,
-            None if under_way => return Err(answer::lost(server, "it no longer has the tool")),
+            None if under_way => return Err(failure::lost(server, "it no longer has the tool")),
             None => return Err(self.unknown(&call.tool)),
         };
         let tool = if under_way { tool } else { fitting(&connection, tool, &call).await? };
-        let call = Call { line: &line, tool: &tool, call: &call, held: &self.0.held };
+        let call = Call { link: &link, tool: &tool, call: &call, held: &self.0.held };
         let made = call.make(connection.clone()).await;
         if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
         {
@@ -227,7 +276,7 @@ impl Gateway {
     /// What is known about a server's tools, also while it is down.
     fn catalogue(&self, tool: &str) -> Option<Arc<Catalogue>> {
         let server = self.0.aliases.server_of(tool)?;
-        self.lines_of(server).into_iter().find_map(|line| line.known())
+        self.links_of(server).into_iter().find_map(|link| link.known())
     }
 
     /// Whether there is such a tool; nobody knows while its server has not been up.
@@ -245,14 +294,14 @@ impl Gateway {
 
     /// The tools of every server that has been up, by name.
     pub(crate) fn tools_up(&self) -> Vec<Arc<ToolInfo>> {
-        let lines = self.all_lines();
-        let known = lines.iter().filter_map(|line| line.known());
+        let links = self.all_links();
+        let known = links.iter().filter_map(|link| link.known());
         known.flat_map(|known| known.tools.values().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Asks every server that is up for its tools again.
     pub async fn refresh(&self) {
-        futures::future::join_all(self.all_lines().iter().map(|line| line.refresh())).await;
+        futures::future::join_all(self.all_links().iter().map(|link| link.refresh())).await;
     }
 
     /// The tools of the servers that are up, by name.
@@ -267,6 +316,7 @@ impl ToolCaller for Gateway {
             let Some(server) = self.0.aliases.server_of(&call.tool) else {
                 return Err(self.unknown(&call.tool));
             };
+            self.0.shared.enter();
             let begun = Instant::now();
             let outcome = self.make(server, call).await;
             meters::call_ended(server, &outcome, begun.elapsed());
@@ -275,9 +325,20 @@ impl ToolCaller for Gateway {
     }
 
     fn traits(&self, tool: &str) -> Traits {
-        // Of what is not known, the worst is thought.
-        let unknown = Traits { destructive: true, ..Traits::default() };
-        self.tool(tool).map_or(unknown, |tool| tool.traits)
+        self.tool(tool).map_or(Traits::UNANNOTATED, |tool| tool.traits)
+    }
+
+    fn capacity(&self, call: &CallSite<'_>) -> Capacity {
+        let link = self.0.aliases.server_of(call.tool).map(|server| self.link(server, Some(call.principal)));
+        match link {
+            Some(Ok(link)) => link.capacity(call),
+            // The call itself says what is wrong.
+            Some(Err(_)) | None => Capacity::unlimited(call.tool),
+        }
+    }
+
+    fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
+        self.0.shared.on_available(available);
     }
 
     fn pin(&self, tool: &str) -> Option<Hash> {
@@ -288,21 +349,37 @@ impl ToolCaller for Gateway {
     }
 
     fn forget(&self, state: &Value) {
-        let id = state["id"].as_str().unwrap_or_default().to_owned();
-        match state["kind"].as_str() {
-            Some("held") => {
-                if let Some(held) = self.0.held.take(&id) {
-                    tokio::spawn(async move { held.connection.close().await });
+        match Pending::read(state) {
+            Some(Pending::Held { id, .. }) => {
+                if let (Some(held), Ok(runtime)) = (self.0.held.take(&id), Handle::try_current()) {
+                    runtime.spawn(async move { held.connection.close().await });
                 }
             }
-            Some("task") => {
-                let lines = self.lines_of(state["server"].as_str().unwrap_or_default());
-                if let Some(line) = lines.into_iter().next() {
-                    tokio::spawn(async move { call::cancel_task(&line, &id).await });
+            Some(Pending::Task { server, id, .. }) => {
+                let link = self.links_of(&server).into_iter().next();
+                if let (Some(link), Ok(runtime)) = (link, Handle::try_current()) {
+                    runtime.spawn(async move { call::cancel_task(&link, &id).await });
                 }
             }
-            _ => {}
+            Some(Pending::Retry { .. }) | None => {}
         }
+    }
+}
+
+fn status_of(link: &Link) -> ServerStatus {
+    let (now, catalogue) = (link.snapshot(), link.known());
+    let tools = catalogue.as_ref().map(|known| known.tools.values().cloned().collect());
+    ServerStatus {
+        name: link.server.clone(),
+        user: link.user.clone(),
+        health: now.health,
+        since: now.since,
+        era: now.era,
+        tools: tools.unwrap_or_default(),
+        warnings: catalogue.map(|known| known.warnings.clone()).unwrap_or_default(),
+        error: now.error,
+        retry_in: now.retry_in,
+        stderr: link.stderr.last_lines(),
     }
 }
 

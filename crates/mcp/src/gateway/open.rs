@@ -1,92 +1,170 @@
-//! How a connection begins: the road to a server, and the first words.
+//! How a connection is opened: the transport, the era of the protocol, the first list of tools.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
-use rmcp::ClientCacheConfig;
-use rmcp::model::ProtocolVersion;
-use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt};
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rmcp::service::{ClientInitializeError, ClientServiceExt, RunningService};
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use rmcp::transport::{IntoTransport, StreamableHttpClientTransport};
+use rmcp::{ClientCacheConfig, ClientHandler, RoleClient};
+use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::catalogue::Catalogue;
+use super::catalogue::HONOURS_KEY;
 use super::child::{Process, Program};
 use super::connection::{Connection, tools};
-use super::line::Line;
+use super::era::{self, Era};
+use super::link::Link;
 use super::listener::Listener;
+use super::transport::http::{HttpClient, HttpFailure, events, root_cause};
+use super::transport::sse::HttpSse;
+use super::transport::stdio::Stdio;
 use crate::config::{Road, Text};
-use crate::limits::ANSWER_BYTES;
+use crate::limits::{ANSWER_BYTES, PROBE_SECS};
 
 const ENDED: &str = "it ended before it answered";
 
-impl Line {
-    /// Opens a connection.
+type Service = RunningService<RoleClient, Listener>;
+
+/// A handshake that succeeded.
+struct Greeted {
+    service: Service,
+    era: Era,
+    sse: bool,
+    process: Option<Process>,
+}
+
+impl Link {
+    /// Opens a connection. A handshake that fails with what was learnt before is tried once without it.
     pub(super) async fn connect(&self) -> Result<Connection, String> {
-        match self.greet(self.lifecycle()).await {
-            Err(Greeting::Older) => {
-                self.is_older.store(true, Ordering::Relaxed);
-                self.greet(self.lifecycle()).await.map_err(Greeting::reason)
-            }
-            greeted => greeted.map_err(Greeting::reason),
-        }
-    }
-
-    /// How a connection begins: as servers do today, unless this one is known not to.
-    fn lifecycle(&self) -> ClientLifecycleMode {
-        if self.is_older.load(Ordering::Relaxed) {
-            return ClientLifecycleMode::Initialize;
-        }
-        ClientLifecycleMode::Auto {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-            legacy_version: Some(ProtocolVersion::V_2025_11_25),
-        }
-    }
-
-    async fn greet(&self, lifecycle: ClientLifecycleMode) -> Result<Connection, Greeting> {
         let listener = Listener::new(self.entry.elicitation);
-        let us = || listener.clone();
-        let (service, process) = match &self.entry.road {
-            Road::Child { .. } => {
-                let program = self.program()?;
-                let (process, stdout, stdin) =
-                    Process::start(&program, self.records.as_deref(), self.words.clone())
-                        .map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
-                // Something that it started may hold its output: then no end of it is ever read.
-                let served = tokio::select! {
-                    served = us().serve_with_lifecycle((stdout, stdin), lifecycle) => served,
-                    () = process.ended.cancelled() => return Err(ENDED.to_owned().into()),
-                };
-                (served.map_err(|error| plainly(&error))?, Some(process))
+        let learnt = self.learnt();
+        let greeted = match self.greet(&listener, learnt).await {
+            Err(Refused::Handshake(_)) if learnt.0.is_some() => {
+                self.learn(None, false);
+                self.greet(&listener, (None, false)).await
             }
-            Road::Http { url, headers } => {
-                let transport = self.http(url, headers)?;
-                let served = us().serve_with_lifecycle(transport, lifecycle).await;
-                (served.map_err(|error| plainly(&error))?, None)
-            }
+            // A modern server answered the probe only after it was taken for a legacy one.
+            Err(Refused::Era(era)) => self.greet(&listener, (Some(era), false)).await,
+            greeted => greeted,
         };
+        self.up(listener, greeted.map_err(Refused::reason)?).await
+    }
+
+    async fn greet(&self, listener: &Listener, learnt: (Option<Era>, bool)) -> Result<Greeted, Refused> {
+        match &self.entry.road {
+            Road::Child { .. } => self.greet_process(listener, learnt.0).await,
+            Road::Http { url, headers } => {
+                let (url, headers) = (self.expand(url)?, self.headers(headers)?);
+                self.greet_http(listener, &url, headers, learnt).await
+            }
+        }
+    }
+
+    async fn greet_process(&self, listener: &Listener, known: Option<Era>) -> Result<Greeted, Refused> {
+        let program = self.program()?;
+        let started = Process::start(&program, &self.shared.supervisor, self.stderr.clone());
+        let (process, stdout, stdin) =
+            started.map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
+        let mut pipes = Stdio::new(stdout, stdin);
+        // A descendant may hold the output: then its end is never read.
+        let greeted = tokio::select! {
+            greeted = async {
+                let era = match known {
+                    Some(era) => era,
+                    None => probe_pipes(&mut pipes, listener).await?,
+                };
+                let probed = pipes.probed.clone();
+                serve(listener, pipes, era).await.map(|service| (service, era)).map_err(|refused| match probed.get() {
+                    Some(Era::Modern) if known.is_none() && era == Era::Legacy => Refused::Era(Era::Modern),
+                    _ => refused,
+                })
+            } => greeted,
+            () = process.ended.cancelled() => Err(Refused::Failed(ENDED.to_owned())),
+        };
+        match greeted {
+            Ok((service, era)) => Ok(Greeted { service, era, sse: false, process: Some(process) }),
+            Err(Refused::Failed(reason)) if reason == ENDED => {
+                let patience = Duration::from_millis(crate::limits::LAST_WORDS_MS);
+                let _ = tokio::time::timeout(patience, process.ended.cancelled()).await;
+                let reason = if process.ended.is_cancelled() { process.exit_reason() } else { reason };
+                Err(Refused::Failed(reason))
+            }
+            Err(refused) => Err(refused),
+        }
+    }
+
+    async fn greet_http(
+        &self,
+        listener: &Listener,
+        url: &str,
+        headers: HeaderMap,
+        (known, sse): (Option<Era>, bool),
+    ) -> Result<Greeted, Refused> {
+        let client = HttpClient::new(None)?;
+        let (era, sse) = match known {
+            Some(era) => (era, sse),
+            None => probe_http(&client, url, &headers, listener).await?,
+        };
+        let service = if sse {
+            let transport = HttpSse::open(client, url, headers).await.map_err(|failure| plainly(&failure))?;
+            serve(listener, transport, era).await?
+        } else {
+            serve(listener, self.streamable(client, url, headers), era).await?
+        };
+        Ok(Greeted { service, era, sse, process: None })
+    }
+
+    /// As many requests at the same time as the engine admits calls, and some for everything else.
+    fn streamable(
+        &self,
+        client: HttpClient,
+        url: &str,
+        headers: HeaderMap,
+    ) -> StreamableHttpClientTransport<HttpClient> {
+        let custom: HashMap<HeaderName, HeaderValue> =
+            headers.into_iter().filter_map(|(name, value)| Some((name?, value))).collect();
+        let requests = usize::try_from(self.entry.max_calls).unwrap_or(usize::MAX).saturating_add(16);
+        let mut config = StreamableHttpClientTransportConfig::with_uri(url)
+            .custom_headers(custom)
+            .max_concurrent_requests(requests)
+            .max_sse_event_size(ANSWER_BYTES);
+        config.channel_buffer_capacity = requests;
+        StreamableHttpClientTransport::with_client(client, config)
+    }
+
+    /// Lists the tools over a connection whose handshake succeeded.
+    async fn up(&self, listener: Listener, greeted: Greeted) -> Result<Connection, String> {
+        let Greeted { service, era, sse, process } = greeted;
         // Lists are asked for when they may have changed: none is to come out of a cache.
         service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-        let tools =
-            tools(service.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
-        let catalogue = Arc::new(RwLock::new(Arc::new(Catalogue::new(&self.alias, &self.entry, tools))));
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue.clone());
+        let listed = tools(service.peer()).await;
+        let listed = listed.map_err(|error| {
+            format!("it does not list its tools: {}", super::failure::of(&self.server, error).message)
+        })?;
+        let honours_key = service.peer().peer_info().is_some_and(|info| {
+            let capabilities = serde_json::to_value(&info.capabilities).unwrap_or_default();
+            ["experimental", "extensions"].iter().any(|group| capabilities[*group].get(HONOURS_KEY).is_some())
+        });
+        let listing = self.listing(honours_key);
+        let catalogue = Arc::new(RwLock::new(Arc::new(listing.catalogue(listed))));
         // To give a connection up is not to say that its process has ended.
         let lost =
             process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.child_token());
-        let legacy = service
-            .peer()
-            .peer_info()
-            .is_some_and(|info| info.protocol_version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
+        let one_by_one = self.entry.elicitation && era == Era::Legacy;
         Ok(Connection {
             peer: service.peer().clone(),
             listener,
+            era,
+            sse,
+            honours_key,
             catalogue,
-            naming: (self.alias.clone(), self.entry.clone()),
-            turns: (self.entry.elicitation && legacy).then(|| Arc::new(Semaphore::new(1))),
+            listing,
+            turns: one_by_one.then(|| Arc::new(Semaphore::new(1))),
             lost,
             opened: Instant::now(),
             process,
@@ -109,24 +187,16 @@ impl Line {
         })
     }
 
-    fn http(
-        &self,
-        url: &Text,
-        headers: &std::collections::BTreeMap<String, Text>,
-    ) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
-        let mut custom = std::collections::HashMap::new();
+    fn headers(&self, headers: &BTreeMap<String, Text>) -> Result<HeaderMap, String> {
+        let mut custom = HeaderMap::new();
         for (name, text) in headers {
             let bad = |_| format!("the header `{name}` cannot be sent");
-            let mut value = http::HeaderValue::from_str(&self.expand(text)?).map_err(bad)?;
+            let mut value = HeaderValue::from_str(&self.expand(text)?).map_err(bad)?;
             value.set_sensitive(true);
-            let key =
-                name.parse::<http::HeaderName>().map_err(|_| format!("`{name}` is no name of a header"))?;
+            let key = name.parse::<HeaderName>().map_err(|_| format!("`{name}` is no name of a header"))?;
             custom.insert(key, value);
         }
-        let config = StreamableHttpClientTransportConfig::with_uri(self.expand(url)?)
-            .custom_headers(custom)
-            .max_sse_event_size(ANSWER_BYTES);
-        Ok(StreamableHttpClientTransport::from_config(config))
+        Ok(custom)
     }
 
     fn expand(&self, text: &Text) -> Result<String, String> {
@@ -134,42 +204,131 @@ impl Line {
     }
 }
 
-/// Why a connection did not begin.
-enum Greeting {
-    /// The server knows how connections begin today, and speaks older revisions only.
-    Older,
-    /// Something else.
+/// Begins a connection as its era has it.
+async fn serve<T, E, A>(listener: &Listener, transport: T, era: Era) -> Result<Service, Refused>
+where
+    T: IntoTransport<RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let served = listener.clone().serve_with_lifecycle(transport, era.lifecycle()).await;
+    served.map_err(|error| Refused::of(&error))
+}
+
+/// Asks a process for its era. One that is silent for a while is taken for a legacy server.
+async fn probe_pipes<R, W>(pipes: &mut Stdio<R, W>, listener: &Listener) -> Result<Era, Refused>
+where
+    R: tokio::io::AsyncRead + Unpin + Send,
+    W: tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let discover = era::discover(&listener.get_info());
+    let patience = Duration::from_secs(PROBE_SECS);
+    match tokio::time::timeout(patience, pipes.probe(&discover)).await {
+        Ok(Ok(era)) => Ok(era),
+        Ok(Err(_)) => Err(Refused::Failed(ENDED.to_owned())),
+        Err(_) => Ok(Era::Legacy),
+    }
+}
+
+/// Asks an HTTP server for its era, and whether it speaks only HTTP+SSE.
+async fn probe_http(
+    client: &HttpClient,
+    url: &str,
+    headers: &HeaderMap,
+    listener: &Listener,
+) -> Result<(Era, bool), Refused> {
+    let mut headers = headers.clone();
+    let modern = HeaderValue::from_static("2026-07-28");
+    headers.insert(HeaderName::from_static("mcp-protocol-version"), modern);
+    headers.insert(HeaderName::from_static("mcp-method"), HeaderValue::from_static("server/discover"));
+    let response = client.post(url, headers.clone(), &era::discover(&listener.get_info())).await;
+    let response = response.map_err(|failure| plainly(&failure))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok((Era::of_answer(&first_answer(response).await), false));
+    }
+    if status.is_client_error() && status != http::StatusCode::UNAUTHORIZED {
+        // Servers of 2024-11-05 refuse the post and offer a stream instead.
+        let gone = matches!(status.as_u16(), 404 | 405);
+        headers.remove("mcp-method");
+        let is_sse = gone && HttpSse::open(client.clone(), url, headers).await.is_ok();
+        return Ok((Era::Legacy, is_sse));
+    }
+    Err(plainly(&super::transport::http::failure(response).await).into())
+}
+
+/// The answer in the body of a response: JSON, or the first event of a stream.
+async fn first_answer(response: reqwest::Response) -> Value {
+    use futures::StreamExt;
+    let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
+        let mut events = events(response, None);
+        while let Some(Ok(event)) = events.next().await {
+            if let Some(Ok(answer)) = event.data.as_deref().map(serde_json::from_str) {
+                return answer;
+            }
+        }
+        return Value::Null;
+    }
+    response.json().await.unwrap_or_default()
+}
+
+/// Why a connection was not opened.
+enum Refused {
+    /// The server speaks another era than it was addressed in.
+    Era(Era),
+    /// The server answered the handshake with something else.
+    Handshake(String),
+    /// It could not be reached, or is not set up.
     Failed(String),
 }
 
-impl Greeting {
+impl Refused {
     fn reason(self) -> String {
         match self {
-            Self::Older => "it speaks no revision of the protocol that we do".to_owned(),
-            Self::Failed(reason) => reason,
+            Self::Era(_) => "it speaks no revision of the protocol that we do".to_owned(),
+            Self::Handshake(reason) | Self::Failed(reason) => reason,
+        }
+    }
+
+    /// The failure of a handshake, without the names of types.
+    fn of(error: &ClientInitializeError) -> Self {
+        match error {
+            ClientInitializeError::NoCompatibleProtocolVersion { .. } => Self::Era(Era::Legacy),
+            ClientInitializeError::TransportError { error, .. } => Self::of_transport(&*error.error),
+            ClientInitializeError::ConnectionClosed(_) => Self::Failed(ENDED.to_owned()),
+            ClientInitializeError::JsonRpcError(error) => {
+                Self::Handshake(format!("it refused the handshake: {}", error.message))
+            }
+            _ => Self::Handshake("its answer to the handshake is not MCP".to_owned()),
+        }
+    }
+
+    fn of_transport(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Self {
+        let http = error.downcast_ref::<HttpFailure>();
+        let http = http.or_else(|| match error.downcast_ref::<StreamableHttpError<HttpFailure>>() {
+            Some(StreamableHttpError::Client(failure)) => Some(failure),
+            _ => None,
+        });
+        match http {
+            Some(failure @ HttpFailure::Rejected { .. }) => Self::Handshake(plainly(failure)),
+            Some(failure) => Self::Failed(plainly(failure)),
+            None if error.is::<std::io::Error>() => Self::Failed(ENDED.to_owned()),
+            None => Self::Handshake(root_cause(error)),
         }
     }
 }
 
-impl From<String> for Greeting {
+impl From<String> for Refused {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
     }
 }
 
-/// Why a server did not answer, without the names of types.
-fn plainly(error: &ClientInitializeError) -> Greeting {
-    if matches!(error, ClientInitializeError::NoCompatibleProtocolVersion { .. }) {
-        return Greeting::Older;
-    }
-    Greeting::Failed(match error {
-        ClientInitializeError::TransportError { error, .. } => match error.error.to_string() {
-            text if text.contains("Broken pipe") => ENDED.to_owned(),
-            text => text,
-        },
-        ClientInitializeError::ConnectionClosed(_) => ENDED.to_owned(),
+fn plainly(failure: &HttpFailure) -> String {
+    match failure {
+        HttpFailure::Busy { status, .. } => format!("it asks to be called later (HTTP {status})"),
         other => other.to_string(),
-    })
+    }
 }
 
 fn not_set(missing: &BTreeSet<String>) -> String {

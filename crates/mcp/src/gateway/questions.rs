@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{
     ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use steprail_engine::{Failure, FailureKind, Question};
 use tokio::sync::oneshot;
@@ -13,6 +14,34 @@ use tokio::sync::oneshot;
 use super::call::Sent;
 use super::connection::Connection;
 use crate::limits::HELD_CALLS;
+
+/// How a call goes on once its tool has the answer: what is recorded with the question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(super) enum Pending {
+    /// The request waits on its connection, in memory.
+    Held { server: String, id: String },
+    /// A task of the server takes the answers.
+    Task { server: String, id: String, keys: Vec<String> },
+    /// The call is made again with the answers.
+    Retry {
+        server: String,
+        keys: Vec<String>,
+        #[serde(default, rename = "requestState", skip_serializing_if = "Option::is_none")]
+        request_state: Option<String>,
+    },
+}
+
+impl Pending {
+    /// Reads what was recorded; none if it is not known here.
+    pub(super) fn read(state: &Value) -> Option<Self> {
+        Self::deserialize(state).ok()
+    }
+
+    fn write(&self) -> Value {
+        json!(self)
+    }
+}
 
 /// Calls whose tools wait for an answer on an open connection, which is theirs alone while they do.
 #[derive(Default)]
@@ -36,7 +65,7 @@ impl Held {
         let id = uuid::Uuid::now_v7().to_string();
         calls.insert(id.clone(), call);
         let (message, form) = form(question);
-        let state = json!({ "kind": "held", "server": server, "id": id });
+        let state = Pending::Held { server: server.to_owned(), id }.write();
         Failure::asks(Question { message: message.into(), form, state })
     }
 
@@ -59,7 +88,11 @@ fn form(question: &ElicitRequestParams) -> (String, Value) {
 }
 
 /// What a server needs to know before it goes on. Several questions are one form with a part for each.
-pub(super) fn asks(server: &str, requests: InputRequests, mut state: Value) -> Failure {
+pub(super) fn asks(
+    server: &str,
+    requests: InputRequests,
+    pending: impl FnOnce(String, Vec<String>) -> Pending,
+) -> Failure {
     let mut questions = Vec::new();
     for (key, request) in requests {
         let InputRequest::Elicitation(request) = request else {
@@ -68,8 +101,8 @@ pub(super) fn asks(server: &str, requests: InputRequests, mut state: Value) -> F
         };
         questions.push((key, form(&request.params)));
     }
-    state["server"] = server.into();
-    state["keys"] = questions.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>().into();
+    let keys = questions.iter().map(|(key, _)| key.clone()).collect();
+    let state = pending(server.to_owned(), keys).write();
     let message: Vec<&str> = questions.iter().map(|(_, (message, _))| message.as_str()).collect();
     let message = message.join("; ");
     let form = match questions.as_slice() {
@@ -84,13 +117,12 @@ pub(super) fn asks(server: &str, requests: InputRequests, mut state: Value) -> F
 }
 
 /// The answers to questions, by their keys.
-pub(super) fn responses(keys: &[Value], answer: Option<&Value>) -> InputResponses {
-    let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
-    let part = |key: &str| match keys.as_slice() {
+pub(super) fn responses(keys: &[String], answer: Option<&Value>) -> InputResponses {
+    let part = |key: &str| match keys {
         [_] => answer.cloned(),
         _ => answer.map(|answer| answer.get(key).cloned().unwrap_or_else(|| json!({}))),
     };
-    keys.iter().map(|key| ((*key).to_owned(), json!(elicited(part(key).as_ref())))).collect()
+    keys.iter().map(|key| (key.clone(), json!(elicited(part(key).as_ref())))).collect()
 }
 
 /// An answer as MCP has it. None is a refusal.

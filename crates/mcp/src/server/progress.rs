@@ -107,6 +107,7 @@ fn transition(event: &Event) -> Option<(&'static str, String)> {
             let message = message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
             format!("`{path}` {progress}{total}{message}")
         }
+        Event::ServerAwaited { error, .. } => format!("`{path}` waits: {error}"),
         Event::RetryScheduled { error, .. } => format!("`{path}` is tried again after: {error}"),
         other => other.word().replace('_', " "),
     };
@@ -119,7 +120,7 @@ fn kind(event: &Event) -> Option<&'static str> {
         Event::StepStarted { .. } => "step_enter",
         Event::StepCompleted { .. } | Event::StepFailed { .. } | Event::StepSkipped { .. } => "step_exit",
         Event::StepProgressed { .. } => "step_progress",
-        Event::RetryScheduled { .. } => "step_retry",
+        Event::RetryScheduled { .. } | Event::ServerAwaited { .. } => "step_retry",
         Event::ApprovalRequested { .. } => "approve_requested",
         Event::ApprovalGranted { .. } | Event::ApprovalDenied { .. } => "approve_resolved",
         Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use steprail_core::load;
 use steprail_core::plan::{Kind, Plan};
 use steprail_core::source::Source;
-use steprail_core::spec::policy::Effects;
 use steprail_core::spec::publish::{Publish, TaskMode};
 use steprail_engine::{Definition, Right, ToolCaller, Traits, User, Workflow};
 
@@ -28,8 +27,8 @@ pub(super) struct Offer {
     workflow: String,
     version: u32,
     mode: TaskMode,
-    /// The tools that it calls, with what its steps say of them.
-    calls: Vec<(Box<str>, Option<Effects>)>,
+    /// The tools that it calls.
+    calls: Vec<Box<str>>,
     /// Whether it runs other workflows, of which nothing is known here.
     nests: bool,
 }
@@ -191,7 +190,7 @@ impl Offer {
             tool = tool.with_raw_output_schema(Arc::new(outputs));
         }
         let calls = plan.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Call(call) => Some((call.full_name(), call.effects)),
+            Kind::Call(call) => Some(call.full_name()),
             _ => None,
         });
         Some(Self {
@@ -207,19 +206,14 @@ impl Offer {
     /// What the workflow may do to the world. What is not known counts as the worst.
     fn hints(&self, shared: &Shared) -> ToolAnnotations {
         let traits = |tool: &str| shared.gateway.as_ref().map(|gateway| gateway.traits(tool));
-        let of = |(tool, effects): &(Box<str>, Option<Effects>)| match effects {
-            Some(Effects::Read) => Traits { read_only: true, idempotent: true, destructive: false },
-            Some(Effects::Idempotent) => Traits { idempotent: true, destructive: true, ..Traits::default() },
-            _ => traits(tool).unwrap_or(Traits { destructive: true, ..Traits::default() }),
-        };
-        let all: Vec<Traits> = self.calls.iter().map(of).collect();
-        let read_only = !self.nests && all.iter().all(|traits| traits.read_only);
-        let idempotent = !self.nests && all.iter().all(|traits| traits.read_only || traits.idempotent);
-        let destructive = self.nests || all.iter().any(|traits| !traits.read_only);
+        let all: Vec<Traits> = self.calls.iter().map(|tool| traits(tool).unwrap_or_default()).collect();
+        let read_only = !self.nests && all.iter().all(Traits::is_read_only);
+        let destructive = self.nests || all.iter().any(Traits::is_destructive);
         ToolAnnotations::new()
             .read_only(read_only)
             .destructive(destructive)
-            .idempotent(idempotent)
+            // Two calls are two runs.
+            .idempotent(read_only)
             .open_world(self.nests || !self.calls.is_empty())
     }
 

@@ -1,29 +1,35 @@
 //! The gateway with servers that behave, and with servers that do not.
 
 mod fixture;
+mod rude;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
-    Answered, Failure, FailureKind, OnToolChange, Outcome, Payload, Principal, Question, Report, Reports,
-    Resumes, RunId, RunTrace, ToolCall, ToolCaller,
+    Answered, CallSite, Failure, FailureKind, OnToolChange, Outcome, Payload, Principal, Question, Report,
+    Reports, Resumes, RunId, RunTrace, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
-use steprail_mcp::{Gateway, Health, Options};
+use steprail_mcp::{Era, Gateway, Health, Options};
 use tokio_util::sync::CancellationToken;
 
 /// Says that this program is to be the server.
 const FIXTURE: &str = "STEPRAIL_FIXTURE";
+/// Says that this program is to supervise a server.
+const SUPERVISE: &str = "--supervise";
 /// The trace that calls belong to.
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn main() -> std::process::ExitCode {
+    let command: Vec<_> = std::env::args_os().skip_while(|argument| argument != SUPERVISE).skip(2).collect();
+    if !command.is_empty() {
+        std::process::exit(steprail_mcp::supervise(&command));
+    }
     if std::env::var_os(FIXTURE).is_some() {
         fixture::serve();
         return std::process::ExitCode::SUCCESS;
@@ -34,12 +40,17 @@ fn main() -> std::process::ExitCode {
         trial("a_server_that_dies_in_a_call_leaves_an_unknown_outcome", a_server_that_dies),
         trial("an_answer_without_measure_harms_nobody_else", an_answer_without_measure),
         trial("a_call_that_is_stopped_ends", a_call_that_is_stopped_ends),
-        trial("a_server_that_keeps_failing_is_parked_with_its_last_words", a_server_that_keeps_failing),
+        trial("a_server_that_keeps_failing_is_tried_less_and_less", a_server_that_keeps_failing),
+        trial("a_server_that_starts_late_is_connected_to", a_late_server),
+        trial("what_was_learnt_about_a_server_outlives_the_gateway", what_was_learnt),
+        trial("a_tool_without_a_schema_is_a_warning", a_tool_without_a_schema),
+        trial("a_crash_loop_does_not_keep_others_from_starting", others_start),
+        trial("servers_of_the_past_are_reached_over_sse", servers_of_the_past),
+        trial("refusals_over_http_say_whether_the_call_was_sent", refusals_over_http),
         trial("a_server_that_never_answers_is_given_up", a_server_that_never_answers),
         trial("a_process_whose_output_another_one_holds_is_seen_to_end", a_held_output),
         trial("garbage_is_passed_over_or_ends_the_connection", garbage_is_passed_over),
         trial("everything_that_a_server_started_ends_with_it", everything_ends),
-        trial("what_a_dead_gateway_left_behind_is_ended", what_was_left_behind_is_ended),
         trial("a_variable_that_is_not_set_is_named", a_variable_that_is_not_set),
         trial("servers_are_reached_over_http", servers_are_reached_over_http),
         trial("progress_is_told_on", progress_is_told_on),
@@ -73,12 +84,21 @@ fn shell(script: &str) -> Value {
 }
 
 fn gateway(servers: &Value) -> Gateway {
-    recorded(servers, None)
+    remembering(servers, None)
 }
 
-fn recorded(servers: &Value, records: Option<&Path>) -> Gateway {
+fn remembering(servers: &Value, cache: Option<&Path>) -> Gateway {
     let servers = Servers::read(&json!({ "mcpServers": servers }).to_string()).expect("servers");
-    Gateway::new(servers, Options { records: records.map(Path::to_owned), users: None }).expect("a gateway")
+    let program = std::env::current_exe().expect("a program");
+    let supervisor = vec![program.into(), SUPERVISE.into()];
+    let options = Options { cache: cache.map(Path::to_owned), supervisor, users: None };
+    Gateway::new(servers, options).expect("a gateway")
+}
+
+/// Connects again at once to a server that was lost.
+async fn reconnect(gateway: &Gateway, server: &str) {
+    gateway.restart(server).await;
+    gateway.connect().await;
 }
 
 fn a_call(tool: &str, args: Value) -> ToolCall {
@@ -134,7 +154,8 @@ async fn calls_reach_their_server() {
     let said = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
     let traits = gateway.traits("my-server__echo_text");
-    assert!(traits.read_only && traits.idempotent && !traits.destructive);
+    assert!(traits.is_read_only() && traits.is_idempotent() && !traits.is_destructive());
+    assert_eq!(gateway.traits("my-server__meta").destructive, Some(false));
     let (kind, message) = failed(call(&gateway, "my-server__echo_text", json!({ "text": 1 })).await);
     assert_eq!(kind, FailureKind::Validation);
     assert!(message.contains("`/text`: 1 is not of type \"string\""), "{message}");
@@ -161,18 +182,28 @@ async fn a_server_that_dies() {
     let gateway = gateway(&json!({ "a": fixture() }));
     let (kind, message) = failed(call(&gateway, "a__die", json!({})).await);
     assert_eq!(kind, FailureKind::Lost, "{message}");
+    assert!(message.ends_with("its process ended with exit code 9"), "{message}");
+    reconnect(&gateway, "a").await;
+    let site = CallSite {
+        tool: "a__x",
+        principal: &Principal::user("ann"),
+        run: RunId(uuid::Uuid::nil()),
+        path: "step",
+    };
+    assert!(gateway.capacity(&site).exclusive, "what crashed it is made alone");
     let again = call(&gateway, "a__echo_text", json!({ "text": "back" })).await;
     assert_eq!(again.expect("it was started anew"), json!({ "said": "back" }));
     gateway.shutdown().await;
 }
 
 async fn an_answer_without_measure() {
-    let gateway = gateway(&json!({ "a": fixture(), "b": fixture() }));
+    let gateway = gateway(&json!({ "a": fixture() }));
     gateway.connect().await;
-    let big = async { failed(call(&gateway, "a__big", json!({})).await).0 };
-    let other = call(&gateway, "b__echo_text", json!({ "text": "calm" }));
-    let (kind, other) = tokio::join!(big, other);
-    assert_eq!(kind, FailureKind::Lost);
+    let big = async { failed(call(&gateway, "a__big", json!({})).await) };
+    let other = call(&gateway, "a__echo_text", json!({ "text": "calm" }));
+    let ((kind, message), other) = tokio::join!(big, other);
+    assert_eq!(kind, FailureKind::Limit);
+    assert!(message.contains("executed the call, and the response has more than"), "{message}");
     assert_eq!(other.expect("an answer"), json!({ "said": "calm" }));
     gateway.shutdown().await;
 }
@@ -182,32 +213,159 @@ async fn a_call_that_is_stopped_ends() {
     gateway.connect().await;
     let waiting = a_call("a__wait", json!({}));
     let token = waiting.cancelled.clone();
-    let (outcome, ()) = tokio::join!(gateway.call(waiting), async { token.cancel() });
+    let (outcome, ()) = tokio::join!(gateway.call(waiting), async {
+        // An echo tells that the call before it was sent.
+        call(&gateway, "a__echo_text", json!({ "text": "sent" })).await.expect("an answer");
+        token.cancel();
+    });
     assert_eq!(failed(outcome).0, FailureKind::Cancelled);
+    let unsent = a_call("a__wait", json!({}));
+    unsent.cancelled.cancel();
+    gateway.restart("a").await;
+    assert_eq!(failed(gateway.call(unsent).await).0, FailureKind::Transport, "nothing was sent");
     gateway.shutdown().await;
 }
 
 async fn a_server_that_keeps_failing() {
-    tokio::time::pause();
-    let gateway = gateway(&json!({ "a": shell("echo I cannot start >&2; exit 3") }));
-    for _ in 0..5 {
-        // The delay before the next attempt has passed; during the attempt no time passes by itself.
-        tokio::time::advance(Duration::from_secs(30)).await;
-        let busy = async {
-            loop {
-                tokio::task::yield_now().await;
-            }
-        };
-        let outcome = tokio::select! {
-            outcome = call(&gateway, "a__x", json!({})) => outcome,
-            () = busy => unreachable!(),
-        };
-        assert_eq!(failed(outcome).0, FailureKind::Transport);
+    let gateway = gateway(
+        &json!({ "a": shell("echo I cannot start >&2; exit 3"), "b": { "command": "/no/such/program" } }),
+    );
+    let status = gateway.connect().await;
+    assert_eq!(
+        (status[0].health, status[0].error.as_deref()),
+        (Health::Down, Some("its process ended with exit code 3"))
+    );
+    assert_eq!(status[0].stderr, ["I cannot start"]);
+    assert!(
+        status[0].retry_in.is_some()
+            && status[0].next_action().as_deref() == Some("steprail servers restart a")
+    );
+    let missing = status[1].error.as_deref().expect("a reason");
+    assert_eq!(missing, "`/no/such/program` cannot be started: No such file or directory (os error 2)");
+    let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
+    assert_eq!(
+        (kind, message.as_str()),
+        (FailureKind::Transport, "a cannot take calls: its process ended with exit code 3")
+    );
+    let site = CallSite {
+        tool: "a__x",
+        principal: &Principal::user("ann"),
+        run: RunId(uuid::Uuid::nil()),
+        path: "s",
+    };
+    let capacity = gateway.capacity(&site);
+    assert_eq!(
+        capacity.unavailable.as_deref(),
+        Some("a cannot be reached: its process ended with exit code 3")
+    );
+    gateway.shutdown().await;
+}
+
+/// A server that needs longer to start than the probe is waited for, of both eras.
+async fn a_late_server() {
+    let program = std::env::current_exe().expect("a program");
+    let late = |era: &str| {
+        let mut entry = shell(&format!("sleep 11; exec '{}'", program.display()));
+        entry["env"] = json!({ FIXTURE: era });
+        entry
+    };
+    let gateway = gateway(&json!({ "old": late("legacy"), "new": late("1"), "short": shell("sleep 20") }));
+    let status = gateway.connect();
+    let (status, short) = tokio::join!(status, async { gateway.status() });
+    assert!(short.iter().all(|server| server.health == Health::Starting || server.health == Health::Idle));
+    let up: Vec<_> =
+        status.iter().filter(|server| server.health == Health::Up).map(|server| &*server.name).collect();
+    assert_eq!(up, ["new", "old"], "{status:?}");
+    for tool in ["old__echo_text", "new__echo_text"] {
+        let said = call(&gateway, tool, json!({ "text": "hi" })).await;
+        assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
     }
-    let Health::Parked(reason) = gateway.status().await.remove(0).health else { panic!("it is not parked") };
-    assert!(reason.contains("it said: I cannot start"), "{reason}");
-    gateway.restart("a").await;
-    assert_eq!(gateway.status().await.remove(0).health, Health::Idle);
+    gateway.shutdown().await;
+}
+
+async fn what_was_learnt() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let servers = json!({ "old": older(false), "new": fixture() });
+    let first = remembering(&servers, Some(folder.path()));
+    assert_eq!(first.has_tool("old__echo_text"), None, "nothing is known before the first connection");
+    first.connect().await;
+    first.shutdown().await;
+    let second = remembering(&servers, Some(folder.path()));
+    second.status();
+    assert!(second.traits("old__echo_text").is_read_only(), "annotations are known without the server");
+    let eras: Vec<_> = second.status().iter().map(|server| (server.name.clone(), server.era)).collect();
+    assert_eq!(eras, [("new".to_owned(), Some(Era::Modern)), ("old".to_owned(), Some(Era::Legacy))]);
+    let mut other = older(false);
+    other["args"] = json!(["another"]);
+    let third = remembering(&json!({ "old": other }), Some(folder.path()));
+    third.status();
+    assert_eq!(third.has_tool("old__echo_text"), None, "another entry is another server");
+}
+
+/// Answers one line of JSON for each request that has an id: the responses of a rude server, in a shell.
+fn scripted_server(tools: &str) -> Value {
+    let script = format!(
+        r#"while read -r line; do
+          id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+          case "$line" in
+            *server/discover*) printf '{{"jsonrpc":"2.0","id":%s,"result":{{}}}}\n' "$id" ;;
+            *'"initialize"'*) printf '{{"jsonrpc":"2.0","id":%s,"result":{{"protocolVersion":"2025-06-18","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"rude","version":"1"}}}}}}\n' "$id" ;;
+            *tools/list*) printf '{{"jsonrpc":"2.0","id":%s,"result":{{"tools":{tools}}}}}\n' "$id" ;;
+          esac
+        done"#
+    );
+    shell(&script)
+}
+
+async fn a_tool_without_a_schema() {
+    let tools =
+        r#"[{"name":"bare"},{"name":"good","inputSchema":{"type":"object"}},{"description":"nameless"}]"#;
+    let gateway = gateway(&json!({ "rude": scripted_server(tools) }));
+    let status = gateway.connect().await.remove(0);
+    let names: Vec<_> = status.tools.iter().map(|tool| tool.name.clone()).collect();
+    assert_eq!(names, ["rude__bare", "rude__good"], "{status:?}");
+    assert_eq!(status.warnings.len(), 2, "{:?}", status.warnings);
+    assert!(status.warnings[0].contains("`bare` has no valid `inputSchema`"), "{:?}", status.warnings);
+    gateway.shutdown().await;
+}
+
+async fn others_start() {
+    let mut servers = json!({ "good": fixture() });
+    for n in 0..12 {
+        servers[format!("a{n}")] = shell("exec sleep 1000");
+    }
+    let gateway = gateway(&servers);
+    gateway.start();
+    let said = call(&gateway, "good__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    gateway.shutdown().await;
+}
+
+async fn servers_of_the_past() {
+    let url = rude::serve_sse().await;
+    let gateway = gateway(&json!({ "past": { "type": "sse", "url": url } }));
+    let status = gateway.connect().await.remove(0);
+    assert_eq!((status.health, status.era), (Health::Up, Some(Era::Legacy)), "{status:?}");
+    let said = call(&gateway, "past__echo", json!({ "text": "hi" })).await;
+    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    gateway.shutdown().await;
+}
+
+/// Every way in which an HTTP server refuses or loses a call.
+async fn refusals_over_http() {
+    let url = rude::serve_http().await;
+    let gateway = gateway(&json!({ "rude": { "url": url } }));
+    gateway.connect().await;
+    let mut told = Vec::new();
+    for what in ["429", "503", "503-retry", "500", "502", "404", "400", "403", "cut", "garbage", "big"] {
+        let failure = call(&gateway, "rude__answer", json!({ "what": what })).await.expect_err("a failure");
+        let wait = failure.retry_after_ms.map(|wait| format!(" (again in {wait} ms)")).unwrap_or_default();
+        told.push(format!("{what}: {}{wait}: {}", failure.kind.word(), failure.message));
+        gateway.restart("rude").await;
+        gateway.connect().await;
+    }
+    insta::assert_snapshot!(told.join("\n"));
+    gateway.shutdown().await;
 }
 
 async fn a_server_that_never_answers() {
@@ -215,7 +373,7 @@ async fn a_server_that_never_answers() {
     let gateway = gateway(&json!({ "a": shell("exec sleep 1000") }));
     let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
     assert_eq!(kind, FailureKind::Transport);
-    assert!(message.contains("it did not answer within 30 s"), "{message}");
+    assert!(message.contains("it did not answer within 60 s"), "{message}");
     gateway.shutdown().await;
 }
 
@@ -223,7 +381,7 @@ async fn a_held_output() {
     let gateway = gateway(&json!({ "a": shell("sleep 1000 & exit 0") }));
     let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
     assert_eq!(kind, FailureKind::Transport);
-    assert!(message.contains("it ended before it answered"), "{message}");
+    assert!(message.contains("its process ended with exit code 0"), "{message}");
     gateway.shutdown().await;
 }
 
@@ -238,10 +396,11 @@ async fn garbage_is_passed_over() {
     let gateway = gateway(&servers);
     let said = call(&gateway, "a__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
-    // JSON that is no message ends the connection: nothing after it can be trusted.
+    let odd = call(&gateway, "b__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(
-        failed(call(&gateway, "b__echo_text", json!({ "text": "hi" })).await).0,
-        FailureKind::Transport
+        odd.expect("an answer"),
+        json!({ "said": "hi" }),
+        "JSON that is no message is passed over, too"
     );
     gateway.shutdown().await;
 }
@@ -268,24 +427,11 @@ async fn everything_ends() {
     has_ended(&grandchild).await;
 }
 
-async fn what_was_left_behind_is_ended() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let gateway = recorded(&json!({ "a": fixture() }), Some(folder.path()));
-    let grandchild = call(&gateway, "a__nest", json!({})).await.expect("a process");
-    let grandchild = grandchild.as_str().expect("a number").to_owned();
-    assert_eq!(std::fs::read_dir(folder.path()).expect("records").count(), 1);
-    // As if it had died: nobody ends anything.
-    std::mem::forget(gateway);
-    drop(recorded(&json!({}), Some(folder.path())));
-    has_ended(&grandchild).await;
-    assert_eq!(std::fs::read_dir(folder.path()).expect("records").count(), 0);
-}
-
 async fn a_variable_that_is_not_set() {
     let gateway = gateway(&json!({ "a": { "command": "x", "env": { "K": "${STEPRAIL_NOT_SET}" } } }));
     let (kind, message) = failed(call(&gateway, "a__x", json!({})).await);
     assert_eq!(kind, FailureKind::Transport);
-    assert_eq!(message, "a cannot be reached: the variable `STEPRAIL_NOT_SET` is not set");
+    assert_eq!(message, "a cannot take calls: the variable `STEPRAIL_NOT_SET` is not set");
 }
 
 async fn servers_are_reached_over_http() {
@@ -448,7 +594,7 @@ steps:
   - { id: later, tool: down__anything }
   - { id: created, tool: a__created, missing_tool: create }
   - { id: again, tool: a__fail, retry: 2 }
-  - { id: keyed, tool: a__fail, retry: 2, idempotency_key: k }
+  - { id: keyed, tool: a__fail, retry: 2, idempotency_key: k, idempotency_arg: key }
   - { id: harm, tool: a__die }
   - { id: gate, kind: approve }
   - { id: asked, tool: a__die }
@@ -473,8 +619,9 @@ async fn a_definition_is_compared() {
             "SR502 5:26 `a__echo_text` needs the argument `text`",
             "SR503 6:52 `text` of `a__echo_text` takes string, and `inputs.n` is integer",
             "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`?)",
-            "SR505 11:40 `a__fail` is retried, and does not say that it can be repeated (give it an `idempotency_key`, or \
-             say `effects: idempotent` if it is)",
+            "SR505 11:40 `a__fail` is not annotated as repeatable: `retry` does not cover a lost connection or a timeout \
+             (without more, a human is asked then; to repeat it, pass the key with `idempotency_arg` or name `lost` in \
+             `retry_on`)",
             "SR504 13:23 `a__die` may destroy something, and nobody is asked before it (put an `approve` step before it, or \
              `needs_human: true` on it)",
         ]

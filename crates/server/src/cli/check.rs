@@ -11,6 +11,7 @@ use steprail_mcp::{Gateway, Health, Options};
 use super::stop::Stop;
 use super::tools_at::read_servers;
 use super::{exit, input, session};
+use crate::tools::supervisor;
 
 /// Check definitions and show every problem
 ///
@@ -107,15 +108,15 @@ impl Check {
 
 /// A gateway to the servers of a file, as far as they can be reached.
 async fn connected(file: &str) -> Result<Gateway, Stop> {
-    let gateway = Gateway::new(read_servers(file)?, Options::default()).map_err(Stop::usage)?;
+    let options = Options { supervisor: supervisor(), ..Options::default() };
+    let servers = read_servers(file)?;
     let mut err = anstream::stderr();
+    servers.warnings.iter().try_for_each(|warning| writeln!(err, "warning: {warning}"))?;
+    let gateway = Gateway::new(servers, options).map_err(Stop::usage)?;
     for server in gateway.connect().await {
-        if let Health::Down(reason) | Health::Parked(reason) = server.health {
-            writeln!(
-                err,
-                "warning: {} cannot be reached, so its tools are not checked: {reason}",
-                server.name
-            )?;
+        if let (Health::Down, Some(error)) = (server.health, &server.error) {
+            let name = &server.name;
+            writeln!(err, "warning: {name} cannot be reached, so its tools are not checked: {error}")?;
         }
     }
     Ok(gateway)

@@ -93,9 +93,12 @@ impl Search {
         }
         let alone = Map::from_iter([(name.to_owned(), written.clone())]);
         match Servers::of(&alone) {
-            Err(problem) => Some(problem),
-            Ok(read) if read.servers.is_empty() => Some("it is disabled there".to_owned()),
-            Ok(read) => {
+            read if !read.invalid.is_empty() => {
+                let problem = read.warnings.last().and_then(|warning| warning.split_once(": "));
+                Some(problem.map_or_else(String::new, |(_, problem)| problem.to_owned()))
+            }
+            read if read.servers.is_empty() => Some("it is disabled there".to_owned()),
+            read => {
                 read.warnings.iter().for_each(|said| self.warn(&format!("{}: {said}", file.display())));
                 None
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::stop::Stop;
@@ -149,8 +149,8 @@ impl ServeSettings {
         let store = Daemon::store(home, config)?;
         let ready = ready()?;
         let tools = tools.open(&home.database(), config.mcp.provider.as_deref()).map_err(Stop::usage)?;
-        // What is known about tools decides what becomes of calls that the last daemon left.
-        let warnings = tools.connect().await;
+        // Servers connect in the background: nothing waits for them but the steps that call them.
+        let warnings = tools.start();
         let mut err = anstream::stderr();
         for warning in warnings {
             writeln!(err, "warning: {warning}")?;
@@ -187,6 +187,8 @@ impl Serve {
 
     async fn serve(&self, home: &Home) -> Result<ExitCode, Stop> {
         let config = self.settings.config(home)?;
+        // Before the first call: a signal during the start ends it in order, too.
+        let mut signals = Signals::listen()?;
         let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen: {error}"));
         let stop = CancellationToken::new();
         home.create().map_err(Stop::usage)?;
@@ -228,11 +230,11 @@ impl Serve {
         if let Some(keep) = config.store.keep {
             purge(&daemon, keep, &stop);
         }
-        wait_for_end().await?;
+        signals.next().await;
         let ended = tokio::select! {
             ended = end(daemon, &stop) => ended,
             // Whoever says it twice does not want to wait.
-            again = wait_for_another() => again.map(|()| ExitCode::from(exit::INTERRUPTED)),
+            () = signals.another() => Ok(ExitCode::from(exit::INTERRUPTED)),
         };
         let _ = std::fs::remove_file(home.process());
         // What happened until now is still sent.
@@ -305,20 +307,29 @@ async fn end(daemon: Daemon, stop: &CancellationToken) -> Result<ExitCode, Stop>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until somebody wants it once more, after they were told what it waits for: some terminals say everything twice.
-async fn wait_for_another() -> Result<(), Stop> {
-    tokio::time::sleep(SOON).await;
-    wait_for_end().await
+/// SIGINT and SIGTERM, both of which end the daemon in order.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
-/// Waits until somebody wants the process to end.
-async fn wait_for_end() -> Result<(), Stop> {
-    let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen for signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+impl Signals {
+    fn listen() -> Result<Self, Stop> {
+        let cannot = |error: std::io::Error| Stop::usage(format!("cannot listen for signals: {error}"));
+        let interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate()).map_err(cannot)? })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// The next signal after the user was told what is waited for: some terminals send everything twice.
+    async fn another(&mut self) {
+        tokio::time::sleep(SOON).await;
+        self.next().await;
+    }
 }

@@ -104,7 +104,8 @@ impl ServerList {
 
     /// What would keep Steprail from reading it: something that was there before.
     pub(super) fn problem(&self) -> Option<String> {
-        let problem = Servers::of(&self.servers).err()?;
+        let read = Servers::of(&self.servers);
+        let problem = read.warnings.iter().find(|warning| warning.contains("is left out"))?;
         Some(format!("{}: {problem}", self.file.display()))
     }
 

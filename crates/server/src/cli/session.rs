@@ -71,7 +71,7 @@ impl Session {
         let cursor = readers.last_event()?;
         let tools = setup.tools.open(setup.db.path(), None).map_err(Stop::usage)?;
         let screen = Screen::stderr();
-        tools.connect().await.iter().for_each(|warning| screen.say(&format!("warning: {warning}")));
+        tools.start().iter().for_each(|warning| screen.say(&format!("warning: {warning}")));
         let builder = Engine::builder().store(store).tools(tools.clone());
         let engine = if others_wait { builder.recover_as_interrupted() } else { builder }.spawn()?;
         let feed = engine.subscribe(None, cursor);

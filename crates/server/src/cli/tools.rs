@@ -1,5 +1,6 @@
 //! `steprail tools` and `steprail servers`: what steps can call, and where it is.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -93,19 +94,35 @@ impl Servers {
                 show_as::json(&page.items)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let row = |server: &Server| {
-                let tools = server.tools.len().to_string();
-                vec![
-                    server.name.clone(),
-                    server.health.clone(),
-                    tools,
-                    server.reason.clone().unwrap_or_default(),
-                ]
-            };
-            let rows: Vec<Vec<String>> = page.items.iter().map(row).collect();
+            let rows: Vec<Vec<String>> = page.items.iter().map(server_row).collect();
             let nothing = "no servers are configured; `steprail init` finds those of your MCP clients";
-            show_as::table(&["SERVER", "HEALTH", "TOOLS", "WHY"], &rows, nothing)?;
+            show_as::table(
+                &["SERVER", "STATE", "SINCE", "ERA", "TOOLS", "LAST ERROR", "NEXT"],
+                &rows,
+                nothing,
+            )?;
+            for server in &page.items {
+                for warning in &server.warnings {
+                    writeln!(anstream::stderr(), "warning: {}: {warning}", server.name)?;
+                }
+            }
             Ok(ExitCode::SUCCESS)
         })
     }
+}
+
+fn server_row(server: &Server) -> Vec<String> {
+    let name = match &server.user {
+        None => server.name.clone(),
+        Some(user) => format!("{} ({user})", server.name),
+    };
+    let next = match (server.retry_in_secs, &server.next) {
+        (Some(secs), Some(next)) => format!("tries again in {secs} s; {next}"),
+        (Some(secs), None) => format!("takes calls again in {secs} s"),
+        (None, next) => next.clone().unwrap_or_default(),
+    };
+    let tools = server.tools.len().to_string();
+    let era = server.era.clone().unwrap_or_default();
+    let reason = server.reason.clone().unwrap_or_default();
+    vec![name, server.health.clone(), server.since.clone(), era, tools, reason, next]
 }

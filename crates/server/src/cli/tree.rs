@@ -201,6 +201,10 @@ impl Followed {
                 self.set(step, State::Working, at);
                 Some(What::Waits("another step has the same idempotency key".to_owned()))
             }
+            Event::ServerAwaited { error, .. } => {
+                self.set(step, State::Working, at);
+                Some(What::Waits(error.message.to_string()))
+            }
             Event::RetryScheduled { error, due, .. } => {
                 self.set(step, State::Working, at);
                 let pause = u64::try_from(due - at).unwrap_or_default();

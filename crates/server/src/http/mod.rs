@@ -73,8 +73,8 @@ impl App {
     }
 
     /// Tools that steps can call.
-    pub(crate) async fn tools(&self) -> Vec<Tool> {
-        self.tools.list().await
+    pub(crate) fn tools(&self) -> Vec<Tool> {
+        self.tools.list()
     }
 }
 

@@ -114,7 +114,7 @@ steps:
             SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
         let tools =
             Tools::new().tool("demo__read", |_| async { Ok(json!("read")) }).tool("demo__flaky", |_| async {
-                Err(Failure::new(FailureKind::Transport, "not now").transient())
+                Err(Failure::new(FailureKind::ToolError, "not now").transient())
             });
         let (recorder, metrics) = Metrics::recorder().expect("a recorder");
         let spawn = || Engine::builder().store(store).tools(tools).spawn();
@@ -130,7 +130,7 @@ steps:
         steprail_approvals_decided_total{decision="approved"} 1
         steprail_approvals_requested_total 1
         steprail_call_duration_seconds_count{outcome="ok"} 2
-        steprail_call_duration_seconds_count{outcome="transport"} 2
+        steprail_call_duration_seconds_count{outcome="tool_error"} 2
         steprail_runs_ended_total{status="completed"} 1
         steprail_runs_started_total 1
         steprail_step_attempts_total{kind="approve",outcome="completed"} 1

@@ -212,6 +212,10 @@ impl Run {
             Event::StepReady { step, place } | Event::KeyAwaited { step, place, .. } => {
                 self.step_began(step, place, at);
             }
+            Event::ServerAwaited { step, place, error, .. } => {
+                self.step_began(step, place, at);
+                self.call_ended(step.n, at, Some(error.kind.word()), ended);
+            }
             Event::StepStarted { step, place, what, .. } => {
                 self.step_began(step, place, at);
                 if let Started::Call { tool, .. } = what {

@@ -109,6 +109,16 @@ impl Rows<'_> {
                 self.upsert(step, place, "waiting", None, None)?;
                 self.wait(step.n, key)
             }
+            Event::ServerAwaited { step, place, error, due, until } => {
+                self.upsert(step, place, "waiting", None, None)?;
+                self.status(step, "waiting", None, Some(&serde_json::to_string(error)?))?;
+                for (kind, due) in [(AlarmKind::Retry, due), (AlarmKind::Timeout, until)] {
+                    if let Some(due) = due {
+                        self.set_alarm(step.n, kind, *due)?;
+                    }
+                }
+                Ok(())
+            }
             Event::StepStarted { step, place, what, until } => {
                 let (status, tool) = started(what);
                 self.upsert(step, place, status, tool, payload)?;
@@ -176,6 +186,7 @@ impl Rows<'_> {
                 Event::StepStarted { .. }
                     | Event::StepReady { .. }
                     | Event::KeyAwaited { .. }
+                    | Event::ServerAwaited { .. }
                     | Event::RetryScheduled { .. }
                     | Event::StepUncertain { .. }
                     | Event::CallTimedOut { .. }
@@ -225,7 +236,7 @@ impl Rows<'_> {
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
                    ON CONFLICT (run_id, n, attempt) DO UPDATE SET status = excluded.status,
                    tool = coalesce(excluded.tool, tool), input_json = coalesce(excluded.input_json, input_json),
-                   started_at = excluded.started_at WHERE completed_at IS NULL";
+                   started_at = excluded.started_at, error_json = NULL WHERE completed_at IS NULL";
         let changed = self.store.connection.prepare_cached(sql)?.execute(params![
             self.run.0,
             step.n,

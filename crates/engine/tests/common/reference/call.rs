@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use serde_json::Value;
-use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS, PROBE_MS};
+use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS, PROBE_MS, REFUSED_DELAYS_MS};
 use steprail_core::plan::{Call, RetryPolicy, Verify};
 use steprail_core::run::{Failure, FailureKind, Millis};
 use steprail_core::spec::policy::{Effects, OnUncertain, Scope as KeyScope};
@@ -128,6 +128,8 @@ enum End {
 enum Next {
     Gives(Value),
     Again(Millis),
+    /// It was not sent; the same attempt is made after a delay.
+    Refused(Millis),
     Fails(Failure),
     Skips,
     Asks,
@@ -140,8 +142,9 @@ impl Run<'_> {
             Ok(ready) => ready,
             Err(known) => return Ok(Went::On(known)),
         };
-        for attempt in 1.. {
-            let next = self.attempt_and_judge(entry, call, (attempt, &args), place).await;
+        let (mut attempt, mut refusals) = (1, 0);
+        loop {
+            let next = self.attempt_and_judge(entry, call, (attempt, refusals, &args), place).await;
             let delay = match next {
                 Next::Gives(output) => {
                     claim.inspect(|claim| claim.keep(&output));
@@ -149,13 +152,19 @@ impl Run<'_> {
                 }
                 Next::Fails(failure) => return Err(failure),
                 Next::Skips => return Ok(Went::Skipped),
-                Next::Again(delay) => delay,
+                Next::Again(delay) => {
+                    (attempt, refusals) = (attempt + 1, 0);
+                    delay
+                }
+                Next::Refused(delay) => {
+                    refusals += 1;
+                    delay
+                }
                 Next::Asks => unreachable!("a human has answered"),
             };
             self.world.clock.sleep(delay).await;
             place = self.place(entry.n).await;
         }
-        unreachable!("attempts are bounded")
     }
 
     /// Waits for a place and for the idempotency key; what is known under the key is not asked for again.
@@ -182,11 +191,15 @@ impl Run<'_> {
         &self,
         entry: &Entry<'_>,
         call: &Call,
-        (attempt, args): (u32, &Value),
+        (attempt, refusals, args): (u32, u32, &Value),
         place: Place<'_>,
     ) -> Next {
-        let (failure, late) = match self.attempt(entry, call, attempt, args).await {
+        let (failure, late) = match self.attempt(entry, call, (attempt, refusals), args).await {
             End::Known(Ok(output)) => return Next::Gives(output),
+            End::Known(Err(failure)) if failure.kind == FailureKind::Transport => {
+                let delay = REFUSED_DELAYS_MS[(refusals as usize).min(REFUSED_DELAYS_MS.len() - 1)];
+                return Next::Refused(i64::try_from(delay).expect("a delay"));
+            }
             End::Known(Err(failure)) => {
                 return after(entry.step, attempt, failure).map_or_else(Next::Fails, Next::Again);
             }
@@ -259,15 +272,21 @@ impl Run<'_> {
     }
 
     /// Makes a call: what the tool will do with it, and the note of it.
-    fn begin(&self, entry: &Entry<'_>, tool: &str, attempt: u32, args: &Value) -> (Reaction, Made<'_>) {
+    fn begin(
+        &self,
+        entry: &Entry<'_>,
+        tool: &str,
+        (attempt, refusals): (u32, u32),
+        args: &Value,
+    ) -> (Reaction, Made<'_>) {
         let (path, tool) = (self.full_path(entry), tool.to_owned());
-        let reaction = self.world.oracle.reaction(&path, attempt, &tool);
+        let reaction = self.world.oracle.reaction(&path, (attempt, refusals), &tool);
         let at = self.world.clock.now();
         (reaction, made(self.world, Called { at, path, attempt, tool, args: args.to_string() }))
     }
 
     /// One attempt: the call, its deadline, and what it does when it is told to stop.
-    async fn attempt(&self, entry: &Entry<'_>, call: &Call, attempt: u32, args: &Value) -> End {
+    async fn attempt(&self, entry: &Entry<'_>, call: &Call, attempt: (u32, u32), args: &Value) -> End {
         let (reaction, _made) = self.begin(entry, &call.full_name(), attempt, args);
         let clock = &self.world.clock;
         let timeout = entry.step.timeout_ms.map(|millis| i64::try_from(millis).expect("a timeout"));
@@ -283,13 +302,19 @@ impl Run<'_> {
         let up = clock.now() + timeout;
         let (ends, output) = match reaction.told {
             Told::Stops(after) => (up + after, None),
-            Told::Ends(after) => (up + after, reaction.outcome.ok()),
-            Told::Ignores => (up - timeout + reaction.takes, reaction.outcome.ok()),
+            Told::Ends(after) => (up + after, Some(reaction.outcome)),
+            Told::Ignores => (up - timeout + reaction.takes, Some(reaction.outcome)),
         };
         clock.until(ends.min(up + CANCEL_GRACE_MS)).await;
         match output {
-            Some(output) if ends < up + CANCEL_GRACE_MS => End::Known(Ok(output)),
-            late => End::Unknown(Failure::new(FailureKind::Timeout, ""), late.map(|output| (ends, output))),
+            Some(Ok(output)) if ends < up + CANCEL_GRACE_MS => End::Known(Ok(output)),
+            Some(Err(failure)) if ends < up + CANCEL_GRACE_MS && failure.kind == FailureKind::Transport => {
+                End::Known(Err(Failure::new(FailureKind::Timeout, "")))
+            }
+            late => {
+                let late = late.and_then(Result::ok).map(|output| (ends, output));
+                End::Unknown(Failure::new(FailureKind::Timeout, ""), late)
+            }
         }
     }
 
@@ -299,7 +324,7 @@ impl Run<'_> {
         else {
             return Next::Asks;
         };
-        let (reaction, _made) = self.begin(entry, &verify.tool, attempt, &args);
+        let (reaction, _made) = self.begin(entry, &verify.tool, (attempt, 0), &args);
         let patience = i64::try_from(entry.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
         self.world.clock.sleep(reaction.takes.min(patience)).await;
         if reaction.takes >= patience {
@@ -348,12 +373,9 @@ fn unknown(entry: &Entry<'_>, call: &Call, attempt: u32, failure: Failure) -> Ne
         Some(OnUncertain::Retry) | None => {}
     }
     let harmless = is_harmless(call);
-    let named = retry.is_some_and(|retry| retry.retry_on.is_some() && covers_unknown(retry, None, &failure));
+    let named = retry.is_some_and(|retry| names_unknown(retry, &failure));
     match retry {
-        Some(retry)
-            if attempt < retry.max_attempts
-                && (harmless || covers_unknown(retry, call.effects, &failure)) =>
-        {
+        Some(retry) if attempt < retry.max_attempts && (harmless || named) => {
             Next::Again(delay(retry, attempt))
         }
         None if harmless && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
@@ -374,16 +396,13 @@ fn delay(retry: &RetryPolicy, attempt: u32) -> Millis {
     i64::try_from(retry.next_delay(attempt + 1).as_millis()).expect("a delay")
 }
 
-/// By the step's own word, or by a key that the tool can recognise the call by.
+/// By the step's own word, or by a key that reaches the tool.
 fn is_harmless(call: &Call) -> bool {
-    let keyed = call.idempotency.is_some() || call.idempotency_arg.is_some();
-    keyed || matches!(call.effects, Some(Effects::Read | Effects::Idempotent))
+    call.idempotency_arg.is_some() || matches!(call.effects, Some(Effects::Read | Effects::Idempotent))
 }
 
-/// Whether a policy covers unknown outcomes; one that lists nothing does, unless the call is to be made once.
-fn covers_unknown(retry: &RetryPolicy, effects: Option<Effects>, failure: &Failure) -> bool {
-    match retry.retry_on.as_deref() {
-        Some(kinds) => kinds.contains(&FailureKind::Lost) || kinds.contains(&failure.kind),
-        None => effects != Some(Effects::Once),
-    }
+/// Whether a policy names an unknown outcome; one that lists nothing does not.
+fn names_unknown(retry: &RetryPolicy, failure: &Failure) -> bool {
+    let kinds = retry.retry_on.as_deref().unwrap_or_default();
+    kinds.contains(&FailureKind::Lost) || kinds.contains(&failure.kind)
 }

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use steprail_mcp::config::{Entry, Servers};
-use steprail_mcp::{Gateway, Health, Options};
+use steprail_mcp::{Gateway, Health, Options, ServerStatus};
 use tokio::task::JoinSet;
 
 use super::Finding;
 use crate::daemon::Home;
+use crate::tools::supervisor;
 
 /// Servers are reached side by side: one that hangs holds nobody up.
 pub(super) async fn look(home: &Home) -> Vec<Finding> {
@@ -55,8 +56,9 @@ async fn reach(name: String, entry: Entry) -> Vec<Finding> {
     if entry.is_personal() {
         return vec![Finding::ok("servers", format!("{name} is reached for each user, so not now"))];
     }
-    let servers = Servers { servers: [(name.clone(), entry)].into(), warnings: Vec::new() };
-    let gateway = match Gateway::new(servers, Options::default()) {
+    let servers = Servers { servers: [(name.clone(), entry)].into(), ..Servers::default() };
+    let options = Options { supervisor: supervisor(), ..Options::default() };
+    let gateway = match Gateway::new(servers, options) {
         Ok(gateway) => gateway,
         Err(problem) => return vec![Finding::problem("servers", problem, "give it another name")],
     };
@@ -71,13 +73,13 @@ async fn reach(name: String, entry: Entry) -> Vec<Finding> {
                 "servers",
                 format!("{name} has {} tools, after {took} ms", server.tools.len()),
             )),
-            Health::Idle => {
+            Health::Idle | Health::Starting | Health::Busy => {
                 findings.push(Finding::warning("servers", format!("{name} was not reached"), "try again"));
             }
-            Health::Down(reason) | Health::Parked(reason) => findings.push(Finding::problem(
+            Health::Down => findings.push(Finding::problem(
                 "servers",
-                format!("{name} cannot be reached: {reason}"),
-                "its steps fail until it can; correct its entry, or take it out",
+                unreachable(&name, &server),
+                "its steps wait until it can; correct its entry, or take it out",
             )),
         }
         let told = server.warnings.iter();
@@ -86,4 +88,12 @@ async fn reach(name: String, entry: Entry) -> Vec<Finding> {
         findings.extend(told.map(warn));
     }
     findings
+}
+
+/// Why a server cannot be reached, with the last lines of its standard error: whoever runs the doctor is the operator.
+fn unreachable(name: &str, server: &ServerStatus) -> String {
+    let error = server.error.as_deref().unwrap_or("no attempt was made");
+    let stderr = server.stderr.join(" | ");
+    let said = if stderr.is_empty() { String::new() } else { format!("; its standard error: {stderr}") };
+    format!("{name} cannot be reached: {error}{said}")
 }

@@ -4,13 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use steprail_engine::Right;
-use steprail_mcp::{Health, ServerStatus};
+use steprail_mcp::ServerStatus;
 
 use crate::http::App;
 use crate::http::api::{Api, get, post};
 use crate::http::extract::{Asker, Named};
 use crate::http::problem::Problem;
-use crate::view::{Page, Server, Tool};
+use crate::view::{Page, Server, Tool, time};
 
 pub(super) fn routes(api: Api) -> Api {
     api.route(
@@ -30,7 +30,7 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn tools(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<Tool>>, Problem> {
     let mut items = Vec::new();
-    for tool in app.tools().await {
+    for tool in app.tools() {
         if user.may_call(&tool.name).await {
             items.push(tool);
         }
@@ -42,23 +42,28 @@ async fn tools(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<T
 async fn servers(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<Server>>, Problem> {
     user.need(Right::Workflow).or_else(|error| user.need(Right::View).map_err(|_| error))?;
     let status = match &app.gateway {
-        Some(gateway) => gateway.status().await,
+        Some(gateway) => gateway.status(),
         None => Vec::new(),
     };
-    Ok(Json(Page { items: status.into_iter().map(shown).collect(), next: None }))
+    let operates = user.may(Right::Administer);
+    // A connection of somebody else is not for everybody to see.
+    let own =
+        |server: &ServerStatus| operates || server.user.as_deref().is_none_or(|id| id == user.principal().id);
+    let items = status.into_iter().filter(own).map(|server| shown(server, operates)).collect();
+    Ok(Json(Page { items, next: None }))
 }
 
-fn shown(status: ServerStatus) -> Server {
-    let (health, reason) = match status.health {
-        Health::Idle => ("idle", None),
-        Health::Up => ("up", None),
-        Health::Down(reason) => ("down", Some(reason)),
-        Health::Parked(reason) => ("parked", Some(reason)),
-    };
+fn shown(status: ServerStatus, operates: bool) -> Server {
     Server {
+        next: status.next_action(),
         name: status.name,
-        health: health.to_owned(),
-        reason,
+        user: status.user,
+        health: status.health.word().to_owned(),
+        since: time(status.since),
+        era: status.era.map(|era| era.word().to_owned()),
+        reason: status.error,
+        retry_in_secs: status.retry_in.map(|left| left.as_secs()),
+        stderr: if operates { status.stderr } else { Vec::new() },
         tools: status.tools.iter().map(|tool| tool.name.clone()).collect(),
         warnings: status.warnings,
     }
@@ -72,7 +77,7 @@ async fn restart(
     user.need(Right::Administer)?;
     let unknown = || Problem::not_found(format!("there is no server `{name}`"));
     let gateway = app.gateway.as_ref().ok_or_else(unknown)?;
-    if !gateway.status().await.iter().any(|server| server.name == name) {
+    if !gateway.status().iter().any(|server| server.name == name) {
         return Err(unknown());
     }
     gateway.restart(&name).await;

@@ -1,0 +1,164 @@
+//! Which failure of a step a failed call is. `docs/mcp.md` has the table; this is its only implementation.
+
+use std::error::Error;
+use std::time::Duration;
+
+use rmcp::ServiceError;
+use rmcp::model::{ErrorCode, ErrorData};
+use rmcp::transport::streamable_http_client::StreamableHttpError;
+use steprail_engine::{Failure, FailureKind};
+
+use super::transport::http::HttpFailure;
+use super::transport::is_oversized;
+
+/// How long a refused login is left alone before it is tried again: somebody has to act first.
+const LOGIN_DELAY: Duration = Duration::from_secs(60);
+
+/// Why a request has no result.
+pub(super) fn of(server: &str, error: ServiceError) -> Failure {
+    match error {
+        ServiceError::McpError(error) => of_json_rpc(server, &error),
+        ServiceError::TransportSend(error) => of_transport(server, &*error.error),
+        ServiceError::TransportClosed => lost(server, "the connection was closed"),
+        ServiceError::Timeout { timeout } => {
+            let message =
+                format!("{server} was silent for {} s; what the call did is unknown", timeout.as_secs());
+            Failure::new(FailureKind::Timeout, message)
+        }
+        ServiceError::Cancelled { reason } => {
+            let reason = reason.unwrap_or_else(|| "it gave no reason".to_owned());
+            Failure::new(FailureKind::Cancelled, format!("{server} cancelled the call: {reason}"))
+        }
+        _ => lost(server, "its answer is not a result of a tool"),
+    }
+}
+
+/// An error that the server answered with.
+fn of_json_rpc(server: &str, error: &ErrorData) -> Failure {
+    if is_oversized(error) {
+        let message = format!("{server} executed the call, and {}", error.message);
+        return Failure::new(FailureKind::Limit, message).code("response_too_large");
+    }
+    let kind = match error.code {
+        ErrorCode::INVALID_PARAMS | ErrorCode::INVALID_REQUEST | ErrorCode::PARSE_ERROR => {
+            FailureKind::Validation
+        }
+        ErrorCode::METHOD_NOT_FOUND => FailureKind::NotFound,
+        _ => FailureKind::ToolError,
+    };
+    let failure = Failure::new(kind, format!("{server} refused the call: {}", error.message));
+    let failure = failure.code(&format!("mcp {}", error.code.0));
+    // Internal errors, closed connections and timeouts inside the server may pass.
+    if matches!(error.code.0, -32603 | -32001 | -32000) { failure.transient() } else { failure }
+}
+
+/// An error of the transport itself.
+fn of_transport(server: &str, error: &(dyn Error + Send + Sync + 'static)) -> Failure {
+    if let Some(failure) = error.downcast_ref::<HttpFailure>() {
+        return of_http(server, failure);
+    }
+    match error.downcast_ref::<StreamableHttpError<HttpFailure>>() {
+        Some(StreamableHttpError::Client(failure)) => of_http(server, failure),
+        Some(StreamableHttpError::SessionExpired) => not_sent(server, "its session expired"),
+        Some(StreamableHttpError::ReinitializationFailed(error)) => not_sent(server, &error.message),
+        Some(_) => lost(server, "the connection was closed"),
+        // A message that could not be written whole was not received.
+        None if error.is::<std::io::Error>() => not_sent(server, "its process does not read its input"),
+        None => lost(server, "the connection was closed"),
+    }
+}
+
+fn of_http(server: &str, failure: &HttpFailure) -> Failure {
+    match failure {
+        HttpFailure::NotSent(reason) => not_sent(server, reason),
+        HttpFailure::LoginNeeded(reason) => {
+            let hint = format!("{reason}; `steprail login {server}`");
+            not_sent(server, &hint).code("login_needed").retry_after(LOGIN_DELAY)
+        }
+        HttpFailure::Busy { status, retry_after } => {
+            let failure = not_sent(server, &format!("it asks to be called later (HTTP {status})"));
+            retry_after.map_or_else(|| failure.clone(), |delay| failure.clone().retry_after(delay))
+        }
+        HttpFailure::Rejected { status, message } => rejected(server, *status, message),
+        HttpFailure::Unknown(reason) => lost(server, reason),
+    }
+}
+
+/// A 4xx: the server answered, and did not execute the call.
+fn rejected(server: &str, status: u16, message: &str) -> Failure {
+    let kind = match status {
+        400 | 422 => FailureKind::Validation,
+        403 => FailureKind::Permission,
+        413 => FailureKind::Limit,
+        _ => FailureKind::ToolError,
+    };
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let failure = Failure::new(kind, format!("{server} refused the call with HTTP {status}{message}"));
+    let failure = failure.code(&format!("http {status}"));
+    if matches!(status, 408 | 425) { failure.transient() } else { failure }
+}
+
+/// Nothing was sent: the step waits.
+pub(super) fn not_sent(server: &str, reason: &str) -> Failure {
+    Failure::new(FailureKind::Transport, format!("{server} cannot take calls: {reason}")).transient()
+}
+
+/// The call was sent, and its outcome is unknown.
+pub(super) fn lost(server: &str, reason: &str) -> Failure {
+    let message = format!("what the call to {server} did is unknown: {reason}");
+    Failure::new(FailureKind::Lost, message).transient()
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::transport::DynamicTransportError;
+
+    use super::*;
+
+    fn http(failure: HttpFailure) -> ServiceError {
+        let error: Box<dyn Error + Send + Sync> = Box::new(StreamableHttpError::Client(failure));
+        ServiceError::TransportSend(DynamicTransportError::from_parts(
+            "test",
+            std::any::TypeId::of::<()>(),
+            error,
+        ))
+    }
+
+    fn rpc(code: i32) -> ServiceError {
+        ServiceError::McpError(ErrorData::new(ErrorCode(code), "no", None))
+    }
+
+    #[test]
+    fn each_failure_has_its_kind_class_and_code() {
+        let busy = |status| HttpFailure::Busy { status, retry_after: Some(Duration::from_secs(7)) };
+        let refused = |status| HttpFailure::Rejected { status, message: "why".to_owned() };
+        let all = [
+            ("connection refused", http(HttpFailure::NotSent("Connection refused".to_owned()))),
+            ("HTTP 429", http(busy(429))),
+            ("HTTP 503 with Retry-After", http(busy(503))),
+            ("HTTP 401", http(HttpFailure::LoginNeeded("it wants a login (HTTP 401)".to_owned()))),
+            ("HTTP 400", http(refused(400))),
+            ("HTTP 403", http(refused(403))),
+            ("HTTP 404", http(refused(404))),
+            ("HTTP 408", http(refused(408))),
+            ("HTTP 413", http(refused(413))),
+            ("HTTP 500, 502, 503, 504", http(HttpFailure::Unknown("it answered with HTTP 500".to_owned()))),
+            ("connection lost", ServiceError::TransportClosed),
+            ("silence", ServiceError::Timeout { timeout: Duration::from_secs(60) }),
+            ("JSON-RPC -32602", rpc(-32602)),
+            ("JSON-RPC -32601", rpc(-32601)),
+            ("JSON-RPC -32603", rpc(-32603)),
+            ("JSON-RPC -32042", rpc(-32042)),
+        ];
+        let table: Vec<String> = all
+            .into_iter()
+            .map(|(what, error)| {
+                let failure = of("crm", error);
+                let class = if failure.transient { " transient" } else { "" };
+                let code = failure.code.as_deref().map(|code| format!(" [{code}]")).unwrap_or_default();
+                format!("{what}: {}{class}{code}: {}", failure.kind.word(), failure.message)
+            })
+            .collect();
+        insta::assert_snapshot!(table.join("\n"));
+    }
+}

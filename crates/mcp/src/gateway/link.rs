@@ -1,0 +1,553 @@
+//! A managed connection to one server: opened in the background, reopened with backoff, and asked whether it takes calls.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use steprail_core::run::Millis;
+use steprail_engine::{CallSite, Capacity, RunId};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::cache::{Cache, Known};
+use super::catalogue::{Catalogue, Listing};
+use super::child::Stderr;
+use super::connection::{Connection, Listed};
+use super::era::Era;
+use super::meters;
+use crate::config::{Entry, Road, Variables};
+use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STARTS, STEADY_SECS, SUSPECTS};
+
+/// What the links of a gateway share.
+pub(super) struct Shared {
+    /// The command that supervises stdio servers; none without a supervisor.
+    pub supervisor: Vec<OsString>,
+    pub cache: Option<Cache>,
+    /// Limits how many servers start at the same time.
+    starts: Arc<Semaphore>,
+    /// Called with the name of a link's slots when it may take calls again.
+    available: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    /// Where connections are opened. The engine asks for capacity on a thread without a runtime.
+    runtime: OnceLock<Handle>,
+}
+
+impl Shared {
+    pub(super) fn new(supervisor: Vec<OsString>, cache: Option<Cache>) -> Self {
+        let shared = Self {
+            supervisor,
+            cache,
+            starts: Arc::new(Semaphore::new(STARTS)),
+            available: OnceLock::new(),
+            runtime: OnceLock::new(),
+        };
+        shared.enter();
+        shared
+    }
+
+    /// Remembers the runtime of the caller, if it has one.
+    pub(super) fn enter(&self) {
+        if let Ok(handle) = Handle::try_current() {
+            let _ = self.runtime.set(handle);
+        }
+    }
+
+    pub(super) fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
+        self.enter();
+        let _ = self.available.set(available);
+    }
+}
+
+/// A managed connection: everybody's, or one user's.
+pub(super) struct Link {
+    pub server: String,
+    pub alias: String,
+    pub user: Option<String>,
+    pub entry: Entry,
+    pub(super) variables: Arc<dyn Variables + Send + Sync>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) stderr: Stderr,
+    state: Mutex<State>,
+    /// Counts the changes of the state.
+    changed: watch::Sender<u64>,
+    /// Ends a backoff early.
+    retry_now: Notify,
+    /// Whether a step waits for it.
+    wanted: AtomicBool,
+    ended: CancellationToken,
+    /// Calls that were in flight when the server crashed. They are repeated one by one.
+    suspects: Mutex<HashSet<(RunId, Box<str>)>>,
+    /// The tools, as they were last listed, also while the server is down.
+    pub(super) known: RwLock<Option<Arc<RwLock<Arc<Catalogue>>>>>,
+}
+
+struct State {
+    health: Health,
+    /// Since when it is in that health.
+    since: Millis,
+    up: Option<Arc<Connection>>,
+    /// Whether a task opens the connection, or waits to.
+    connecting: bool,
+    /// Attempts that failed one after another.
+    failures: u32,
+    again: Option<Instant>,
+    error: Option<String>,
+    busy_until: Option<Instant>,
+    era: Option<Era>,
+    sse: bool,
+}
+
+/// The state of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Not needed so far.
+    Idle,
+    /// The server is being started or connected to.
+    Starting,
+    /// It takes calls.
+    Up,
+    /// It asked to be called later.
+    Busy,
+    /// It cannot be reached; the next attempt is scheduled.
+    Down,
+}
+
+impl Health {
+    /// The word that stands for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Starting => "starting",
+            Self::Up => "up",
+            Self::Busy => "busy",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// A moment of a link, for those who look.
+pub(super) struct Snapshot {
+    pub health: Health,
+    pub since: Millis,
+    pub era: Option<Era>,
+    pub error: Option<String>,
+    pub retry_in: Option<Duration>,
+}
+
+impl Link {
+    pub(super) fn new(
+        (server, alias): (&str, &str),
+        user: Option<String>,
+        entry: Entry,
+        variables: Arc<dyn Variables + Send + Sync>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let known = shared.cache.as_ref().and_then(|cache| cache.load(alias, user.as_deref(), &entry));
+        let link = Self {
+            server: server.to_owned(),
+            alias: alias.to_owned(),
+            user,
+            entry,
+            variables,
+            shared,
+            stderr: Stderr::default(),
+            state: Mutex::new(State {
+                health: Health::Idle,
+                since: now(),
+                up: None,
+                connecting: false,
+                failures: 0,
+                again: None,
+                error: None,
+                busy_until: None,
+                era: known.as_ref().map(|known| known.era),
+                sse: known.as_ref().is_some_and(|known| known.sse),
+            }),
+            changed: watch::Sender::new(0),
+            retry_now: Notify::new(),
+            wanted: AtomicBool::new(false),
+            ended: CancellationToken::new(),
+            suspects: Mutex::default(),
+            known: RwLock::default(),
+        };
+        if let Some(known) = known {
+            let catalogue = link
+                .listing(known.honours_key)
+                .catalogue(known.tools.into_iter().map(Listed::Sound).collect());
+            link.remember(Arc::new(RwLock::new(Arc::new(catalogue))));
+        }
+        link
+    }
+
+    pub(super) fn listing(&self, honours_key: bool) -> Listing {
+        Listing { alias: self.alias.clone(), entry: self.entry.clone(), honours_key }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, state: &mut State, health: Health) {
+        if state.health != health {
+            (state.health, state.since) = (health, now());
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// What the slots of the link are called.
+    pub(super) fn slots_name(&self) -> Box<str> {
+        match &self.user {
+            None => self.alias.as_str().into(),
+            Some(user) => format!("{}@{user}", self.alias).into(),
+        }
+    }
+
+    /// Whether it takes the call of a step now. If not, it is connected in the background.
+    pub(super) fn capacity(self: &Arc<Self>, call: &CallSite<'_>) -> Capacity {
+        let mut capacity = Capacity::unlimited(&self.slots_name());
+        let state = self.state();
+        let up = state.up.as_ref().filter(|up| up.is_up());
+        capacity.slots =
+            Some(up.map_or(self.entry.max_calls, |up| up.turns.as_ref().map_or(self.entry.max_calls, |_| 1)));
+        let busy = state.busy_until.is_some_and(|until| until > Instant::now());
+        if up.is_some() && !busy {
+            drop(state);
+            capacity.exclusive = self.is_suspect(call.run, call.path);
+            return capacity;
+        }
+        capacity.unavailable = Some(self.why_unavailable(&state).into());
+        drop(state);
+        if !self.wanted.swap(true, Ordering::Relaxed) {
+            self.retry_now.notify_waiters();
+        }
+        self.wake();
+        capacity
+    }
+
+    fn why_unavailable(&self, state: &State) -> String {
+        match (state.health, &state.error) {
+            (Health::Up | Health::Busy, Some(error)) if state.busy_until.is_some() => error.clone(),
+            (Health::Down, Some(error)) => format!("{} cannot be reached: {error}", self.server),
+            _ => format!("{} is starting", self.server),
+        }
+    }
+
+    /// The connection, opened if it is not up. The error says why the last attempt failed.
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, String> {
+        let mut changes = self.changed.subscribe();
+        loop {
+            {
+                let state = self.state();
+                if let Some(up) = state.up.as_ref().filter(|up| up.is_up()) {
+                    return Ok(up.clone());
+                }
+                if self.ended.is_cancelled() {
+                    return Err("the gateway is shutting down".to_owned());
+                }
+                if state.health == Health::Down {
+                    return Err(state.error.clone().unwrap_or_default());
+                }
+            }
+            self.wake();
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Connects in the background, unless that is under way.
+    pub(super) fn wake(self: &Arc<Self>) {
+        let Some(runtime) = self.shared.runtime.get() else { return };
+        let mut state = self.state();
+        let is_up = state.up.as_ref().is_some_and(|up| up.is_up());
+        if is_up || state.connecting || self.ended.is_cancelled() {
+            return;
+        }
+        if let Some(broken) = state.up.take() {
+            runtime.spawn(async move { broken.close().await });
+        }
+        state.connecting = true;
+        drop(state);
+        runtime.spawn(connect_until_up(Arc::downgrade(self)));
+    }
+
+    /// One attempt, in its turn among the servers that start.
+    async fn attempt(&self) -> Result<Connection, String> {
+        let is_process = matches!(self.entry.road, Road::Child { .. });
+        let turn = match self.shared.starts.clone().acquire_owned().await {
+            Ok(turn) if is_process => Some(turn),
+            _ => None,
+        };
+        let done = CancellationToken::new();
+        let started = done.clone();
+        tokio::spawn(async move {
+            // A server that is slow, or mute, does not keep the others from starting.
+            let _ = tokio::time::timeout(Duration::from_secs(START_TURN_SECS), started.cancelled()).await;
+            drop(turn);
+        });
+        let _guard = done.drop_guard();
+        let timeout = self.entry.start_timeout;
+        match tokio::time::timeout(timeout, self.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(format!("it did not answer within {} s", timeout.as_secs_f64())),
+        }
+    }
+
+    fn opened(self: &Arc<Self>, connection: Connection) {
+        let connection = Arc::new(connection);
+        self.remember(connection.catalogue.clone());
+        self.store(&connection);
+        let mut state = self.state();
+        state.connecting = false;
+        (state.error, state.again, state.busy_until) = (None, None, None);
+        (state.era, state.sse) = (Some(connection.era), connection.sse);
+        state.up = Some(connection.clone());
+        self.change(&mut state, Health::Up);
+        drop(state);
+        self.wanted.store(false, Ordering::Relaxed);
+        let link = Arc::downgrade(self);
+        tokio::spawn(async move {
+            connection.lost.cancelled().await;
+            if let Some(link) = link.upgrade() {
+                let reason = connection.end_reason().await;
+                link.dropped(&connection, &reason);
+            }
+        });
+        self.tell_available();
+    }
+
+    fn remember(&self, catalogue: Arc<RwLock<Arc<Catalogue>>>) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue);
+    }
+
+    fn store(&self, connection: &Connection) {
+        if let Some(cache) = &self.shared.cache {
+            let tools = connection.catalogue().tools.values().map(|tool| tool.described().clone()).collect();
+            let known =
+                Known::new(&self.entry, connection.era, connection.sse, connection.honours_key, tools);
+            cache.store(&self.alias, self.user.as_deref(), &known);
+        }
+    }
+
+    fn tell_available(&self) {
+        if let Some(available) = self.shared.available.get() {
+            available(&self.slots_name());
+        }
+    }
+
+    fn failed(&self, reason: String) {
+        let mut state = self.state();
+        state.failures += 1;
+        let delay = self.backoff(state.failures);
+        state.again = Some(Instant::now() + delay);
+        state.error = Some(reason);
+        self.change(&mut state, Health::Down);
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let (first, longest) = BACKOFF_MS;
+        let delay = first.saturating_mul(1 << failures.min(16)).min(longest);
+        let unwanted = failures >= ATTEMPTS && !self.wanted.load(Ordering::Relaxed);
+        Duration::from_millis(if unwanted { PARKED_SECS * 1_000 } else { delay })
+    }
+
+    /// The other side of a connection is gone, or cannot be reached over it any more. It is opened again.
+    pub(super) fn dropped(self: &Arc<Self>, connection: &Arc<Connection>, reason: &str) {
+        let mut state = self.state();
+        if !state.up.as_ref().is_some_and(|up| Arc::ptr_eq(up, connection)) {
+            return;
+        }
+        state.up = None;
+        if connection.opened.elapsed() >= Duration::from_secs(STEADY_SECS) {
+            state.failures = 0;
+        } else {
+            state.failures += 1;
+        }
+        state.again = Some(Instant::now() + self.backoff(state.failures));
+        state.error = Some(reason.to_owned());
+        self.change(&mut state, Health::Down);
+        drop(state);
+        let broken = connection.clone();
+        tokio::spawn(async move { broken.close().await });
+        self.wake();
+    }
+
+    /// The server asked to be called later.
+    pub(super) fn busy(self: &Arc<Self>, reason: &str, delay: Duration) {
+        let mut state = self.state();
+        let until = Instant::now() + delay;
+        if state.busy_until.is_some_and(|known| known >= until) {
+            return;
+        }
+        state.busy_until = Some(until);
+        state.error = Some(reason.to_owned());
+        self.change(&mut state, Health::Busy);
+        drop(state);
+        let link = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            if let Some(link) = link.upgrade() {
+                link.free_again(until);
+            }
+        });
+    }
+
+    fn free_again(&self, until: Instant) {
+        let mut state = self.state();
+        if state.busy_until == Some(until) {
+            state.busy_until = None;
+            if state.health == Health::Busy {
+                state.error = None;
+                self.change(&mut state, Health::Up);
+            }
+        }
+        drop(state);
+        self.tell_available();
+    }
+
+    /// Leaves a connection to a call that waits on it. The next call opens another one.
+    pub(super) fn give_up(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let mut state = self.state();
+        if state.up.as_ref().is_some_and(|up| Arc::ptr_eq(up, connection)) {
+            state.up = None;
+            self.change(&mut state, Health::Idle);
+            drop(state);
+            self.wake();
+        }
+    }
+
+    /// A call was in flight when the server crashed: it is repeated alone.
+    pub(super) fn suspect(&self, run: RunId, path: &str) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if suspects.len() < SUSPECTS {
+            suspects.insert((run, path.into()));
+        }
+    }
+
+    /// A call was answered.
+    pub(super) fn clear_suspicion(&self, run: RunId, path: &str) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if !suspects.is_empty() {
+            suspects.remove(&(run, path.into()));
+        }
+    }
+
+    fn is_suspect(&self, run: RunId, path: &str) -> bool {
+        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        !suspects.is_empty() && suspects.contains(&(run, path.into()))
+    }
+
+    /// Closes the connection and connects again at once, whatever happened before.
+    pub(super) async fn restart(self: &Arc<Self>) {
+        let up = {
+            let mut state = self.state();
+            (state.failures, state.again, state.busy_until) = (0, None, None);
+            self.change(&mut state, Health::Idle);
+            state.up.take()
+        };
+        if let Some(up) = up {
+            up.close().await;
+        }
+        self.retry_now.notify_waiters();
+        self.wake();
+    }
+
+    /// Closes the connection for good.
+    pub(super) async fn end(&self) {
+        self.ended.cancel();
+        let up = self.state().up.take();
+        if let Some(up) = up {
+            up.close().await;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let state = self.state();
+        let until = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(Instant::now()));
+        let retry_in = match state.health {
+            Health::Down => until(state.again),
+            Health::Busy => until(state.busy_until),
+            _ => None,
+        };
+        Snapshot {
+            health: state.health,
+            since: state.since,
+            era: state.era,
+            error: state.error.clone(),
+            retry_in,
+        }
+    }
+
+    /// Waits until it is up, or the attempt under way has failed.
+    pub(super) async fn settled(self: &Arc<Self>) {
+        let _ = self.connection().await;
+    }
+
+    /// The tools, as they were last listed.
+    pub(super) fn known(&self) -> Option<Arc<Catalogue>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let catalogue = known.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(catalogue)
+    }
+
+    /// Lists the tools again, if the server is up.
+    pub(super) async fn refresh(&self) {
+        let up = self.state().up.clone().filter(|up| up.is_up());
+        if let Some(up) = up {
+            up.relist().await;
+        }
+    }
+
+    /// What earlier connections have shown: the era, and whether only HTTP+SSE works.
+    pub(super) fn learnt(&self) -> (Option<Era>, bool) {
+        let state = self.state();
+        (state.era, state.sse)
+    }
+
+    pub(super) fn learn(&self, era: Option<Era>, sse: bool) {
+        let mut state = self.state();
+        (state.era, state.sse) = (era, sse);
+    }
+}
+
+/// Tries to connect until it works, with delays that grow.
+async fn connect_until_up(link: Weak<Link>) {
+    loop {
+        let Some(link) = link.upgrade().filter(|link| !link.ended.is_cancelled()) else { return };
+        let again = link.state().again;
+        if let Some(again) = again.filter(|again| *again > Instant::now()) {
+            let sooner = link.retry_now.notified();
+            tokio::select! {
+                () = tokio::time::sleep_until(again) => {}
+                () = sooner => {
+                    // Somebody waits now: the delays of a server that is wanted are shorter.
+                    let mut state = link.state();
+                    let delay = link.backoff(state.failures.saturating_sub(1));
+                    let wanted = state.again.map(|again| again.min(Instant::now() + delay));
+                    state.again = wanted;
+                    continue;
+                }
+                () = link.ended.cancelled() => return,
+            }
+        }
+        {
+            let mut state = link.state();
+            link.change(&mut state, Health::Starting);
+        }
+        let attempted = tokio::select! {
+            attempted = link.attempt() => attempted,
+            () = link.ended.cancelled() => return,
+        };
+        meters::opened(&link.server, attempted.is_ok());
+        match attempted {
+            Ok(connection) => return link.opened(connection),
+            Err(reason) => link.failed(reason),
+        }
+    }
+}
+
+fn now() -> Millis {
+    jiff::Timestamp::now().as_millisecond()
+}

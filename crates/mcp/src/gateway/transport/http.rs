@@ -1,0 +1,391 @@
+//! Streamable HTTP: every failure says whether the request was sent, and no response is larger than the limit.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use serde_json::Value;
+use sse_stream::{Sse, SseStream};
+use steprail_engine::BoxFuture;
+
+use super::oversized;
+use crate::limits::{ANSWER_BYTES, ERROR_BODY_BYTES};
+
+const BOTH: &str = "text/event-stream, application/json";
+const SESSION: &str = "mcp-session-id";
+
+/// Why a request over HTTP has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum HttpFailure {
+    /// The connection could not be established: DNS, TCP or TLS.
+    #[error("{0}")]
+    NotSent(String),
+    /// The server asks to be called later: 429, or 503 with `Retry-After`.
+    #[error("HTTP {status}")]
+    Busy { status: u16, retry_after: Option<Duration> },
+    /// The server wants another login.
+    #[error("{0}")]
+    LoginNeeded(String),
+    /// The server refused the request: any other 4xx.
+    #[error("HTTP {status}{}", if message.is_empty() { String::new() } else { format!(": {message}") })]
+    Rejected { status: u16, message: String },
+    /// The request was sent, and nobody knows what became of it.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+type Failed = StreamableHttpError<HttpFailure>;
+
+/// Gives the bearer tokens of one server, for one user.
+pub(crate) trait Credentials: Send + Sync {
+    /// The token to send, if there was a login. The error names the next action.
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>, String>>;
+    /// Another token after a challenge (`WWW-Authenticate`). The error names the next action.
+    fn challenged<'c>(&'c self, challenge: &'c str) -> BoxFuture<'c, Result<String, String>>;
+}
+
+/// An HTTP client of one server.
+#[derive(Clone)]
+pub(crate) struct HttpClient {
+    client: reqwest::Client,
+    credentials: Option<Arc<dyn Credentials>>,
+}
+
+impl HttpClient {
+    pub(crate) fn new(credentials: Option<Arc<dyn Credentials>>) -> Result<Self, String> {
+        // A redirect to another origin would take the credentials along.
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
+        let client = client.map_err(|error| format!("no HTTP client: {}", root_cause(&error)))?;
+        Ok(Self { client, credentials })
+    }
+
+    /// Posts a JSON body and follows at most one challenge of the server.
+    pub(crate) async fn post(
+        &self,
+        uri: &str,
+        headers: HeaderMap,
+        body: &impl serde::Serialize,
+    ) -> Result<reqwest::Response, HttpFailure> {
+        let body = serde_json::to_vec(body).map_err(|error| HttpFailure::NotSent(error.to_string()))?;
+        let request = || {
+            let request = self.client.post(uri).headers(headers.clone()).header(ACCEPT, BOTH);
+            request.header(CONTENT_TYPE, "application/json").body(body.clone())
+        };
+        self.authorized(request).await
+    }
+
+    /// Opens a stream of events.
+    pub(crate) async fn get(&self, uri: &str, headers: HeaderMap) -> Result<reqwest::Response, HttpFailure> {
+        let request = || self.client.get(uri).headers(headers.clone()).header(ACCEPT, "text/event-stream");
+        self.authorized(request).await
+    }
+
+    async fn authorized(
+        &self,
+        request: impl Fn() -> reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, HttpFailure> {
+        let Some(credentials) = &self.credentials else { return send(request()).await };
+        let with = |token: Option<String>| match token {
+            Some(token) => request().bearer_auth(token),
+            None => request(),
+        };
+        let token = credentials.token().await.map_err(HttpFailure::LoginNeeded)?;
+        let response = send(with(token)).await?;
+        let Some(challenge) = challenge(&response) else { return Ok(response) };
+        let token = credentials.challenged(&challenge).await.map_err(HttpFailure::LoginNeeded)?;
+        send(with(Some(token))).await
+    }
+}
+
+async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, HttpFailure> {
+    request.send().await.map_err(|error| of_reqwest(&error))
+}
+
+/// What a server asks for that does not know who we are.
+fn challenge(response: &reqwest::Response) -> Option<String> {
+    let refused = matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let header = response.headers().get(WWW_AUTHENTICATE).filter(|_| refused)?;
+    header.to_str().ok().map(str::to_owned)
+}
+
+fn of_reqwest(error: &reqwest::Error) -> HttpFailure {
+    let cause = root_cause(error);
+    if error.is_connect() || error.is_builder() {
+        HttpFailure::NotSent(cause)
+    } else {
+        HttpFailure::Unknown(cause)
+    }
+}
+
+/// The innermost cause of an error, without addresses and type names around it.
+pub(crate) fn root_cause(error: &dyn Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// What a response that is no success means.
+pub(crate) async fn failure(response: reqwest::Response) -> HttpFailure {
+    let (status, retry_after) = (response.status(), retry_after(response.headers()));
+    let number = status.as_u16();
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => HttpFailure::Busy { status: number, retry_after },
+        StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() => {
+            HttpFailure::Busy { status: number, retry_after }
+        }
+        StatusCode::UNAUTHORIZED => HttpFailure::LoginNeeded("it wants a login (HTTP 401)".to_owned()),
+        _ if status.is_client_error() => {
+            let body = beginning(response).await;
+            HttpFailure::Rejected { status: number, message: message_in(&body) }
+        }
+        _ => HttpFailure::Unknown(format!("it answered with HTTP {number}")),
+    }
+}
+
+/// How long a server asks to be left alone: seconds, or a date.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    let left = date.as_millisecond() - jiff::Timestamp::now().as_millisecond();
+    Some(Duration::from_millis(u64::try_from(left).unwrap_or_default()))
+}
+
+/// The beginning of a response's body.
+async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk[..chunk.len().min(ERROR_BODY_BYTES - body.len())]);
+        if body.len() >= ERROR_BODY_BYTES {
+            break;
+        }
+    }
+    body
+}
+
+/// The message of an error body: a field of a JSON object, or the first line of a text that is no page.
+fn message_in(body: &[u8]) -> String {
+    let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let fields = ["/error/message", "/message", "/error_description", "/error", "/detail"];
+    if let Some(message) = fields.iter().find_map(|at| value.pointer(at)?.as_str()) {
+        return message.to_owned();
+    }
+    let text = String::from_utf8_lossy(body);
+    let is_page = text.trim_start().starts_with('<');
+    text.lines().map(str::trim).find(|line| !line.is_empty() && !is_page).unwrap_or_default().to_owned()
+}
+
+/// The JSON body of a response, unless it is larger than the limit.
+async fn bounded_body(mut response: reqwest::Response) -> Result<Option<Vec<u8>>, HttpFailure> {
+    let mut body = Vec::new();
+    while let Some(chunk) =
+        response.chunk().await.map_err(|error| HttpFailure::Unknown(root_cause(&error)))?
+    {
+        if body.len() + chunk.len() > ANSWER_BYTES {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+/// The events of a response. An event above the limit becomes the error that answers the request.
+pub(crate) fn events(
+    response: reqwest::Response,
+    answers: Option<RequestId>,
+) -> BoxStream<'static, Result<Sse, SseError>> {
+    let mut size = Size::default();
+    let bytes = response.bytes_stream().map(move |chunk| {
+        let chunk = chunk.map_err(|error| std::io::Error::other(root_cause(&error)))?;
+        if size.is_exceeded_by(&chunk) { Err(std::io::Error::other(TooLarge)) } else { Ok(chunk) }
+    });
+    let events = SseStream::from_bytes_stream(bytes).map(move |event| match (event, &answers) {
+        (Err(error), Some(id)) if is_too_large(&error) => {
+            Ok(Sse { data: Some(oversized(id, ANSWER_BYTES).to_string()), ..Sse::default() })
+        }
+        (event, _) => event,
+    });
+    events.boxed()
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("an event has more than {ANSWER_BYTES} bytes")]
+struct TooLarge;
+
+fn is_too_large(error: &SseError) -> bool {
+    let mut error: Option<&dyn Error> = Some(error);
+    while let Some(this) = error {
+        let inner = this.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if this.is::<TooLarge>() || inner.is_some_and(|inner| inner.is::<TooLarge>()) {
+            return true;
+        }
+        error = this.source();
+    }
+    false
+}
+
+/// How much of one event has been read: it ends with an empty line.
+#[derive(Default)]
+struct Size {
+    event: usize,
+    line: usize,
+}
+
+impl Size {
+    fn is_exceeded_by(&mut self, chunk: &[u8]) -> bool {
+        for byte in chunk {
+            match byte {
+                b'\n' if self.line == 0 => self.event = 0,
+                b'\n' => self.line = 0,
+                b'\r' => {}
+                _ => self.line += 1,
+            }
+            self.event += 1;
+            if self.event > ANSWER_BYTES {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn is_type(response: &reqwest::Response, wanted: &str) -> bool {
+    let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    found.is_some_and(|found| found.starts_with(wanted))
+}
+
+/// The id of a request, which a response answers.
+fn id_of(message: &ClientJsonRpcMessage) -> Option<RequestId> {
+    match message {
+        ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+        _ => None,
+    }
+}
+
+/// What a response says, as the transport takes it.
+async fn read(
+    response: reqwest::Response,
+    message: &ClientJsonRpcMessage,
+    has_session: bool,
+) -> Result<StreamableHttpPostResponse, Failed> {
+    let (status, id) = (response.status(), id_of(message));
+    let session = response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    if status == StatusCode::NOT_FOUND && has_session {
+        return Err(StreamableHttpError::SessionExpired);
+    }
+    let Some(id) = id else {
+        return if status.is_success() {
+            Ok(StreamableHttpPostResponse::Accepted)
+        } else {
+            Err(StreamableHttpError::Client(failure(response).await))
+        };
+    };
+    if !status.is_success() {
+        return refusal(response, &id).await.map(|error| StreamableHttpPostResponse::Json(error, None));
+    }
+    if is_type(&response, "text/event-stream") {
+        return Ok(StreamableHttpPostResponse::Sse(events(response, Some(id)), session));
+    }
+    let not_mcp = |_| Failed::Client(HttpFailure::Unknown("its answer is not MCP".to_owned()));
+    let answer = match bounded_body(response).await.map_err(StreamableHttpError::Client)? {
+        Some(body) => serde_json::from_slice(&body).map_err(not_mcp)?,
+        None => serde_json::from_value(oversized(&id, ANSWER_BYTES)).map_err(not_mcp)?,
+    };
+    Ok(StreamableHttpPostResponse::Json(answer, session))
+}
+
+/// A refused request. A JSON-RPC error in the body of a 4xx answers it; servers may leave out its id there.
+async fn refusal(response: reqwest::Response, id: &RequestId) -> Result<ServerJsonRpcMessage, Failed> {
+    let status = response.status();
+    let may_answer = status.is_client_error()
+        && !matches!(
+            status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
+        );
+    if !may_answer || !is_type(&response, "application/json") {
+        return Err(StreamableHttpError::Client(failure(response).await));
+    }
+    let body = beginning(response).await;
+    match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+        Ok(JsonRpcMessage::Error(error)) => Ok(ServerJsonRpcMessage::error(error.error, Some(id.clone()))),
+        _ => {
+            let (status, message) = (status.as_u16(), message_in(&body));
+            Err(StreamableHttpError::Client(HttpFailure::Rejected { status, message }))
+        }
+    }
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpFailure;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        _: Option<String>,
+        custom: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failed> {
+        let mut headers: HeaderMap = custom.into_iter().collect();
+        if let Some(value) = session.as_deref().and_then(|session| HeaderValue::from_str(session).ok()) {
+            headers.insert(HeaderName::from_static(SESSION), value);
+        }
+        let response = self.post(&uri, headers, &message).await.map_err(StreamableHttpError::Client)?;
+        read(response, &message, session.is_some()).await
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session: Arc<str>,
+        _: Option<String>,
+        custom: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Failed> {
+        // The server may not support it, or be gone: the session expires by itself.
+        let token = match &self.credentials {
+            Some(credentials) => credentials.token().await.ok().flatten(),
+            None => None,
+        };
+        let _ = self.client.delete_session(uri, session, token, custom).await;
+        Ok(())
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        _: Option<String>,
+        custom: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
+        let mut headers: HeaderMap = custom.into_iter().collect();
+        let named = [(SESSION, session.as_deref()), ("last-event-id", last_event.as_deref())];
+        for (name, text) in named {
+            if let Some(value) = text.and_then(|text| HeaderValue::from_str(text).ok()) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        let response = self.get(&uri, headers).await.map_err(StreamableHttpError::Client)?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED => Err(StreamableHttpError::ServerDoesNotSupportSse),
+            StatusCode::NOT_FOUND if session.is_some() => Err(StreamableHttpError::SessionExpired),
+            status if !status.is_success() => Err(StreamableHttpError::Client(failure(response).await)),
+            _ if !is_type(&response, "text/event-stream") => {
+                Err(StreamableHttpError::ServerDoesNotSupportSse)
+            }
+            _ => Ok(events(response, None)),
+        }
+    }
+}
