@@ -34,7 +34,7 @@ impl Named {
         let warnings = servers.warnings.clone();
         let mut records = database.as_os_str().to_owned();
         records.push("-servers");
-        let options = Options { records: Some(records.into()), users: None };
+        let options = Options { records: Some(records.into()), ..Options::default() };
         let provider = provider.map(Into::into);
         Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider })
     }

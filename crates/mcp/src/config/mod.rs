@@ -4,6 +4,7 @@
 //! (VS Code, with comments). Variables are kept and replaced when a server is connected to.
 
 mod expand;
+mod oauth;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub(crate) use expand::is_name;
 pub use expand::{ProcessEnv, Text, Variables};
+pub(crate) use oauth::is_scope_byte;
+pub use oauth::{Grant, OAuth};
 
 /// Servers that a file names, and what there is to say about it.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +39,8 @@ pub struct Entry {
     pub include: Vec<String>,
     /// Tools that are not used.
     pub exclude: Vec<String>,
+    /// How tokens are obtained, for a remote server.
+    pub oauth: Option<OAuth>,
 }
 
 /// A road to a server.
@@ -63,6 +69,10 @@ pub enum Road {
 impl Entry {
     /// Whether each user needs a connection of their own.
     pub fn is_personal(&self) -> bool {
+        self.oauth.as_ref().is_some_and(|oauth| oauth.per_user) || self.has_personal_text()
+    }
+
+    fn has_personal_text(&self) -> bool {
         match &self.road {
             Road::Child { command, args, env, cwd } => {
                 [command].into_iter().chain(args).chain(env.values()).chain(cwd).any(Text::is_personal)
@@ -104,6 +114,7 @@ struct Written {
     include_tools: Vec<String>,
     #[serde(default)]
     exclude_tools: Vec<String>,
+    oauth: Option<oauth::Written>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -148,14 +159,18 @@ impl Servers {
     }
 
     fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
-        let written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
+        let mut written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
         if written.disabled || written.enabled == Some(false) {
             return Ok(None);
         }
         for key in written.others.keys().filter(|key| !FOR_CLIENTS.contains(&key.as_str())) {
             self.warnings.push(format!("`{name}`: the key `{key}` is not known and changes nothing"));
         }
+        if written.oauth.is_some() && written.url.is_none() {
+            return Err("`oauth` needs a `url`".to_owned());
+        }
         Ok(Some(Entry {
+            oauth: written.oauth.take().map(OAuth::read).transpose()?,
             timeout: written.timeout.map(Duration::from_millis),
             elicitation: written.elicitation,
             include: written.include_tools.clone(),

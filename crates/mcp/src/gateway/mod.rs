@@ -7,6 +7,7 @@ mod child;
 mod connection;
 mod line;
 mod listener;
+mod login;
 mod meters;
 mod open;
 mod questions;
@@ -25,6 +26,7 @@ use steprail_engine::{
 
 pub use catalogue::ToolInfo;
 pub use line::Health;
+pub use login::{LoggedIn, LoginError, LoginNeeded, Logins};
 
 use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
@@ -45,6 +47,8 @@ pub struct Options {
     pub records: Option<PathBuf>,
     /// What `${user:NAME}` stands for.
     pub users: Option<Box<UserVariables>>,
+    /// OAuth logins at remote servers, and secrets for config texts.
+    pub logins: Option<Logins>,
 }
 
 /// Calls tools of MCP servers. A clone is another handle to the same one.
@@ -169,8 +173,9 @@ impl Gateway {
         if lines.len() >= CONNECTIONS {
             return Err(format!("more than {CONNECTIONS} connections are open"));
         }
-        let variables = match (user, &self.0.options.users) {
-            (Some(user), Some(users)) => users(user),
+        let variables = match (user, &self.0.options.users, &self.0.options.logins) {
+            (Some(user), Some(users), _) => users(user),
+            (user, _, Some(logins)) => logins.variables(user.map(|user| &*user.id)),
             _ => Arc::new(ProcessEnv),
         };
         let alias =

@@ -78,7 +78,8 @@ fn gateway(servers: &Value) -> Gateway {
 
 fn recorded(servers: &Value, records: Option<&Path>) -> Gateway {
     let servers = Servers::read(&json!({ "mcpServers": servers }).to_string()).expect("servers");
-    Gateway::new(servers, Options { records: records.map(Path::to_owned), users: None }).expect("a gateway")
+    Gateway::new(servers, Options { records: records.map(Path::to_owned), ..Options::default() })
+        .expect("a gateway")
 }
 
 fn a_call(tool: &str, args: Value) -> ToolCall {

@@ -1,0 +1,138 @@
+//! The `oauth` object of a remote server's entry: how tokens for that server are obtained.
+
+use serde::Deserialize;
+
+use super::expand::Text;
+use crate::limits::OAUTH_SCOPES;
+
+/// OAuth settings of one server. The default is an authorization-code login that all users share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OAuth {
+    /// A client id that the authorization server issued beforehand.
+    pub client_id: Option<Text>,
+    /// The secret of that client, usually a reference such as `${secret:NAME}`.
+    pub client_secret: Option<Text>,
+    /// Scopes that every login requests. Empty: the scopes that the server asks for.
+    pub scopes: Vec<String>,
+    /// The grant type.
+    pub grant: Grant,
+    /// The HTTPS URL of a client ID metadata document, used where the authorization server supports it.
+    pub client_metadata_url: Option<String>,
+    /// Each user logs in for themselves and has connections of their own.
+    pub per_user: bool,
+    /// The authorization server may have a private address (10/8, 172.16/12, 192.168/16, `fc00::/7`).
+    pub private_addresses: bool,
+}
+
+/// OAuth grant types.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// A user logs in with a browser.
+    #[default]
+    AuthorizationCode,
+    /// The daemon authenticates with its own client id and secret.
+    ClientCredentials,
+}
+
+/// The object as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Written {
+    client_id: Option<String>,
+    client_secret: Option<String>,
+    #[serde(default)]
+    scopes: Vec<String>,
+    #[serde(default)]
+    grant: Grant,
+    client_metadata_url: Option<String>,
+    #[serde(default)]
+    per_user: bool,
+    #[serde(default)]
+    private_addresses: bool,
+}
+
+impl OAuth {
+    /// Checks the object as it is written.
+    pub(super) fn read(written: Written) -> Result<Self, String> {
+        let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(is_scope_byte);
+        if written.scopes.len() > OAUTH_SCOPES || !written.scopes.iter().all(is_scope) {
+            return Err(format!(
+                "`oauth.scopes` takes at most {OAUTH_SCOPES} scopes without spaces or quotes"
+            ));
+        }
+        let grant = written.grant;
+        if grant == Grant::ClientCredentials
+            && (written.client_id.is_none() || written.client_secret.is_none())
+        {
+            return Err("`grant: client_credentials` needs `clientId` and `clientSecret`".to_owned());
+        }
+        if grant == Grant::ClientCredentials && written.per_user {
+            return Err("`perUser` needs `grant: authorization_code`".to_owned());
+        }
+        if written.client_secret.is_some() && written.client_id.is_none() {
+            return Err("`clientSecret` needs `clientId`".to_owned());
+        }
+        if written.client_metadata_url.as_deref().is_some_and(|url| !is_document_url(url)) {
+            return Err("`clientMetadataUrl` must be an https URL with a path".to_owned());
+        }
+        Ok(Self {
+            client_id: written.client_id.map(Text::new),
+            client_secret: written.client_secret.map(Text::new),
+            scopes: written.scopes,
+            grant,
+            client_metadata_url: written.client_metadata_url,
+            per_user: written.per_user,
+            private_addresses: written.private_addresses,
+        })
+    }
+}
+
+/// RFC 6749, section 3.3: printable ASCII without space, quote and backslash.
+pub(crate) fn is_scope_byte(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
+}
+
+fn is_document_url(url: &str) -> bool {
+    reqwest::Url::parse(url)
+        .is_ok_and(|url| url.scheme() == "https" && url.path() != "/" && url.host_str().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Road, Servers};
+    use super::{Grant, OAuth};
+
+    fn read(oauth: &str) -> Result<Option<OAuth>, String> {
+        let text = format!(
+            r#"{{ "mcpServers": {{ "crm": {{ "url": "https://crm.example/mcp", "oauth": {oauth} }} }} }}"#
+        );
+        let entry = Servers::read(&text).map(|servers| servers.servers["crm"].clone())?;
+        assert!(matches!(entry.road, Road::Http { .. }));
+        assert_eq!(entry.is_personal(), entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user));
+        Ok(entry.oauth)
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let oauth = read(
+            r#"{ "clientId": "c", "clientSecret": "${secret:crm}", "scopes": ["read"],
+                              "grant": "client_credentials" }"#,
+        );
+        let oauth = oauth.expect("settings").expect("an object");
+        assert_eq!((oauth.grant, oauth.scopes), (Grant::ClientCredentials, vec!["read".to_owned()]));
+        assert!(read(r#"{ "perUser": true }"#).expect("settings").expect("an object").per_user);
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let refused = |oauth| read(oauth).expect_err("a problem");
+        assert!(refused(r#"{ "grant": "client_credentials" }"#).contains("needs `clientId`"));
+        assert!(refused(r#"{ "clientSecret": "x" }"#).contains("needs `clientId`"));
+        assert!(refused(r#"{ "clientMetadataUrl": "http://a.example/c.json" }"#).contains("https URL"));
+        assert!(refused(r#"{ "scopes": ["a b"] }"#).contains("without spaces"));
+        assert!(!refused(r#"{ "clientSecret": ["s3cret"] }"#).contains("s3cret"));
+        let child = r#"{ "mcpServers": { "a": { "command": "x", "oauth": {} } } }"#;
+        assert!(Servers::read(child).expect_err("a problem").contains("`oauth` needs a `url`"));
+    }
+}
