@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::{BoxFuture, Outcome, ToolCall, ToolCaller, Traits};
 use steprail_mcp::config::Servers;
-use steprail_mcp::{Gateway, Health, Options, ToolInfo};
+use steprail_mcp::{Gateway, Health, Logins, Options, ToolInfo};
 
 use crate::scripted::Script;
+use crate::secrets::Vault;
 use crate::view;
 
 /// Tools that a file names.
@@ -24,8 +25,13 @@ pub(crate) enum Named {
 
 impl Named {
     /// Makes them callable. Processes that an earlier command left behind are ended, so the database must be ours.
-    /// `provider` is the tool that creates missing ones.
-    pub(crate) fn open(self, database: &Path, provider: Option<&str>) -> Result<Tools, String> {
+    /// `provider` is the tool that creates missing ones; `vault` holds the secrets and logins of the servers.
+    pub(crate) fn open(
+        self,
+        database: &Path,
+        provider: Option<&str>,
+        vault: Option<&Vault>,
+    ) -> Result<Tools, String> {
         let servers = match self {
             Self::Scripted(script) => return Ok(Tools::Scripted(script)),
             Self::Servers(servers) => servers,
@@ -34,9 +40,10 @@ impl Named {
         let warnings = servers.warnings.clone();
         let mut records = database.as_os_str().to_owned();
         records.push("-servers");
-        let options = Options { records: Some(records.into()), ..Options::default() };
+        let logins = vault.map(|vault| Logins::new(Arc::new(vault.clone()), &servers));
+        let options = Options { records: Some(records.into()), logins: logins.clone(), ..Options::default() };
         let provider = provider.map(Into::into);
-        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider })
+        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider, logins })
     }
 }
 
@@ -53,6 +60,8 @@ pub(crate) enum Tools {
         warnings: Vec<String>,
         /// The tool that creates missing ones.
         provider: Option<Box<str>>,
+        /// OAuth logins at them.
+        logins: Option<Logins>,
     },
     /// None: steps that call something fail.
     None,
@@ -76,6 +85,14 @@ impl Tools {
     pub(crate) fn gateway(&self) -> Option<Gateway> {
         match self {
             Self::Servers { gateway, .. } => Some(gateway.clone()),
+            _ => None,
+        }
+    }
+
+    /// OAuth logins at MCP servers, if that is where the tools are.
+    pub(crate) fn logins(&self) -> Option<Logins> {
+        match self {
+            Self::Servers { logins, .. } => logins.clone(),
             _ => None,
         }
     }

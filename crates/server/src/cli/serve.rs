@@ -18,6 +18,7 @@ use crate::config::types::Listen;
 use crate::config::{self, Config, Place};
 use crate::daemon::{Daemon, Home, Pipes};
 use crate::http::sign_in;
+use crate::secrets::Vault;
 use crate::tools::Named;
 use crate::{demo, observe};
 
@@ -148,18 +149,27 @@ impl ServeSettings {
         let observed = observe::Metrics::install().map_err(Stop::usage)?;
         let store = Daemon::store(home, config)?;
         let ready = ready()?;
-        let tools = tools.open(&home.database(), config.mcp.provider.as_deref()).map_err(Stop::usage)?;
+        let vault = vault(home, config);
+        let provider = config.mcp.provider.as_deref();
+        let tools = tools.open(&home.database(), provider, Some(&vault)).map_err(Stop::usage)?;
         // What is known about tools decides what becomes of calls that the last daemon left.
         let warnings = tools.connect().await;
+        let unreadable = vault.check().err().map(|error| error.to_string());
         let mut err = anstream::stderr();
-        for warning in warnings {
+        for warning in warnings.into_iter().chain(unreadable) {
             writeln!(err, "warning: {warning}")?;
         }
         let owner = home.owner(&session::user());
         let owner =
             owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
-        Ok((Daemon::open(store, tools, observed, owner, config, stop).await?, ready))
+        Ok((Daemon::open(store, tools, vault, observed, owner, config, stop).await?, ready))
     }
+}
+
+/// The secrets of a data directory.
+fn vault(home: &Home, config: &Config) -> Vault {
+    let key = config.store.secrets_key.as_ref().map_or_else(|| home.secrets_key(), |file| file.0.clone());
+    Vault::new(home.secrets(), key)
 }
 
 impl Serve {
