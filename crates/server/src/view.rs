@@ -291,9 +291,12 @@ pub(crate) struct Server {
     pub name: String,
     /// `idle`, `up`, `down` or `parked`.
     pub health: String,
-    /// Why it cannot be reached.
+    /// Why it cannot be reached. Only operators see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The login that it needs, and how to log in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
     /// The names of its tools, as far as they are known.
     pub tools: Vec<String>,
     /// What is wrong with some of them.

@@ -99,7 +99,7 @@ impl Servers {
                     server.name.clone(),
                     server.health.clone(),
                     tools,
-                    server.reason.clone().unwrap_or_default(),
+                    server.login.clone().or_else(|| server.reason.clone()).unwrap_or_default(),
                 ]
             };
             let rows: Vec<Vec<String>> = page.items.iter().map(row).collect();

@@ -12,6 +12,9 @@ use crate::http::extract::{Asker, Named};
 use crate::http::problem::Problem;
 use crate::view::{Page, Server, Tool};
 
+/// What others than operators are told about a server that is down.
+const HIDDEN: &str = "only operators see the reason";
+
 pub(super) fn routes(api: Api) -> Api {
     api.route(
         "tools",
@@ -45,10 +48,16 @@ async fn servers(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page
         Some(gateway) => gateway.status().await,
         None => Vec::new(),
     };
+    let sees_reasons = user.may(Right::Administer);
+    let shown = |status: ServerStatus| {
+        let login = app.logins.as_ref().and_then(|logins| logins.needed(&status.name, None));
+        Server { login: login.map(|needed| needed.to_string()), ..shown(status, sees_reasons) }
+    };
     Ok(Json(Page { items: status.into_iter().map(shown).collect(), next: None }))
 }
 
-fn shown(status: ServerStatus) -> Server {
+/// Reasons quote what a server wrote to its standard error, which may hold secrets: operators see them, others do not.
+fn shown(status: ServerStatus, sees_reasons: bool) -> Server {
     let (health, reason) = match status.health {
         Health::Idle => ("idle", None),
         Health::Up => ("up", None),
@@ -58,7 +67,8 @@ fn shown(status: ServerStatus) -> Server {
     Server {
         name: status.name,
         health: health.to_owned(),
-        reason,
+        reason: reason.map(|reason| if sees_reasons { reason } else { HIDDEN.to_owned() }),
+        login: None,
         tools: status.tools.iter().map(|tool| tool.name.clone()).collect(),
         warnings: status.warnings,
     }
