@@ -166,11 +166,15 @@ impl Servers {
         for key in written.others.keys().filter(|key| !FOR_CLIENTS.contains(&key.as_str())) {
             self.warnings.push(format!("`{name}`: the key `{key}` is not known and changes nothing"));
         }
-        if written.oauth.is_some() && written.url.is_none() {
-            return Err("`oauth` needs a `url`".to_owned());
+        let oauth = written.oauth.take();
+        for key in oauth.iter().flat_map(oauth::Written::unknown) {
+            self.warnings.push(format!("`{name}`: the key `oauth.{key}` is not known and changes nothing"));
+        }
+        if oauth.is_some() && written.url.is_none() {
+            self.warnings.push(format!("`{name}`: `oauth` changes nothing without a `url`"));
         }
         Ok(Some(Entry {
-            oauth: written.oauth.take().map(OAuth::read).transpose()?,
+            oauth: oauth.filter(|_| written.url.is_some()).map(OAuth::read).transpose()?,
             timeout: written.timeout.map(Duration::from_millis),
             elicitation: written.elicitation,
             include: written.include_tools.clone(),

@@ -1,6 +1,7 @@
 //! The `oauth` object of a remote server's entry: how tokens for that server are obtained.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::expand::Text;
 use crate::limits::OAUTH_SCOPES;
@@ -35,9 +36,9 @@ pub enum Grant {
     ClientCredentials,
 }
 
-/// The object as it is written.
+/// The object as it is written. Other clients have keys of their own in it.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Written {
     client_id: Option<String>,
     client_secret: Option<String>,
@@ -50,6 +51,15 @@ pub(super) struct Written {
     per_user: bool,
     #[serde(default)]
     private_addresses: bool,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl Written {
+    /// Keys that change nothing here.
+    pub(super) fn unknown(&self) -> impl Iterator<Item = &String> {
+        self.others.keys()
+    }
 }
 
 impl OAuth {
@@ -125,6 +135,22 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_other_clients_are_passed_over() {
+        let text = r#"{ "mcpServers": {
+            "a": { "url": "https://a.example/mcp", "oauth": { "enabled": true, "clientId": "c" } },
+            "b": { "command": "x", "oauth": {} } } }"#;
+        let found = Servers::read(text).expect("servers");
+        assert_eq!(
+            found.warnings,
+            [
+                "`a`: the key `oauth.enabled` is not known and changes nothing",
+                "`b`: `oauth` changes nothing without a `url`"
+            ]
+        );
+        assert!(found.servers["a"].oauth.is_some() && found.servers["b"].oauth.is_none());
+    }
+
+    #[test]
     fn settings_that_contradict_each_other_are_refused() {
         let refused = |oauth| read(oauth).expect_err("a problem");
         assert!(refused(r#"{ "grant": "client_credentials" }"#).contains("needs `clientId`"));
@@ -132,7 +158,5 @@ mod tests {
         assert!(refused(r#"{ "clientMetadataUrl": "http://a.example/c.json" }"#).contains("https URL"));
         assert!(refused(r#"{ "scopes": ["a b"] }"#).contains("without spaces"));
         assert!(!refused(r#"{ "clientSecret": ["s3cret"] }"#).contains("s3cret"));
-        let child = r#"{ "mcpServers": { "a": { "command": "x", "oauth": {} } } }"#;
-        assert!(Servers::read(child).expect_err("a problem").contains("`oauth` needs a `url`"));
     }
 }

@@ -37,8 +37,9 @@ struct Expected {
 }
 
 impl Callback {
-    pub(super) async fn listen() -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// Listens at a port; at any that is free if it is 0.
+    pub(super) async fn listen(port: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
         Ok(Self { listener, port })
     }

@@ -28,6 +28,9 @@ pub(super) struct Login {
     /// Print the page's URL and open no browser
     #[arg(long)]
     no_browser: bool,
+    /// Wait for the browser at this port, for clients whose redirect URI is registered: http://127.0.0.1:PORT/callback
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    port: u16,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +66,7 @@ impl Login {
         session::block_on(async {
             let client = self.target.reach().await?;
             let path = format!("/servers/{}/login", escaped(&self.name));
-            let callback = Callback::listen().await.map_err(|error| {
+            let callback = Callback::listen(self.port).await.map_err(|error| {
                 Stop::usage(format!("cannot listen on 127.0.0.1 for the browser: {error}"))
             })?;
             let begun: Begun =

@@ -149,7 +149,7 @@ impl ServeSettings {
         let observed = observe::Metrics::install().map_err(Stop::usage)?;
         let store = Daemon::store(home, config)?;
         let ready = ready()?;
-        let vault = vault(home, config);
+        let vault = Vault::of(home, config);
         let provider = config.mcp.provider.as_deref();
         let tools = tools.open(&home.database(), provider, Some(&vault)).map_err(Stop::usage)?;
         // What is known about tools decides what becomes of calls that the last daemon left.
@@ -164,12 +164,6 @@ impl ServeSettings {
             owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
         Ok((Daemon::open(store, tools, vault, observed, owner, config, stop).await?, ready))
     }
-}
-
-/// The secrets of a data directory.
-fn vault(home: &Home, config: &Config) -> Vault {
-    let key = config.store.secrets_key.as_ref().map_or_else(|| home.secrets_key(), |file| file.0.clone());
-    Vault::new(home.secrets(), key)
 }
 
 impl Serve {

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FlockOperation, flock};
 use steprail_mcp::{Secret, SecretError, SecretScope, SecretStore, limits};
 
+use crate::config::Config;
+use crate::daemon::Home;
 use file::{Contents, Named, Sealed, Stamp};
 use key::Cipher;
 
@@ -48,6 +50,12 @@ pub(crate) struct Listed {
 }
 
 impl Vault {
+    /// The secrets of a data directory.
+    pub(crate) fn of(home: &Home, config: &Config) -> Self {
+        let key = config.store.secrets_key.as_ref().map_or_else(|| home.secrets_key(), |file| file.0.clone());
+        Self::new(home.secrets(), key)
+    }
+
     /// The secrets in a file, under the key in another one. Neither has to exist.
     pub(crate) fn new(file: PathBuf, key: PathBuf) -> Self {
         Self(Arc::new(Inner { file, key, state: Mutex::default() }))

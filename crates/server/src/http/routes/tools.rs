@@ -88,3 +88,20 @@ async fn restart(
     gateway.restart(&name).await;
     Ok(StatusCode::NO_CONTENT)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{HIDDEN, Health, ServerStatus, shown};
+
+    #[test]
+    fn only_operators_see_what_a_server_wrote_to_its_standard_error() {
+        let parked = || ServerStatus {
+            name: "crm".to_owned(),
+            health: Health::Parked("it ended; it said: token=s3cret".to_owned()),
+            tools: Vec::new(),
+            warnings: Vec::new(),
+        };
+        assert!(shown(parked(), true).reason.expect("a reason").contains("it said"));
+        assert_eq!(shown(parked(), false).reason.as_deref(), Some(HIDDEN));
+    }
+}

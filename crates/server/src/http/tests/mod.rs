@@ -2,6 +2,7 @@
 
 mod matrix;
 mod rest;
+mod secrets;
 mod security;
 mod sockets;
 mod streams;
