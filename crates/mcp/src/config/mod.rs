@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 pub(crate) use expand::is_name;
 pub use expand::{ProcessEnv, Text, Variables};
 pub(crate) use oauth::is_scope_byte;
-pub use oauth::{Grant, OAuth};
+pub use oauth::{Grant, KeyAlgorithm, OAuth};
 
 /// Servers that a file names, and what there is to say about it.
 #[derive(Debug, Clone, Default)]

@@ -13,6 +13,10 @@ pub struct OAuth {
     pub client_id: Option<Text>,
     /// The secret of that client, usually a reference such as `${secret:NAME}`.
     pub client_secret: Option<Text>,
+    /// A private key in PEM in the place of the secret, for the client credentials grant (`private_key_jwt`).
+    pub client_key: Option<Text>,
+    /// The algorithm of that key.
+    pub client_key_algorithm: KeyAlgorithm,
     /// Scopes that every login requests. Empty: the scopes that the server asks for.
     pub scopes: Vec<String>,
     /// The grant type.
@@ -36,12 +40,27 @@ pub enum Grant {
     ClientCredentials,
 }
 
+/// Algorithms that a client signs its assertions with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "the names of RFC 7518")]
+pub enum KeyAlgorithm {
+    #[default]
+    ES256,
+    ES384,
+    RS256,
+    RS384,
+    RS512,
+}
+
 /// The object as it is written. Other clients have keys of their own in it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Written {
     client_id: Option<String>,
     client_secret: Option<String>,
+    client_key: Option<String>,
+    #[serde(default)]
+    client_key_algorithm: KeyAlgorithm,
     #[serde(default)]
     scopes: Vec<String>,
     #[serde(default)]
@@ -72,10 +91,13 @@ impl OAuth {
             ));
         }
         let grant = written.grant;
-        if grant == Grant::ClientCredentials
-            && (written.client_id.is_none() || written.client_secret.is_none())
-        {
-            return Err("`grant: client_credentials` needs `clientId` and `clientSecret`".to_owned());
+        let proofs = usize::from(written.client_secret.is_some()) + usize::from(written.client_key.is_some());
+        if grant == Grant::ClientCredentials && (written.client_id.is_none() || proofs != 1) {
+            let message = "`grant: client_credentials` needs `clientId`, and `clientSecret` or `clientKey`";
+            return Err(message.to_owned());
+        }
+        if grant == Grant::AuthorizationCode && written.client_key.is_some() {
+            return Err("`clientKey` needs `grant: client_credentials`".to_owned());
         }
         if grant == Grant::ClientCredentials && written.per_user {
             return Err("`perUser` needs `grant: authorization_code`".to_owned());
@@ -89,6 +111,8 @@ impl OAuth {
         Ok(Self {
             client_id: written.client_id.map(Text::new),
             client_secret: written.client_secret.map(Text::new),
+            client_key: written.client_key.map(Text::new),
+            client_key_algorithm: written.client_key_algorithm,
             scopes: written.scopes,
             grant,
             client_metadata_url: written.client_metadata_url,
@@ -154,6 +178,9 @@ mod tests {
     fn settings_that_contradict_each_other_are_refused() {
         let refused = |oauth| read(oauth).expect_err("a problem");
         assert!(refused(r#"{ "grant": "client_credentials" }"#).contains("needs `clientId`"));
+        let both =
+            r#"{ "grant": "client_credentials", "clientId": "c", "clientSecret": "s", "clientKey": "k" }"#;
+        assert!(refused(both).contains("`clientSecret` or `clientKey`"));
         assert!(refused(r#"{ "clientSecret": "x" }"#).contains("needs `clientId`"));
         assert!(refused(r#"{ "clientMetadataUrl": "http://a.example/c.json" }"#).contains("https URL"));
         assert!(refused(r#"{ "scopes": ["a b"] }"#).contains("without spaces"));

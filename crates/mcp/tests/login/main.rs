@@ -1,6 +1,8 @@
 //! OAuth logins against an authorization server on loopback.
 
 mod authority;
+mod conformance;
+mod conformance_client;
 mod hostile;
 mod support;
 mod tokens;

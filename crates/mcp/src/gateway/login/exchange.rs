@@ -6,13 +6,13 @@ use std::time::Duration;
 use reqwest::Url;
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, ClientCredentialsConfig, CredentialStore,
-    InMemoryCredentialStore, OAuthClientConfig, StoredCredentials,
+    InMemoryCredentialStore, JwtSigningAlgorithm, OAuthClientConfig, StoredCredentials,
 };
 
 use super::error::LoginError;
 use super::policy;
 use super::record::{Client, Login, expires_in};
-use crate::config::{OAuth, Text, Variables};
+use crate::config::{KeyAlgorithm, OAuth, Text, Variables};
 use crate::limits::TOKEN_SECS;
 
 /// The name under which clients are registered.
@@ -104,35 +104,52 @@ impl Resource<'_> {
 
     /// Gets a token with the client's own credentials.
     pub(super) async fn issue(&self, scopes: &[String]) -> Result<Issued, LoginError> {
-        let Some((id, Some(secret))) = self.configured_client()? else {
-            return Err(LoginError::Refused("`clientId` and `clientSecret` are not set".to_owned()));
-        };
+        let config = self.own_credentials(scopes.to_vec())?;
         let mut authority = self.authority().await?;
-        let config = ClientCredentialsConfig::ClientSecret {
-            client_id: id,
-            client_secret: secret,
-            scopes: scopes.to_vec(),
-            resource: Some(self.url.to_owned()),
-        };
         authority.manager.validate_client_credentials_metadata(&config)?;
         authority.manager.configure_client_credentials(&config)?;
-        let token = authority.manager.exchange_client_credentials(&config).await?;
+        // rmcp's future is not `Send`, so it stays on one thread. Its requests time out by themselves.
+        let runtime = tokio::runtime::Handle::current();
+        let exchange = move || runtime.block_on(authority.manager.exchange_client_credentials(&config));
+        let failed = |_| LoginError::Unavailable("the token request failed".to_owned());
+        let token = tokio::task::spawn_blocking(exchange).await.map_err(failed)??;
         let value = serde_json::to_value(&token).unwrap_or_default();
         let text = value["access_token"].as_str().unwrap_or_default().to_owned();
         Ok(Issued { token: text, expires_in: expires_in(&token) })
     }
 
+    /// The credentials of the client credentials grant.
+    fn own_credentials(&self, scopes: Vec<String>) -> Result<ClientCredentialsConfig, LoginError> {
+        let resource = Some(self.url.to_owned());
+        let key = self.oauth.client_key.as_ref().map(|key| self.expand(key)).transpose()?;
+        match (self.configured_client()?, key) {
+            (Some((client_id, _)), Some(key)) => Ok(ClientCredentialsConfig::PrivateKeyJwt {
+                client_id,
+                signing_key: key.into_bytes(),
+                signing_algorithm: algorithm(self.oauth.client_key_algorithm),
+                token_endpoint_audience: None,
+                scopes,
+                resource,
+            }),
+            (Some((client_id, Some(client_secret))), None) => {
+                Ok(ClientCredentialsConfig::ClientSecret { client_id, client_secret, scopes, resource })
+            }
+            _ => Err(LoginError::Refused("`clientId` and `clientSecret` are not set".to_owned())),
+        }
+    }
+
     /// The client that the settings name, with its secret.
     fn configured_client(&self) -> Result<Option<(String, Option<String>)>, LoginError> {
-        let expand = |text: &Text| {
-            text.expand(self.variables).map_err(|missing| {
-                let names: Vec<String> = missing.into_iter().collect();
-                LoginError::Refused(format!("`oauth` of the server uses {}, not set", names.join(", ")))
-            })
-        };
         let Some(id) = &self.oauth.client_id else { return Ok(None) };
-        let secret = self.oauth.client_secret.as_ref().map(expand).transpose()?;
-        Ok(Some((expand(id)?, secret)))
+        let secret = self.oauth.client_secret.as_ref().map(|secret| self.expand(secret)).transpose()?;
+        Ok(Some((self.expand(id)?, secret)))
+    }
+
+    fn expand(&self, text: &Text) -> Result<String, LoginError> {
+        text.expand(self.variables).map_err(|missing| {
+            let names: Vec<String> = missing.into_iter().collect();
+            LoginError::Refused(format!("`oauth` of the server uses {}, not set", names.join(", ")))
+        })
     }
 
     /// The client to log in with, in the order of the MCP specification: configured, by metadata document, registered.
@@ -201,6 +218,16 @@ impl Authority {
     pub(super) async fn tokens(&self) -> Result<StoredCredentials, LoginError> {
         let none = || LoginError::Unavailable("the authorization server gave no token".to_owned());
         self.credentials.load().await?.ok_or_else(none)
+    }
+}
+
+fn algorithm(algorithm: KeyAlgorithm) -> JwtSigningAlgorithm {
+    match algorithm {
+        KeyAlgorithm::ES256 => JwtSigningAlgorithm::ES256,
+        KeyAlgorithm::ES384 => JwtSigningAlgorithm::ES384,
+        KeyAlgorithm::RS256 => JwtSigningAlgorithm::RS256,
+        KeyAlgorithm::RS384 => JwtSigningAlgorithm::RS384,
+        KeyAlgorithm::RS512 => JwtSigningAlgorithm::RS512,
     }
 }
 
