@@ -4,6 +4,7 @@ mod authority;
 mod conformance;
 mod conformance_client;
 mod hostile;
+mod notices;
 mod support;
 mod tokens;
 
