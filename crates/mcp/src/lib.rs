@@ -7,8 +7,13 @@ pub mod config;
 mod gateway;
 pub mod limits;
 pub mod names;
+mod secrets;
 mod server;
 
 pub use check::{check, examine, fitting, need_sound};
-pub use gateway::{Era, Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables, supervise};
+pub use gateway::{
+    Era, Gateway, Health, LoggedIn, LoginError, LoginNeeded, Logins, Options, ServerStatus, ToolInfo,
+    UserVariables, supervise,
+};
+pub use secrets::{Secret, SecretError, SecretScope, SecretStore, is_secret_name};
 pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

@@ -64,6 +64,33 @@ pub const TOOLS: usize = 5_000;
 /// Connections to one server, each for another user.
 pub const CONNECTIONS: usize = 1_000;
 
+/// Scopes that a server's entry or challenge names.
+pub const OAUTH_SCOPES: usize = 100;
+/// Seconds before its expiry at which a token is refreshed.
+pub const REFRESH_BEFORE_SECS: u64 = 30;
+/// Seconds after a token was issued in which its rejection ends in a login and not in another token request.
+pub const REISSUE_SECS: u64 = 30;
+/// Seconds in which a failed token request is not repeated.
+pub const RETRY_SECS: u64 = 5;
+/// Bytes of a `WWW-Authenticate` header that is read.
+pub const CHALLENGE_BYTES: usize = 8 * 1024;
+/// Bytes of a scope.
+pub const SCOPE_BYTES: usize = 256;
+/// Seconds that all requests for one token may take: discovery, registration and the exchange.
+pub const TOKEN_SECS: u64 = 60;
+/// Seconds between the beginning and the end of a login.
+pub const LOGIN_SECS: u64 = 600;
+/// Logins of one user that are under way; the oldest gives way.
+pub const USER_LOGINS: usize = 5;
+/// Logins that are under way.
+pub const LOGINS: usize = 500;
+/// Bytes of a redirect URL that ends a login.
+pub const REDIRECT_BYTES: usize = 16 * 1024;
+/// Bytes of a secret.
+pub const SECRET_BYTES: usize = 64 * 1024;
+/// Characters of a secret's name.
+pub const SECRET_NAME: usize = 128;
+
 /// Seconds that a call waits for a run, where it does not say.
 pub const WAIT_SECS: f64 = 10.0;
 /// Seconds that a call waits at most: clients give up after 60.

@@ -12,6 +12,7 @@ mod demo;
 mod http;
 mod observe;
 mod scripted;
+mod secrets;
 mod tools;
 mod view;
 

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::{BoxFuture, CallSite, Capacity, Outcome, ToolCall, ToolCaller, Traits};
 use steprail_mcp::config::Servers;
-use steprail_mcp::{Gateway, Options, ToolInfo};
+use steprail_mcp::{Gateway, Logins, Options, ToolInfo};
 
 use crate::scripted::Script;
+use crate::secrets::Vault;
 use crate::view;
 
 /// The hidden command that supervises a stdio server.
@@ -32,9 +33,14 @@ pub(crate) enum Named {
 }
 
 impl Named {
-    /// Makes them callable. What is learnt about servers is kept beside the database.
-    /// `provider` is the tool that creates missing ones.
-    pub(crate) fn open(self, database: &Path, provider: Option<&str>) -> Result<Tools, String> {
+    /// Makes them callable. What is learnt about servers is kept beside the database. `provider` is the tool that creates
+    /// missing ones; `vault` holds the secrets and logins of the servers.
+    pub(crate) fn open(
+        self,
+        database: &Path,
+        provider: Option<&str>,
+        vault: Option<&Vault>,
+    ) -> Result<Tools, String> {
         let servers = match self {
             Self::Scripted(script) => return Ok(Tools::Scripted(script)),
             Self::Servers(servers) => servers,
@@ -43,9 +49,15 @@ impl Named {
         let warnings = servers.warnings.clone();
         let mut cache = database.as_os_str().to_owned();
         cache.push("-servers");
-        let options = Options { cache: Some(cache.into()), supervisor: supervisor(), users: None };
+        let logins = vault.map(|vault| Logins::new(Arc::new(vault.clone()), &servers));
+        let options = Options {
+            cache: Some(cache.into()),
+            supervisor: supervisor(),
+            logins: logins.clone(),
+            ..Options::default()
+        };
         let provider = provider.map(Into::into);
-        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider })
+        Gateway::new(servers, options).map(|gateway| Tools::Servers { gateway, warnings, provider, logins })
     }
 }
 
@@ -62,6 +74,8 @@ pub(crate) enum Tools {
         warnings: Vec<String>,
         /// The tool that creates missing ones.
         provider: Option<Box<str>>,
+        /// OAuth logins at them.
+        logins: Option<Logins>,
     },
     /// None: steps that call something fail.
     None,
@@ -79,6 +93,14 @@ impl Tools {
     pub(crate) fn gateway(&self) -> Option<Gateway> {
         match self {
             Self::Servers { gateway, .. } => Some(gateway.clone()),
+            _ => None,
+        }
+    }
+
+    /// OAuth logins at MCP servers, if that is where the tools are.
+    pub(crate) fn logins(&self) -> Option<Logins> {
+        match self {
+            Self::Servers { logins, .. } => logins.clone(),
             _ => None,
         }
     }

@@ -311,6 +311,9 @@ pub(crate) struct Server {
     /// The last lines of its standard error; for operators only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
+    /// The login that it needs, and how to log in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
     /// The names of its tools, as they were last listed.
     pub tools: Vec<String>,
     /// What is wrong with some of them.

@@ -8,6 +8,8 @@ pub trait Variables {
     fn env(&self, name: &str) -> Option<String>;
     /// Something that belongs to the user whom a connection is for.
     fn user(&self, name: &str) -> Option<String>;
+    /// A secret that all users share.
+    fn secret(&self, name: &str) -> Option<String>;
 }
 
 /// The environment of this process; no user.
@@ -20,6 +22,10 @@ impl Variables for ProcessEnv {
     }
 
     fn user(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn secret(&self, _: &str) -> Option<String> {
         None
     }
 }
@@ -37,6 +43,8 @@ enum Variable<'t> {
     Input(&'t str),
     /// `${user:NAME}`: each user has their own.
     User(&'t str),
+    /// `${secret:NAME}`: all users share it.
+    Secret(&'t str),
     /// `${workspaceFolder}`: where this process was started.
     Workspace,
     /// `${userHome}`.
@@ -104,15 +112,20 @@ fn variable(text: &str) -> Option<(Variable<'_>, &str)> {
         Some(("env", name)) => Variable::Env(name, None),
         Some(("input", id)) => Variable::Input(id),
         Some(("user", name)) => Variable::User(name),
+        Some(("secret", name)) => Variable::Secret(name),
         Some((name, default)) => Variable::Env(name, Some(default.strip_prefix('-')?)),
     };
-    let is_name =
-        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
     let named = match variable {
-        Variable::Env(name, _) | Variable::Input(name) | Variable::User(name) => is_name(name),
+        Variable::Env(name, _) | Variable::Input(name) => is_name(name),
+        Variable::User(name) | Variable::Secret(name) => is_name(name),
         Variable::Workspace | Variable::Home => true,
     };
     named.then_some((variable, rest))
+}
+
+/// Whether a text can be the name of a variable or of a secret.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
 impl Variable<'_> {
@@ -128,6 +141,7 @@ impl Variable<'_> {
                 variables.env(&name).ok_or(name)
             }
             Self::User(name) => variables.user(name).ok_or_else(|| format!("user:{name}")),
+            Self::Secret(name) => variables.secret(name).ok_or_else(|| format!("secret:{name}")),
             Self::Workspace => {
                 let here = std::env::current_dir().ok().map(|path| path.display().to_string());
                 here.ok_or_else(|| "workspaceFolder".to_owned())
@@ -157,6 +171,10 @@ mod tests {
         fn user(&self, name: &str) -> Option<String> {
             (name == "token").then(|| "anns".to_owned())
         }
+
+        fn secret(&self, name: &str) -> Option<String> {
+            (name == "crm").then(|| "shared".to_owned())
+        }
     }
 
     fn expand(text: &str) -> String {
@@ -174,6 +192,9 @@ mod tests {
         assert_eq!(expand("${input:api-key}"), "asked");
         assert_eq!(expand("${user:token}"), "anns");
         assert!(Text::new("${user:token}").is_personal());
+        assert_eq!(expand("${secret:crm}-${secret:erp}"), "missing secret:erp");
+        assert_eq!(expand("${secret:crm}"), "shared");
+        assert!(!Text::new("${secret:crm}").is_personal());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! (VS Code, with comments). Variables are kept and replaced when a server is connected to.
 
 mod expand;
+mod oauth;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -14,7 +15,10 @@ use serde_json::{Map, Value};
 
 use steprail_core::spec::policy::OnUncertain;
 
+pub(crate) use expand::is_name;
 pub use expand::{ProcessEnv, Text, Variables};
+pub(crate) use oauth::is_scope_byte;
+pub use oauth::{Grant, KeyAlgorithm, OAuth};
 
 use crate::limits::{SERVER_CALLS, START_SECS};
 
@@ -48,6 +52,8 @@ pub struct Entry {
     pub include: Vec<String>,
     /// Tools that are not used.
     pub exclude: Vec<String>,
+    /// How tokens are obtained, for a remote server.
+    pub oauth: Option<OAuth>,
 }
 
 /// A road to a server.
@@ -76,6 +82,10 @@ pub enum Road {
 impl Entry {
     /// Whether each user needs a connection of their own.
     pub fn is_personal(&self) -> bool {
+        self.oauth.as_ref().is_some_and(|oauth| oauth.per_user) || self.has_personal_text()
+    }
+
+    fn has_personal_text(&self) -> bool {
         match &self.road {
             Road::Child { command, args, env, cwd } => {
                 [command].into_iter().chain(args).chain(env.values()).chain(cwd).any(Text::is_personal)
@@ -121,6 +131,7 @@ struct Written {
     include_tools: Vec<String>,
     #[serde(default)]
     exclude_tools: Vec<String>,
+    oauth: Option<oauth::Written>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -189,14 +200,22 @@ impl Servers {
     }
 
     fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
-        let written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
+        let mut written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
         if written.disabled || written.enabled == Some(false) {
             return Ok(None);
         }
         for key in written.others.keys().filter(|key| !FOR_CLIENTS.contains(&key.as_str())) {
             self.warnings.push(format!("`{name}`: the key `{key}` is not known and changes nothing"));
         }
+        let oauth = written.oauth.take();
+        for key in oauth.iter().flat_map(oauth::Written::unknown) {
+            self.warnings.push(format!("`{name}`: the key `oauth.{key}` is not known and changes nothing"));
+        }
+        if oauth.is_some() && written.url.is_none() {
+            self.warnings.push(format!("`{name}`: `oauth` changes nothing without a `url`"));
+        }
         Ok(Some(Entry {
+            oauth: oauth.filter(|_| written.url.is_some()).map(OAuth::read).transpose()?,
             timeout: written.timeout.map(Duration::from_millis),
             start_timeout: Duration::from_millis(written.start_timeout.unwrap_or(START_SECS * 1_000)),
             max_calls: written.max_calls.unwrap_or(SERVER_CALLS).max(1),

@@ -218,7 +218,10 @@ impl Call<'_> {
         };
         match failure.kind {
             FailureKind::Transport => match failure.retry_after_ms {
-                Some(delay) => self.link.busy(&failure.message, Duration::from_millis(delay)),
+                Some(delay) => {
+                    self.link.busy(&failure.message, Duration::from_millis(delay));
+                    self.link.await_login();
+                }
                 None => self.link.dropped(connection, "the connection could not be used"),
             },
             FailureKind::Lost if closed => {

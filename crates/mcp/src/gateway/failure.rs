@@ -72,8 +72,7 @@ fn of_http(server: &str, failure: &HttpFailure) -> Failure {
     match failure {
         HttpFailure::NotSent(reason) => not_sent(server, reason),
         HttpFailure::LoginNeeded(reason) => {
-            let hint = format!("{reason}; `steprail login {server}`");
-            not_sent(server, &hint).code("login_needed").retry_after(LOGIN_DELAY)
+            not_sent(server, reason).code("login_needed").retry_after(LOGIN_DELAY)
         }
         HttpFailure::Busy { status, retry_after } => {
             let failure = not_sent(server, &format!("it asks to be called later (HTTP {status})"));

@@ -18,6 +18,7 @@ use super::catalogue::{Catalogue, Listing};
 use super::child::Stderr;
 use super::connection::{Connection, Listed};
 use super::era::Era;
+use super::login::Logins;
 use super::meters;
 use crate::config::{Entry, Road, Variables};
 use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STARTS, STEADY_SECS, SUSPECTS};
@@ -27,6 +28,7 @@ pub(super) struct Shared {
     /// The command that supervises stdio servers; none without a supervisor.
     pub supervisor: Vec<OsString>,
     pub cache: Option<Cache>,
+    pub logins: Option<Logins>,
     /// Limits how many servers start at the same time.
     starts: Arc<Semaphore>,
     /// Called with the name of a link's slots when it may take calls again.
@@ -36,10 +38,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(supervisor: Vec<OsString>, cache: Option<Cache>) -> Self {
+    pub(super) fn new(supervisor: Vec<OsString>, cache: Option<Cache>, logins: Option<Logins>) -> Self {
         let shared = Self {
             supervisor,
             cache,
+            logins,
             starts: Arc::new(Semaphore::new(STARTS)),
             available: OnceLock::new(),
             runtime: OnceLock::new(),
@@ -345,6 +348,29 @@ impl Link {
         self.change(&mut state, Health::Down);
     }
 
+    /// Whose login its requests carry: the user's, where each has their own.
+    pub(super) fn login_user(&self) -> Option<&str> {
+        let per_user = self.entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user);
+        self.user.as_deref().filter(|_| per_user)
+    }
+
+    /// Connects anew as soon as a login that is needed was made.
+    pub(super) fn await_login(self: &Arc<Self>) {
+        let Some(logins) = self.shared.logins.clone() else { return };
+        let user = self.login_user().map(str::to_owned);
+        if logins.needed(&self.server, user.as_deref()).is_none() {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        let server = self.server.clone();
+        tokio::spawn(async move {
+            logins.logged_in(&server, user.as_deref()).await;
+            if let Some(link) = link.upgrade() {
+                link.restart().await;
+            }
+        });
+    }
+
     fn backoff(&self, failures: u32) -> Duration {
         let (first, longest) = BACKOFF_MS;
         let delay = first.saturating_mul(1 << failures.min(16)).min(longest);
@@ -543,7 +569,10 @@ async fn connect_until_up(link: Weak<Link>) {
         meters::opened(&link.server, attempted.is_ok());
         match attempted {
             Ok(connection) => return link.opened(connection),
-            Err(reason) => link.failed(reason),
+            Err(reason) => {
+                link.failed(reason);
+                link.await_login();
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod era;
 mod failure;
 mod link;
 mod listener;
+mod login;
 mod meters;
 mod open;
 mod questions;
@@ -33,6 +34,7 @@ use steprail_engine::{
 pub use catalogue::ToolInfo;
 pub use era::Era;
 pub use link::Health;
+pub use login::{LoggedIn, LoginError, LoginNeeded, Logins};
 pub use supervisor::supervise;
 
 use tokio::runtime::Handle;
@@ -60,6 +62,8 @@ pub struct Options {
     pub supervisor: Vec<OsString>,
     /// What `${user:NAME}` stands for.
     pub users: Option<Box<UserVariables>>,
+    /// OAuth logins at remote servers, and secrets for config texts.
+    pub logins: Option<Logins>,
 }
 
 /// Calls tools of MCP servers. A clone is another handle to the same one.
@@ -130,7 +134,7 @@ impl Gateway {
             aliases,
             servers,
             users: options.users,
-            shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new))),
+            shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new), options.logins)),
             links: Mutex::default(),
             held: Held::default(),
         })))
@@ -212,8 +216,9 @@ impl Gateway {
         if links.len() >= CONNECTIONS {
             return Err(format!("more than {CONNECTIONS} connections are open"));
         }
-        let variables = match (user, &self.0.users) {
-            (Some(user), Some(users)) => users(user),
+        let variables = match (user, &self.0.users, &self.0.shared.logins) {
+            (Some(user), Some(users), _) => users(user),
+            (user, _, Some(logins)) => logins.variables(user.map(|user| &*user.id)),
             _ => Arc::new(ProcessEnv),
         };
         let alias =

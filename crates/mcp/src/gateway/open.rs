@@ -10,6 +10,7 @@ use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfi
 use rmcp::transport::{IntoTransport, StreamableHttpClientTransport};
 use rmcp::{ClientCacheConfig, ClientHandler, RoleClient};
 use serde_json::Value;
+use steprail_engine::BoxFuture;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,8 @@ use super::connection::{Connection, tools};
 use super::era::{self, Era};
 use super::link::Link;
 use super::listener::Listener;
-use super::transport::http::{HttpClient, HttpFailure, events, root_cause};
+use super::login::{LoginError, Logins};
+use super::transport::http::{Credentials, HttpClient, HttpFailure, events, root_cause};
 use super::transport::sse::HttpSse;
 use super::transport::stdio::Stdio;
 use crate::config::{Road, Text};
@@ -105,7 +107,7 @@ impl Link {
         headers: HeaderMap,
         (known, sse): (Option<Era>, bool),
     ) -> Result<Greeted, Refused> {
-        let client = HttpClient::new(None)?;
+        let client = HttpClient::new(self.credentials(url))?;
         let (era, sse) = match known {
             Some(era) => (era, sse),
             None => probe_http(&client, url, &headers, listener).await?,
@@ -135,6 +137,12 @@ impl Link {
             .max_sse_event_size(ANSWER_BYTES);
         config.channel_buffer_capacity = requests;
         StreamableHttpClientTransport::with_client(client, config)
+    }
+
+    fn credentials(&self, url: &str) -> Option<Arc<dyn Credentials>> {
+        let logins = self.shared.logins.clone()?;
+        let user = self.login_user().map(str::to_owned);
+        Some(Arc::new(Login { logins, server: self.server.clone(), url: url.to_owned(), user }))
     }
 
     /// Lists the tools over a connection whose handshake succeeded.
@@ -201,6 +209,43 @@ impl Link {
 
     fn expand(&self, text: &Text) -> Result<String, String> {
         text.expand(&*self.variables).map_err(|missing| not_set(&missing))
+    }
+}
+
+/// The OAuth login of one user, or of all, at one server.
+struct Login {
+    logins: Logins,
+    server: String,
+    url: String,
+    user: Option<String>,
+}
+
+impl Credentials for Login {
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>, HttpFailure>> {
+        Box::pin(async {
+            let token = self.logins.token(&self.server, &self.url, self.user.as_deref()).await;
+            token.map_err(|error| without_login(&error))
+        })
+    }
+
+    fn challenged<'c>(
+        &'c self,
+        sent: Option<&'c str>,
+        challenge: &'c str,
+    ) -> BoxFuture<'c, Result<String, HttpFailure>> {
+        Box::pin(async move {
+            let user = self.user.as_deref();
+            let token = self.logins.challenged(&self.server, &self.url, user, sent, challenge).await;
+            token.map_err(|error| without_login(&error))
+        })
+    }
+}
+
+fn without_login(error: &LoginError) -> HttpFailure {
+    match error {
+        LoginError::Needed(needed) => HttpFailure::LoginNeeded(needed.to_string()),
+        LoginError::Refused(reason) => HttpFailure::Rejected { status: 403, message: reason.clone() },
+        LoginError::Unavailable(reason) => HttpFailure::NotSent(reason.clone()),
     }
 }
 

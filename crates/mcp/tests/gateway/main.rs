@@ -91,7 +91,7 @@ fn remembering(servers: &Value, cache: Option<&Path>) -> Gateway {
     let servers = Servers::read(&json!({ "mcpServers": servers }).to_string()).expect("servers");
     let program = std::env::current_exe().expect("a program");
     let supervisor = vec![program.into(), SUPERVISE.into()];
-    let options = Options { cache: cache.map(Path::to_owned), supervisor, users: None };
+    let options = Options { cache: cache.map(Path::to_owned), supervisor, ..Options::default() };
     Gateway::new(servers, options).expect("a gateway")
 }
 

@@ -4,6 +4,7 @@ mod approvals;
 mod ask;
 mod audit;
 mod backup;
+mod callback;
 mod check;
 mod clients;
 mod completions;
@@ -21,8 +22,10 @@ mod follow;
 mod found;
 mod go_on;
 mod graph;
+mod hidden_input;
 mod init;
 mod input;
+mod login;
 mod man;
 mod mcp;
 mod meter;
@@ -37,6 +40,7 @@ mod run;
 mod runs;
 mod schedule;
 mod schema;
+mod secret;
 mod serve;
 mod server_list;
 mod session;
@@ -105,6 +109,9 @@ enum Verb {
     Group(user::Group),
     Token(token::Token),
     Open(open::Open),
+    Secret(secret::Secret),
+    Login(login::Login),
+    Logout(login::Logout),
     Completions(completions::Completions),
     Man(man::Manual),
 }
@@ -148,6 +155,9 @@ impl Cli {
             Verb::Group(group) => group.run(),
             Verb::Token(token) => token.run(),
             Verb::Open(open) => open.run(),
+            Verb::Secret(secret) => secret.run(),
+            Verb::Login(login) => login.run(),
+            Verb::Logout(logout) => logout.run(),
             Verb::Completions(completions) => completions.run(Self::command()).map_err(Stop::from),
             Verb::Man(manual) => manual.run(Self::command()),
         };

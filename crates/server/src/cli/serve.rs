@@ -18,6 +18,7 @@ use crate::config::types::Listen;
 use crate::config::{self, Config, Place};
 use crate::daemon::{Daemon, Home, Pipes};
 use crate::http::sign_in;
+use crate::secrets::Vault;
 use crate::tools::Named;
 use crate::{demo, observe};
 
@@ -148,17 +149,20 @@ impl ServeSettings {
         let observed = observe::Metrics::install().map_err(Stop::usage)?;
         let store = Daemon::store(home, config)?;
         let ready = ready()?;
-        let tools = tools.open(&home.database(), config.mcp.provider.as_deref()).map_err(Stop::usage)?;
+        let vault = Vault::of(home, config);
+        let provider = config.mcp.provider.as_deref();
+        let tools = tools.open(&home.database(), provider, Some(&vault)).map_err(Stop::usage)?;
         // Servers connect in the background: nothing waits for them but the steps that call them.
         let warnings = tools.start();
+        let unreadable = vault.check().err().map(|error| error.to_string());
         let mut err = anstream::stderr();
-        for warning in warnings {
+        for warning in warnings.into_iter().chain(unreadable) {
             writeln!(err, "warning: {warning}")?;
         }
         let owner = home.owner(&session::user());
         let owner =
             owner.map_err(|error| Stop::usage(format!("the data directory cannot be written: {error}")))?;
-        Ok((Daemon::open(store, tools, observed, owner, config, stop).await?, ready))
+        Ok((Daemon::open(store, tools, vault, observed, owner, config, stop).await?, ready))
     }
 }
 

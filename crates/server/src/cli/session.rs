@@ -69,7 +69,7 @@ impl Session {
         let mut tree = Tree::default();
         choose(&readers, &mut tree)?;
         let cursor = readers.last_event()?;
-        let tools = setup.tools.open(setup.db.path(), None).map_err(Stop::usage)?;
+        let tools = setup.tools.open(setup.db.path(), None, None).map_err(Stop::usage)?;
         let screen = Screen::stderr();
         tools.start().iter().for_each(|warning| screen.say(&format!("warning: {warning}")));
         let builder = Engine::builder().store(store).tools(tools.clone());

@@ -123,6 +123,6 @@ fn server_row(server: &Server) -> Vec<String> {
     };
     let tools = server.tools.len().to_string();
     let era = server.era.clone().unwrap_or_default();
-    let reason = server.reason.clone().unwrap_or_default();
+    let reason = server.login.clone().or_else(|| server.reason.clone()).unwrap_or_default();
     vec![name, server.health.clone(), server.since.clone(), era, tools, reason, next]
 }

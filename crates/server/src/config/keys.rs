@@ -10,7 +10,8 @@ use super::declare::{Key, Section, settings};
 use super::secret::Secret;
 use super::setting::Setting;
 use super::types::{
-    AuthMode, Exposed, HostName, Listen, Location, LogFilter, LogFormat, Size, ToolName, Url, WebOrigin,
+    AuthMode, Exposed, FilePath, HostName, Listen, Location, LogFilter, LogFormat, Size, ToolName, Url,
+    WebOrigin,
 };
 
 settings! {
@@ -55,6 +56,8 @@ settings! {
         durability: Durability = Durability::default();
         /// Runs that ended longer ago than this are deleted; without it, all are kept.
         keep: Option<Duration> = None;
+        /// The file with the key that secrets are encrypted with; secrets.key in the data directory by default.
+        secrets_key: Option<FilePath> = None;
     }
     /// What MCP clients get.
     mcp: Mcp {

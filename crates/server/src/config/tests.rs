@@ -82,6 +82,7 @@ oidc_groups_claim = 'roles'
 [store]
 durability = 'process'
 keep = '30d'
+secrets_key = '/run/secrets/steprail.key'
 [mcp]
 tool_names = 'both'
 expose = ['git__*', 'read_*=files__read_*']

@@ -192,6 +192,27 @@ pub(crate) enum Location {
     Web(Url),
 }
 
+/// A file of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FilePath(pub PathBuf);
+
+impl Setting for FilePath {
+    fn kind() -> String {
+        "the path of a file".to_owned()
+    }
+
+    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
+        match text.trim() {
+            "" => Err(Wrong::new("the path is empty")),
+            path => Ok(Self(around.folder.join(path))),
+        }
+    }
+
+    fn shown(&self) -> Option<toml::Value> {
+        Some(printed(self.0.display()))
+    }
+}
+
 impl Setting for Location {
     fn kind() -> String {
         "the path of a file, or a URL".to_owned()

@@ -83,6 +83,16 @@ impl Home {
         self.0.join("servers.json")
     }
 
+    /// The encrypted secrets.
+    pub(crate) fn secrets(&self) -> PathBuf {
+        self.0.join("secrets.json")
+    }
+
+    /// The key that secrets are encrypted with, unless `store.secrets_key` names another file.
+    pub(crate) fn secrets_key(&self) -> PathBuf {
+        self.0.join("secrets.key")
+    }
+
     /// The number of the daemon's process.
     pub(crate) fn process(&self) -> PathBuf {
         self.0.join("daemon.pid")

@@ -17,6 +17,7 @@ use crate::config::types::{AuthMode, Location};
 use crate::http::stream::Hub;
 use crate::http::{App, Doors, Parts};
 use crate::observe::Metrics;
+use crate::secrets::Vault;
 use crate::tools::Tools;
 
 impl Daemon {
@@ -30,6 +31,7 @@ impl Daemon {
     pub(crate) async fn open(
         store: SqliteStore,
         tools: Tools,
+        vault: Vault,
         observed: Metrics,
         owner: String,
         config: &Config,
@@ -57,6 +59,8 @@ impl Daemon {
             accounts: known.with(engine.clone(), lasting(config)),
             gateway: tools.gateway(),
             tools: tools.clone(),
+            logins: tools.logins(),
+            vault,
             hub: Hub::spawn(engine.clone(), stop.clone()),
             doors: doors(config, sign_in),
             oidc,

@@ -23,6 +23,23 @@ impl FromRequestParts<App> for Asker {
     }
 }
 
+/// A user in person: not an agent, and not a token that is held to less. Secrets and logins are theirs alone.
+pub(crate) struct InPerson(pub User);
+
+impl FromRequestParts<App> for InPerson {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Asker(user) = Asker::from_request_parts(parts, app).await?;
+        if user.principal().agent || user.principal().scope.is_some() {
+            let detail = "agents and scoped tokens may not use secrets or log in at servers";
+            let problem = Problem::new(StatusCode::FORBIDDEN, "denied", detail);
+            return Err(problem.hint("use the terminal, or a token that was made with `--person`"));
+        }
+        Ok(Self(user))
+    }
+}
+
 /// What stands after the `?`.
 pub(crate) struct Args<T>(pub T);
 

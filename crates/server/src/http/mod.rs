@@ -24,13 +24,14 @@ use axum::routing::get;
 use axum::{Router, http::StatusCode};
 use serde_json::Value;
 use steprail_engine::{Engine, Principal};
-use steprail_mcp::{Gateway, Hosts, Server};
+use steprail_mcp::{Gateway, Hosts, Logins, Server};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
 use crate::accounts::oidc::Oidc;
 use crate::observe::Metrics;
+use crate::secrets::Vault;
 use crate::tools::Tools;
 use crate::view::Tool;
 pub(crate) use door::Doors;
@@ -47,6 +48,9 @@ pub(crate) struct Parts {
     pub accounts: Accounts,
     pub gateway: Option<Gateway>,
     pub tools: Tools,
+    /// OAuth logins at the servers.
+    pub logins: Option<Logins>,
+    pub vault: Vault,
     pub hub: Arc<Hub>,
     pub doors: Doors,
     pub oidc: Option<Oidc>,

@@ -35,7 +35,12 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     if let Some(part) = level.split(',').map(str::trim).find(|part| !is_level(part)) {
         return Err(format!("`{part}` is no log level; {hint}"));
     }
-    EnvFilter::builder().parse(level).map_err(|error| format!("`{level}` is no log filter: {error}; {hint}"))
+    let filter = EnvFilter::builder()
+        .parse(level)
+        .map_err(|error| format!("`{level}` is no log filter: {error}; {hint}"))?;
+    // At lower levels it logs authorization codes and tokens.
+    let quiet = "rmcp::transport::auth=warn".parse().map_err(|_| "the log filter is wrong".to_owned())?;
+    Ok(filter.add_directive(quiet))
 }
 
 #[cfg(test)]

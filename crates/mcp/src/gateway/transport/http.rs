@@ -46,10 +46,14 @@ type Failed = StreamableHttpError<HttpFailure>;
 
 /// Gives the bearer tokens of one server, for one user.
 pub(crate) trait Credentials: Send + Sync {
-    /// The token to send, if there was a login. The error names the next action.
-    fn token(&self) -> BoxFuture<'_, Result<Option<String>, String>>;
-    /// Another token after a challenge (`WWW-Authenticate`). The error names the next action.
-    fn challenged<'c>(&'c self, challenge: &'c str) -> BoxFuture<'c, Result<String, String>>;
+    /// The token to send, if there was a login.
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>, HttpFailure>>;
+    /// Another token than the one that was sent, after a challenge (`WWW-Authenticate`).
+    fn challenged<'c>(
+        &'c self,
+        sent: Option<&'c str>,
+        challenge: &'c str,
+    ) -> BoxFuture<'c, Result<String, HttpFailure>>;
 }
 
 /// An HTTP client of one server.
@@ -93,15 +97,15 @@ impl HttpClient {
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, HttpFailure> {
         let Some(credentials) = &self.credentials else { return send(request()).await };
-        let with = |token: Option<String>| match token {
+        let with = |token: Option<&str>| match token {
             Some(token) => request().bearer_auth(token),
             None => request(),
         };
-        let token = credentials.token().await.map_err(HttpFailure::LoginNeeded)?;
-        let response = send(with(token)).await?;
+        let token = credentials.token().await?;
+        let response = send(with(token.as_deref())).await?;
         let Some(challenge) = challenge(&response) else { return Ok(response) };
-        let token = credentials.challenged(&challenge).await.map_err(HttpFailure::LoginNeeded)?;
-        send(with(Some(token))).await
+        let token = credentials.challenged(token.as_deref(), &challenge).await?;
+        send(with(Some(&token))).await
     }
 }
 
@@ -111,9 +115,13 @@ async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Htt
 
 /// What a server asks for that does not know who we are.
 fn challenge(response: &reqwest::Response) -> Option<String> {
-    let refused = matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-    let header = response.headers().get(WWW_AUTHENTICATE).filter(|_| refused)?;
-    header.to_str().ok().map(str::to_owned)
+    let header = response.headers().get(WWW_AUTHENTICATE)?.to_str().ok()?;
+    let asks = match response.status() {
+        StatusCode::UNAUTHORIZED => true,
+        StatusCode::FORBIDDEN => header.contains("insufficient_scope"),
+        _ => false,
+    };
+    asks.then(|| header.to_owned())
 }
 
 fn of_reqwest(error: &reqwest::Error) -> HttpFailure {

@@ -4,6 +4,7 @@ mod clients;
 mod daemon;
 mod database;
 mod directory;
+mod secrets;
 mod servers;
 mod settings;
 
@@ -135,10 +136,12 @@ impl Doctor {
 async fn look(home: &Home) -> Vec<Finding> {
     let mut findings = directory::look(home);
     let (daemon, is_running) = daemon::look(home).await;
-    findings.extend(settings::look(home, is_running));
+    let (settings, vault) = settings::look(home, is_running);
+    findings.extend(settings);
     findings.push(daemon);
     findings.extend(database::look(&home.database(), is_running));
-    findings.extend(servers::look(home).await);
+    findings.extend(secrets::look(home, &vault));
+    findings.extend(servers::look(home, &vault).await);
     findings.extend(clients::look(home));
     findings
 }

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use steprail_mcp::config::{Entry, Servers};
-use steprail_mcp::{Gateway, Health, Options, ServerStatus};
+use steprail_mcp::{Gateway, Health, Logins, Options, ServerStatus};
 use tokio::task::JoinSet;
 
 use super::Finding;
 use crate::daemon::Home;
+use crate::secrets::Vault;
 use crate::tools::supervisor;
 
 /// Servers are reached side by side: one that hangs holds nobody up.
-pub(super) async fn look(home: &Home) -> Vec<Finding> {
+pub(super) async fn look(home: &Home, vault: &Vault) -> Vec<Finding> {
     let Some(file) = configured(home) else {
         let what = format!("none are configured; {} would name them", home.servers().display());
         return vec![Finding::ok("servers", what)];
@@ -33,7 +35,8 @@ pub(super) async fn look(home: &Home) -> Vec<Finding> {
         .extend(told.map(|told| Finding::warning("servers", told, format!("look into {}", file.display()))));
     let mut reached = JoinSet::new();
     for (name, entry) in servers.servers {
-        reached.spawn(async move { (name.clone(), reach(name, entry).await) });
+        let vault = vault.clone();
+        reached.spawn(async move { (name.clone(), reach(name, entry, vault).await) });
     }
     let by_name: BTreeMap<String, Vec<Finding>> = reached.join_all().await.into_iter().collect();
     findings.extend(by_name.into_values().flatten());
@@ -52,12 +55,13 @@ fn configured(home: &Home) -> Option<PathBuf> {
 }
 
 /// Starts a server, or goes to where it is, and asks for its tools.
-async fn reach(name: String, entry: Entry) -> Vec<Finding> {
+async fn reach(name: String, entry: Entry, vault: Vault) -> Vec<Finding> {
     if entry.is_personal() {
         return vec![Finding::ok("servers", format!("{name} is reached for each user, so not now"))];
     }
     let servers = Servers { servers: [(name.clone(), entry)].into(), ..Servers::default() };
-    let options = Options { supervisor: supervisor(), ..Options::default() };
+    let logins = Some(Logins::new(Arc::new(vault), &servers));
+    let options = Options { supervisor: supervisor(), logins, ..Options::default() };
     let gateway = match Gateway::new(servers, options) {
         Ok(gateway) => gateway,
         Err(problem) => return vec![Finding::problem("servers", problem, "give it another name")],

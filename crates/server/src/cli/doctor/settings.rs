@@ -4,28 +4,33 @@ use super::Finding;
 use crate::config::types::Listen;
 use crate::config::{Config, Place, environment};
 use crate::daemon::Home;
+use crate::secrets::Vault;
 
-pub(super) fn look(home: &Home, is_running: bool) -> Vec<Finding> {
-    let config = match Config::load(home, None, environment(), &[]) {
-        Ok(config) => config,
+/// What was found, and the secrets that the settings lead to.
+pub(super) fn look(home: &Home, is_running: bool) -> (Vec<Finding>, Vault) {
+    match Config::load(home, None, environment(), &[]) {
+        Ok(config) => (vec![listens(&config, is_running)], Vault::of(home, &config)),
         Err(problems) => {
             let told = problems.iter().map(|problem| {
                 Finding::problem("settings", problem.in_short(), "`steprail config` shows where it is")
             });
-            return told.collect();
+            (told.collect(), Vault::new(home.secrets(), home.secrets_key()))
         }
-    };
+    }
+}
+
+fn listens(config: &Config, is_running: bool) -> Finding {
     match config.http.listen {
         // Another port is taken where nobody asked for this one.
         Listen::At(address) if !is_running && !matches!(config.place("http.listen"), Place::Default) => {
             match std::net::TcpListener::bind(address) {
-                Ok(_) => vec![Finding::ok("settings", format!("they are sound, and {address} is free"))],
+                Ok(_) => Finding::ok("settings", format!("they are sound, and {address} is free")),
                 Err(error) => {
                     let hint = "end what has it, or name another address as `http.listen`";
-                    vec![Finding::problem("settings", format!("{address} cannot be taken: {error}"), hint)]
+                    Finding::problem("settings", format!("{address} cannot be taken: {error}"), hint)
                 }
             }
         }
-        _ => vec![Finding::ok("settings", "they are sound")],
+        _ => Finding::ok("settings", "they are sound"),
     }
 }

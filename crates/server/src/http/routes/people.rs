@@ -12,6 +12,7 @@ use crate::http::App;
 use crate::http::api::{Api, delete, get, put};
 use crate::http::extract::{Asker, Body, Named};
 use crate::http::problem::Problem;
+use crate::http::routes::secrets::on_disk;
 use crate::view::Page;
 
 const TAG: &str = "users";
@@ -38,7 +39,7 @@ pub(super) fn routes(api: Api) -> Api {
     .route(
         TAG,
         delete("/api/v1/users/{id}", "Delete a user")
-            .more("The user's tokens are revoked; what the user started stays, and fails at its next call.")
+            .more("The user's tokens are revoked and their secrets deleted; what the user started stays, and fails at its next call.")
             .gives_nothing(204, "The user is gone."),
         drop_user,
     )
@@ -113,6 +114,8 @@ async fn drop_user(
     Named(id): Named,
 ) -> Result<StatusCode, Problem> {
     app.accounts.drop_user(&user, &id).await?;
+    let vault = app.vault.clone();
+    on_disk(move || vault.remove_user(&id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

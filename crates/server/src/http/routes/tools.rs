@@ -49,8 +49,12 @@ async fn servers(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page
     // A connection of somebody else is not for everybody to see.
     let own =
         |server: &ServerStatus| operates || server.user.as_deref().is_none_or(|id| id == user.principal().id);
-    let items = status.into_iter().filter(own).map(|server| shown(server, operates)).collect();
-    Ok(Json(Page { items, next: None }))
+    let shown = |status: ServerStatus| {
+        let needed =
+            app.logins.as_ref().and_then(|logins| logins.needed(&status.name, status.user.as_deref()));
+        Server { login: needed.map(|needed| needed.to_string()), ..shown(status, operates) }
+    };
+    Ok(Json(Page { items: status.into_iter().filter(own).map(shown).collect(), next: None }))
 }
 
 fn shown(status: ServerStatus, operates: bool) -> Server {
@@ -63,7 +67,9 @@ fn shown(status: ServerStatus, operates: bool) -> Server {
         era: status.era.map(|era| era.word().to_owned()),
         reason: status.error,
         retry_in_secs: status.retry_in.map(|left| left.as_secs()),
+        // It may hold anything, secrets too.
         stderr: if operates { status.stderr } else { Vec::new() },
+        login: None,
         tools: status.tools.iter().map(|tool| tool.name.clone()).collect(),
         warnings: status.warnings,
     }
@@ -82,4 +88,21 @@ async fn restart(
     }
     gateway.restart(&name).await;
     Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HIDDEN, Health, ServerStatus, shown};
+
+    #[test]
+    fn only_operators_see_what_a_server_wrote_to_its_standard_error() {
+        let parked = || ServerStatus {
+            name: "crm".to_owned(),
+            health: Health::Parked("it ended; it said: token=s3cret".to_owned()),
+            tools: Vec::new(),
+            warnings: Vec::new(),
+        };
+        assert!(shown(parked(), true).reason.expect("a reason").contains("it said"));
+        assert_eq!(shown(parked(), false).reason.as_deref(), Some(HIDDEN));
+    }
 }

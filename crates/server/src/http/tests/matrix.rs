@@ -31,6 +31,11 @@ fn body(method: &str, path: &str) -> Value {
         }
         ("put", "/api/v1/users/{id}" | "/api/v1/groups/{id}") => json!({ "roles": ["viewer"] }),
         ("post", "/api/v1/tokens") => json!({ "name": "t" }),
+        ("put", "/api/v1/secrets/{name}") => json!({ "value": "s3cret" }),
+        ("post", "/api/v1/servers/{name}/login") => json!({ "redirect_uri": "http://127.0.0.1:9/callback" }),
+        ("post", "/api/v1/servers/{name}/login/finish") => {
+            json!({ "redirect_url": "http://127.0.0.1:9/?state=1" })
+        }
         _ => Value::Null,
     }
 }

@@ -2,6 +2,7 @@
 
 mod matrix;
 mod rest;
+mod secrets;
 mod security;
 mod sockets;
 mod streams;
@@ -27,6 +28,7 @@ use super::stream::Hub;
 use super::{App, Doors, Parts, public, serve_port};
 use crate::accounts::{DAY_MS, Known, Lasting, NewToken, Person, Role};
 use crate::scripted::Script;
+use crate::secrets::Vault;
 use crate::tools::Tools;
 
 /// A gate, then a call.
@@ -78,6 +80,8 @@ impl House {
             accounts: known.with(engine.clone(), Lasting { idle: DAY_MS / 2, most: 7 * DAY_MS }),
             gateway: None,
             tools,
+            logins: None,
+            vault: Vault::new(folder.path().join("secrets.json"), folder.path().join("secrets.key")),
             hub: Hub::spawn(engine.clone(), stop.clone()),
             doors,
             oidc: None,

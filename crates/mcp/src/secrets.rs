@@ -1,0 +1,108 @@
+//! Secrets: the port through which the gateway reads and stores them. The binary implements it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::config::{ProcessEnv, Variables, is_name};
+use crate::limits::SECRET_NAME;
+
+/// Whose a secret is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SecretScope {
+    /// All users use it; operators set it.
+    Shared,
+    /// One user's, by id.
+    User(String),
+}
+
+impl SecretScope {
+    /// The scope of a user, or the shared one.
+    pub fn of(user: Option<&str>) -> Self {
+        user.map_or(Self::Shared, |user| Self::User(user.to_owned()))
+    }
+}
+
+/// The value of a secret. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a value.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Secret(…)")
+    }
+}
+
+/// Why secrets cannot be read or stored, and what to do. Contains no values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretError(pub String);
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SecretError {}
+
+/// Stores secrets, encrypted at rest. Methods may block on the disk.
+pub trait SecretStore: Send + Sync {
+    /// Reads a secret.
+    fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError>;
+    /// Stores a secret durably, in the place of an older value.
+    fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError>;
+    /// Deletes a secret durably; whether there was one.
+    fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError>;
+}
+
+/// Whether users may give a secret this name. Reserved names, such as those of OAuth logins, contain a slash.
+pub fn is_secret_name(name: &str) -> bool {
+    is_name(name) && name.len() <= SECRET_NAME
+}
+
+/// Variables of the environment and of a secret store, for one user or for connections that all users share.
+pub(crate) struct SecretVariables {
+    store: Arc<dyn SecretStore>,
+    user: Option<String>,
+}
+
+impl SecretVariables {
+    pub(crate) fn new(store: Arc<dyn SecretStore>, user: Option<&str>) -> Self {
+        Self { store, user: user.map(str::to_owned) }
+    }
+
+    fn get(&self, scope: &SecretScope, name: &str) -> Option<String> {
+        match self.store.get(scope, name) {
+            Ok(found) => found.map(|secret| secret.expose().to_owned()),
+            Err(error) => {
+                tracing::error!(%error, name, "the secret cannot be read");
+                None
+            }
+        }
+    }
+}
+
+impl Variables for SecretVariables {
+    fn env(&self, name: &str) -> Option<String> {
+        ProcessEnv.env(name)
+    }
+
+    fn user(&self, name: &str) -> Option<String> {
+        self.get(&SecretScope::User(self.user.clone()?), name)
+    }
+
+    fn secret(&self, name: &str) -> Option<String> {
+        self.get(&SecretScope::Shared, name)
+    }
+}

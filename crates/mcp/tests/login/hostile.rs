@@ -1,0 +1,81 @@
+//! Servers and authorization servers that try to get what is not theirs.
+
+use serde_json::json;
+use steprail_mcp::LoginError;
+
+use crate::authority::{Authority, Behaviour};
+use crate::support::{REDIRECT, Setup, browse, needed};
+
+fn refused<T: std::fmt::Debug>(result: Result<T, LoginError>) -> String {
+    match result {
+        Err(LoginError::Refused(message)) => message,
+        other => panic!("refused, and not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_of_another_issuer_is_refused_and_the_true_one_still_counts() {
+    let behaviour = Behaviour { iss: Some("https://evil.example".to_owned()), ..Behaviour::default() };
+    let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
+    let page = setup.logins.begin("crm", None, REDIRECT).await.expect("a page");
+    let forged = browse(&page).await;
+    let message = refused(setup.logins.finish("crm", None, &forged).await);
+    assert!(message.contains("issuer mismatch"), "{message}");
+    let without = forged.replace("&iss=https://evil.example", "");
+    assert!(refused(setup.logins.finish("crm", None, &without).await).contains("issuer"));
+    assert!(setup.grants("authorization_code").is_empty(), "no code was sent");
+    let elsewhere = forged.replace("127.0.0.1:9", "127.0.0.1:10");
+    assert!(refused(setup.logins.finish("crm", None, &elsewhere).await).contains("redirects to"));
+    let genuine = forged.replace("https://evil.example", &setup.authority.origin);
+    setup.logins.finish("crm", None, &genuine).await.expect("a login");
+}
+
+#[tokio::test]
+async fn metadata_that_names_other_places_is_refused() {
+    let hostile = [
+        (json!({ "issuer": "https://evil.example" }), "issuer mismatch"),
+        (json!({ "token_endpoint": "http://evil.example/token" }), "`token_endpoint` is not an https URL"),
+        (json!({ "authorization_endpoint": "file:///etc/passwd" }), "`authorization_endpoint` is not"),
+        (json!({ "registration_endpoint": "http://evil.example/r" }), "`registration_endpoint` is not"),
+        (json!({ "code_challenge_methods_supported": ["plain"] }), "S256"),
+        (json!({ "registration_endpoint": null }), "set `oauth.clientId`"),
+    ];
+    for (metadata, why) in hostile {
+        let behaviour = Behaviour { metadata, ..Behaviour::default() };
+        let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
+        let message = refused(setup.logins.begin("crm", None, REDIRECT).await);
+        assert!(message.contains(why), "{message}");
+        assert!(setup.authority.requests("register").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_token_goes_to_its_own_issuer_only() {
+    let behaviour = Behaviour { expires_in: 1, ..Behaviour::default() };
+    let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
+    setup.log_in(None).await.expect("a login");
+    let other = Authority::start(Behaviour::default()).await;
+    setup.authority.change(|behaviour| behaviour.issuer = Some(other.origin.clone()));
+    assert!(needed(setup.token().await).contains("authorization server has changed"));
+    assert!(setup.grants("refresh_token").is_empty() && other.requests("token").is_empty());
+}
+
+#[tokio::test]
+async fn a_token_goes_to_the_url_that_it_was_issued_for() {
+    let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
+    setup.log_in(None).await.expect("a login");
+    let moved = setup.logins.token("crm", "https://evil.example/mcp", None).await;
+    assert_eq!(moved, Ok(None));
+    assert_eq!(setup.logins.token("other", &setup.authority.url(), None).await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_login_redirects_to_this_machine_only() {
+    let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
+    for uri in ["https://evil.example/callback", "http://10.0.0.1/", "steprail://callback", ""] {
+        let message = refused(setup.logins.begin("crm", None, uri).await);
+        assert!(message.contains("loopback"), "{uri}: {message}");
+    }
+    assert!(refused(setup.logins.begin("unknown", None, REDIRECT).await).contains("not a remote server"));
+    assert!(refused(setup.logins.finish("crm", None, "access_denied").await).contains("not the URL"));
+}
