@@ -117,6 +117,14 @@ codes! {
     UngatedDestruction = "SR504" Warning;
     /// A retry of a tool that does not say that it can be repeated; checked where servers are known.
     RetriedEffect = "SR505" Warning;
+    /// An argument that is not among the properties of the tool's schema; checked where servers are known.
+    UnknownArgument = "SR506" Warning;
+    /// A server that cannot be reached, so that calls of its tools were not checked.
+    ServerDown = "SR507" Warning;
+    /// A `workflow` step that names a definition that is not stored; checked where definitions are known.
+    UnknownWorkflow = "SR508" Warning;
+    /// A tool that the user may not call; checked where the user is known.
+    ToolDenied = "SR509" Warning;
 
     /// More errors than are shown.
     TooManyProblems = "SR901" Error;
