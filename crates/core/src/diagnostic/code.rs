@@ -111,7 +111,7 @@ codes! {
     UnknownTool = "SR501" Warning;
     /// Arguments that a tool does not take; checked where servers are known.
     WrongArguments = "SR502" Error;
-    /// An argument that refers to something of another type; checked where servers are known.
+    /// A reference to something that a tool does not give, or of another type; checked where servers are known.
     DoubtfulArgument = "SR503" Warning;
     /// A tool that may destroy something, and no gate before it; checked where servers are known.
     UngatedDestruction = "SR504" Warning;
