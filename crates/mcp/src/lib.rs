@@ -8,7 +8,9 @@ mod gateway;
 pub mod limits;
 pub mod names;
 mod server;
+mod signature;
+mod suggest;
 
-pub use check::{check, examine, fitting, need_sound};
+pub use check::{Known, check, compare, examine, examine_as, fitting, need_sound};
 pub use gateway::{Gateway, Health, Options, ServerStatus, ToolInfo, UserVariables};
 pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

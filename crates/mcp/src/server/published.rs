@@ -79,6 +79,13 @@ pub(super) async fn find(shared: &Shared, user: &User, name: &str) -> Result<Opt
     Ok(at.map(|at| Found(offers, at)))
 }
 
+/// The name of the tool that a workflow is offered as.
+pub(super) async fn name_of(shared: &Shared, asked: &Asked, workflow: &str) -> Option<String> {
+    let offers = offers(shared, &asked.user).await.ok()?;
+    let offer = offers.iter().find(|offer| offer.workflow == workflow)?;
+    Some(offer.tool.name.to_string())
+}
+
 impl Found {
     /// Whether its calls become tasks.
     pub(super) fn mode(&self) -> TaskMode {
@@ -214,12 +221,12 @@ impl Offer {
         };
         let all: Vec<Traits> = self.calls.iter().map(of).collect();
         let read_only = !self.nests && all.iter().all(|traits| traits.read_only);
-        let idempotent = !self.nests && all.iter().all(|traits| traits.read_only || traits.idempotent);
         let destructive = self.nests || all.iter().any(|traits| !traits.read_only);
         ToolAnnotations::new()
             .read_only(read_only)
             .destructive(destructive)
-            .idempotent(idempotent)
+            // Every call makes a run of its own.
+            .idempotent(false)
             .open_world(self.nests || !self.calls.is_empty())
     }
 

@@ -470,9 +470,10 @@ async fn a_definition_is_compared() {
         told,
         [
             "SR502 4:54 `text` of `a__echo_text`: 5 is not of type \"string\"",
-            "SR502 5:26 `a__echo_text` needs the argument `text`",
+            "SR502 5:26 `a__echo_text` needs the argument `text` (it takes (text: string))",
             "SR503 6:52 `text` of `a__echo_text` takes string, and `inputs.n` is integer",
-            "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`?)",
+            "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`? `a` has `a__echo_text`, `a__meta`, `a__nest`, `a__die`, `a__job` and 6 more)",
+            "SR507 9:24 the server `down` cannot be reached, so calls of its tools will fail: it has not answered yet (ask the user to look at it: steprail servers; steprail servers restart down)",
             "SR505 11:40 `a__fail` is retried, and does not say that it can be repeated (give it an `idempotency_key`, or \
              say `effects: idempotent` if it is)",
             "SR504 13:23 `a__die` may destroy something, and nobody is asked before it (put an `approve` step before it, or \
