@@ -54,11 +54,8 @@ impl<'k> Known<'k> {
                 denied.insert(call.full_name());
             }
         }
-        let workflows = match nests {
-            // Somebody who may not list definitions is told nothing about them.
-            true => user.definitions().await.ok(),
-            false => None,
-        };
+        // Somebody who may not list definitions is told nothing about them.
+        let workflows = if nests { user.definitions().await.ok() } else { None };
         let names = |all: Vec<Definition>| all.into_iter().map(|definition| definition.name).collect();
         Self { denied, workflows: workflows.map(names), ..self }
     }

@@ -27,14 +27,12 @@ pub(super) async fn look(user: &User, run: RunId) -> Result<Seen, Error> {
     let waits = |step: &steprail_engine::StepRow| {
         step.status == "waiting" && ["sleep", "wait"].contains(&&*step.kind)
     };
-    let waits = match view.steps.iter().any(waits) {
-        true => {
-            let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
-            let events = user.events(run, after, WAIT_EVENTS).await?.events;
-            events.iter().filter_map(begun).collect()
-        }
-        false => BTreeMap::new(),
-    };
+    if !view.steps.iter().any(waits) {
+        return Ok(Seen { view, waits: BTreeMap::new() });
+    }
+    let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
+    let events = user.events(run, after, WAIT_EVENTS).await?.events;
+    let waits = events.iter().filter_map(begun).collect();
     Ok(Seen { view, waits })
 }
 

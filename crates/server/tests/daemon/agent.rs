@@ -103,8 +103,7 @@ fn first_call(text: &str) -> Option<(String, Value)> {
 /// The words in backticks after some text.
 fn ticked(text: &Value, after: &str) -> Vec<String> {
     let text = text.as_str().unwrap_or_default();
-    let rest =
-        text.split_once(after).map(|(_, rest)| rest).unwrap_or_else(|| panic!("no `{after}` in {text}"));
+    let rest = text.split_once(after).map_or_else(|| panic!("no `{after}` in {text}"), |(_, rest)| rest);
     rest.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

@@ -90,14 +90,12 @@ async fn callable(asked: &Asked, gateway: &Gateway, server: Option<&str>) -> Vec
 /// A server by its name, or by the name that its tools begin with.
 fn known_server(name: &str, states: &[ServerStatus]) -> Result<String, Refusal> {
     let is_meant = |server: &&ServerStatus| server.name == name || alias(&server.name) == name;
-    match states.iter().find(is_meant) {
-        Some(server) => Ok(alias(&server.name)),
-        None => {
-            let names: Vec<&str> = states.iter().map(|server| server.name.as_str()).collect();
-            let refusal = Refusal::new("not_found", format!("there is no server `{name}`"));
-            Err(refusal.hint(format!("the servers are {}", quoted(&names))))
-        }
+    if let Some(server) = states.iter().find(is_meant) {
+        return Ok(alias(&server.name));
     }
+    let names: Vec<&str> = states.iter().map(|server| server.name.as_str()).collect();
+    let refusal = Refusal::new("not_found", format!("there is no server `{name}`"));
+    Err(refusal.hint(format!("the servers are {}", quoted(&names))))
 }
 
 /// Tools that have every word, best first; else those that have some, and `false`.

@@ -21,7 +21,7 @@ pub(super) const TOOL: Entry = Entry {
     hints: Hints::LOOKS,
     for_those_who: super::LOOK,
     schema: schema::of::<Args>,
-    run: |_, asked| Box::pin(run(asked)),
+    run: |_, asked| Box::pin(std::future::ready(run(asked))),
 };
 
 const GUIDE: &str = include_str!("guide.md");
@@ -34,7 +34,7 @@ struct Args {
 }
 
 /// The answer is text alone: there is nothing in it for programs.
-async fn run(asked: &Asked) -> Answer {
+fn run(asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let text = match &args.section {
         None => guide(),

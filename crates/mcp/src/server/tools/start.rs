@@ -75,7 +75,7 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let keyed = args.idempotency_key.is_some();
     let name = match &workflow {
         Workflow::Named(name, _) => Some(name.clone()),
-        _ => None,
+        Workflow::Inline { .. } => None,
     };
     let run = match asked.through_client().start(workflow, inputs, args.idempotency_key).await {
         Ok(run) => run,

@@ -33,7 +33,7 @@ struct Args {
     wait_s: f64,
     /// The seq of the last status.
     since_seq: Option<u64>,
-    /// Steps by id or path; ["*"] for all.
+    /// Steps by id or path; * for all.
     #[serde(default)]
     steps: Vec<String>,
     /// Where to go on in an output that was cut.
