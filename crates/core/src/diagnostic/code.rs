@@ -125,6 +125,8 @@ codes! {
     UnknownWorkflow = "SR508" Warning;
     /// A tool that the user may not call; checked where the user is known.
     ToolDenied = "SR509" Warning;
+    /// A reference to something that a tool's output schema rules out; checked where servers are known.
+    UnknownOutput = "SR510" Warning;
 
     /// More errors than are shown.
     TooManyProblems = "SR901" Error;
