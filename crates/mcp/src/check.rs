@@ -1,5 +1,6 @@
 //! A definition compared with the tools that it calls: what would fail when it runs, told when it is written.
 
+mod draft;
 mod known;
 mod references;
 mod shape;
@@ -36,10 +37,12 @@ pub async fn examine(source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnost
 /// The same for a user: also tools that they may not call, and workflows that are not stored.
 pub async fn examine_as(user: &User, source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
     let mut loaded = steprail_core::load(source);
-    if let (Some(plan), Some(gateway)) = (&loaded.plan, gateway) {
-        let known = Known::asked(gateway).await;
-        loaded.diagnostics.extend(compare(plan, source, &known.of_user(user, plan).await));
-    }
+    let Some(gateway) = gateway else { return loaded.diagnostics };
+    let known = Known::asked(gateway).await;
+    loaded.diagnostics.extend(match &loaded.plan {
+        Some(plan) => compare(plan, source, &known.of_user(user, plan).await),
+        None => draft::draft(source, &known),
+    });
     loaded.diagnostics
 }
 
@@ -50,7 +53,8 @@ pub(crate) async fn fitting_as(
     source: &Source,
     gateway: &Gateway,
 ) -> Vec<Diagnostic> {
-    compare(plan, source, &Known::now(gateway).of_user(user, plan).await)
+    let known = Known::now(gateway).with_servers(known::servers_now(gateway).await);
+    compare(plan, source, &known.of_user(user, plan).await)
 }
 
 /// What of a definition does not fit the tools, as far as they are known: nobody waits for a server.
@@ -68,7 +72,8 @@ pub fn need_sound(found: &[Diagnostic]) -> Result<(), Error> {
 
 /// Whether a run would fail as things stand: an error, or something that it needs and that is not there.
 pub(crate) fn cannot_run(problem: &Diagnostic) -> bool {
-    let missing = [Code::UnknownTool, Code::ServerDown, Code::UnknownWorkflow, Code::ToolDenied];
+    let missing =
+        [Code::UnknownTool, Code::ServerDown, Code::UnknownWorkflow, Code::ToolDenied, Code::UnknownOutput];
     problem.code.severity() == Severity::Error || missing.contains(&problem.code)
 }
 

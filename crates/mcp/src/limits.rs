@@ -87,6 +87,10 @@ pub const SIGNATURE_WORDS: usize = 6;
 pub const EXAMPLE_DEPTH: usize = 4;
 /// Seconds that a check or a search waits for servers that have not answered yet.
 pub const SERVERS_WAIT_SECS: u64 = 10;
+/// Milliseconds that a start waits to hear how servers are doing.
+pub const STATUS_WAIT_MS: u64 = 200;
+/// Calls that are checked in a definition that does not compile.
+pub const DRAFT_CALLS: usize = 200;
 /// Tools on one page of a search, where the call does not say.
 pub const FOUND_TOOLS: usize = 20;
 /// Tools that a search shows in full, where the call does not say.

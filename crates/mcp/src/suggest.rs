@@ -15,7 +15,7 @@ pub(crate) fn hint(wanted: &str, known: &[String], servers: &[String]) -> String
     let mut own: Vec<&str> =
         known.iter().map(String::as_str).filter(|name| name.starts_with(&prefix)).collect();
     own.sort_by(|a, b| likeness(b, wanted).total_cmp(&likeness(a, wanted)).then(a.cmp(b)));
-    match (nearest(wanted, own.iter().copied()), own.as_slice()) {
+    match (near(wanted, &own), own.as_slice()) {
         (_, []) => format!("the server `{server}` has no tools"),
         (Some(near), [_]) => format!("did you mean `{near}`?"),
         (Some(near), own) => {
@@ -23,6 +23,17 @@ pub(crate) fn hint(wanted: &str, known: &[String], servers: &[String]) -> String
         }
         (None, own) => format!("`{server}` has {}", listed(own, SUGGESTIONS)),
     }
+}
+
+/// The name that is nearly the same: a slip, or a word left out at the beginning.
+fn near<'n>(wanted: &str, own: &[&'n str]) -> Option<&'n str> {
+    let slip = nearest(wanted, own.iter().copied());
+    let tool = |name: &'n str| name.split_once("__").map_or(name, |(_, tool)| tool);
+    let wanted = wanted.split_once("__").map_or(wanted, |(_, tool)| tool);
+    slip.or_else(|| {
+        let mut longer = own.iter().filter(|name| tool(name).ends_with(&format!("_{wanted}")));
+        longer.next().copied().filter(|_| longer.next().is_none())
+    })
 }
 
 /// The first part of the name is no server: perhaps the tool's own name is right.
@@ -78,6 +89,10 @@ mod tests {
         let of = |wanted: &str| hint(wanted, &tools, &servers);
         assert_eq!(
             of("git__git_lgo"),
+            "did you mean `git__git_log`? `git` has `git__git_log`, `git__git_status`"
+        );
+        assert_eq!(
+            of("git__log"),
             "did you mean `git__git_log`? `git` has `git__git_log`, `git__git_status`"
         );
         assert_eq!(of("git__history"), "`git` has `git__git_log`, `git__git_status`");

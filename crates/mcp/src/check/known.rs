@@ -8,7 +8,7 @@ use steprail_core::plan::{Kind, Plan};
 use steprail_engine::{Definition, User};
 
 use crate::gateway::{Gateway, Health, ServerStatus};
-use crate::limits::{ERROR_BYTES, SERVERS_WAIT_SECS};
+use crate::limits::{ERROR_BYTES, SERVERS_WAIT_SECS, STATUS_WAIT_MS};
 
 /// What a definition is compared with.
 pub struct Known<'k> {
@@ -79,6 +79,12 @@ pub(crate) async fn servers(gateway: &Gateway) -> Vec<ServerStatus> {
     });
     let asked = tokio::time::timeout(Duration::from_secs(SERVERS_WAIT_SECS), asking).await;
     asked.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// How the servers are doing, if that is known at once.
+pub(super) async fn servers_now(gateway: &Gateway) -> Vec<ServerStatus> {
+    let patience = Duration::from_millis(STATUS_WAIT_MS);
+    tokio::time::timeout(patience, gateway.status()).await.unwrap_or_default()
 }
 
 /// The first line of why a server cannot be reached.

@@ -10,6 +10,13 @@ use super::shape::{Key, Shape};
 use super::{Check, inputs};
 use crate::limits::SUGGESTIONS;
 
+/// A reference that leads nowhere.
+struct Nowhere {
+    code: Code,
+    message: String,
+    hint: Option<String>,
+}
+
 impl Check<'_> {
     /// Every reference of the definition that must lead to something.
     pub(super) fn references(&mut self) {
@@ -32,15 +39,15 @@ impl Check<'_> {
     fn template(&mut self, template: &ValueTemplate, place: Span, step: Option<&str>) {
         let mut found = Vec::new();
         in_value(template, &mut |reference| found.extend(self.nowhere(reference)));
-        for (message, hint) in found {
-            let mut diagnostic = Diagnostic::new(Code::DoubtfulArgument, place, message);
+        for Nowhere { code, message, hint } in found {
+            let mut diagnostic = Diagnostic::new(code, place, message);
             (diagnostic.hint, diagnostic.step) = (hint, step.map(str::to_owned));
             self.found.push(diagnostic);
         }
     }
 
     /// Why a reference leads nowhere, and what there is instead.
-    fn nowhere(&self, reference: &Ref) -> Option<(String, Option<String>)> {
+    fn nowhere(&self, reference: &Ref) -> Option<Nowhere> {
         let schema = match reference.root {
             Root::Inputs => inputs(self.plan),
             Root::Output(source) => self.output(source)?,
@@ -55,17 +62,25 @@ impl Check<'_> {
             match next {
                 Key::Known(next) => shape = next,
                 Key::Open => return None,
-                Key::Unnamed | Key::Refused => {
-                    let message = format!("`{}` leads to nothing that the step gives", reference.written);
-                    let keys = shape.schema.get("properties").and_then(Value::as_object);
-                    let keys = keys.into_iter().flat_map(|all| all.keys().map(String::as_str));
-                    let keys: Vec<&str> = keys.take(SUGGESTIONS).collect();
-                    let hint = Some(format!("there is {}", quoted(&keys))).filter(|_| !keys.is_empty());
-                    return Some((message, hint));
-                }
+                Key::Unnamed => return Some(Nowhere::new(Code::DoubtfulArgument, reference, shape)),
+                Key::Refused => return Some(Nowhere::new(Code::UnknownOutput, reference, shape)),
             }
         }
         None
+    }
+}
+
+impl Nowhere {
+    fn new(code: Code, reference: &Ref, shape: Shape<'_>) -> Self {
+        let keys = shape.schema.get("properties").and_then(Value::as_object);
+        let keys = keys.into_iter().flat_map(|all| all.keys().map(String::as_str));
+        let keys: Vec<&str> = keys.take(SUGGESTIONS).collect();
+        let hint = Some(format!("there is {}", quoted(&keys))).filter(|_| !keys.is_empty());
+        let message = match code {
+            Code::UnknownOutput => format!("`{}` does not exist: the schema rules it out", reference.written),
+            _ => format!("`{}` is not in the schema and may not exist", reference.written),
+        };
+        Self { code, message, hint }
     }
 }
 

@@ -117,6 +117,20 @@ async fn tools_are_found_by_words_and_paged() {
 }
 
 #[tokio::test]
+async fn a_definition_that_does_not_compile_is_compared_with_the_tools_as_well() {
+    let (house, gateway) = house().await;
+    let client = house.client("starter").await;
+    let spec = "name: draft\nsteps:\n  - { id: a, tool: shop__writ, timout: 3 }\n  - { id: b, tool: shop__write, args: { mode: fast } }\n";
+    let checked = facts(&call(&client, "workflow_check", json!({ "spec_yaml": spec })).await);
+    let codes = checked["problems"].as_array().expect("problems").iter().map(|problem| &problem["code"]);
+    assert_eq!(codes.collect::<Vec<_>>(), ["SR003", "SR501", "SR502"], "{checked}");
+    assert_eq!(checked["problems"][2]["step"], "b", "{checked}");
+    let refused = facts(&call(&client, "workflow_define", json!({ "spec_yaml": spec })).await);
+    assert_eq!(refused["error"]["problems"], checked["problems"], "{refused}");
+    gateway.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_user_finds_only_the_tools_that_they_may_call() {
     let (house, gateway) = house().await;
     let client = house.client("reader").await;
@@ -134,11 +148,14 @@ async fn a_start_shows_warnings_and_binaries_as_blocks() {
     let (house, gateway) = house().await;
     let client = house.client("starter").await;
     call(&client, "workflow_tools", json!({})).await;
-    let spec =
-        "name: picture\nsteps: [{ id: draw, tool: shop__read_00, args: { order: o-1, mode: fast, size: 3 } }]";
+    let spec = "name: picture\nsteps: [{ id: draw, tool: shop__read_00, args: { order: o-1, mode: fast, size: 3 } }]";
     let ran = call(&client, "workflow_start", json!({ "spec_yaml": spec })).await;
     let told = facts(&ran);
-    assert_eq!((&told["status"], &told["warnings"][0]["code"]), (&json!("completed"), &json!("SR506")), "{told}");
+    assert_eq!(
+        (&told["status"], &told["warnings"][0]["code"]),
+        (&json!("completed"), &json!("SR506")),
+        "{told}"
+    );
     let content = serde_json::to_value(&ran.content).expect("JSON");
     assert_eq!(content[1], json!({ "type": "image", "data": "aGVsbG8=", "mimeType": "image/png" }));
     let text = content[0]["text"].as_str().expect("text");

@@ -162,6 +162,7 @@ async fn an_agent_that_reads_answers_completes_its_tasks() {
     wrong_argument(&mut agent, &root).await;
     missing_gate(&mut agent, &root).await;
     reshape(&mut agent).await;
+    wrong_output(&mut agent, &root).await;
     failing_tool(&mut agent, &root).await;
     paused_run(&mut agent, &daemon).await;
     waiting_run(&mut agent).await;
@@ -242,6 +243,20 @@ async fn reshape(agent: &mut Agent) {
     let key = keys.iter().find(|key| key.contains("time")).expect("a key");
     let ran = agent.start(&spec(key)).await;
     assert!(ran.facts["output"]["at"].is_string(), "{}", ran.text);
+}
+
+/// A reference that the output schema of a tool rules out is found before the run.
+async fn wrong_output(agent: &mut Agent, root: &str) {
+    let spec = |key: &str| {
+        format!(
+            "name: info\nsteps: [{{ id: info, tool: files__get_file_info, args: {{ path: {root}/a.txt }} }}]\noutput: '{{{{steps.info.output.{key}}}}}'"
+        )
+    };
+    let checked = agent.call("workflow_check", json!({ "spec_yaml": spec("size") })).await;
+    assert_eq!(checked.facts["runnable"], false, "{}", checked.text);
+    let key = ticked(&checked.problem("SR510")["hint"], "there is").remove(0);
+    let ran = agent.start(&spec(&key)).await;
+    assert_eq!(ran.status(), "completed", "{}", ran.text);
 }
 
 /// A rerun would fail again, and is not what is suggested first.

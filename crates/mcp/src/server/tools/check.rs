@@ -56,7 +56,8 @@ pub(super) async fn checked(shared: &Shared, asked: &Asked, text: &str) -> Answe
     }
     let next = match define::repair(&found) {
         Some(repair) => format!("{repair}; then workflow_check again"),
-        None => "workflow_define with the same definition stores it".to_owned(),
+        None if problems.is_empty() => "workflow_define with the same definition stores it".to_owned(),
+        None => "read the warnings; workflow_define with the same definition stores it".to_owned(),
     };
     let facts = json!({ "valid": valid, "runnable": runnable, "problems": problems });
     Ok(Facts::new(facts, message).worded(&["valid", "runnable", "problems"]).next(next).into())

@@ -4,7 +4,7 @@ use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_core::diagnostic::{Code, Diagnostic};
+use steprail_core::diagnostic::{Code, Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
 
@@ -51,7 +51,7 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
     need_right(asked)?;
     let source = Source::new("definition", &*text);
     let found = examine_as(&asked.user, &source, shared.gateway.as_ref()).await;
-    need_sound(&found).map_err(|error| invalid(error, &source))?;
+    need_sound(&found).map_err(|_| unsound(&found, &source))?;
     let (defined, _) = asked.user.define(&text, args.publish).await?;
     let warnings = problems::facts(&found, &source);
     let runnable = !found.iter().any(cannot_run);
@@ -104,6 +104,8 @@ pub(super) fn repair(found: &[Diagnostic]) -> Option<String> {
             "correct the tool's name; workflow_tools {\"query\": …} finds tools and their arguments"
                 .to_owned(),
         )
+    } else if has(Code::UnknownOutput) {
+        Some("correct the reference; the hint lists what there is".to_owned())
     } else if has(Code::UnknownWorkflow) {
         Some("define the workflow that the step names".to_owned())
     } else if has(Code::ToolDenied) {
@@ -140,16 +142,19 @@ pub(super) fn need_text(yaml: Option<String>, spec: Option<JsonObject>) -> Resul
     text(yaml, spec)?.ok_or_else(|| Refusal::new("bad_input", "there is no definition").hint(hint))
 }
 
-/// What is wrong with a definition, every problem with its place.
+/// Why the engine did not take a definition.
 pub(super) fn invalid(error: Error, source: &Source) -> Refusal {
-    match &error {
-        Error::Invalid(found) => {
-            let count = found.len();
-            let message = format!("{count} error{}", if count == 1 { "" } else { "s" });
-            let hint = "correct every problem and call again; workflow_guide describes the language, workflow_tools the \
-                        arguments of tools";
-            Refusal::new(error.code(), message).problems(problems::facts(found, source)).hint(hint)
-        }
-        _ => error.into(),
+    match error {
+        Error::Invalid(found) => unsound(&found, source),
+        error => error.into(),
     }
+}
+
+/// What is wrong with a definition that has errors: every problem with its place, warnings as well.
+pub(super) fn unsound(found: &[Diagnostic], source: &Source) -> Refusal {
+    let errors = found.iter().filter(|problem| problem.code.severity() == Severity::Error).count();
+    let message = format!("the definition has {errors} error{}", if errors == 1 { "" } else { "s" });
+    let hint = "correct every problem and call again; workflow_guide describes the language, workflow_tools the arguments \
+                of tools";
+    Refusal::new("invalid_definition", message).problems(problems::facts(found, source)).hint(hint)
 }

@@ -202,7 +202,8 @@ fn answer(
     lines.extend(page.iter().map(line));
     lines.extend(down.iter().map(|server| {
         let text = |key: &str| server[key].as_str().unwrap_or_default();
-        format!("The server `{}` is {}. {}", text("name"), text("state"), text("error")).trim_end().to_owned()
+        let error = server["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
+        format!("The server `{}` is {}{error}", text("name"), text("state"))
     }));
     let next = match (&next_cursor, page.first()) {
         (Some(cursor), _) => {

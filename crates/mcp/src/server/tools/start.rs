@@ -113,7 +113,7 @@ async fn of_text(shared: &Shared, asked: &Asked, source: &Source) -> Result<Vec<
     if let (Some(plan), Some(gateway)) = (&loaded.plan, &shared.gateway) {
         found.extend(fitting_as(&asked.user, plan, source, gateway).await);
     }
-    need_sound(&found).map_err(|error| define::invalid(error, source))?;
+    need_sound(&found).map_err(|_| define::unsound(&found, source))?;
     Ok(problems::facts(&found, source))
 }
 
