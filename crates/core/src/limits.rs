@@ -20,6 +20,10 @@ pub const FORK_SEARCH: usize = 500_000;
 pub const DIAGNOSTICS: usize = 100;
 /// Bytes of one message.
 pub const MESSAGE_BYTES: usize = 600;
+/// Keys of a map that a message about a missing key names.
+pub const SHOWN_KEYS: usize = 12;
+/// Bytes of such a key; longer ones are counted only.
+pub const SHOWN_KEY_BYTES: usize = 40;
 /// Places that arrows of a drawing keep free; beyond, they are drawn straight through.
 pub const DRAWN_PASSAGES: usize = 5_000;
 

@@ -242,7 +242,7 @@ steps:
     };
     assert_eq!(arguments(text, "use", &run).unwrap()["hyphen"], json!([{ "uri": "file:///a" }]));
     let error = arguments(text, "export", &run).unwrap_err();
-    assert_eq!(error, "`steps.m.output.n` cannot be resolved: there is no `n`");
+    assert_eq!(error, "`steps.m.output.n` cannot be resolved: there is no `n`; the list has 1 item");
     let with_map = Run { output: json!({ "n": 3, "0": "x" }), ..run };
     let without_files = text.replace("          file_ref: '{{steps.m.file_refs[0].uri}}'\n", "");
     insta::assert_json_snapshot!(arguments(&without_files, "export", &with_map).unwrap());
@@ -257,7 +257,7 @@ fn a_missing_input_is_empty_in_the_graph_form_only() {
     let tree = "{ name: t, inputs: { topic: string }, steps: [{ id: a, tool: t, args: { x: '{{inputs.topic}}' } }] }";
     assert_eq!(
         arguments(tree, "a", &run).unwrap_err(),
-        "`inputs.topic` cannot be resolved: there is no `topic`"
+        "`inputs.topic` cannot be resolved: there is no `topic`; the map is empty"
     );
 }
 

@@ -1,31 +1,73 @@
 //! A definition compared with the tools that it calls: what would fail when it runs, told when it is written.
 
+mod draft;
+mod known;
+mod references;
+mod shape;
+
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, Severity, nearest};
+use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, Severity, nearest, quoted};
 use steprail_core::document::{Data, Node};
 use steprail_core::expr::{Expr, Root, Segment, Template, ValueTemplate};
+use steprail_core::names::alias;
 use steprail_core::plan::{BlockIx, Call, Kind, Next, Plan, Step, StepIx, Target};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::policy::MissingTool;
-use steprail_engine::{Error, FailureKind};
+use steprail_engine::{Error, FailureKind, User};
 
 use crate::gateway::{Gateway, ToolInfo};
+use crate::limits::{SERVERS_WAIT_SECS, SUGGESTIONS};
+use crate::signature::signature;
+use crate::suggest;
+pub use known::Known;
+pub(crate) use known::{reason, servers, shortened};
+use shape::{Key, Shape};
 
-/// Everything that is wrong with a definition, with the tools that are there now: the servers are asked.
+/// Every problem of a definition, with the tools that are there now: the servers are asked.
 pub async fn examine(source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
     let mut loaded = steprail_core::load(source);
     if let (Some(plan), Some(gateway)) = (&loaded.plan, gateway) {
-        gateway.refresh().await;
-        loaded.diagnostics.extend(check(plan, source, gateway));
+        loaded.diagnostics.extend(compare(plan, source, &Known::asked(gateway).await));
     }
     loaded.diagnostics
 }
 
-/// What of a definition does not fit the tools, as far as they are known: nobody waits for a server.
-pub fn fitting(source: &Source, gateway: &Gateway) -> Vec<Diagnostic> {
-    steprail_core::load(source).plan.map(|plan| check(&plan, source, gateway)).unwrap_or_default()
+/// The same for a user: also tools that they may not call, and workflows that are not stored.
+pub async fn examine_as(user: &User, source: &Source, gateway: Option<&Gateway>) -> Vec<Diagnostic> {
+    let mut loaded = steprail_core::load(source);
+    let Some(gateway) = gateway else { return loaded.diagnostics };
+    let known = Known::asked(gateway).await;
+    loaded.diagnostics.extend(match &loaded.plan {
+        Some(plan) => compare(plan, source, &known.of_user(user, plan).await),
+        None => draft::draft(source, &known),
+    });
+    loaded.diagnostics
+}
+
+/// Problems of a definition with the tools, for a user, as far as they are known: nothing waits for a server.
+pub(crate) async fn fitting_as(
+    user: &User,
+    plan: &Plan,
+    source: &Source,
+    gateway: &Gateway,
+) -> Vec<Diagnostic> {
+    let known = Known::now(gateway).with_servers(gateway.status());
+    compare(plan, source, &known.of_user(user, plan).await)
+}
+
+/// What of a definition does not fit the tools. Servers that are starting are waited for, within a bounded time.
+pub async fn fitting(source: &Source, gateway: &Gateway) -> Vec<Diagnostic> {
+    let Some(plan) = steprail_core::load(source).plan else { return Vec::new() };
+    let calls = plan.steps.iter().filter_map(|step| match &step.kind {
+        Kind::Call(call) => Some(&*call.name),
+        _ => None,
+    });
+    let patience = Duration::from_secs(SERVERS_WAIT_SECS);
+    let _ = tokio::time::timeout(patience, gateway.settle(calls)).await;
+    check(&plan, source, gateway)
 }
 
 /// Refuses a definition with errors.
@@ -35,16 +77,40 @@ pub fn need_sound(found: &[Diagnostic]) -> Result<(), Error> {
     if errors.is_empty() { Ok(()) } else { Err(Error::Invalid(errors)) }
 }
 
+/// Whether a run would fail as things stand: an error, or something that it needs and that is not there.
+pub(crate) fn cannot_run(problem: &Diagnostic) -> bool {
+    let missing =
+        [Code::UnknownTool, Code::ServerDown, Code::UnknownWorkflow, Code::ToolDenied, Code::UnknownOutput];
+    problem.code.severity() == Severity::Error || missing.contains(&problem.code)
+}
+
 /// Everything that does not fit between a definition and the tools that are known.
 pub fn check(plan: &Plan, source: &Source, gateway: &Gateway) -> Vec<Diagnostic> {
+    compare(plan, source, &Known::now(gateway))
+}
+
+/// Everything that does not fit between a definition and what is known.
+pub fn compare(plan: &Plan, source: &Source, known: &Known<'_>) -> Vec<Diagnostic> {
     let text = steprail_core::document::read(source, &mut Diagnostics::default());
     let places = text.as_ref().map(places).unwrap_or_default();
-    let mut check = Check { plan, gateway, places, found: Vec::new() };
+    let output_place = text.as_ref().and_then(|text| text.get("output")).map(|node| node.span);
+    let mut check = Check {
+        plan,
+        known,
+        gateway: known.gateway,
+        places,
+        output_place: output_place.unwrap_or_default(),
+        found: Vec::new(),
+        down: BTreeSet::new(),
+    };
     for (at, step) in (0..).zip(&plan.steps) {
-        if let Kind::Call(call) = &step.kind {
-            check.call(StepIx(at), step, call);
+        match &step.kind {
+            Kind::Call(call) => check.call(StepIx(at), step, call),
+            Kind::Workflow(workflow) => check.workflow(step, &workflow.name),
+            _ => {}
         }
     }
+    check.references();
     check.found
 }
 
@@ -60,7 +126,7 @@ fn places(root: &Node) -> HashMap<&str, &Node> {
                     places.entry(id).or_insert(node);
                 }
                 for entry in entries {
-                    if ["tool", "action"].iter().any(|key| entry.value.get(key).is_some()) {
+                    if ["tool", "action", "name"].iter().any(|key| entry.value.get(key).is_some()) {
                         places.entry(&*entry.key).or_insert(&entry.value);
                     }
                     left.push(&entry.value);
@@ -74,9 +140,14 @@ fn places(root: &Node) -> HashMap<&str, &Node> {
 
 struct Check<'c> {
     plan: &'c Plan,
+    known: &'c Known<'c>,
     gateway: &'c Gateway,
     places: HashMap<&'c str, &'c Node>,
+    /// Where the definition's `output` stands.
+    output_place: Span,
     found: Vec<Diagnostic>,
+    /// Servers that cannot be reached and were told.
+    down: BTreeSet<String>,
 }
 
 /// An argument of a step, or a part of one.
@@ -102,84 +173,36 @@ impl Spot<'_> {
     }
 }
 
-/// The schema of a value, with the document that its references lead into.
-#[derive(Clone, Copy)]
-struct Shape<'s> {
-    schema: &'s Value,
-    root: &'s Value,
-}
-
-impl<'s> Shape<'s> {
-    fn new(schema: &'s Value) -> Self {
-        Self { schema, root: schema }.followed()
-    }
-
-    /// Follows a reference within the document.
-    fn followed(self) -> Self {
-        let target = self.schema.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
-        match target.and_then(|at| self.root.pointer(at)) {
-            Some(schema) => Self { schema, ..self },
-            None => self,
-        }
-    }
-
-    fn inner(self, schema: &'s Value) -> Self {
-        Self { schema, ..self }.followed()
-    }
-
-    /// What a key leads to; an error if the schema rules it out.
-    fn key(self, key: &str) -> Result<Option<Self>, ()> {
-        match self.schema.get("properties").and_then(|all| all.get(key)) {
-            Some(schema) => Ok(Some(self.inner(schema))),
-            None if self.schema.get("patternProperties").is_some() => Ok(None),
-            None if self.schema.get("additionalProperties") == Some(&Value::Bool(false)) => Err(()),
-            None => Ok(None),
-        }
-    }
-
-    fn items(self) -> Option<Self> {
-        self.schema.get("items").filter(|items| items.is_object()).map(|items| self.inner(items))
-    }
-
-    /// The types that it allows, if it names them.
-    fn types(self) -> Option<Vec<&'s str>> {
-        match self.schema.get("type")? {
-            Value::String(word) => Some(vec![word]),
-            Value::Array(words) => Some(words.iter().filter_map(Value::as_str).collect()),
-            _ => None,
-        }
-    }
-
-    /// A schema that stands for itself, for a validator; none if it leads to places that it would not have.
-    fn standalone(self) -> Option<Value> {
-        let mut schema = self.schema.clone();
-        for key in ["$defs", "definitions"] {
-            if let (Value::Object(schema), Some(definitions)) = (&mut schema, self.root.get(key)) {
-                schema.entry(key).or_insert_with(|| definitions.clone());
-            }
-        }
-        refers_to_definitions_only(&schema).then_some(schema)
-    }
-}
-
-fn refers_to_definitions_only(schema: &Value) -> bool {
-    let stays = |at: &str| at.starts_with("#/$defs/") || at.starts_with("#/definitions/");
-    match schema {
-        Value::Object(map) => map.iter().all(|(key, value)| match (key.as_str(), value) {
-            ("$ref" | "$dynamicRef", Value::String(at)) => stays(at),
-            _ => refers_to_definitions_only(value),
-        }),
-        Value::Array(items) => items.iter().all(refers_to_definitions_only),
-        _ => true,
-    }
-}
-
 impl Check<'_> {
     fn call(&mut self, at: StepIx, step: &Step, call: &Call) {
         let name = call.full_name();
+        self.server(step, &name);
+        if self.known.denied.contains(&name) {
+            let message = format!("you may not call `{name}`");
+            let hint = "ask an administrator to grant it, or use a tool that workflow_tools lists";
+            let place = self.field(step, &["tool", "action"]);
+            self.tell(Code::ToolDenied, step, place, message, Some(hint.to_owned()));
+        }
         let Some(tool) = self.gateway.tool(&name) else { return self.unknown(step, call, &name) };
         self.arguments(step, call, &tool);
         self.policies(at, step, call, &tool);
+    }
+
+    /// A server that cannot be reached, once.
+    fn server(&mut self, step: &Step, tool: &str) {
+        let Some((name, _)) = tool.split_once("__") else { return };
+        let status = self.known.servers.iter().find(|server| alias(&server.name) == name);
+        let why = match status {
+            Some(server) => reason(server),
+            None if self.gateway.has_tool(tool).is_none() => Some("it has not answered yet".to_owned()),
+            None => None,
+        };
+        let Some(why) = why.filter(|_| self.down.insert(name.to_owned())) else { return };
+        let message =
+            format!("the server `{name}` cannot be reached, so steps that call its tools will wait: {why}");
+        let hint = format!("ask the user to look at it: steprail servers; steprail servers restart {name}");
+        let place = self.field(step, &["tool", "action"]);
+        self.tell(Code::ServerDown, step, place, message, Some(hint));
     }
 
     fn unknown(&mut self, step: &Step, call: &Call, name: &str) {
@@ -187,11 +210,25 @@ impl Check<'_> {
         if call.missing_tool != MissingTool::Fail || self.gateway.has_tool(name).is_none() {
             return;
         }
-        let known = self.gateway.known_tools();
-        let near =
-            nearest(name, known.iter().map(String::as_str)).map(|near| format!("did you mean `{near}`?"));
+        let tools = self.gateway.known_tools();
+        let hint = suggest::hint(name, &tools, &self.known.aliases(&tools));
         let place = self.field(step, &["tool", "action"]);
-        self.tell(Code::UnknownTool, step, place, format!("there is no tool `{name}`"), near);
+        self.tell(Code::UnknownTool, step, place, format!("there is no tool `{name}`"), Some(hint));
+    }
+
+    fn workflow(&mut self, step: &Step, name: &str) {
+        let Some(names) = &self.known.workflows else { return };
+        if names.iter().any(|known| known == name) || *name == *self.plan.name {
+            return;
+        }
+        let all: Vec<&str> = names.iter().map(String::as_str).take(SUGGESTIONS).collect();
+        let hint = match (nearest(name, names.iter().map(String::as_str)), all.as_slice()) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, []) => format!("none is stored; define `{name}` first"),
+            (None, all) => format!("define it first; stored are {}", quoted(all)),
+        };
+        let place = self.field(step, &["name"]);
+        self.tell(Code::UnknownWorkflow, step, place, format!("there is no workflow `{name}`"), Some(hint));
     }
 
     fn arguments(&mut self, step: &Step, call: &Call, tool: &ToolInfo) {
@@ -207,7 +244,7 @@ impl Check<'_> {
             if !given.contains(&name) && call.idempotency_arg.as_deref() != Some(name) {
                 let place = self.field(step, &["args", "tool", "action"]);
                 let message = format!("`{}` needs the argument `{name}`", tool.name);
-                self.tell(Code::WrongArguments, step, place, message, None);
+                self.tell(Code::WrongArguments, step, place, message, Some(takes(tool)));
             }
         }
         let node = self.places.get(&*step.id).and_then(|node| node.get("args"));
@@ -244,17 +281,24 @@ impl Check<'_> {
 
     fn entry(&mut self, spot: &Spot<'_>, key: &str, value: &ValueTemplate, wanted: Shape<'_>) {
         let below = spot.key(key);
-        match wanted.key(key) {
-            Ok(Some(wanted)) => self.value(&below, value, wanted),
-            Ok(None) => {}
-            Err(()) => {
-                let all = wanted.schema.get("properties").and_then(Value::as_object);
-                let near = all.and_then(|all| nearest(key, all.keys().map(String::as_str)));
-                let near = near.map(|near| format!("did you mean `{near}`?"));
-                let message = format!("`{}` has no argument `{}`", spot.tool.name, below.path);
-                self.tell(Code::WrongArguments, spot.step, self.place(spot.step, below.node), message, near);
+        let (code, message) = match wanted.key(key) {
+            Key::Known(wanted) => return self.value(&below, value, wanted),
+            Key::Open => return,
+            Key::Unnamed => {
+                let message =
+                    format!("`{}` names no argument `{}` and may ignore it", spot.tool.name, below.path);
+                (Code::UnknownArgument, message)
             }
-        }
+            Key::Refused => {
+                (Code::WrongArguments, format!("`{}` has no argument `{}`", spot.tool.name, below.path))
+            }
+        };
+        let all = wanted.schema.get("properties").and_then(Value::as_object);
+        let near = all.and_then(|all| nearest(key, all.keys().map(String::as_str)));
+        let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        let hint = if spot.path.is_empty() { format!("{near}{}", takes(spot.tool)) } else { near };
+        let hint = Some(hint.trim_end().to_owned()).filter(|hint| !hint.is_empty());
+        self.tell(code, spot.step, self.place(spot.step, below.node), message, hint);
     }
 
     fn literal(&mut self, spot: &Spot<'_>, value: &Value, wanted: Shape<'_>) {
@@ -280,21 +324,11 @@ impl Check<'_> {
         for segment in &reference.path {
             let next = match segment {
                 Segment::Key(key) => shape.key(key),
-                Segment::Index(_) => Ok(shape.items()),
+                Segment::Index(_) => shape.items().map_or(Key::Open, Key::Known),
             };
             match next {
-                Ok(Some(next)) => shape = next,
-                Ok(None) => return,
-                Err(()) => {
-                    let message = format!("`{}` leads to nothing that the step gives", reference.written);
-                    return self.tell(
-                        Code::DoubtfulArgument,
-                        spot.step,
-                        self.place(spot.step, spot.node),
-                        message,
-                        None,
-                    );
-                }
+                Key::Known(next) => shape = next,
+                Key::Open | Key::Unnamed | Key::Refused => return,
             }
         }
         self.types(spot, shape, wanted, &format!("`{}`", reference.written));
@@ -388,6 +422,14 @@ impl Check<'_> {
         let mut diagnostic = Diagnostic::new(code, place, message);
         (diagnostic.hint, diagnostic.step) = (hint, Some(step.id.to_string()));
         self.found.push(diagnostic);
+    }
+}
+
+/// The arguments of a tool, for a hint.
+fn takes(tool: &ToolInfo) -> String {
+    match signature(&tool.input_schema) {
+        line if line.is_empty() => "it takes no arguments".to_owned(),
+        line => format!("it takes ({line})"),
     }
 }
 

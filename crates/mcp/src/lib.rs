@@ -9,8 +9,10 @@ pub mod limits;
 pub mod names;
 mod secrets;
 mod server;
+mod signature;
+mod suggest;
 
-pub use check::{check, examine, fitting, need_sound};
+pub use check::{Known, check, compare, examine, examine_as, fitting, need_sound};
 pub use gateway::{
     Era, Gateway, Health, LoggedIn, LoginError, LoginNeeded, Logins, Options, ServerStatus, ToolInfo,
     UserVariables, supervise,

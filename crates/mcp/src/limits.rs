@@ -108,7 +108,7 @@ pub const HEARTBEAT_SECS: u64 = 5;
 /// Steps of a run that an answer shows: the last ones.
 pub const HISTORY: usize = 50;
 /// Bytes of an output that an answer shows.
-pub const OUTPUT_BYTES: usize = 100_000;
+pub const OUTPUT_BYTES: usize = 16_000;
 /// Entries of a list, where the call does not say.
 pub const PAGE: usize = 50;
 /// Events of a list, where the call does not say.
@@ -127,3 +127,37 @@ pub const DUPLICATE_RUNS: usize = 20;
 pub const WATCHES: usize = 1_000;
 /// Milliseconds in which changes of resources are collected before they are told.
 pub const NEWS_MS: u64 = 500;
+/// Names that a hint about an unknown name lists.
+pub const SUGGESTIONS: usize = 20;
+/// The same where one of them is nearly the unknown name.
+pub const NEAR_SUGGESTIONS: usize = 5;
+/// Arguments that the one-line signature of a tool names.
+pub const SIGNATURE_ARGUMENTS: usize = 20;
+/// Values of an `enum` that it names.
+pub const SIGNATURE_WORDS: usize = 6;
+/// Levels of maps and lists in example arguments.
+pub const EXAMPLE_DEPTH: usize = 4;
+/// Seconds that a check or a search waits for servers that have not answered yet.
+pub const SERVERS_WAIT_SECS: u64 = 10;
+/// Calls that are checked in a definition that does not compile.
+pub const DRAFT_CALLS: usize = 200;
+/// Tools on one page of a search, where the call does not say.
+pub const FOUND_TOOLS: usize = 20;
+/// Tools that a search shows in full, where the call does not say.
+pub const DETAILED_TOOLS: usize = 3;
+/// Bytes of a tool's schema that a search shows.
+pub const SCHEMA_BYTES: usize = 6_000;
+/// Bytes of a tool's description in a list, and in full.
+pub const DESCRIPTION_BYTES: (usize, usize) = (100, 1_000);
+/// Bytes of the input or the output of a step in a list of several.
+pub const STEP_VALUE_BYTES: usize = 2_000;
+/// Bytes of the input or the output of a single step.
+pub const STEP_PAGE_BYTES: usize = 16_000;
+/// Bytes of images, audio and files that one answer carries; larger ones become links.
+pub const BLOCK_BYTES: usize = 1_000_000;
+/// Bytes of an error message of a step.
+pub const ERROR_BYTES: usize = 600;
+/// Events at the end of a log in which the beginning of a waiting step is looked for.
+pub const WAIT_EVENTS: usize = 500;
+/// Bytes of a section of the guide.
+pub const GUIDE_BYTES: usize = 7_500;

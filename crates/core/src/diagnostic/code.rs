@@ -111,15 +111,25 @@ codes! {
     UnknownTool = "SR501" Warning;
     /// Arguments that a tool does not take; checked where servers are known.
     WrongArguments = "SR502" Error;
-    /// An argument that refers to something of another type; checked where servers are known.
+    /// A reference to something that a tool does not give, or of another type; checked where servers are known.
     DoubtfulArgument = "SR503" Warning;
     /// A tool that may destroy something, and no gate before it; checked where servers are known.
     UngatedDestruction = "SR504" Warning;
     /// A retried call that is not repeated after an unknown outcome, because its tool is not known to be repeatable;
     /// checked where servers are known.
     RetriedEffect = "SR505" Warning;
+    /// An argument that is not among the properties of the tool's schema; checked where servers are known.
+    UnknownArgument = "SR506" Warning;
+    /// A server that cannot be reached, so that calls of its tools were not checked.
+    ServerDown = "SR507" Warning;
+    /// A `workflow` step that names a definition that is not stored; checked where definitions are known.
+    UnknownWorkflow = "SR508" Warning;
+    /// A tool that the user may not call; checked where the user is known.
+    ToolDenied = "SR509" Warning;
+    /// A reference to something that a tool's output schema rules out; checked where servers are known.
+    UnknownOutput = "SR510" Warning;
     /// `effects` says something else than the annotations of the tool; checked where servers are known.
-    ContradictedEffects = "SR506" Error;
+    ContradictedEffects = "SR511" Error;
 
     /// More errors than are shown.
     TooManyProblems = "SR901" Error;

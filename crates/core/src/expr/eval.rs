@@ -97,17 +97,42 @@ impl Ref {
             (Err(_), IfMissing::Null) => Ok(&NULL),
             (Err(_), IfMissing::Empty) => Ok(&EMPTY),
             (Err(Some((start, _))), IfMissing::Whole) => Ok(start),
-            (Err(place), _) => Err(self.missing(place.map(|(_, segment)| segment))),
+            (Err(place), _) => Err(self.missing(place)),
         }
     }
 
-    fn missing(&self, at: Option<usize>) -> EvalError {
-        let reason = match at.and_then(|index| self.path.get(index)) {
+    /// `place` is the value that the reference starts from, and the number of the segment that it does not have.
+    fn missing(&self, place: Option<(&Value, usize)>) -> EvalError {
+        let segment = place.and_then(|(start, at)| Some((start, at, self.path.get(at)?)));
+        let reason = match segment {
             None => "it has no value yet".to_owned(),
-            Some(Segment::Key(key)) => format!("there is no `{key}`"),
-            Some(Segment::Index(index)) => format!("there is no item {index}"),
+            Some((start, at, segment)) => {
+                let found = walk(start, &self.path[..at]).map(present).unwrap_or_default();
+                match segment {
+                    Segment::Key(key) => format!("there is no `{key}`{found}"),
+                    Segment::Index(index) => format!("there is no item {index}{found}"),
+                }
+            }
         };
         EvalError::new(EvalErrorKind::Missing, format!("`{}` cannot be resolved: {reason}", self.written))
+    }
+}
+
+/// What a value has, for the message about what it does not have: names and types, never contents.
+fn present(value: &Value) -> String {
+    match value {
+        Value::Object(map) if map.is_empty() => "; the map is empty".to_owned(),
+        Value::Object(map) => {
+            let short = |key: &&String| key.len() <= limits::SHOWN_KEY_BYTES;
+            let keys: Vec<&str> =
+                map.keys().filter(short).take(limits::SHOWN_KEYS).map(String::as_str).collect();
+            let left = map.len() - keys.len();
+            let more = if left > 0 { format!(" and {left} more") } else { String::new() };
+            format!("; there is {}{more}", crate::diagnostic::quoted(&keys))
+        }
+        Value::Array(items) if items.len() == 1 => "; the list has 1 item".to_owned(),
+        Value::Array(items) => format!("; the list has {} items", items.len()),
+        other => format!("; the value is {}", type_name(other)),
     }
 }
 

@@ -10,7 +10,7 @@ use super::jsonpath;
 use super::lexer::{Lexer, Token, constant_segment, path_length};
 use super::reference::{RefPath, Resolve, Segment};
 use super::{Expr, Operator, Problem};
-use crate::diagnostic::{Code, suggest};
+use crate::diagnostic::{Code, quoted, suggest};
 use crate::limits;
 
 /// Parses a whole text as one expression.
@@ -341,7 +341,8 @@ impl Parser<'_, '_> {
         let Some(function) = Function::from_word(name) else {
             let mut problem =
                 Problem::new(Code::InvalidExpression, place, format!("there is no function `{name}`"));
-            problem.hint = suggest(name, Function::WORDS);
+            let all = || format!("the functions are {}", quoted(Function::WORDS));
+            problem.hint = suggest(name, Function::WORDS).or_else(|| Some(all()));
             return Err(problem);
         };
         let arguments: Vec<Deep> = first.into_iter().chain(rest).collect();

@@ -210,9 +210,13 @@ impl Scope<'_, '_> {
         };
         let Some(step) = self.outline.ids.get(id).copied() else {
             let problem = unknown(&path, &format!("there is no step `{id}`"));
-            return Err(match nearest(id, self.outline.steps.iter().map(|step| step.id).take(1000)) {
+            let ids: Vec<&str> = self.outline.steps.iter().map(|step| step.id).take(1000).collect();
+            return Err(match nearest(id, ids.iter().copied()) {
                 Some(near) => problem.hint(format!("did you mean `{near}`?")),
-                None => problem,
+                None => problem.hint(format!(
+                    "the steps are {}",
+                    crate::diagnostic::quoted(&ids[..ids.len().min(limits::SHOWN_KEYS)])
+                )),
             });
         };
         let root = match path.name(2) {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use steprail_engine::{Error, RunId, User};
 
 use super::news::Watches;
+use super::problems;
 
 /// A request to call a tool, and who made it.
 pub(super) struct Asked {
@@ -24,8 +25,11 @@ impl Asked {
     /// The arguments of a tool.
     pub(super) fn arguments<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         let given = self.request.arguments.clone().unwrap_or_default();
-        serde_json::from_value(Value::Object(given))
-            .map_err(|error| Refusal::new("bad_input", error.to_string()).hint("see the tool's input schema"))
+        serde_json::from_value(Value::Object(given)).map_err(|error| {
+            let takes = super::tools::find(&self.request.name).map(super::tools::Entry::signature);
+            let hint = format!("{} takes ({})", self.request.name, takes.unwrap_or_default());
+            Refusal::new("bad_input", error.to_string()).hint(hint)
+        })
     }
 
     /// Whether the client speaks a revision of the protocol without sessions.
@@ -57,8 +61,11 @@ impl Asked {
 pub(super) struct Facts {
     facts: Map<String, Value>,
     message: String,
+    /// Facts that the message words in full, so that the text does not repeat them as JSON.
+    worded: &'static [&'static str],
     next: Option<String>,
     run: Option<RunId>,
+    blocks: Vec<ContentBlock>,
 }
 
 impl Facts {
@@ -68,12 +75,18 @@ impl Facts {
             Value::Object(map) => map,
             other => Map::from_iter([("result".to_owned(), other)]),
         };
-        Self { facts, message: message.into(), next: None, run: None }
+        Self { facts, message: message.into(), worded: &[], next: None, run: None, blocks: Vec::new() }
     }
 
     /// What to do next.
     pub(super) fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
+        self
+    }
+
+    /// Facts that the message words in full.
+    pub(super) fn worded(mut self, keys: &'static [&'static str]) -> Self {
+        self.worded = keys;
         self
     }
 
@@ -83,21 +96,46 @@ impl Facts {
         self
     }
 
+    /// With images, audio and files.
+    pub(super) fn with_blocks(mut self, blocks: Vec<ContentBlock>) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
     pub(super) fn into_result(self) -> CallToolResult {
-        let Self { mut facts, message, next, run } = self;
-        facts.insert("message".to_owned(), message.clone().into());
-        let mut text = message;
-        if let Some(next) = next {
+        let Self { mut facts, message, worded, next, run, blocks } = self;
+        let mut text = message.clone();
+        if let Some(next) = &next {
             text.push_str(&format!("\nNext: {next}"));
-            facts.insert("next".to_owned(), next.into());
         }
-        let facts = Value::Object(facts);
-        text.push_str(&format!("\n{facts}"));
+        let rest: Map<String, Value> =
+            facts.iter().filter(|(key, _)| !worded.contains(&key.as_str())).map(owned).collect();
+        if !rest.is_empty() {
+            text.push_str(&format!("\n{}", Value::Object(rest)));
+        }
+        facts.insert("message".to_owned(), message.into());
+        facts.extend(next.map(|next| ("next".to_owned(), next.into())));
         let mut content = vec![ContentBlock::text(text)];
+        content.extend(blocks);
         content.extend(run.map(|run| ContentBlock::ResourceLink(link(run))));
         let mut result = CallToolResult::success(content);
-        result.structured_content = Some(facts);
+        result.structured_content = Some(Value::Object(facts));
         result
+    }
+}
+
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
+}
+
+/// Adds a fact to an answer, and the same in words at the end of its text.
+pub(super) fn add_fact(result: &mut CallToolResult, key: &str, fact: Value, words: &str) {
+    if let Some(Value::Object(facts)) = &mut result.structured_content {
+        facts.insert(key.to_owned(), fact);
+    }
+    match result.content.first_mut() {
+        Some(ContentBlock::Text(text)) => text.text.push_str(&format!("\n{words}")),
+        _ => result.content.push(ContentBlock::text(words)),
     }
 }
 
@@ -144,7 +182,7 @@ impl Refusal {
         let mut text = format!("{code}: {message}");
         let mut error = json!({ "code": code, "message": message });
         if !problems.is_empty() {
-            text.push_str(&format!("\n{}", Value::from(problems.clone())));
+            text.push_str(&format!("\n{}", problems::lines(&problems)));
             error["problems"] = problems.into();
         }
         if let Some(hint) = hint {
@@ -159,7 +197,21 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self::new(error.code(), error.to_string())
+        let hint = match &error {
+            Error::Invalid(_) => {
+                "correct every problem and call again; workflow_guide describes the language"
+            }
+            Error::BadInput(_) => "correct the arguments and call again",
+            Error::NotFound(_) => "workflow_list_runs lists runs, workflow_lookup finds workflows",
+            Error::Conflict(_) => "workflow_status {\"run_id\": …} shows how the run stands now",
+            Error::Denied(_) => {
+                "tell the user: somebody with the right has to do it, or an administrator grants it"
+            }
+            Error::Storage(_) | Error::Stopped => {
+                "call again in a moment; if it fails again, ask the user to run: steprail doctor"
+            }
+        };
+        Self::new(error.code(), error.to_string()).hint(hint)
     }
 }
 

@@ -6,6 +6,7 @@ mod expose;
 mod gates;
 mod http;
 mod news;
+mod problems;
 mod progress;
 mod prompts;
 mod published;
@@ -13,7 +14,9 @@ mod resources;
 mod sessions;
 mod tasks;
 mod tools;
+mod values;
 mod view;
+mod waits;
 
 use std::sync::Arc;
 
@@ -39,11 +42,11 @@ use news::Watches;
 use published::Published;
 
 const INSTRUCTIONS: &str = "\
-Durable workflows of tool calls. workflow_lookup finds definitions and their inputs; workflow_start runs one and gives \
-a run_id. A run goes on by itself, also when this conversation ends: workflow_status with wait_s=30 waits for news, so \
-never poll faster. A run that is `paused` waits for somebody: an approval is given by a human (in the terminal: \
-steprail approve), not by you. If a run failed, workflow_explain says why and what can be done. Write definitions in YAML for \
-workflow_define; the resource workflow://schema describes them, and the prompt author_workflow helps.";
+Durable workflows of tool calls. To write one: workflow_guide teaches the language, workflow_tools finds the tools that \
+steps can call, workflow_check reports problems, workflow_define stores it, workflow_start runs it. A run goes on by \
+itself, also when this conversation ends: workflow_status with wait_s=30 waits for news, so never poll faster. A run that \
+is `paused` waits for somebody: an approval is given by a human (in the terminal: steprail approve), not by you. If a run \
+failed, workflow_explain says why and what to do.";
 
 /// What a server is told.
 #[derive(Clone, Default)]

@@ -7,47 +7,20 @@ use rmcp::model::{
 use steprail_engine::{RunId, User};
 
 use super::answer::protocol_error;
-use super::tools::story;
+use super::tools::{guide, story};
 use crate::limits::LIST_TTL_MS;
 
 const AUTHOR: &str = "author_workflow";
 pub(super) const EXPLAIN: &str = "explain_run";
 
-const HOW_TO: &str = r#"Write a Steprail workflow definition in YAML for this: {{goal}}
+const HOW_TO: &str = "\
+Write a Steprail workflow definition in YAML for this: {{goal}}
 
-A definition:
+Find its tools with workflow_tools and use only those. Put an approve step before what cannot be undone; give calls that \
+change something an idempotency_key; retry only calls that may be repeated. Check it with workflow_check, correct every \
+problem, then store it with workflow_define.
 
-name: vendor_intake
-inputs:
-  date: { type: string, format: date }
-steps:
-  - id: list
-    tool: sftp__list                  # server__tool
-    args: { day: "{{inputs.date}}" }
-    retry: 3
-  - id: per_file
-    kind: foreach
-    items: $.list.files[?@.size > 0]  # JSONPath into the output of `list`
-    as: file
-    concurrency: 4
-    steps:
-      - id: convert
-        tool: maya__export
-        args: { path: "{{file.path}}" }
-        idempotency_key: "convert_{{file.sha256}}"
-        timeout: 10m
-  - id: release
-    kind: approve                     # waits for a human
-    prompt: "Release {{size(steps.per_file.output)}} files?"
-  - id: hand_over
-    tool: unreal__import
-    args: { files: "{{steps.per_file.output}}" }
-output: "{{steps.hand_over.output}}"
-
-Kinds of steps: tool, foreach, parallel (branches), branch (on, then, else), approve, sleep (for, until), wait (event),
-workflow. Put an approve step before what cannot be undone; give what costs money or changes the world an
-idempotency_key; retry only what can be repeated. Use only tools that exist. The resource workflow://schema has every
-field. Check it with workflow_define {"spec_yaml": …, "check_only": true}, correct every problem, then define it."#;
+";
 
 pub(super) fn list() -> ListPromptsResult {
     let argument =
@@ -76,7 +49,7 @@ pub(super) async fn get(user: &User, request: GetPromptRequestParams) -> Result<
         given.get(name).and_then(|value| value.as_str()).ok_or_else(missing)
     };
     let text = match &*request.name {
-        AUTHOR => HOW_TO.replace("{{goal}}", argument("goal")?),
+        AUTHOR => format!("{}{}", HOW_TO.replace("{{goal}}", argument("goal")?), guide()),
         EXPLAIN => explain(user, argument("run_id")?).await?,
         other => return Err(ErrorData::invalid_params(format!("there is no prompt `{other}`"), None)),
     };

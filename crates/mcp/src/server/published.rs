@@ -78,6 +78,13 @@ pub(super) async fn find(shared: &Shared, user: &User, name: &str) -> Result<Opt
     Ok(at.map(|at| Found(offers, at)))
 }
 
+/// The name of the tool that a workflow is offered as.
+pub(super) async fn name_of(shared: &Shared, asked: &Asked, workflow: &str) -> Option<String> {
+    let offers = offers(shared, &asked.user).await.ok()?;
+    let offer = offers.iter().find(|offer| offer.workflow == workflow)?;
+    Some(offer.tool.name.to_string())
+}
+
 impl Found {
     /// Whether its calls become tasks.
     pub(super) fn mode(&self) -> TaskMode {
@@ -212,8 +219,8 @@ impl Offer {
         ToolAnnotations::new()
             .read_only(read_only)
             .destructive(destructive)
-            // Two calls are two runs.
-            .idempotent(read_only)
+            // Every call makes a run of its own.
+            .idempotent(false)
             .open_world(self.nests || !self.calls.is_empty())
     }
 

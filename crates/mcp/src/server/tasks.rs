@@ -8,10 +8,11 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 use steprail_core::spec::publish::TaskMode;
-use steprail_engine::{Error, RunId, RunRow, RunStatus, RunView, User};
+use steprail_engine::{Error, RunId, RunRow, RunStatus, User};
 
 use super::answer::{Answer, Asked, Refusal, protocol_error};
 use super::progress::Progress;
+use super::waits::{Seen, look};
 use super::{Shared, content, gates, view};
 use crate::limits::{MAX_WAIT_SECS, POLL_MS, POLL_PAUSED_MS, TASK_SECS};
 
@@ -85,10 +86,10 @@ pub(super) async fn answer(
         let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
         row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
     }
-    let view = asked.user.status(run).await?;
-    match protocol_failure(&view.run, given) {
+    let seen = look(&asked.user, run).await?;
+    match protocol_failure(&seen.view.run, given) {
         Some(error) => Err(Refusal::Protocol(error)),
-        None => Ok(ended(&view, given).into()),
+        None => Ok(ended(&seen, given).into()),
     }
 }
 
@@ -116,7 +117,8 @@ async fn wait_for(
 }
 
 /// A run as the result of the call that started it.
-fn ended(view: &RunView, given: Given) -> CallToolResult {
+fn ended(seen: &Seen, given: Given) -> CallToolResult {
+    let view = &seen.view;
     let output = view.run.output.as_ref().and_then(|output| serde_json::from_str::<Value>(output.get()).ok());
     let mut result = match (given, view.run.status, output) {
         (Given::Output, RunStatus::Completed, output) => content::result(&output.unwrap_or_default()),
@@ -124,7 +126,7 @@ fn ended(view: &RunView, given: Given) -> CallToolResult {
             let why = view.run.error.as_ref().map(ToString::to_string).unwrap_or_default();
             CallToolResult::error(vec![ContentBlock::text(why)])
         }
-        _ => view::run(view).into_result(),
+        _ => view::run(seen).into_result(),
     };
     if matches!(view.run.status, RunStatus::Failed | RunStatus::Cancelled) {
         result.is_error = Some(true);
@@ -182,8 +184,8 @@ pub(super) async fn get(shared: &Shared, user: &User, id: &str) -> Result<GetTas
             let payload = if let Some(error) = protocol_failure(&row, given) {
                 TaskPayload::Failed { error: object(json!(error)) }
             } else {
-                let view = user.status(row.run_id).await.map_err(refused)?;
-                TaskPayload::Completed { result: object(json!(ended(&view, given))) }
+                let seen = look(user, row.run_id).await.map_err(refused)?;
+                TaskPayload::Completed { result: object(json!(ended(&seen, given))) }
             };
             (Vec::new(), payload)
         }

@@ -616,9 +616,10 @@ async fn a_definition_is_compared() {
         told,
         [
             "SR502 4:54 `text` of `a__echo_text`: 5 is not of type \"string\"",
-            "SR502 5:26 `a__echo_text` needs the argument `text`",
+            "SR502 5:26 `a__echo_text` needs the argument `text` (it takes (text: string))",
             "SR503 6:52 `text` of `a__echo_text` takes string, and `inputs.n` is integer",
-            "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`?)",
+            "SR501 8:26 there is no tool `a__echo_txt` (did you mean `a__echo_text`? `a` has `a__echo_text`, `a__meta`, `a__nest`, `a__die`, `a__job` and 6 more)",
+            "SR507 9:24 the server `down` cannot be reached, so steps that call its tools will wait: it has not answered yet (ask the user to look at it: steprail servers; steprail servers restart down)",
             "SR505 11:40 `a__fail` is not annotated as repeatable: `retry` does not cover a lost connection or a timeout \
              (without more, a human is asked then; to repeat it, pass the key with `idempotency_arg` or name `lost` in \
              `retry_on`)",

@@ -8,7 +8,8 @@ use super::support::{House, USERS, call, verdict};
 fn arguments(tool: &str, run: &str) -> Value {
     let spec = "name: hello\nsteps: [{ id: read, tool: crm__read }]";
     match tool {
-        "workflow_define" => json!({ "spec_yaml": spec }),
+        "workflow_define" | "workflow_check" => json!({ "spec_yaml": spec }),
+        "workflow_guide" | "workflow_tools" => json!({}),
         "workflow_list_definitions" | "workflow_lookup" | "workflow_list_runs" => json!({}),
         "workflow_start" => json!({ "spec_yaml": spec }),
         "workflow_approve" | "workflow_deny" => json!({ "run_id": run, "step_name": "ask" }),

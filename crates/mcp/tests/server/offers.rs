@@ -39,6 +39,22 @@ async fn the_list_of_tools_is_one_that_every_client_takes() {
     insta::assert_snapshot!(told);
 }
 
+/// Models read the whole list before anything else: 3,500 tokens at four bytes each.
+#[tokio::test]
+async fn the_list_of_tools_and_the_guide_are_small() {
+    let house = House::new();
+    let client = house.client("starter").await;
+    let tools = client.list_all_tools().await.expect("tools");
+    let bytes = serde_json::to_string(&tools).expect("JSON").len();
+    assert!(bytes < 14_000, "the list has {bytes} bytes");
+    let guide = call(&client, "workflow_guide", json!({})).await;
+    let bytes = serde_json::to_string(&guide).expect("JSON").len();
+    assert!(bytes < 8_000, "the guide has {bytes} bytes");
+    let section = call(&client, "workflow_guide", json!({ "section": "approve" })).await;
+    assert!(serde_json::to_string(&section.content).expect("JSON").contains("on_deny"));
+    assert_eq!(verdict(&call(&client, "workflow_guide", json!({ "section": "loops" })).await), "not_found");
+}
+
 #[tokio::test]
 async fn names_with_dots_are_understood() {
     let house = House::new();

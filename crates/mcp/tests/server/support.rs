@@ -8,10 +8,10 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Engine, Failure, Grants, Options, Outcome, Principal, Question, Resumes, Right, RunId,
+    Access, Builder, Engine, Failure, Grants, Options, Outcome, Principal, Question, Resumes, Right, RunId,
     SqliteStore, ToolCall, Tools, Workflow,
 };
-use steprail_mcp::{Server, Settings};
+use steprail_mcp::{Gateway, Server, Settings};
 use tempfile::TempDir;
 
 pub(crate) type Client = RunningService<RoleClient, ()>;
@@ -37,6 +37,7 @@ fn users() -> BTreeMap<String, Grants> {
         ("admin", may(&Right::ALL)),
         ("nothing", may(&[])),
         ("agent", may(&Right::ALL)),
+        ("reader", Grants { tools: vec!["shop__read_*".to_owned()], may: [Right::Workflow].into() }),
     ];
     named.map(|(name, grants)| (name.to_owned(), grants)).into()
 }
@@ -62,9 +63,6 @@ impl House {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store =
-            SqliteStore::open(folder.path().join("house.db"), &Options::default()).expect("a database");
         let tools = Tools::new()
             .tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) })
             .tool("crm__ask", asks)
@@ -73,10 +71,27 @@ impl House {
                 call.cancelled.cancelled().await;
                 Ok(Value::Null)
             });
+        Self::build(|builder| builder.tools(tools), None, settings)
+    }
+
+    /// The same with the tools of MCP servers.
+    pub(crate) fn over(gateway: &Gateway) -> Self {
+        let tools = gateway.clone();
+        Self::build(|builder| builder.tools(tools), Some(gateway.clone()), Settings::default())
+    }
+
+    fn build(
+        with_tools: impl FnOnce(Builder) -> Builder,
+        gateway: Option<Gateway>,
+        settings: Settings,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store =
+            SqliteStore::open(folder.path().join("house.db"), &Options::default()).expect("a database");
         let access = Access::new(users());
-        let builder = Engine::builder().store(store).tools(tools).authorizer(access.clone());
+        let builder = with_tools(Engine::builder().store(store)).authorizer(access.clone());
         let engine = builder.spawn().expect("an engine");
-        let server = Server::new(engine.clone(), None, settings);
+        let server = Server::new(engine.clone(), gateway, settings);
         Self { engine, server, access, _folder: folder }
     }
 

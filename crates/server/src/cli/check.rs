@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use steprail_core::diagnostic::{Severity, render};
 use steprail_core::{Loaded, load};
-use steprail_mcp::{Gateway, Health, Options};
+use steprail_mcp::{Gateway, Known, Options};
 
 use super::stop::Stop;
 use super::tools_at::read_servers;
@@ -56,10 +56,15 @@ impl Check {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         session::block_on(async {
             let gateway = match &self.servers {
-                Some(file) => Some(connected(file).await?),
+                Some(file) => Some(gateway_to(file)?),
                 None => None,
             };
-            let checked = self.check(gateway.as_ref());
+            let known = match &gateway {
+                Some(gateway) => Some(Known::now(gateway).with_servers(gateway.connect().await)),
+                None => None,
+            };
+            let checked = self.check(known.as_ref());
+            drop(known);
             if let Some(gateway) = gateway {
                 gateway.shutdown().await;
             }
@@ -67,7 +72,7 @@ impl Check {
         })
     }
 
-    fn check(&self, gateway: Option<&Gateway>) -> io::Result<ExitCode> {
+    fn check(&self, known: Option<&Known<'_>>) -> io::Result<ExitCode> {
         let mut tally = Tally::default();
         let mut findings = Vec::new();
         let mut out = anstream::stdout().lock();
@@ -81,8 +86,8 @@ impl Check {
                 }
             };
             let Loaded { mut diagnostics, plan, .. } = load(&source);
-            if let (Some(plan), Some(gateway)) = (&plan, gateway) {
-                diagnostics.extend(steprail_mcp::check(plan, &source, gateway));
+            if let (Some(plan), Some(known)) = (&plan, known) {
+                diagnostics.extend(steprail_mcp::compare(plan, &source, known));
             }
             tally.files += 1;
             for diagnostic in &diagnostics {
@@ -106,20 +111,12 @@ impl Check {
     }
 }
 
-/// A gateway to the servers of a file, as far as they can be reached.
-async fn connected(file: &str) -> Result<Gateway, Stop> {
-    let options = Options { supervisor: supervisor(), ..Options::default() };
+fn gateway_to(file: &str) -> Result<Gateway, Stop> {
     let servers = read_servers(file)?;
     let mut err = anstream::stderr();
     servers.warnings.iter().try_for_each(|warning| writeln!(err, "warning: {warning}"))?;
-    let gateway = Gateway::new(servers, options).map_err(Stop::usage)?;
-    for server in gateway.connect().await {
-        if let (Health::Down, Some(error)) = (server.health, &server.error) {
-            let name = &server.name;
-            writeln!(err, "warning: {name} cannot be reached, so its tools are not checked: {error}")?;
-        }
-    }
-    Ok(gateway)
+    let options = Options { supervisor: supervisor(), ..Options::default() };
+    Gateway::new(servers, options).map_err(Stop::usage)
 }
 
 impl Tally {

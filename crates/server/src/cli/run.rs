@@ -187,17 +187,10 @@ impl Run {
     }
 
     async fn begin(&self, session: &mut Session, source: &Source, start: Start) -> Result<(), Stop> {
-        if let Some(gateway) = session.tools.gateway() {
-            let plan = load(source).plan;
-            let steps = plan.iter().flat_map(|plan| &plan.steps);
-            let tools = steps.filter_map(|step| match &step.kind {
-                Kind::Call(call) => Some(&*call.name),
-                _ => None,
-            });
-            gateway.settle(tools).await;
-            if show_problems(&steprail_mcp::fitting(source, &gateway), source)? {
-                return Err(Stop::Silent(exit::CANNOT_READ));
-            }
+        if let Some(gateway) = session.tools.gateway()
+            && show_problems(&steprail_mcp::fitting(source, &gateway).await, source)?
+        {
+            return Err(Stop::Silent(exit::CANNOT_READ));
         }
         let run = session.engine.start(start).await?.id();
         session.tree.add_root(run, String::new());

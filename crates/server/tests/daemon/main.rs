@@ -1,5 +1,6 @@
 //! The daemon as its clients see it: programs that we did not write, sessions, tasks, and ends without warning.
 
+mod agent;
 mod background;
 mod clients;
 mod commands;

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
 use super::super::view;
+use super::super::waits::look;
 use super::{Entry, Hints, run_id, schema};
 
 pub(super) const TOOL: Entry = Entry {
@@ -23,7 +24,6 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The run's id, as workflow_start gave it.
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// Why, for those who look later.
@@ -37,5 +37,5 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     if !asked.user.row(run).await?.status.is_terminal() {
         asked.user.cancel(run, &reason).await?;
     }
-    Ok(view::run(&asked.user.status(run).await?).into())
+    Ok(view::run(&look(&asked.user, run).await?).into())
 }

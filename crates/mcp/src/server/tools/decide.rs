@@ -35,7 +35,6 @@ pub(super) const DENY: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The run's id.
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// The step that waits, by its path, as workflow_status shows it.
@@ -55,7 +54,10 @@ async fn decide(asked: &Asked, approved: bool) -> Answer {
     let digest = match &args.digest {
         None => None,
         Some(text) => {
-            let bad = || Refusal::new("bad_input", "the digest is not one of ours");
+            let bad = || {
+                Refusal::new("bad_input", "invalid digest")
+                    .hint("workflow_status shows the digest of an open approval")
+            };
             Some(Hash::from_hex(text).ok_or_else(bad)?)
         }
     };

@@ -25,14 +25,12 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The run's id, as workflow_start gave it.
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// Only events after this number; 0 by default.
     #[serde(default)]
     after_seq: u64,
-    /// At most so many; 100 by default.
-    #[schemars(range(min = 1, max = 500))]
+    /// 100 by default, up to 500.
     limit: Option<usize>,
 }
 

@@ -3,6 +3,7 @@
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
 use super::super::view;
+use super::super::waits::look;
 use super::{Entry, Hints, OfRun, run_id, schema};
 
 pub(super) const TOOL: Entry = Entry {
@@ -20,5 +21,5 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: OfRun = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     asked.user.pause(run).await?;
-    Ok(view::run(&asked.user.status(run).await?).into())
+    Ok(view::run(&look(&asked.user, run).await?).into())
 }

@@ -8,6 +8,7 @@ use steprail_engine::{Action, Change};
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
 use super::super::view;
+use super::super::waits::look;
 use super::{Entry, Hints, run_id, schema};
 
 pub(super) const TOOL: Entry = Entry {
@@ -26,7 +27,6 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The run's id.
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// What to do.
@@ -42,8 +42,8 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let run = run_id(&args.run_id)?;
     let Args { action, step, value, .. } = args;
     asked.user.change(run, Change { action, step: step.clone(), value }).await?;
-    Ok(match asked.user.status(run).await {
-        Ok(view) => view::run(&view),
+    Ok(match look(&asked.user, run).await {
+        Ok(seen) => view::run(&seen),
         // Who decides need not see the rest of the run.
         Err(_) => Facts::new(json!({ "run_id": run, "step": step }), "The run was changed."),
     }

@@ -14,7 +14,7 @@ pub(super) const TOOL: Entry = Entry {
     name: "workflow_list_definitions",
     dotted: None,
     title: "List workflows",
-    description: "Lists the newest version of every workflow definition, by name. workflow_lookup shows one with its inputs.",
+    description: "Lists stored workflows by name, the newest version of each.",
     hints: Hints::LOOKS,
     for_those_who: super::LOOK,
     schema: schema::of::<Args>,
@@ -24,10 +24,9 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Where to go on: next_cursor of the page before.
+    /// next_cursor of the page before.
     cursor: Option<String>,
-    /// At most so many; 50 by default.
-    #[schemars(range(min = 1, max = 200))]
+    /// 50 by default, up to 200.
     limit: Option<usize>,
 }
 

@@ -29,10 +29,9 @@ struct Args {
     status: Option<RunStatus>,
     /// Only runs of this workflow.
     name: Option<String>,
-    /// At most so many; 50 by default.
-    #[schemars(range(min = 1, max = 200))]
+    /// 50 by default, up to 200.
     limit: Option<usize>,
-    /// Where to go on: next_cursor of the page before.
+    /// next_cursor of the page before.
     cursor: Option<String>,
 }
 
@@ -41,28 +40,34 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let before = match &args.cursor {
         None => None,
         Some(cursor) => {
-            let unknown = |_| Refusal::new("bad_input", "the cursor is not one of ours");
+            let unknown = |_| Refusal::new("bad_input", "invalid cursor").hint("list again without a cursor");
             Some(asked.user.row(run_id(cursor)?).await.map_err(unknown)?.key)
         }
     };
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
-    let list =
-        ListRuns { status: args.status, name: args.name, before, limit: limit + 1, ..ListRuns::default() };
+    let list = ListRuns {
+        status: args.status,
+        name: args.name,
+        before,
+        limit: limit + 1,
+        brief: true,
+        ..ListRuns::default()
+    };
     let mut rows = asked.user.list(list).await?;
     let more = rows.len() > limit;
     rows.truncate(limit);
-    let runs: Vec<Value> = rows.iter().map(view::row).map(brief).collect();
+    let runs: Vec<Value> = rows.iter().map(view::row).collect();
     let mut facts = json!({ "runs": runs });
     if let Some(last) = rows.last().filter(|_| more) {
         facts["next_cursor"] = last.run_id.to_string().into();
     }
-    Ok(Facts::new(facts, format!("{} runs.", rows.len())).into())
-}
-
-/// Without the output, which may be large.
-fn brief(mut row: Value) -> Value {
-    if let Value::Object(row) = &mut row {
-        row.remove("output");
+    let message = if rows.len() == 1 { "1 run.".to_owned() } else { format!("{} runs.", rows.len()) };
+    let facts = Facts::new(facts, message);
+    Ok(match rows.first() {
+        Some(first) => {
+            facts.next(format!("workflow_status {} shows one in full", json!({ "run_id": first.run_id })))
+        }
+        None => facts.next("workflow_start starts one"),
     }
-    row
+    .into())
 }

@@ -3,20 +3,20 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::Definition;
+use steprail_engine::{Definition, Error};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
 use super::super::published::input_schema;
-use super::{Entry, Hints, list_definitions, schema};
+use super::{Entry, Hints, define, list_definitions, schema, unknown_workflow};
 use crate::limits::PAGE;
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_lookup",
     dotted: Some("workflows.lookup"),
     title: "Look up a workflow",
-    description: "Finds workflows whose name, description or labels contain every word of the query; or shows one by its \
-                  name, with the schema of its inputs and its definition.",
+    description: "Finds stored workflows by words in name, description and labels; with name, shows one with its inputs and \
+                  its definition.",
     hints: Hints::LOOKS,
     for_those_who: super::LOOK,
     schema: schema::of::<Args>,
@@ -26,14 +26,12 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Words to find workflows by.
     query: Option<String>,
     /// The workflow to show.
     name: Option<String>,
-    /// A version of it; the newest by default.
+    /// The newest by default.
     version: Option<u32>,
-    /// At most so many; 50 by default.
-    #[schemars(range(min = 1, max = 200))]
+    /// 50 by default, up to 200.
     limit: Option<usize>,
 }
 
@@ -49,12 +47,16 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let found = all.iter().filter(|definition| matches(definition, &words));
     let found: Vec<Value> = found.take(limit).map(list_definitions::brief).collect();
     let message = match (found.len(), words.is_empty()) {
-        (0, false) => format!("No workflow has all the words of `{query}`."),
+        (0, false) => format!("No workflow has all the words of `{query}`; {} are stored.", all.len()),
         (count, _) => format!("{count} workflows found."),
     };
-    Ok(Facts::new(json!({ "definitions": found }), message)
-        .next("workflow_lookup {\"name\": …} shows the inputs of one")
-        .into())
+    let next = match found.first() {
+        Some(first) => {
+            format!("workflow_lookup {} shows one with its inputs", json!({ "name": first["name"] }))
+        }
+        None => "workflow_list_definitions lists all; workflow_define stores a new one".to_owned(),
+    };
+    Ok(Facts::new(json!({ "definitions": found }), message).next(next).into())
 }
 
 fn matches(definition: &Definition, words: &[&str]) -> bool {
@@ -64,7 +66,11 @@ fn matches(definition: &Definition, words: &[&str]) -> bool {
 }
 
 async fn show(asked: &Asked, name: &str, version: Option<u32>) -> Answer {
-    let definition = asked.user.definition(name, version).await?;
+    let definition = match asked.user.definition(name, version).await {
+        Ok(definition) => definition,
+        Err(Error::NotFound(_)) => return Err(unknown_workflow(asked, name, version).await),
+        Err(error) => return Err(error.into()),
+    };
     let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
     let facts = json!({
         "name": definition.name,
@@ -76,7 +82,5 @@ async fn show(asked: &Asked, name: &str, version: Option<u32>) -> Answer {
         "spec": spec,
     });
     let message = format!("`{name}`, version {}.", definition.version);
-    Ok(Facts::new(facts, message)
-        .next(format!("workflow_start {{\"name\": \"{name}\", \"input\": {{…}}}}"))
-        .into())
+    Ok(Facts::new(facts, message).next(define::start_call(asked, name).await).into())
 }

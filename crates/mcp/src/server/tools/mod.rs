@@ -6,10 +6,13 @@
 )]
 
 mod cancel;
+mod check;
 mod decide;
 mod define;
 mod events;
 mod explain;
+mod find_tools;
+mod guide;
 mod interrupt;
 mod intervene;
 mod list_definitions;
@@ -30,7 +33,7 @@ use rmcp::model::{
     CacheScope, CallToolResponse, ErrorData, JsonObject, ListToolsResult, Tool, ToolAnnotations,
 };
 use schemars::JsonSchema;
-use steprail_core::diagnostic::nearest;
+use steprail_core::diagnostic::{nearest, quoted};
 use steprail_core::spec::publish::TaskMode;
 use steprail_engine::{Right, RunId, User};
 
@@ -38,9 +41,11 @@ use super::answer::{Answer, Asked, Refusal};
 use super::tasks::{self, Given, Waiting};
 use super::{Shared, gates, published};
 
-use crate::limits::{LIST_TTL_MS, TOOLS_PAGE, WAIT_SECS};
+use crate::limits::{LIST_TTL_MS, SUGGESTIONS, TOOLS_PAGE, WAIT_SECS};
+use crate::signature::signature;
 pub(super) use events::event as event_facts;
 pub(super) use explain::story;
+pub(super) use guide::guide;
 
 /// Which names of tools are listed. Whatever is listed, all are understood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +93,9 @@ impl Hints {
 
 /// Every tool, in the order in which they are listed.
 const ALL: &[&Entry] = &[
+    &guide::TOOL,
+    &find_tools::TOOL,
+    &check::TOOL,
     &define::TOOL,
     &list_definitions::TOOL,
     &lookup::TOOL,
@@ -121,7 +129,7 @@ impl Entry {
     }
 
     fn named(&self, name: &'static str) -> Tool {
-        let hints = ToolAnnotations::with_title(self.title)
+        let hints = ToolAnnotations::new()
             .read_only(self.hints.read_only)
             .destructive(self.hints.destructive)
             .idempotent(self.hints.idempotent)
@@ -131,6 +139,11 @@ impl Entry {
 
     pub(super) fn tool(&self) -> Tool {
         self.named(self.name)
+    }
+
+    /// Its arguments in one line.
+    pub(super) fn signature(&self) -> String {
+        signature(&serde_json::Value::Object((*(self.schema)()).clone()))
     }
 
     fn tools(&self, names: ToolNames) -> impl Iterator<Item = Tool> {
@@ -173,7 +186,7 @@ pub(super) async fn list(
     let from = match cursor {
         None => 0,
         Some(name) => {
-            let unknown = || ErrorData::invalid_params("the cursor is not one of ours", None);
+            let unknown = || ErrorData::invalid_params("invalid cursor; list again without one", None);
             tools.iter().position(|tool| tool.name == name).ok_or_else(unknown)?
         }
     };
@@ -248,15 +261,34 @@ async fn go_on(shared: &Shared, asked: &Asked, state: &str, published: Option<&p
 
 fn unknown(name: &str) -> ErrorData {
     let near = nearest(name, ALL.iter().map(|entry| entry.name));
-    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    ErrorData::invalid_params(format!("Unknown tool: there is no tool `{name}`{hint}"), None)
+    let hint = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if name.contains("__") => {
+            "tools of other servers are called by the steps of a workflow: workflow_tools finds them"
+                .to_owned()
+        }
+        None => "tools/list has the names".to_owned(),
+    };
+    ErrorData::invalid_params(format!("Unknown tool: there is no tool `{name}`; {hint}"), None)
+}
+
+/// A workflow that is not stored: near names, or what is.
+async fn unknown_workflow(asked: &Asked, name: &str, version: Option<u32>) -> Refusal {
+    let all = asked.user.definitions().await.unwrap_or_default();
+    let names: Vec<&str> = all.iter().map(|definition| definition.name.as_str()).collect();
+    let hint = match (nearest(name, names.iter().copied()), names.as_slice()) {
+        (Some(near), _) if near != name => format!("did you mean `{near}`?"),
+        (_, []) => "none is stored yet: workflow_define stores one".to_owned(),
+        (_, names) => format!("stored are {}", quoted(&names[..names.len().min(SUGGESTIONS)])),
+    };
+    let version = version.map(|version| format!(" with version {version}")).unwrap_or_default();
+    Refusal::new("not_found", format!("there is no workflow `{name}`{version}")).hint(hint)
 }
 
 /// Arguments of a tool that speaks of one run.
 #[derive(serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OfRun {
-    /// The run's id, as workflow_start gave it.
     #[serde(alias = "workflow_id")]
     run_id: String,
 }

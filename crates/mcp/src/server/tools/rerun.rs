@@ -33,8 +33,7 @@ struct Args {
     /// Steps that are run anew all the same, by path.
     #[serde(default)]
     run_anew: Vec<String>,
-    /// Seconds to wait for its end, up to 45; 10 by default.
-    #[schemars(range(min = 0, max = 45))]
+    /// Up to 45; 10 by default.
     wait_s: Option<f64>,
 }
 

@@ -7,6 +7,7 @@ use steprail_engine::Resume;
 use super::super::Shared;
 use super::super::answer::{Answer, Asked};
 use super::super::view;
+use super::super::waits::look;
 use super::{Entry, Hints, run_id, schema};
 
 pub(super) const TOOL: Entry = Entry {
@@ -24,7 +25,6 @@ pub(super) const TOOL: Entry = Entry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// The run's id.
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// Steps whose calls are made again although their outcome is unknown, by path.
@@ -40,5 +40,5 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let run = run_id(&args.run_id)?;
     let resume = Resume { force_steps: args.force_steps, strict: args.strict, expected_hash: None };
     asked.user.resume(run, resume).await?;
-    Ok(view::run(&asked.user.status(run).await?).into())
+    Ok(view::run(&look(&asked.user, run).await?).into())
 }

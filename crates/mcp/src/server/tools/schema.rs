@@ -14,6 +14,10 @@ pub(super) fn of<T: JsonSchema>() -> Arc<JsonObject> {
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     plain(&mut schema);
+    if let Value::Object(root) = &mut schema {
+        // What the type says of itself is for readers of the source.
+        root.remove("description");
+    }
     match schema {
         Value::Object(map) => Arc::new(map),
         _ => Arc::default(),
@@ -61,8 +65,10 @@ fn plain(schema: &mut Value) {
     if let Some(Value::Array(choices)) = map.get_mut("enum") {
         choices.retain(|choice| !choice.is_null());
     }
-    if map.get("default").is_some_and(Value::is_null) {
-        map.remove("default");
+    // What an argument is without being given, its description says where it matters.
+    map.remove("default");
+    if map.get("minimum").is_some_and(|least| least == 0) {
+        map.remove("minimum");
     }
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
         properties.values_mut().for_each(plain);

@@ -38,9 +38,17 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let run = args.run_id.as_deref().map(run_id).transpose()?;
     let reached = asked.user.signal(&args.event, args.payload, run).await?;
     let message = match reached {
-        0 => format!("No run waits for `{}`; it reached nobody.", args.event),
+        0 => format!("No run waits for the event `{}`, so it was not delivered.", args.event),
         1 => format!("`{}` reached one run.", args.event),
         _ => format!("`{}` reached {reached} runs.", args.event),
     };
-    Ok(Facts::new(json!({ "event": args.event, "reached": reached }), message).into())
+    let facts = Facts::new(json!({ "event": args.event, "reached": reached }), message);
+    Ok(match run {
+        Some(run) => facts.next(format!("workflow_status {}", json!({ "run_id": run, "wait_s": 30 }))),
+        None if reached == 0 => {
+            facts.next("workflow_list_runs {\"status\": \"paused\"} lists runs that wait")
+        }
+        None => facts,
+    }
+    .into())
 }

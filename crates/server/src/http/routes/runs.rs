@@ -190,7 +190,7 @@ pub(super) async fn start(
             user.need(Right::Workflow)?;
             // Before the first call, and not when a later one fails.
             if let Some(gateway) = &app.gateway {
-                need_sound(&fitting(&shown, gateway))
+                need_sound(&fitting(&shown, gateway).await)
                     .map_err(|error| Problem::of_definition(error, &shown))?;
             }
             (Workflow::Inline { text, source }, Some(shown))

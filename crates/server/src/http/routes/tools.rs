@@ -92,17 +92,26 @@ async fn restart(
 
 #[cfg(test)]
 mod tests {
-    use super::{HIDDEN, Health, ServerStatus, shown};
+    use steprail_mcp::{Health, ServerStatus};
+
+    use super::shown;
 
     #[test]
     fn only_operators_see_what_a_server_wrote_to_its_standard_error() {
-        let parked = || ServerStatus {
+        let down = || ServerStatus {
             name: "crm".to_owned(),
-            health: Health::Parked("it ended; it said: token=s3cret".to_owned()),
+            user: None,
+            health: Health::Down,
+            since: 0,
+            era: None,
             tools: Vec::new(),
             warnings: Vec::new(),
+            error: Some("its process ended with exit code 1".to_owned()),
+            retry_in: None,
+            stderr: vec!["token=s3cret".to_owned()],
         };
-        assert!(shown(parked(), true).reason.expect("a reason").contains("it said"));
-        assert_eq!(shown(parked(), false).reason.as_deref(), Some(HIDDEN));
+        assert_eq!(shown(down(), true).stderr, ["token=s3cret"]);
+        let told = serde_json::to_string(&shown(down(), false)).expect("JSON");
+        assert!(!told.contains("s3cret") && told.contains("exit code 1"), "{told}");
     }
 }
