@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_core::run::{Edit, Intervention, Payload, Resolution};
 use steprail_store::RunId;
 
@@ -19,6 +20,8 @@ pub struct Change {
     pub step: Option<String>,
     /// The arguments, the output, the inputs or the result.
     pub value: Option<Value>,
+    /// For a call whose outcome is unknown: the attempt, as `unknown_calls` shows it.
+    pub digest: Option<String>,
 }
 
 /// What to do to a run.
@@ -46,7 +49,7 @@ pub enum Action {
 impl User {
     /// Changes a run that is under way.
     pub async fn change(&self, run: RunId, change: Change) -> Result<(), Error> {
-        let Change { action, step, value } = change;
+        let Change { action, step, value, digest } = change;
         let missing = |field: &str| Error::BadInput(format!("`{field}` is missing"));
         let step = match action {
             Action::SetInputs => String::new(),
@@ -69,13 +72,18 @@ impl User {
             Action::Retry => Resolution::Retry,
             Action::Fail => Resolution::Fail,
         };
-        match self.resolve(run, &step, resolution).await {
-            // Its outcome is not unknown: it waits or runs, and is left out as it is.
-            Err(Error::Conflict(_) | Error::NotFound(_)) if action == Action::Skip => {
-                self.intervene(run, Intervention::Skip { path: path() }).await
+        let digest = match digest {
+            Some(text) => Some(
+                Hash::from_hex(&text)
+                    .ok_or_else(|| Error::BadInput("`digest` is not a digest".to_owned()))?,
+            ),
+            // A step that waits or runs is left out as it is.
+            None if action == Action::Skip => {
+                return self.intervene(run, Intervention::Skip { path: path() }).await;
             }
-            resolved => resolved,
-        }
+            None => return Err(missing("digest")),
+        };
+        self.resolve(run, &step, resolution, digest).await
     }
 
     async fn set(&self, run: RunId, id: Option<Box<str>>, value: Value) -> Result<(), Error> {

@@ -53,6 +53,7 @@ pub use steprail_core::run::{
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, Approval, Definition, Fired, ListRuns, Overlap, Principal, RawEvent, Reads, Right,
-    RunId, RunKey, RunRow, Schedule, Scope, Session, StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
+    Account, AccountKind, Approval, Definition, Fired, ListRuns, Overlap, Principal, RawEvent, Reads, Relay,
+    Right, RunId, RunKey, RunRow, Schedule, Scope, Session, StepRow, StoreError, StoredEvent, Stretch,
+    UnknownCall,
 };

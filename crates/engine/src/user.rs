@@ -9,7 +9,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_core::source::Source;
 use steprail_store::{
-    Approval, Definition, ListRuns, Principal, RawEvent, Right, RunId, RunRow, Schedule, StoredEvent, Stretch,
+    Approval, Definition, ListRuns, Principal, RawEvent, Relay, Right, RunId, RunRow, Schedule, StoredEvent,
+    Stretch,
 };
 
 use crate::engine::{Engine, Resume, RunHandle, RunView};
@@ -171,6 +172,13 @@ impl User {
         Self { engine: self.engine.clone(), principal: self.principal.clone().via(what) }
     }
 
+    /// The same user, whose call of a tool is a relayed MCP request.
+    #[must_use]
+    pub fn relaying(&self, relay: Relay) -> Self {
+        let principal = Principal { relay: Some(Box::new(relay)), ..self.principal.clone() };
+        Self { engine: self.engine.clone(), principal }
+    }
+
     /// The same user, in a trace: what they start becomes part of it. A `traceparent` that is none is left out.
     #[must_use]
     pub fn traced(&self, traceparent: Option<&str>) -> Self {
@@ -312,8 +320,14 @@ impl User {
     }
 
     /// Says what became of a call whose outcome is unknown.
-    pub async fn resolve(&self, run: RunId, path: &str, resolution: Resolution) -> Result<(), Error> {
-        self.engine.resolve(run, path, resolution, &self.principal).await
+    pub async fn resolve(
+        &self,
+        run: RunId,
+        path: &str,
+        resolution: Resolution,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.engine.resolve(run, path, resolution, digest, &self.principal).await
     }
 
     /// Changes a run that is under way.

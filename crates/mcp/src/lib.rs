@@ -5,8 +5,10 @@
 mod check;
 pub mod config;
 mod gateway;
+mod headers;
 pub mod limits;
 pub mod names;
+mod relay;
 mod secrets;
 mod server;
 mod signature;

@@ -97,6 +97,24 @@ pub const WAIT_SECS: f64 = 10.0;
 pub const MAX_WAIT_SECS: f64 = 45.0;
 /// Seconds that a call of another server's tool is waited for; then it is a run that goes on.
 pub const PASSED_ON_SECS: f64 = 45.0;
+/// Resources, resource templates and prompts of one federated server, each.
+pub const FEDERATED: usize = 2_000;
+/// Bytes of a resource's URI.
+pub const URI_BYTES: usize = 2_048;
+/// States of federated servers that clients may send back.
+pub const STATES: usize = 1_000;
+/// Resources of servers that are watched at the same time.
+pub const WATCHED: usize = 5_000;
+/// Milliseconds after which a lost subscription to a resource is made again.
+pub const WATCH_RETRY_MS: u64 = 1_000;
+/// Changes that a slow reader may be behind; then it takes everything for changed.
+pub const CHANGES: usize = 1_024;
+/// Clients that wait for relayed calls at the same time.
+pub const RELAYS: usize = 10_000;
+/// Bytes of the answers of a client to what a relayed tool asked.
+pub const RELAY_BYTES: usize = 1024 * 1024;
+/// Times that a relayed tool may ask a client with a session during one call.
+pub const RELAY_ROUNDS: usize = 10;
 /// Seconds after which a run becomes a task for clients that know tasks.
 pub const TASK_SECS: f64 = 0.5;
 /// Milliseconds after which a client should ask for a task again: one under way, and one that waits for somebody.
@@ -115,7 +133,7 @@ pub const PAGE: usize = 50;
 pub const EVENTS_PAGE: usize = 100;
 /// Events of a run that a resource shows.
 pub const RESOURCE_EVENTS: usize = 10_000;
-/// Tools on one page of the list.
+/// Tools, resources or prompts on one page of a list.
 pub const TOOLS_PAGE: usize = 500;
 /// Milliseconds that a list may be kept by a client.
 pub const LIST_TTL_MS: u64 = 5_000;

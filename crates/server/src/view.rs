@@ -77,6 +77,8 @@ pub(crate) struct UnknownCall {
     pub step: String,
     /// The same from the run that was asked for: below the steps that wait for it.
     pub shown: String,
+    /// What names the attempt: `intervene` takes it, and refuses it once there was another.
+    pub digest: String,
     /// The tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
@@ -88,7 +90,8 @@ pub(crate) struct UnknownCall {
 impl From<steprail_engine::UnknownCall> for UnknownCall {
     fn from(call: steprail_engine::UnknownCall) -> Self {
         let (step, shown) = (call.path, call.shown);
-        Self { run_id: call.run_id, step, shown, tool: call.tool, error: call.error }
+        let digest = call.digest.to_string();
+        Self { run_id: call.run_id, step, shown, digest, tool: call.tool, error: call.error }
     }
 }
 

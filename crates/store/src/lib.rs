@@ -15,11 +15,11 @@ pub mod sqlite;
 
 pub use chain::{Link, link};
 pub use error::StoreError;
-pub use principal::{Principal, Right, Scope};
+pub use principal::{Principal, Relay, Right, Scope};
 pub use rows::{
     Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
     NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Stretch, UnknownCall, Wanted,
+    StoredEvent, Stretch, UnknownCall, Wanted, attempt_digest,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};

@@ -5,6 +5,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use steprail_core::pattern;
 
 /// Somebody who acts: a user, or an agent for a user.
@@ -34,6 +35,9 @@ pub struct Principal {
     /// What they are held to beyond what the user may do: a token may be for some things only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
+    /// The MCP request that a run of one call stands for; none for every other run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Box<Relay>>,
     /// The groups that they are in. They change, so a run does not keep them.
     #[serde(skip)]
     pub groups: Vec<String>,
@@ -69,6 +73,22 @@ impl Principal {
     pub fn goes_by(&self, name: &str) -> bool {
         self.id == name || self.groups.iter().any(|group| group == name)
     }
+}
+
+/// A `tools/call` request that is relayed to its server unchanged, beside its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relay {
+    /// The id under which the client that waits for the result is reached; it ends with the request.
+    pub id: String,
+    /// The capabilities that the client declared, as the protocol has them.
+    #[serde(default)]
+    pub capabilities: Value,
+    /// The answers of the client to what the tool asked, by key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub responses: Option<Value>,
+    /// The `requestState` that the server wants back with the answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
 }
 
 /// What a token is for: some rights and some tools of its user's.

@@ -388,11 +388,18 @@ pub struct UnknownCall {
     pub path: String,
     /// The same from the run that was asked for: below the steps that wait for it.
     pub shown: String,
+    /// What names the attempt: whoever says what became of the call repeats it.
+    pub digest: Hash,
     /// The tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Why it is unknown.
     pub error: Option<Failure>,
+}
+
+/// What names one attempt of a step.
+pub fn attempt_digest(run: RunId, path: &str, attempt: u32) -> Hash {
+    Hash::of(format!("{run}/{path}#{attempt}").as_bytes())
 }
 
 /// A question to a human.

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::expr::EvalError;
 use crate::limits;
@@ -28,6 +29,10 @@ pub struct Failure {
     /// Milliseconds after which the server asks to be called again (`Retry-After`).
     #[serde(skip)]
     pub retry_after_ms: Option<u64>,
+    /// The error as the server sent it, where the call is relayed for an MCP client: a `CallToolResult` or a JSON-RPC error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub details: Option<Box<Value>>,
     /// What the tool asks a human before it goes on: then it has not failed, unless nobody can be asked.
     #[serde(skip)]
     pub question: Option<Box<Question>>,
@@ -44,6 +49,7 @@ impl Failure {
             transient: false,
             step: None,
             retry_after_ms: None,
+            details: None,
             question: None,
         }
     }
@@ -52,6 +58,14 @@ impl Failure {
     #[must_use]
     pub fn code(mut self, code: &str) -> Self {
         self.code = Some(code.into());
+        self
+    }
+
+    /// With the error as the server sent it. One that is too large for the log is left out.
+    #[must_use]
+    pub fn details(mut self, details: Value) -> Self {
+        let fits = details.to_string().len() <= limits::NOTE_BYTES;
+        self.details = fits.then(|| Box::new(details));
         self
     }
 

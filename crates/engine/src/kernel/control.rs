@@ -3,8 +3,8 @@
 use serde_json::Value;
 use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
-use steprail_core::run::{Input, Intervention, Millis, Phase, RunStatus, is_deeper};
-use steprail_store::{Principal, RunId, RunKey, StoreError};
+use steprail_core::run::{Input, Intervention, Live, Millis, Phase, RunStatus, is_deeper};
+use steprail_store::{Principal, RunId, RunKey, StoreError, attempt_digest};
 
 use super::{Action, Answer, Done, Kernel, no_run};
 use crate::error::Error;
@@ -38,6 +38,9 @@ impl Kernel {
                 let Some((_, live)) = open else {
                     return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
                 };
+                if answers_own_call(live, &entry.head.principal, by) {
+                    return Ok(Ok(Answer::Done));
+                }
                 let kind = &entry.compiled.plan.step(live.step).kind;
                 Ok(may_decide(kind, &entry.head.principal, by).map(|()| Answer::Done))
             }
@@ -56,12 +59,16 @@ impl Kernel {
                 let force = force.iter().map(|path| path.as_str().into()).collect();
                 self.act(*run, Input::Resume { by: by.as_str().into(), force }, "resumed", now, done)
             }
-            Action::Resolve { run, path, resolution, by } => {
+            Action::Resolve { run, path, resolution, digest, by } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 let step = self.runs.get(&key).and_then(|entry| entry.run.find(path));
-                let Some((n, _)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
+                let Some((n, live)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
                     return Ok(Err(Error::Conflict(format!("the outcome of `{path}` is not unknown"))));
                 };
+                if digest.is_some_and(|digest| digest != attempt_digest(*run, path, live.attempt)) {
+                    let message = format!("`{path}` was attempted again since; look at it anew");
+                    return Ok(Err(Error::Conflict(message)));
+                }
                 if by.agent {
                     return Ok(Err(Error::Denied("an agent cannot say what became of a call".to_owned())));
                 }
@@ -137,8 +144,9 @@ impl Kernel {
         let run = entry.head.id;
         let open = entry.run.find(decision.path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
         let Some((n, live)) = open else { return self.already_decided(key, run, decision) };
-        if let Err(error) =
-            may_decide(&entry.compiled.plan.step(live.step).kind, &entry.head.principal, decision.by)
+        let kind = &entry.compiled.plan.step(live.step).kind;
+        if !answers_own_call(live, &entry.head.principal, decision.by)
+            && let Err(error) = may_decide(kind, &entry.head.principal, decision.by)
         {
             return Ok(Err(error));
         }
@@ -334,6 +342,12 @@ struct Decision<'d> {
     answer: Option<&'d Value>,
 }
 
+/// Whether the client of a relayed call answers what the tool of that call asks it. It decides nothing else.
+fn answers_own_call(live: &Live, starter: &Principal, by: &Principal) -> bool {
+    let asks = live.asked.as_ref().is_some_and(|asked| !asked.is_whether());
+    asks && starter.relay.is_some() && by.relay.is_some() && starter.id == by.id
+}
+
 /// Who may decide: never an agent, not the one who started the run unless the gate allows it, and only those
 /// whom the gate names.
 fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Error> {
@@ -341,7 +355,7 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
         Kind::Approve(approve) => (approve.allow_self, &approve.approvers),
         _ => (false, &[]),
     };
-    if by.agent {
+    if by.agent || by.relay.is_some() {
         return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
     }
     if !approvers.is_empty() && !approvers.iter().any(|approver| by.goes_by(approver)) {

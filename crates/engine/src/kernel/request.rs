@@ -199,6 +199,8 @@ pub enum Action {
         path: String,
         /// What.
         resolution: Resolution,
+        /// The attempt that it is about; refused for any other. The current one without it.
+        digest: Option<Hash>,
         /// Who.
         by: Principal,
     },

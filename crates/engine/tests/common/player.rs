@@ -159,7 +159,7 @@ impl Player {
                     Verdict::Fail => Resolution::Fail,
                 };
                 let by = Principal::user(APPROVER);
-                self.tell(Action::Resolve { run, path, resolution, by })
+                self.tell(Action::Resolve { run, path, resolution, digest: None, by })
             }
         }
     }

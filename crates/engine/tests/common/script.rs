@@ -185,7 +185,7 @@ impl Scenario {
                     "skip" => Resolution::Skip,
                     _ => Resolution::Fail,
                 };
-                Action::Resolve { run, path, resolution, by }
+                Action::Resolve { run, path, resolution, digest: None, by }
             }
             "signal" => Action::Signal { event: path, payload: json(second), run: Some(run) },
             "broadcast" => Action::Signal { event: path, payload: json(second), run: None },

@@ -69,7 +69,7 @@ impl Sim {
                     2 => Resolution::Fail,
                     _ => Resolution::Retry,
                 };
-                Some(Action::Resolve { run, path, resolution, by })
+                Some(Action::Resolve { run, path, resolution, digest: None, by })
             }
             phase => sign(run, &phase),
         }

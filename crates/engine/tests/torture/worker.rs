@@ -205,7 +205,7 @@ impl Worker {
             _ => Resolution::Retry,
         };
         // A late answer or another task may have been faster.
-        let _ = self.engine.resolve(run, path, resolution, &Principal::user("bob")).await;
+        let _ = self.engine.resolve(run, path, resolution, None, &Principal::user("bob")).await;
     }
 }
 

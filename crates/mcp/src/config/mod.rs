@@ -48,6 +48,10 @@ pub struct Entry {
     pub max_calls: u32,
     /// What happens when the outcome of a call is unknown, where the definition does not say.
     pub on_uncertain: Option<OnUncertain>,
+    /// Whether its tools may use the model of the client that called them.
+    pub sampling: bool,
+    /// Whether it is spoken to as revisions up to 2025-11-25 have it, without asking for a newer one.
+    pub legacy: bool,
     /// Tools that are used; all if there are none.
     pub include: Vec<String>,
     /// Tools that are not used.
@@ -94,6 +98,11 @@ impl Entry {
         }
     }
 
+    /// Whether the server sends requests of its own during a call.
+    pub fn asks(&self) -> bool {
+        self.elicitation || self.sampling
+    }
+
     /// Whether a tool is used.
     pub fn has_tool(&self, tool: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|name| name == tool);
@@ -128,6 +137,9 @@ struct Written {
     #[serde(default)]
     elicitation: bool,
     #[serde(default)]
+    sampling: bool,
+    protocol_era: Option<String>,
+    #[serde(default)]
     include_tools: Vec<String>,
     #[serde(default)]
     exclude_tools: Vec<String>,
@@ -138,7 +150,7 @@ struct Written {
 
 /// Keys that clients write for themselves and that change nothing here.
 const FOR_CLIENTS: &[&str] =
-    &["trust", "autoApprove", "alwaysAllow", "description", "icon", "gallery", "dev", "protocolEra", "tools"];
+    &["trust", "autoApprove", "alwaysAllow", "description", "icon", "gallery", "dev", "tools"];
 
 /// The keys that servers stand under, in the order in which they are looked for.
 pub const KEYS: [&str; 2] = ["mcpServers", "servers"];
@@ -221,6 +233,8 @@ impl Servers {
             max_calls: written.max_calls.unwrap_or(SERVER_CALLS).max(1),
             on_uncertain: written.on_uncertain.as_deref().map(on_uncertain).transpose()?,
             elicitation: written.elicitation,
+            sampling: written.sampling,
+            legacy: written.protocol_era.as_deref() == Some("legacy"),
             include: written.include_tools.clone(),
             exclude: written.exclude_tools.clone(),
             road: road(written)?,

@@ -1,17 +1,18 @@
 //! What a server answers, as a step sees it.
 
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ContentBlock, RequestMetaObject,
+};
 use serde_json::{Map, Value, json};
-use steprail_engine::{Failure, FailureKind, Outcome};
+use steprail_engine::{Failure, FailureKind, Outcome, Relay};
+
+use super::connection::Connection;
+use super::era::Era;
 
 /// The result of a call. What is structured is taken as it is; a single text is JSON if it reads as a list or a map.
 pub(super) fn outcome(result: CallToolResult) -> Outcome {
     if result.is_error == Some(true) {
-        let message = match told(&result.content) {
-            text if text.is_empty() => "the tool failed and did not say why".to_owned(),
-            text => text,
-        };
-        return Err(Failure::new(FailureKind::ToolError, message));
+        return Err(Failure::new(FailureKind::ToolError, reason(&result.content)));
     }
     let files = files(&result.content);
     let value = match result.structured_content {
@@ -19,6 +20,42 @@ pub(super) fn outcome(result: CallToolResult) -> Outcome {
         None => plain(result.content),
     };
     Ok(with_files(value, files))
+}
+
+/// Adds to a call what the client of a relayed call sent: its capabilities, and its answers to what the tool asked.
+pub(super) fn relay(
+    relay: &Relay,
+    params: &mut CallToolRequestParams,
+    meta: &mut RequestMetaObject,
+    connection: &Connection,
+) {
+    params.request_state.clone_from(&relay.state);
+    params.input_responses = relay.responses.clone().and_then(|given| serde_json::from_value(given).ok());
+    if connection.era == Era::Modern
+        && let Ok(mut declared) = serde_json::from_value::<ClientCapabilities>(relay.capabilities.clone())
+    {
+        // Tasks are polled here, whatever the client can do.
+        declared.extensions.clone_from(&connection.listener.capabilities().extensions);
+        meta.set_client_capabilities(declared);
+    }
+}
+
+/// A result as the server sent it. A tool error is a failure that keeps the whole result.
+pub(super) fn exact(result: Value) -> Outcome {
+    if result["isError"] != true {
+        return Ok(result);
+    }
+    let content = serde_json::from_value::<Vec<ContentBlock>>(result["content"].clone());
+    let failure = Failure::new(FailureKind::ToolError, reason(&content.unwrap_or_default()));
+    Err(failure.details(result))
+}
+
+/// Why a tool failed, in its own words.
+fn reason(content: &[ContentBlock]) -> String {
+    match told(content) {
+        text if text.is_empty() => "the tool failed and gave no reason".to_owned(),
+        text => text,
+    }
 }
 
 /// Every text of an answer.

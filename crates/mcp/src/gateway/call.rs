@@ -13,7 +13,7 @@ use rmcp::model::{
 use rmcp::service::PeerRequestOptions;
 use serde_json::Value;
 use steprail_engine::{Answered, Failure, FailureKind, Outcome, Report, Resumes, ToolCall};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::catalogue::ToolInfo;
@@ -26,6 +26,8 @@ use crate::limits::{
     CALL_SECS, IDLE_SECS, LAST_WORDS_MS, POLL_TRIES, REQUEST_SECS, STALL_GRACE_SECS, STALL_SECS,
     STOP_ANSWER_MS, TASK_POLL_MS,
 };
+
+use crate::relay::FromServer;
 
 type Response = Result<ServerResult, ServiceError>;
 
@@ -44,6 +46,8 @@ pub(super) struct Call<'c> {
     pub tool: &'c ToolInfo,
     pub call: &'c ToolCall,
     pub held: &'c Held,
+    /// The client that waits for the result, if the call is relayed.
+    pub client: Option<mpsc::Sender<FromServer>>,
 }
 
 impl Call<'_> {
@@ -106,6 +110,10 @@ impl Call<'_> {
             params.input_responses = Some(answers);
             params.request_state = state;
         }
+        let mut meta = meta(self.call);
+        if let Some(relay) = &self.call.principal.relay {
+            answer::relay(relay, &mut params, &mut meta, &connection);
+        }
         let turn = tokio::select! {
             turn = connection.turn() => turn,
             () = self.call.cancelled.cancelled() => {
@@ -117,14 +125,14 @@ impl Call<'_> {
         };
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options()
-            .with_meta(meta(self.call))
+            .with_meta(meta)
             .with_max_total_timeout(Duration::from_secs(CALL_SECS));
         let sent = connection.peer.send_request_with_option(request, options).await;
         let handle = match sent {
             Ok(handle) => handle,
             Err(error) => return Err(self.failed(&connection, error).await),
         };
-        let hearing = connection.listener.listen(handle.progress_token.clone());
+        let hearing = connection.listener.listen(handle.progress_token.clone(), self.client.clone());
         let (id, (sender, response)) = (handle.id.clone(), oneshot::channel());
         tokio::spawn(async move { sender.send(handle.await_response().await) });
         self.hear(&connection, Sent { id, response, hearing, _turn: turn }).await
@@ -211,10 +219,14 @@ impl Call<'_> {
     /// A request without a result. A server that cannot be reached, or is busy, takes no further calls for a while.
     async fn failed(&self, connection: &Arc<Connection>, error: ServiceError) -> Failure {
         let closed = matches!(error, ServiceError::TransportClosed);
-        let failure = if closed {
-            failure::lost(&self.link.server, &connection.end_reason().await)
-        } else {
-            failure::of(&self.link.server, error)
+        let failure = match error {
+            ServiceError::TransportClosed => failure::lost(&self.link.server, &connection.end_reason().await),
+            ServiceError::McpError(error) if self.call.principal.relay.is_some() => {
+                let sent =
+                    serde_json::json!({ "code": error.code.0, "message": error.message, "data": error.data });
+                failure::of(&self.link.server, ServiceError::McpError(error)).details(sent)
+            }
+            error => failure::of(&self.link.server, error),
         };
         match failure.kind {
             FailureKind::Transport => match failure.retry_after_ms {
@@ -235,12 +247,15 @@ impl Call<'_> {
 
     async fn answered(&self, result: ServerResult) -> Outcome {
         match result {
-            ServerResult::CallToolResult(result) => answer::outcome(result),
             ServerResult::CreateTaskResult(created) => {
                 let id = created.task.task_id;
                 self.call.reports.tell(Report::Task { id: id.as_str().into() });
                 Poll { link: self.link, call: self.call }.until_ended(&id).await
             }
+            result if self.call.principal.relay.is_some() => {
+                answer::exact(serde_json::to_value(result).unwrap_or_default())
+            }
+            ServerResult::CallToolResult(result) => answer::outcome(result),
             ServerResult::InputRequiredResult(needed) => {
                 let requests = needed.input_requests.unwrap_or_default();
                 let request_state = needed.request_state;
@@ -323,6 +338,9 @@ impl Poll<'_> {
     fn task_ended(&self, id: &str, task: DetailedTask) -> Option<Outcome> {
         let server = &self.link.server;
         match task.payload {
+            TaskPayload::Completed { result } if self.call.principal.relay.is_some() => {
+                Some(answer::exact(Value::Object(result)))
+            }
             TaskPayload::Completed { result } => {
                 let result = serde_json::from_value::<CallToolResult>(Value::Object(result));
                 Some(match result {
@@ -334,7 +352,9 @@ impl Poll<'_> {
                 let message = error.get("message").and_then(Value::as_str).unwrap_or("it gave no reason");
                 let code = error.get("code").cloned().unwrap_or_default();
                 let failure = Failure::new(FailureKind::ToolError, format!("{server}: {message}"));
-                Some(Err(failure.code(&format!("mcp {code}"))))
+                let failure = failure.code(&format!("mcp {code}"));
+                let is_relayed = self.call.principal.relay.is_some();
+                Some(Err(if is_relayed { failure.details(Value::Object(error)) } else { failure }))
             }
             TaskPayload::Cancelled => {
                 Some(Err(Failure::new(FailureKind::Cancelled, format!("{server} cancelled the task"))))

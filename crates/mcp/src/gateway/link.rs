@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Known};
 use super::catalogue::{Catalogue, Listing};
+use super::changes::Changes;
 use super::child::Stderr;
 use super::connection::{Connection, Listed};
 use super::era::Era;
@@ -72,6 +73,7 @@ pub(super) struct Link {
     pub entry: Entry,
     pub(super) variables: Arc<dyn Variables + Send + Sync>,
     pub(super) shared: Arc<Shared>,
+    pub(super) changes: Changes,
     pub(super) stderr: Stderr,
     state: Mutex<State>,
     /// Counts the changes of the state.
@@ -146,7 +148,7 @@ impl Link {
         user: Option<String>,
         entry: Entry,
         variables: Arc<dyn Variables + Send + Sync>,
-        shared: Arc<Shared>,
+        (shared, changes): (Arc<Shared>, Changes),
     ) -> Self {
         let known = shared.cache.as_ref().and_then(|cache| cache.load(alias, user.as_deref(), &entry));
         let link = Self {
@@ -156,6 +158,7 @@ impl Link {
             entry,
             variables,
             shared,
+            changes,
             stderr: Stderr::default(),
             state: Mutex::new(State {
                 health: Health::Idle,
@@ -520,10 +523,14 @@ impl Link {
 
     /// Lists the tools again, if the server is up.
     pub(super) async fn refresh(&self) {
-        let up = self.state().up.clone().filter(|up| up.is_up());
-        if let Some(up) = up {
+        if let Some(up) = self.up() {
             up.relist().await;
         }
+    }
+
+    /// The connection, if it is up.
+    pub(super) fn up(&self) -> Option<Arc<Connection>> {
+        self.state().up.clone().filter(|up| up.is_up())
     }
 
     /// What earlier connections have shown: the era, and whether only HTTP+SSE works.

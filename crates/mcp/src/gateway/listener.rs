@@ -1,28 +1,46 @@
-//! What a server says on its own while it is called: progress, questions, other tools.
+//! What a server says on its own: progress, questions and logs of calls, and changes of its lists and resources.
+
+#![expect(deprecated, reason = "sampling, roots and logging are passed on as long as servers use them")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData,
-    Implementation, ProgressNotificationParam, ProgressToken,
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
+    ElicitResult, ElicitationAction, ErrorData, Implementation, ListRootsResult,
+    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion,
+    ResourceUpdatedNotificationParam, ServerNotification, SubscriptionFilter,
 };
-use rmcp::service::{NotificationContext, RequestContext};
-use rmcp::{ClientHandler, RoleClient};
+use rmcp::service::{NotificationContext, Peer, RequestContext};
+use rmcp::{ClientHandler, RoleClient, ServiceError};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::limits::HEARD;
+use super::changes::{Change, Changes};
+use crate::config::Entry;
+use crate::limits::{BACKOFF_MS, HEARD, STEADY_SECS};
+use crate::relay::{FromServer, Reply};
 
 /// Our end of a connection. A clone is the same one.
 #[derive(Clone)]
 pub(super) struct Listener(Arc<Inner>);
 
 struct Inner {
+    server: String,
     config: ClientConfig,
-    calls: Mutex<HashMap<ProgressToken, mpsc::Sender<Heard>>>,
+    calls: Mutex<HashMap<ProgressToken, Caller>>,
+    changes: Changes,
     /// Whether the server has said that its tools are others now.
     stale: AtomicBool,
+}
+
+/// Who hears what a server says during a call.
+#[derive(Clone)]
+struct Caller {
+    heard: mpsc::Sender<Heard>,
+    /// The client that waits for the result, if the call is relayed.
+    client: Option<mpsc::Sender<FromServer>>,
 }
 
 /// What a call hears of its server before it ends.
@@ -33,20 +51,25 @@ pub(super) enum Heard {
 }
 
 impl Listener {
-    /// `asks`: whether the server may ask questions.
-    pub(super) fn new(asks: bool) -> Self {
+    pub(super) fn new(server: &str, entry: &Entry, changes: Changes) -> Self {
         let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION"));
-        let capabilities = ClientCapabilities::builder().enable_tasks();
-        let capabilities =
-            if asks { capabilities.enable_elicitation().build() } else { capabilities.build() };
+        let mut capabilities = ClientCapabilities::builder().enable_tasks().build();
+        capabilities.elicitation = entry.elicitation.then(Default::default);
+        capabilities.sampling = entry.sampling.then(Default::default);
         let config = ClientConfig::new(capabilities, ourselves);
-        Self(Arc::new(Inner { config, calls: Mutex::default(), stale: AtomicBool::new(false) }))
+        let stale = AtomicBool::new(false);
+        Self(Arc::new(Inner { server: server.to_owned(), config, calls: Mutex::default(), changes, stale }))
+    }
+
+    /// The capabilities that we declare to the server.
+    pub(super) fn capabilities(&self) -> &ClientCapabilities {
+        &self.0.config.capabilities
     }
 
     /// Listens for a call until what is given back is dropped.
-    pub(super) fn listen(&self, token: ProgressToken) -> Hearing {
+    pub(super) fn listen(&self, token: ProgressToken, client: Option<mpsc::Sender<FromServer>>) -> Hearing {
         let (sender, heard) = mpsc::channel(HEARD);
-        self.calls().insert(token.clone(), sender);
+        self.calls().insert(token.clone(), Caller { heard: sender, client });
         Hearing { listener: self.clone(), token, heard }
     }
 
@@ -59,15 +82,89 @@ impl Listener {
         self.0.stale.store(true, Ordering::Relaxed);
     }
 
-    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, mpsc::Sender<Heard>>> {
+    /// Asks a server of 2026-07-28 to say when its lists change, as far as it does.
+    pub(super) fn follow_lists(&self, peer: &Peer<RoleClient>) {
+        let Some(info) = peer.peer_info() else { return };
+        let tools = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);
+        let resources = info.capabilities.resources.as_ref().and_then(|resources| resources.list_changed);
+        let prompts = info.capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed);
+        let mut filter = SubscriptionFilter::new();
+        filter.tools_list_changed = tools.filter(|says| *says);
+        filter.resources_list_changed = resources.filter(|says| *says);
+        filter.prompts_list_changed = prompts.filter(|says| *says);
+        let is_modern = info.protocol_version.as_str() >= ProtocolVersion::V_2026_07_28.as_str();
+        if is_modern && filter != SubscriptionFilter::new() {
+            tokio::spawn(self.clone().keep_following(peer.clone(), filter));
+        }
+    }
+
+    /// Subscribes to lists again when a subscription ended, less and less often. What changed meanwhile is not known.
+    async fn keep_following(self, peer: Peer<RoleClient>, filter: SubscriptionFilter) {
+        let mut delay = Duration::from_millis(BACKOFF_MS.0);
+        while !peer.is_transport_closed() {
+            let began = Instant::now();
+            if self.subscribe(&peer, filter.clone()).await.is_err() {
+                return;
+            }
+            if began.elapsed() >= Duration::from_secs(STEADY_SECS) {
+                delay = Duration::from_millis(BACKOFF_MS.0);
+            }
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(Duration::from_millis(BACKOFF_MS.1));
+            self.tools_changed();
+            self.0.changes.tell(Change::Resources);
+            self.0.changes.tell(Change::Prompts);
+        }
+    }
+
+    /// Takes in what a server of 2026-07-28 says under a subscription, until the subscription ends. The error says why
+    /// there is none.
+    pub(super) async fn subscribe(
+        &self,
+        peer: &Peer<RoleClient>,
+        filter: SubscriptionFilter,
+    ) -> Result<(), ServiceError> {
+        let mut subscription = peer.listen(filter).await?;
+        while let Ok(Some(notification)) = subscription.next().await {
+            match notification {
+                ServerNotification::ToolListChangedNotification(_) => self.tools_changed(),
+                ServerNotification::ResourceListChangedNotification(_) => {
+                    self.0.changes.tell(Change::Resources);
+                }
+                ServerNotification::PromptListChangedNotification(_) => self.0.changes.tell(Change::Prompts),
+                ServerNotification::ResourceUpdatedNotification(updated) => self.updated(updated.params.uri),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn tools_changed(&self) {
+        self.mark_stale();
+        self.0.changes.tell(Change::Tools);
+    }
+
+    fn updated(&self, uri: String) {
+        self.0.changes.tell(Change::Resource { server: self.0.server.clone(), uri });
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, Caller>> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The only call in flight: a question of an older revision does not say which call it belongs to.
-    fn only_call(&self) -> Option<mpsc::Sender<Heard>> {
+    fn only_call(&self) -> Option<Caller> {
         let calls = self.calls();
-        let mut senders = calls.values();
-        senders.next().filter(|_| calls.len() == 1).cloned()
+        let mut callers = calls.values();
+        callers.next().filter(|_| calls.len() == 1).cloned()
+    }
+
+    /// Passes a request of the server on to the client of the only call, if there is one that waits.
+    async fn relay<T>(&self, request: impl FnOnce(Reply<T>) -> FromServer) -> Option<Result<T, ErrorData>> {
+        let client = self.only_call()?.client?;
+        let (reply, answer) = oneshot::channel();
+        client.try_send(request(reply)).ok()?;
+        answer.await.ok()
     }
 }
 
@@ -77,15 +174,55 @@ impl ClientHandler for Listener {
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let sender = self.calls().get(&params.progress_token).cloned();
-        if let Some(sender) = sender {
-            // The call may have ended meanwhile, or have more to hear than it can.
-            let _ = sender.try_send(Heard::Progress(params));
+        let Some(caller) = self.calls().get(&params.progress_token).cloned() else { return };
+        // The call may have ended meanwhile, or have more to hear than it can.
+        if let Some(client) = caller.client {
+            let _ = client.try_send(FromServer::Progress(params.clone()));
         }
+        let _ = caller.heard.try_send(Heard::Progress(params));
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.mark_stale();
+        self.tools_changed();
+    }
+
+    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.changes.tell(Change::Resources);
+    }
+
+    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.changes.tell(Change::Prompts);
+    }
+
+    async fn on_resource_updated(
+        &self,
+        params: ResourceUpdatedNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        self.updated(params.uri);
+    }
+
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _: NotificationContext<RoleClient>,
+    ) {
+        if let Some(client) = self.only_call().and_then(|call| call.client) {
+            let _ = client.try_send(FromServer::Log(params));
+        }
+    }
+
+    async fn create_message(
+        &self,
+        request: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        let sampled = self.relay(|reply| FromServer::Sample(Box::new(request), reply)).await;
+        sampled.unwrap_or_else(|| Err(ErrorData::invalid_request("no client with a model waits", None)))
+    }
+
+    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        self.relay(FromServer::Roots).await.unwrap_or_else(|| Ok(ListRootsResult::default()))
     }
 
     async fn create_elicitation(
@@ -99,9 +236,13 @@ impl ClientHandler for Listener {
                 None,
             ));
         }
+        let copy = request.clone();
+        if let Some(answer) = self.relay(|reply| FromServer::Elicit(Box::new(copy), reply)).await {
+            return answer;
+        }
         let (sender, answer) = oneshot::channel();
         let question = Heard::Question(Box::new(request), sender);
-        let Some(()) = self.only_call().and_then(|call| call.try_send(question).ok()) else {
+        let Some(()) = self.only_call().and_then(|call| call.heard.try_send(question).ok()) else {
             return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
         };
         let declined = ElicitResult::new(ElicitationAction::Decline);

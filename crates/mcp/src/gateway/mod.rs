@@ -4,10 +4,12 @@ mod answer;
 mod cache;
 mod call;
 mod catalogue;
+mod changes;
 mod child;
 mod connection;
 mod era;
 mod failure;
+mod federation;
 mod link;
 mod listener;
 mod login;
@@ -16,6 +18,7 @@ mod open;
 mod questions;
 mod supervisor;
 mod transport;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -32,19 +35,25 @@ use steprail_engine::{
 };
 
 pub use catalogue::ToolInfo;
+pub(crate) use changes::Change;
 pub use era::Era;
+pub(crate) use federation::Offer;
 pub use link::Health;
 pub use login::{LoggedIn, LoginError, LoginNeeded, Logins};
+pub(crate) use questions::{KEY, URL};
 pub use supervisor::supervise;
+pub(crate) use watched::Watching;
 
 use tokio::runtime::Handle;
 
 use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
+use crate::relay::{Relayed, Relays};
 use cache::Cache;
 use call::{Call, Poll};
 use catalogue::Catalogue;
+use changes::Changes;
 use connection::Connection;
 use link::{Link, Shared};
 use questions::{Held, Pending};
@@ -78,6 +87,12 @@ struct Inner {
     links: Mutex<Links>,
     /// Calls whose tools wait for an answer.
     held: Held,
+    /// Clients that wait for relayed calls.
+    relays: Relays,
+    /// What servers announce.
+    changes: Changes,
+    offers: federation::Offers,
+    watched: watched::Watched,
 }
 
 /// A link per server, and per user where a server needs that.
@@ -137,6 +152,10 @@ impl Gateway {
             shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new), options.logins)),
             links: Mutex::default(),
             held: Held::default(),
+            relays: Relays::default(),
+            changes: Changes::default(),
+            offers: federation::Offers::default(),
+            watched: watched::Watched::default(),
         })))
     }
 
@@ -224,9 +243,16 @@ impl Gateway {
         let alias =
             self.0.aliases.iter().find(|(_, name)| *name == server).map_or(server, |(alias, _)| alias);
         let shared = self.0.shared.clone();
-        let link = Arc::new(Link::new((server, alias), key.1.clone(), entry.clone(), variables, shared));
+        let changes = self.0.changes.clone();
+        let link =
+            Arc::new(Link::new((server, alias), key.1.clone(), entry.clone(), variables, (shared, changes)));
         links.insert(key, link.clone());
         Ok(link)
+    }
+
+    /// A channel for what servers ask the client of a relayed call.
+    pub(crate) fn relay(&self) -> Option<Relayed> {
+        self.0.relays.open()
     }
 
     async fn make(&self, server: &str, call: ToolCall) -> Outcome {
@@ -259,7 +285,9 @@ impl Gateway {
             None => return Err(self.unknown(&call.tool)),
         };
         let tool = if under_way { tool } else { fitting(&connection, tool, &call).await? };
-        let call = Call { link: &link, tool: &tool, call: &call, held: &self.0.held };
+        let relay = call.principal.relay.as_ref();
+        let client = relay.and_then(|relay| self.0.relays.find(&relay.id));
+        let call = Call { link: &link, tool: &tool, call: &call, held: &self.0.held, client };
         let made = call.make(connection.clone()).await;
         if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
         {

@@ -43,8 +43,8 @@ struct Greeted {
 impl Link {
     /// Opens a connection. A handshake that fails with what was learnt before is tried once without it.
     pub(super) async fn connect(&self) -> Result<Connection, String> {
-        let listener = Listener::new(self.entry.elicitation);
-        let learnt = self.learnt();
+        let listener = Listener::new(&self.server, &self.entry, self.changes.clone());
+        let learnt = if self.entry.legacy { (Some(Era::Legacy), self.learnt().1) } else { self.learnt() };
         let greeted = match self.greet(&listener, learnt).await {
             Err(Refused::Handshake(_)) if learnt.0.is_some() => {
                 self.learn(None, false);
@@ -54,7 +54,7 @@ impl Link {
             Err(Refused::Era(era)) => self.greet(&listener, (Some(era), false)).await,
             greeted => greeted,
         };
-        self.up(listener, greeted.map_err(Refused::reason)?).await
+        self.list_tools(listener, greeted.map_err(Refused::reason)?).await
     }
 
     async fn greet(&self, listener: &Listener, learnt: (Option<Era>, bool)) -> Result<Greeted, Refused> {
@@ -146,7 +146,7 @@ impl Link {
     }
 
     /// Lists the tools over a connection whose handshake succeeded.
-    async fn up(&self, listener: Listener, greeted: Greeted) -> Result<Connection, String> {
+    async fn list_tools(&self, listener: Listener, greeted: Greeted) -> Result<Connection, String> {
         let Greeted { service, era, sse, process } = greeted;
         // Lists are asked for when they may have changed: none is to come out of a cache.
         service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
@@ -163,7 +163,8 @@ impl Link {
         // To give a connection up is not to say that its process has ended.
         let lost =
             process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.child_token());
-        let one_by_one = self.entry.elicitation && era == Era::Legacy;
+        listener.follow_lists(service.peer());
+        let one_by_one = self.entry.asks() && era == Era::Legacy;
         Ok(Connection {
             peer: service.peer().clone(),
             listener,

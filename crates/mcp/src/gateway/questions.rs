@@ -15,6 +15,12 @@ use super::call::Sent;
 use super::connection::Connection;
 use crate::limits::HELD_CALLS;
 
+/// The key of a form that holds the address to send a human to.
+pub(crate) const URL: &str = "x-url";
+
+/// The key of a form that holds the name that the tool has for its question.
+pub(crate) const KEY: &str = "x-key";
+
 /// How a call goes on once its tool has the answer: what is recorded with the question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -81,7 +87,7 @@ fn form(question: &ElicitRequestParams) -> (String, Value) {
             (message.clone(), json!(requested_schema))
         }
         ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
-            (format!("{message} ({url})"), json!({ "type": "object", "properties": {} }))
+            (format!("{message} ({url})"), json!({ "type": "object", "properties": {}, URL: url }))
         }
         _ => ("the tool asks something that cannot be shown".to_owned(), json!({ "type": "object" })),
     }
@@ -106,7 +112,11 @@ pub(super) fn asks(
     let message: Vec<&str> = questions.iter().map(|(_, (message, _))| message.as_str()).collect();
     let message = message.join("; ");
     let form = match questions.as_slice() {
-        [(_, (_, form))] => form.clone(),
+        [(key, (_, form))] => {
+            let mut form = form.clone();
+            form[KEY] = key.as_str().into();
+            form
+        }
         several => {
             let parts: Map<String, Value> =
                 several.iter().map(|(key, (_, form))| (key.clone(), form.clone())).collect();

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use steprail_engine::{Error, RunId, User};
 
-use super::news::Watches;
 use super::problems;
+use super::watches::Watches;
 
 /// A request to call a tool, and who made it.
 pub(super) struct Asked {

@@ -12,8 +12,8 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use steprail_engine::{Engine, Principal};
 use tokio_util::sync::CancellationToken;
 
-use super::Server;
-use super::sessions::{REQUESTER, Sessions};
+use super::sessions::{REQUESTER, SESSION, Sessions};
+use super::{Server, published};
 
 /// Says who sends a request, by its headers or by what was found out before. Nobody is refused with 401.
 pub trait Identify: Send + Sync + 'static {
@@ -32,8 +32,6 @@ struct Door {
     identify: Box<dyn Identify>,
 }
 
-const SESSION: &str = "mcp-session-id";
-
 /// Which names and origins a request may come under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {
@@ -46,7 +44,7 @@ pub enum Hosts {
 /// The route `/mcp`.
 pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: CancellationToken) -> Router {
     let engine = server.shared.engine.clone();
-    let mut config = StreamableHttpServerConfig::default().with_cancellation_token(shutdown);
+    let mut config = StreamableHttpServerConfig::default().with_cancellation_token(shutdown.clone());
     config = match hosts {
         Hosts::ThisMachine => config
             .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
@@ -54,6 +52,8 @@ pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: 
         Hosts::Checked => config.disable_allowed_hosts().disable_allowed_origins(),
     };
     config.session_store = Some(Arc::new(Sessions(engine.clone())));
+    let shared = server.shared.clone();
+    tokio::spawn(async move { shutdown.run_until_cancelled(published::keep_known(&shared)).await });
     let handler = server.clone();
     let sessions = Arc::new(LocalSessionManager::default());
     let service = StreamableHttpService::new(move || Ok(handler.for_client()), sessions, config);

@@ -3,6 +3,7 @@
 mod answer;
 mod content;
 mod expose;
+mod federated;
 mod gates;
 mod http;
 mod news;
@@ -10,6 +11,7 @@ mod problems;
 mod progress;
 mod prompts;
 mod published;
+mod relayed;
 mod resources;
 mod sessions;
 mod tasks;
@@ -17,17 +19,20 @@ mod tools;
 mod values;
 mod view;
 mod waits;
+mod watches;
 
 use std::sync::Arc;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult,
-    CustomNotification, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
-    UpdateTaskParams,
+    CacheScope, CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams,
+    CompleteResult, CustomNotification, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
+    GetTaskResult, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams, UpdateTaskParams,
 };
+#[expect(deprecated, reason = "log messages are passed on as long as servers send them")]
+use rmcp::model::{SetLevelRequestMethod, SetLevelRequestParams};
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 use steprail_engine::{Engine, Principal, User};
@@ -37,9 +42,12 @@ pub use http::{Hosts, Identify, router};
 pub use tools::{ToolNames, offered};
 
 use crate::Gateway;
+use crate::limits::{LIST_TTL_MS, TOOLS_PAGE};
 use answer::Asked;
-use news::Watches;
+use federated::States;
 use published::Published;
+use sessions::session_of;
+use watches::{Armed, Watches};
 
 const INSTRUCTIONS: &str = "\
 Durable workflows of tool calls. To write one: workflow_guide teaches the language, workflow_tools finds the tools that \
@@ -55,6 +63,8 @@ pub struct Settings {
     pub tool_names: ToolNames,
     /// Tools of the servers behind the gateway that are offered as they are.
     pub expose: Vec<Expose>,
+    /// Servers behind the gateway whose resources, prompts and completions are offered, too.
+    pub federate: Vec<String>,
     /// Whether gates are put to the users of clients, whose answers then count as their own.
     pub ask_clients: bool,
 }
@@ -74,12 +84,15 @@ struct Shared {
     gateway: Option<Gateway>,
     settings: Settings,
     published: Published,
+    /// What federated servers want back from clients.
+    states: States,
 }
 
 impl Server {
     /// A server for an engine. The gateway is the one that the engine's calls go through.
     pub fn new(engine: Engine, gateway: Option<Gateway>, settings: Settings) -> Self {
-        let shared = Shared { engine, gateway, settings, published: Published::default() };
+        let (published, states) = (Published::default(), States::default());
+        let shared = Shared { engine, gateway, settings, published, states };
         Self { shared: Arc::new(shared), user: None, watches: Watches::default() }
     }
 
@@ -100,7 +113,8 @@ impl Server {
         R: tokio::io::AsyncRead + Send + Unpin + 'static,
         W: tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let served = rmcp::serve_server(self, (read, write)).await;
+        // In a box: it holds the first request, which may be any.
+        let served = Box::pin(rmcp::serve_server(self, (read, write))).await;
         let running = match served {
             Ok(running) => running,
             // A client that goes away before it has said anything is none.
@@ -121,6 +135,29 @@ impl Server {
     }
 }
 
+/// Whether a request is of a revision without sessions.
+fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    let version = context.protocol_version();
+    version.is_some_and(|version| version.as_str() >= rmcp::model::ProtocolVersion::V_2026_07_28.as_str())
+}
+
+/// One page of a list, and the cursor of the next: the key of its first entry.
+fn page<T>(
+    items: Vec<T>,
+    request: Option<PaginatedRequestParams>,
+    key: impl Fn(&T) -> &str,
+) -> Result<(Vec<T>, Option<String>), ErrorData> {
+    let from = match request.and_then(|request| request.cursor) {
+        None => 0,
+        Some(cursor) => {
+            let invalid = || ErrorData::invalid_params("invalid cursor", None);
+            items.iter().position(|item| key(item) == cursor).ok_or_else(invalid)?
+        }
+    };
+    let next = items.get(from + TOOLS_PAGE).map(|item| key(item).to_owned());
+    Ok((items.into_iter().skip(from).take(TOOLS_PAGE).collect(), next))
+}
+
 /// The trace that a request belongs to: as MCP says it, or else as HTTP does.
 fn traceparent(context: &RequestContext<RoleServer>) -> Option<&str> {
     let header = || {
@@ -132,7 +169,7 @@ fn traceparent(context: &RequestContext<RoleServer>) -> Option<&str> {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
+        let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_tool_list_changed()
             .enable_resources()
@@ -141,6 +178,16 @@ impl ServerHandler for Server {
             .enable_completions()
             .enable_tasks()
             .build();
+        // Ours do not change; those of other servers may.
+        let federates = (!self.shared.settings.federate.is_empty()).then_some(true);
+        if let Some(resources) = &mut capabilities.resources {
+            resources.list_changed = federates;
+        }
+        if let Some(prompts) = &mut capabilities.prompts {
+            prompts.list_changed = federates;
+        }
+        // Log messages are those of exposed tools.
+        capabilities.logging = (!self.shared.settings.expose.is_empty()).then(Default::default);
         let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION")).with_title("Steprail");
         ServerConfig::new(capabilities).with_server_info(ourselves).with_instructions(INSTRUCTIONS)
     }
@@ -156,7 +203,7 @@ impl ServerHandler for Server {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::find(name).map(tools::Entry::tool)
+        tools::described(&self.shared, name)
     }
 
     async fn call_tool(
@@ -169,20 +216,47 @@ impl ServerHandler for Server {
         tools::call(&self.shared, Asked { user, request, context, watches }).await
     }
 
+    #[expect(deprecated, reason = "log messages are passed on as long as servers send them")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if self.shared.settings.expose.is_empty() {
+            return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
+        }
+        self.watches.set_level(request.level);
+        Ok(())
+    }
+
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(&self.user(&context.extensions)?).await
+        let user = self.user(&context.extensions)?;
+        let mut all = resources::list(&user).await?;
+        all.extend(federated::resources(&self.shared, &user).await);
+        let (items, next) = page(all, request, |resource| &resource.uri)?;
+        let mut result = ListResourcesResult::with_all_items(items);
+        result.next_cursor = next;
+        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
+        Ok(result)
     }
 
     async fn list_resource_templates(
         &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(resources::templates())
+        let user = self.user(&context.extensions)?;
+        let mut all = resources::templates();
+        all.extend(federated::templates(&self.shared, &user).await);
+        let (items, next) = page(all, request, |template| &template.uri_template)?;
+        let mut result = ListResourceTemplatesResult::with_all_items(items);
+        result.next_cursor = next;
+        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
+        Ok(result)
     }
 
     async fn read_resource(
@@ -191,15 +265,25 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let user = self.user(&context.extensions)?;
-        resources::read(&user, &request.uri).await.map(ReadResourceResponse::Complete)
+        if resources::is_ours(&request.uri) {
+            return resources::read(&user, &request.uri).await.map(ReadResourceResponse::Complete);
+        }
+        federated::read(&self.shared, &user, &context, request).await
     }
 
     async fn list_prompts(
         &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(prompts::list())
+        let user = self.user(&context.extensions)?;
+        let mut all = prompts::list();
+        all.extend(federated::prompts(&self.shared, &user).await);
+        let (items, next) = page(all, request, |prompt| &prompt.name)?;
+        let mut result = ListPromptsResult::with_all_items(items);
+        result.next_cursor = next;
+        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
+        Ok(result)
     }
 
     async fn get_prompt(
@@ -208,7 +292,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let user = self.user(&context.extensions)?;
-        prompts::get(&user, request).await.map(GetPromptResponse::Complete)
+        if prompts::NAMES.contains(&&*request.name) {
+            return prompts::get(&user, request).await.map(GetPromptResponse::Complete);
+        }
+        federated::prompt(&self.shared, &user, &context, request).await
     }
 
     async fn complete(
@@ -216,7 +303,11 @@ impl ServerHandler for Server {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        resources::complete(&self.user(&context.extensions)?, request).await
+        let user = self.user(&context.extensions)?;
+        match federated::complete(&self.shared, &user, &context, request.clone()).await {
+            Some(completed) => completed,
+            None => resources::complete(&user, request).await,
+        }
     }
 
     async fn get_task(
@@ -252,21 +343,25 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        resources::check(&self.user(&context.extensions)?, &request.uri).await?;
-        self.watches.add(request.uri)
+        let user = self.user(&context.extensions)?;
+        if resources::is_ours(&request.uri) {
+            resources::check(&user, &request.uri).await?;
+        }
+        self.watches.add(self, &user, request.uri).await?;
+        self.watches.save(self, session_of(&context.extensions)).await
     }
 
     async fn unsubscribe(
         &self,
         request: UnsubscribeRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         self.watches.remove(&request.uri);
-        Ok(())
+        self.watches.save(self, session_of(&context.extensions)).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        self.watches.arm(self.shared.engine.definition_changes());
+        self.watches.arm(Armed::new(&self.shared));
         Some(requested.clone())
     }
 

@@ -1,134 +1,27 @@
-//! What changes, for clients that asked to hear of it: lists, runs, open questions.
+//! What changes, for clients that asked to hear of it: lists, runs, open questions, resources of other servers.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use rmcp::RoleServer;
 use rmcp::model::{CustomNotification, ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::{NotificationContext, Peer, SubscriptionContext};
-use steprail_engine::{RunId, User};
-use tokio::sync::watch;
+use steprail_engine::User;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{broadcast, watch};
 
 use super::Server;
-use super::progress::in_old_words;
-use super::resources::{self, APPROVALS};
-use crate::limits::{NEWS_MS, PAGE, RESOURCE_EVENTS, WATCHES};
-
-/// What one client wants to hear of.
-#[derive(Clone, Default)]
-pub(super) struct Watches(Arc<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    /// Whether the client is told already.
-    followed: AtomicBool,
-    /// Resources, with what was last told of each.
-    resources: Mutex<BTreeMap<String, Option<String>>>,
-    /// Runs whose events are told one by one, with the number of the last one.
-    runs: Mutex<BTreeMap<RunId, u64>>,
-    /// Changes of definitions, heard from before a subscription was acknowledged.
-    armed: Mutex<VecDeque<watch::Receiver<u64>>>,
-}
-
-impl Watches {
-    pub(super) fn add(&self, uri: String) -> Result<(), ErrorData> {
-        let mut resources = self.0.resources.lock().unwrap_or_else(PoisonError::into_inner);
-        if resources.len() >= WATCHES && !resources.contains_key(&uri) {
-            return Err(ErrorData::invalid_request(format!("at most {WATCHES} resources are watched"), None));
-        }
-        resources.insert(uri, None);
-        Ok(())
-    }
-
-    pub(super) fn remove(&self, uri: &str) {
-        self.0.resources.lock().unwrap_or_else(PoisonError::into_inner).remove(uri);
-    }
-
-    /// Tells the events of a run after a number one by one, until it ends.
-    pub(super) fn follow(&self, run: RunId, seen: u64) {
-        let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        if runs.len() < WATCHES {
-            runs.insert(run, seen);
-        }
-    }
-
-    /// What happened in the runs that are followed, and whether there is more to tell.
-    async fn happened(&self, user: &User) -> (Vec<CustomNotification>, bool) {
-        let runs: Vec<(RunId, u64)> = {
-            let runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            runs.iter().map(|(run, seen)| (*run, *seen)).collect()
-        };
-        let (mut told, mut is_left) = (Vec::new(), false);
-        for (run, seen) in runs {
-            // Asked first: what has ended by now has its end among the events.
-            let over = user.row(run).await.map_or(true, |row| row.status.is_terminal());
-            let page = user.events(run, seen, RESOURCE_EVENTS).await.ok();
-            let events = page.as_ref().map_or(&[][..], |page| &page.events);
-            told.extend(events.iter().filter_map(in_old_words));
-            let has_more = page.as_ref().is_some_and(|page| page.has_more);
-            is_left |= has_more;
-            let mut runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            match events.last() {
-                _ if over && !has_more => drop(runs.remove(&run)),
-                Some(last) => drop(runs.insert(run, last.seq)),
-                None => {}
-            }
-        }
-        (told, is_left)
-    }
-
-    /// Listens from now on: what changes before the client knows that it is heard is not lost.
-    pub(super) fn arm(&self, changes: watch::Receiver<u64>) {
-        let mut armed = self.0.armed.lock().unwrap_or_else(PoisonError::into_inner);
-        armed.push_back(changes);
-        if armed.len() > WATCHES {
-            armed.pop_front();
-        }
-    }
-
-    fn armed(&self) -> Option<watch::Receiver<u64>> {
-        self.0.armed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    /// The resources that are not as they were when they were last told of.
-    async fn changed(&self, user: &User) -> Vec<String> {
-        let known: Vec<(String, Option<String>)> = {
-            let resources = self.0.resources.lock().unwrap_or_else(PoisonError::into_inner);
-            resources.iter().map(|(uri, state)| (uri.clone(), state.clone())).collect()
-        };
-        let mut changed = Vec::new();
-        for (uri, before) in known {
-            let now = state(user, &uri).await;
-            if before == now {
-                continue;
-            }
-            let mut resources = self.0.resources.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(state) = resources.get_mut(&uri) {
-                *state = now;
-                changed.push(uri);
-            }
-        }
-        changed
-    }
-}
-
-/// What tells one state of a resource from another.
-async fn state(user: &User, uri: &str) -> Option<String> {
-    if uri == APPROVALS {
-        let open = user.approvals(PAGE).await.ok()?;
-        return Some(open.iter().map(|gate| format!("{}/{};", gate.run_id, gate.digest)).collect());
-    }
-    match resources::run_of(uri) {
-        Some(run) => user.row(run).await.ok().map(|row| row.seq.to_string()),
-        None => resources::version_of(user, uri).await,
-    }
-}
+use super::federated::{self, Route};
+use super::sessions::{Sessions, session_of};
+use super::watches::{Armed, Watches};
+use crate::gateway::Change;
+use crate::limits::NEWS_MS;
 
 /// What is told.
 enum News {
     ToolsChanged,
+    ResourcesChanged,
+    PromptsChanged,
     Updated(String),
     Happened(CustomNotification),
     Closed,
@@ -136,21 +29,27 @@ enum News {
 
 /// Waits for something to tell.
 struct Newsroom {
+    server: Server,
     user: User,
     watches: Watches,
-    definitions: watch::Receiver<u64>,
+    heard: Armed,
     events: watch::Receiver<i64>,
     due: VecDeque<News>,
 }
 
 impl Newsroom {
+    fn new(server: &Server, user: User, watches: Watches, heard: Armed) -> Self {
+        let events = server.shared.engine.news();
+        Self { server: server.clone(), user, watches, heard, events, due: VecDeque::new() }
+    }
+
     async fn next(&mut self) -> News {
         loop {
             if let Some(news) = self.due.pop_front() {
                 return news;
             }
             tokio::select! {
-                changed = self.definitions.changed() => match changed {
+                changed = self.heard.definitions.changed() => match changed {
                     Ok(()) => {
                         self.due.push_back(News::ToolsChanged);
                         let changed = self.watches.changed(&self.user).await;
@@ -173,29 +72,103 @@ impl Newsroom {
                     }
                     Err(_) => return News::Closed,
                 },
+                change = next_change(&mut self.heard.servers) => self.at_servers(change).await,
             }
+        }
+    }
+
+    /// Something changed at other servers. What comes within a short time is told once.
+    async fn at_servers(&mut self, first: Option<Change>) {
+        tokio::time::sleep(Duration::from_millis(NEWS_MS)).await;
+        self.at_server(first).await;
+        while let Some(changes) = &mut self.heard.servers {
+            match changes.try_recv() {
+                Ok(change) => self.at_server(Some(change)).await,
+                Err(TryRecvError::Lagged(_)) => self.at_server(None).await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A change at a server; none if changes were missed, so that everything may have changed.
+    async fn at_server(&mut self, change: Option<Change>) {
+        let settings = &self.server.shared.settings;
+        let (exposes, federates) = (!settings.expose.is_empty(), !settings.federate.is_empty());
+        let of = |kind: &Change| change.as_ref().is_none_or(|change| change == kind);
+        let lists = [
+            (exposes && of(&Change::Tools), News::ToolsChanged),
+            (federates && of(&Change::Resources), News::ResourcesChanged),
+            (federates && of(&Change::Prompts), News::PromptsChanged),
+        ];
+        for (_, news) in lists.into_iter().filter(|(changed, _)| *changed) {
+            self.push(news);
+        }
+        let resource = match change {
+            Some(Change::Resource { server, uri }) => Some(Route { server, name: uri }),
+            Some(_) => return,
+            None => None,
+        };
+        for (uri, route) in self.watches.of_server(resource.as_ref()) {
+            // The right to read may have been taken away since.
+            if federated::may_read(&self.server.shared, &self.user, &route.server).await {
+                self.push(News::Updated(uri));
+            }
+        }
+    }
+
+    fn push(&mut self, news: News) {
+        let is_same = |known: &News| match (known, &news) {
+            (News::Updated(known), News::Updated(new)) => known == new,
+            (known, new) => std::mem::discriminant(known) == std::mem::discriminant(new),
+        };
+        if !self.due.iter().any(is_same) {
+            self.due.push_back(news);
+        }
+    }
+}
+
+/// The next change at another server; none if some were missed. Without servers it never comes.
+async fn next_change(changes: &mut Option<broadcast::Receiver<Change>>) -> Option<Change> {
+    let Some(receiver) = changes else { return std::future::pending().await };
+    match receiver.recv().await {
+        Ok(change) => Some(change),
+        Err(RecvError::Lagged(_)) => None,
+        Err(RecvError::Closed) => {
+            *changes = None;
+            std::future::pending().await
         }
     }
 }
 
 /// Tells a client with a session, until it is gone.
 pub(super) fn follow(server: &Server, context: NotificationContext<RoleServer>) {
-    if server.watches.0.followed.swap(true, Ordering::Relaxed) {
+    if !server.watches.begin() {
         return;
     }
     let Ok(user) = server.user(&context.extensions) else { return };
-    let engine = &server.shared.engine;
-    let newsroom = Newsroom {
-        user,
-        watches: server.watches.clone(),
-        definitions: engine.definition_changes(),
-        events: engine.news(),
-        due: VecDeque::new(),
-    };
-    tokio::spawn(tell(newsroom, context.peer));
+    let heard = Armed::new(&server.shared);
+    let newsroom = Newsroom::new(server, user, server.watches.clone(), heard);
+    let session = session_of(&context.extensions).map(str::to_owned);
+    tokio::spawn(async move { tell(newsroom, session, context.peer).await });
 }
 
-async fn tell(mut newsroom: Newsroom, peer: Peer<RoleServer>) {
+/// Watches again what a session watched before our process started; what changed meanwhile is told at once.
+async fn restore(newsroom: &mut Newsroom, session: &str) {
+    let sessions = Sessions(newsroom.server.shared.engine.clone());
+    for uri in sessions.subscriptions(session).await {
+        // What the user may no longer see is not watched again.
+        let added = newsroom.watches.add(&newsroom.server, &newsroom.user, uri.clone()).await;
+        if added.is_ok() && !super::resources::is_ours(&uri) {
+            newsroom.push(News::Updated(uri));
+        }
+    }
+    newsroom.events.mark_changed();
+}
+
+async fn tell(mut newsroom: Newsroom, session: Option<String>, peer: Peer<RoleServer>) {
+    if let Some(session) = session {
+        restore(&mut newsroom, &session).await;
+    }
     let closed = async {
         while !peer.is_transport_closed() {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -205,6 +178,8 @@ async fn tell(mut newsroom: Newsroom, peer: Peer<RoleServer>) {
         loop {
             let told = match newsroom.next().await {
                 News::ToolsChanged => peer.notify_tool_list_changed().await,
+                News::ResourcesChanged => peer.notify_resource_list_changed().await,
+                News::PromptsChanged => peer.notify_prompt_list_changed().await,
                 News::Updated(uri) => {
                     peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await
                 }
@@ -226,16 +201,17 @@ async fn tell(mut newsroom: Newsroom, peer: Peer<RoleServer>) {
 pub(super) async fn listen(server: &Server, context: SubscriptionContext) -> Result<(), ErrorData> {
     let user = server.user(&context.request_context().extensions)?;
     let wanted = context.accepted().clone();
-    let engine = &server.shared.engine;
     let watches = Watches::default();
+    let heard = server.watches.armed().unwrap_or_else(|| Armed::new(&server.shared));
     for uri in wanted.resource_subscriptions.clone().unwrap_or_default() {
-        watches.add(uri)?;
+        // A resource that is not there is not watched; the others are.
+        if let Err(error) = watches.add(server, &user, uri).await {
+            tracing::debug!(%error, "a resource is not watched");
+        }
     }
-    let mut events = engine.news();
+    let mut newsroom = Newsroom::new(server, user, watches, heard);
     // What changed before this was heard is told at once.
-    events.mark_changed();
-    let definitions = server.watches.armed().unwrap_or_else(|| engine.definition_changes());
-    let mut newsroom = Newsroom { user, watches, definitions, events, due: VecDeque::new() };
+    newsroom.events.mark_changed();
     loop {
         let news = tokio::select! {
             news = newsroom.next() => news,
@@ -246,11 +222,16 @@ pub(super) async fn listen(server: &Server, context: SubscriptionContext) -> Res
             News::ToolsChanged if wanted.tools_list_changed == Some(true) => {
                 sink.notify_tool_list_changed().await
             }
-            News::ToolsChanged => Ok(()),
+            News::ResourcesChanged if wanted.resources_list_changed == Some(true) => {
+                sink.notify_resource_list_changed().await
+            }
+            News::PromptsChanged if wanted.prompts_list_changed == Some(true) => {
+                sink.notify_prompt_list_changed().await
+            }
             News::Updated(uri) => sink.notify_resource_updated(uri).await,
-            // Only clients with a session are told event by event.
-            News::Happened(_) => Ok(()),
             News::Closed => return Ok(()),
+            // Only clients with a session are told event by event.
+            _ => Ok(()),
         };
         if told.is_err() {
             return Ok(());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use steprail_engine::{Error, Event, RunId, RunRow, StoredEvent, Subscription};
 
 use super::answer::{Asked, Refusal};
-use super::news::Watches;
+use super::watches::Watches;
 use crate::limits::HEARTBEAT_SECS;
 
 /// Tells a client what happens to a run while it waits.

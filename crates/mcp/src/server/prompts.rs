@@ -1,17 +1,18 @@
 //! Prompts: how to write a workflow, and how to explain a run.
 
 use rmcp::model::{
-    CacheScope, ErrorData, GetPromptRequestParams, GetPromptResult, ListPromptsResult, Prompt,
-    PromptArgument, PromptMessage, Role,
+    ErrorData, GetPromptRequestParams, GetPromptResult, Prompt, PromptArgument, PromptMessage, Role,
 };
 use steprail_engine::{RunId, User};
 
 use super::answer::protocol_error;
 use super::tools::{guide, story};
-use crate::limits::LIST_TTL_MS;
 
 const AUTHOR: &str = "author_workflow";
 pub(super) const EXPLAIN: &str = "explain_run";
+
+/// Every prompt of ours.
+pub(super) const NAMES: [&str; 2] = [AUTHOR, EXPLAIN];
 
 const HOW_TO: &str = "\
 Write a Steprail workflow definition in YAML for this: {{goal}}
@@ -22,10 +23,10 @@ problem, then store it with workflow_define.
 
 ";
 
-pub(super) fn list() -> ListPromptsResult {
+pub(super) fn list() -> Vec<Prompt> {
     let argument =
         |name: &str, about: &str| PromptArgument::new(name).with_description(about).with_required(true);
-    let mut result = ListPromptsResult::with_all_items(vec![
+    vec![
         Prompt::new(
             AUTHOR,
             Some("Write a workflow definition, check it and store it."),
@@ -36,10 +37,7 @@ pub(super) fn list() -> ListPromptsResult {
             Some("Explain to the user what happened in a run and what can be done."),
             Some(vec![argument("run_id", "The run's id.")]),
         ),
-    ]);
-    result.ttl_ms = Some(LIST_TTL_MS);
-    result.cache_scope = Some(CacheScope::Public);
-    result
+    ]
 }
 
 pub(super) async fn get(user: &User, request: GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {

@@ -15,6 +15,7 @@ use steprail_engine::{Definition, Right, ToolCaller, Traits, User, Workflow};
 use super::Shared;
 use super::answer::{Answer, Asked, Refusal, protocol_error};
 use super::tasks::{self, AS_TOOL, Given, Waiting};
+use crate::headers;
 use crate::limits::WAIT_SECS;
 use crate::names::workflow_name;
 
@@ -38,9 +39,21 @@ pub(super) struct Offer {
 pub(super) struct Published(Mutex<Option<(u64, Arc<Vec<Offer>>)>>);
 
 async fn offers(shared: &Shared, user: &User) -> Result<Arc<Vec<Offer>>, ErrorData> {
-    if !user.may(Right::Workflow) {
-        return Ok(Arc::default());
+    if user.may(Right::Workflow) { current(shared).await } else { Ok(Arc::default()) }
+}
+
+/// Keeps what is offered known, for checks that cannot wait for the database.
+pub(super) async fn keep_known(shared: &Shared) {
+    let mut changes = shared.engine.definition_changes();
+    loop {
+        let _ = current(shared).await;
+        if changes.changed().await.is_err() {
+            return;
+        }
     }
+}
+
+async fn current(shared: &Shared) -> Result<Arc<Vec<Offer>>, ErrorData> {
     let changes = *shared.engine.definition_changes().borrow();
     let known = shared.published.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if let Some((_, offers)) = known.filter(|(at, _)| *at == changes) {
@@ -54,6 +67,8 @@ async fn offers(shared: &Shared, user: &User) -> Result<Arc<Vec<Offer>>, ErrorDa
             || offers.iter().any(|other| other.tool.name == offer.tool.name)
         {
             tracing::warn!(tool = %offer.tool.name, workflow = offer.workflow, "the name of a published workflow is taken");
+        } else if let Some(problem) = headers::problem(&offer.tool.input_schema) {
+            tracing::warn!(tool = %offer.tool.name, workflow = offer.workflow, problem, "a published workflow is not offered");
         } else {
             offers.push(offer);
         }
@@ -67,6 +82,14 @@ async fn offers(shared: &Shared, user: &User) -> Result<Arc<Vec<Offer>>, ErrorDa
 pub(super) async fn tools(shared: &Shared, user: &User) -> Result<Vec<Tool>, ErrorData> {
     let offers = offers(shared, user).await?;
     Ok(offers.iter().map(|offer| offer.tool.clone().with_annotations(offer.hints(shared))).collect())
+}
+
+/// A published workflow as a tool, as far as the definitions are known without a look at the database.
+pub(super) fn known(shared: &Shared, name: &str) -> Option<Tool> {
+    let changes = *shared.engine.definition_changes().borrow();
+    let known = shared.published.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (_, offers) = known.filter(|(at, _)| *at == changes)?;
+    offers.iter().find(|offer| offer.tool.name == name).map(|offer| offer.tool.clone())
 }
 
 /// A published workflow by the name of its tool.

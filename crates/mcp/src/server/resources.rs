@@ -1,16 +1,15 @@
 //! Definitions, runs and open questions as resources.
 
 use rmcp::model::{
-    CacheScope, CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData,
-    ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Reference, Resource,
-    ResourceContents, ResourceTemplate,
+    CacheScope, CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, ReadResourceResult,
+    Reference, Resource, ResourceContents, ResourceTemplate,
 };
 use serde_json::{Value, json};
 use steprail_engine::{Error, ListRuns, RunId, User};
 
 use super::answer::protocol_error;
 use super::tools::event_facts;
-use crate::limits::{LIST_TTL_MS, PAGE, RESOURCE_EVENTS};
+use crate::limits::{PAGE, RESOURCE_EVENTS};
 
 const JSON: &str = "application/json";
 pub(super) const SCHEMA: &str = "workflow://schema";
@@ -69,7 +68,7 @@ pub(super) async fn version_of(user: &User, uri: &str) -> Option<String> {
 }
 
 /// The schema, open questions, every definition, and the newest runs.
-pub(super) async fn list(user: &User) -> Result<ListResourcesResult, ErrorData> {
+pub(super) async fn list(user: &User) -> Result<Vec<Resource>, ErrorData> {
     let refused = |error: Error| protocol_error(&error);
     let plain = |uri: &str, name: &str, about: &str| {
         Resource::new(uri, name).with_description(about).with_mime_type(JSON)
@@ -87,10 +86,7 @@ pub(super) async fn list(user: &User) -> Result<ListResourcesResult, ErrorData> 
         let about = format!("A run of {}, {}.", run.name, run.status.word());
         resources.push(plain(&format!("{RUNS}{}", run.run_id), &format!("run {}", run.run_id), &about));
     }
-    let mut result = ListResourcesResult::with_all_items(resources);
-    result.ttl_ms = Some(LIST_TTL_MS);
-    result.cache_scope = Some(CacheScope::Private);
-    Ok(result)
+    Ok(resources)
 }
 
 /// A name as it stands in a URI.
@@ -102,11 +98,11 @@ fn decoded(name: &str) -> String {
     name.replace("%20", " ").replace("%25", "%")
 }
 
-pub(super) fn templates() -> ListResourceTemplatesResult {
+pub(super) fn templates() -> Vec<ResourceTemplate> {
     let template = |uri: String, name: &str, about: &str| {
         ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
     };
-    ListResourceTemplatesResult::with_all_items(vec![
+    vec![
         template(
             format!("{DEFINITIONS}{{name}}"),
             "definition",
@@ -114,7 +110,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
         ),
         template(format!("{RUNS}{{run_id}}"), "run", "Where a run stands, with every step."),
         template(format!("{RUNS}{{run_id}}/events"), "events", "The log of a run."),
-    ])
+    ]
 }
 
 /// Reads a resource.
@@ -132,7 +128,12 @@ pub(super) async fn check(user: &User, uri: &str) -> Result<(), ErrorData> {
     value(user, uri).await.map(drop)
 }
 
-fn not_found(uri: &str) -> ErrorData {
+/// Whether a URI is one of ours, whatever it leads to.
+pub(super) fn is_ours(uri: &str) -> bool {
+    uri.starts_with("workflow:")
+}
+
+pub(super) fn not_found(uri: &str) -> ErrorData {
     ErrorData::resource_not_found(format!("there is no resource `{uri}`"), Some(json!({ "uri": uri })))
 }
 

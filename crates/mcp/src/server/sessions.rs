@@ -1,12 +1,19 @@
 //! Sessions of clients: in the database, so that they outlive our process, and each for one user only.
 
+use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError};
-use steprail_engine::{Engine, Session};
+use serde_json::{Value, json};
+use steprail_engine::{Engine, Error, Session};
 
 tokio::task_local! {
     /// Who sent the request that is being served.
     pub(super) static REQUESTER: String;
 }
+
+/// The header that names a session.
+pub(super) const SESSION: &str = "mcp-session-id";
+/// The resources that a session watches, beside what rmcp keeps of it.
+const SUBSCRIPTIONS: &str = "dev.steprail/subscriptions";
 
 /// Sessions in the engine's database.
 pub(super) struct Sessions(pub Engine);
@@ -16,6 +23,26 @@ impl Sessions {
     pub(super) async fn owner(&self, id: &str) -> Result<Option<String>, SessionStoreError> {
         Ok(self.0.session(id).await?.map(|session| session.user))
     }
+
+    /// The resources that a session watches.
+    pub(super) async fn subscriptions(&self, id: &str) -> Vec<String> {
+        let Ok(Some(session)) = self.0.session(id).await else { return Vec::new() };
+        let state: Value = serde_json::from_str(&session.state).unwrap_or_default();
+        serde_json::from_value(state[SUBSCRIPTIONS].clone()).unwrap_or_default()
+    }
+
+    /// Stores the resources that a session watches, in place of those before.
+    pub(super) async fn keep_subscriptions(&self, id: &str, uris: Vec<String>) -> Result<(), Error> {
+        let Some(session) = self.0.session(id).await? else { return Ok(()) };
+        let mut state: Value = serde_json::from_str(&session.state).unwrap_or_default();
+        state[SUBSCRIPTIONS] = json!(uris);
+        self.0.keep_session(Session { state: state.to_string(), ..session }).await
+    }
+}
+
+/// The id of the session that a request belongs to.
+pub(super) fn session_of(extensions: &Extensions) -> Option<&str> {
+    extensions.get::<::http::request::Parts>()?.headers.get(SESSION)?.to_str().ok()
 }
 
 #[async_trait::async_trait]

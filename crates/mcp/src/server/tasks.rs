@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolResult, ContentBlock, CreateTaskResult, DetailedTask, ErrorCode, ErrorData, GetTaskResult,
-    InputRequiredResult, JsonObject, Task, TaskPayload, TaskStatus, UpdateTaskParams,
+    CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, DetailedTask, ErrorCode, ErrorData,
+    GetTaskResult, InputRequiredResult, JsonObject, Task, TaskPayload, TaskStatus, UpdateTaskParams,
 };
 use serde_json::{Value, json};
 use steprail_core::spec::publish::TaskMode;
@@ -23,15 +23,23 @@ pub(super) enum Given {
     Facts,
     /// What the run gave, as a tool gives it.
     Output,
+    /// What the server of an exposed tool sent.
+    Exact,
 }
 
 /// What a run is started through, so that its end is told in the same way after a restart.
 pub(super) const AS_TOOL: &str = "mcp tool ";
 
+/// What a relayed call is started through.
+pub(super) const EXPOSED: &str = "mcp exposed tool ";
+
 impl Given {
     pub(super) fn of(row: &RunRow) -> Self {
-        let as_tool = row.via.as_ref().is_some_and(|via| via.starts_with(AS_TOOL));
-        if as_tool { Self::Output } else { Self::Facts }
+        match row.via.as_deref() {
+            Some(via) if via.starts_with(AS_TOOL) => Self::Output,
+            Some(via) if via.starts_with(EXPOSED) => Self::Exact,
+            _ => Self::Facts,
+        }
     }
 }
 
@@ -70,25 +78,32 @@ pub(super) async fn answer(
         (true, _) => waiting.seconds.min(TASK_SECS),
         (false, _) => waiting.seconds,
     };
-    let mut progress = Progress::new(asked, run, waiting.after).await?;
+    // The client of a relayed call gets the progress that its server reports.
+    let mut progress = match given {
+        Given::Exact => None,
+        _ => Progress::new(asked, run, waiting.after).await?,
+    };
     let mut row = wait_for(asked, run, None, seconds, &mut progress).await?;
     if as_task && (waiting.mode == TaskMode::Required || !row.status.is_terminal()) {
         return Ok(CreateTaskResult::new(task(&row, &[])).into());
     }
     let mut asks = waiting.asks && asked.takes_questions();
     while asks && !row.status.is_terminal() {
-        let open = gates::open(shared, &asked.user, run).await?;
+        let open = gates::open(shared, &asked.user, run, given).await?;
         let Some(first) = open.first() else { break };
         if asked.is_modern() {
-            return Ok(InputRequiredResult::new(Some(gates::requests(&open)), Some(run.to_string())).into());
+            let state = gates::state(run, first);
+            return Ok(InputRequiredResult::new(Some(gates::asked(&open, given)), Some(state)).into());
         }
-        asks = gates::ask(shared, asked, first, deadline.saturating_duration_since(Instant::now())).await?;
+        asks = gates::ask(shared, asked, (first, given), deadline.saturating_duration_since(Instant::now()))
+            .await?;
         let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
         row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
     }
     let seen = look(&asked.user, run).await?;
     match protocol_failure(&seen.view.run, given) {
         Some(error) => Err(Refusal::Protocol(error)),
+        None if given == Given::Exact && has_result(&seen.view.run) => Ok(content::exact(&seen.view.run)),
         None => Ok(ended(&seen, given).into()),
     }
 }
@@ -116,6 +131,11 @@ async fn wait_for(
     })
 }
 
+/// Whether the server of a relayed call has answered.
+fn has_result(run: &RunRow) -> bool {
+    matches!(run.status, RunStatus::Completed | RunStatus::Failed)
+}
+
 /// A run as the result of the call that started it.
 fn ended(seen: &Seen, given: Given) -> CallToolResult {
     let view = &seen.view;
@@ -139,9 +159,12 @@ fn ended(seen: &Seen, given: Given) -> CallToolResult {
 
 /// What a server behind the gateway refused by the protocol is refused by the protocol here.
 fn protocol_failure(run: &RunRow, given: Given) -> Option<ErrorData> {
-    let error = run.error.as_ref().filter(|_| given == Given::Output)?;
+    let error = run.error.as_ref().filter(|_| given != Given::Facts)?;
     let code = error.code.as_deref()?.strip_prefix("mcp ")?.parse::<i32>().ok()?;
-    Some(ErrorData::new(ErrorCode(code), error.message.to_string(), None))
+    let sent = error.details.as_deref().filter(|_| given == Given::Exact);
+    let message = sent.and_then(|sent| sent["message"].as_str()).unwrap_or(&error.message);
+    let data = sent.map(|sent| sent["data"].clone()).filter(|data| !data.is_null());
+    Some(ErrorData::new(ErrorCode(code), message.to_owned(), data))
 }
 
 /// A run as a task.
@@ -185,21 +208,33 @@ pub(super) async fn get(shared: &Shared, user: &User, id: &str) -> Result<GetTas
                 TaskPayload::Failed { error: object(json!(error)) }
             } else {
                 let seen = look(user, row.run_id).await.map_err(refused)?;
-                TaskPayload::Completed { result: object(json!(ended(&seen, given))) }
+                TaskPayload::Completed { result: object(result_of(&seen, given)) }
             };
             (Vec::new(), payload)
         }
         RunStatus::Cancelled => (Vec::new(), TaskPayload::Cancelled),
         _ => {
-            let open = gates::open(shared, user, row.run_id).await.map_err(refused)?;
+            let open = gates::open(shared, user, row.run_id, given).await.map_err(refused)?;
             let payload = match open.as_slice() {
                 [] => TaskPayload::Working,
-                open => TaskPayload::InputRequired { input_requests: gates::requests(open) },
+                open => TaskPayload::InputRequired { input_requests: gates::requests(open, given) },
             };
             (open, payload)
         }
     };
     Ok(GetTaskResult::new(DetailedTask::new(task(&row, &open), payload)))
+}
+
+/// The result of a task that has ended.
+fn result_of(seen: &Seen, given: Given) -> Value {
+    if given != Given::Exact {
+        return json!(ended(seen, given));
+    }
+    if let CallToolResponse::Complete(result) = content::exact(&seen.view.run) {
+        return json!(result);
+    }
+    let message = "the tool asked for input after the call had become a task; call it again";
+    json!(CallToolResult::error(vec![ContentBlock::text(message)]))
 }
 
 fn object(value: Value) -> JsonObject {

@@ -127,8 +127,9 @@ impl Resume {
         let happened = self.happened.iter().map(|(path, gave)| (path, "happened", Some(gave.value())));
         for (path, action, value) in retried.chain(skipped).chain(happened) {
             let found: view::Run = client.get(&format!("/runs/{run}")).await?;
-            let (run, step) = holder(&found, path)?;
-            let body = json!({ "action": action, "step": step, "value": value });
+            let call = holder(&found, path)?;
+            let (run, digest) = (call.run_id, &call.digest);
+            let body = json!({ "action": action, "step": call.step, "value": value, "digest": digest });
             let _: Value = client.post(&format!("/runs/{run}/intervene"), &body).await?;
         }
         for (event, payload) in &self.signal {
@@ -207,7 +208,7 @@ impl Resume {
         let happened = self.happened.iter().map(|(path, gave)| (path, Resolution::Happened(gave.clone())));
         for (path, resolution) in retried.chain(skipped).chain(happened) {
             let (run, path) = locate(&session.tree, path)?;
-            engine.resolve(run, &path, resolution, &by).await?;
+            engine.resolve(run, &path, resolution, None, &by).await?;
         }
         Ok(())
     }
@@ -240,14 +241,13 @@ fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<()
 }
 
 /// The call that a path means, as it is shown from the run or as its own run has it.
-fn holder<'a>(run: &'a view::Run, path: &'a str) -> Result<(RunId, &'a str), Stop> {
+fn holder<'a>(run: &'a view::Run, path: &'a str) -> Result<&'a view::UnknownCall, Stop> {
     let calls = || run.unknown_calls.iter().flatten();
     let shown: Vec<_> = calls().filter(|call| call.shown == path).collect();
     let meant = if shown.is_empty() { calls().filter(|call| call.step == path).collect() } else { shown };
     match &meant[..] {
-        [call] => Ok((call.run_id, &call.step)),
-        // The server says what became of it.
-        [] => Ok((run.run_id, path)),
+        [call] => Ok(call),
+        [] => Err(Stop::usage(format!("the outcome of `{path}` is not unknown"))),
         several => {
             let paths: Vec<&str> = several.iter().map(|call| &*call.shown).collect();
             let message = format!("several runs that it waits for have a call `{path}`");

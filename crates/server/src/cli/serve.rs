@@ -66,6 +66,9 @@ pub(super) struct ServeSettings {
     /// Offer tools of the servers as they are, too: `git__*`, or under other names, `read_*=files__read_*` (`mcp.expose`)
     #[arg(long, value_name = "[NAME=]TOOL")]
     expose: Vec<String>,
+    /// Offer resources, prompts and completions of a server, too (`mcp.federate`)
+    #[arg(long, value_name = "SERVER")]
+    federate: Vec<String>,
     /// The tool that creates missing tools, for steps with `missing_tool: create` (`mcp.provider`)
     #[arg(long, value_name = "TOOL")]
     provider: Option<String>,
@@ -85,12 +88,14 @@ impl ServeSettings {
     /// What the command line says, by the keys of the settings.
     fn flags(&self) -> Vec<(&'static str, String)> {
         let expose = (!self.expose.is_empty()).then(|| self.expose.join(","));
+        let federate = (!self.federate.is_empty()).then(|| self.federate.join(","));
         let asks = self.ask_clients.then(|| "true".to_owned());
         let flags = [
             ("http.listen", self.listen.clone()),
             ("auth.mode", self.auth.clone()),
             ("mcp.tool_names", self.tool_names.clone()),
             ("mcp.expose", expose),
+            ("mcp.federate", federate),
             ("mcp.provider", self.provider.clone()),
             ("mcp.ask_clients", asks),
             ("store.durability", self.durability.clone()),
@@ -111,6 +116,9 @@ impl ServeSettings {
         }
         for exposed in &self.expose {
             arguments.extend(["--expose".to_owned(), exposed.clone()]);
+        }
+        for server in &self.federate {
+            arguments.extend(["--federate".to_owned(), server.clone()]);
         }
         let others = [
             ("--listen", &self.listen),

@@ -65,6 +65,9 @@ settings! {
         tool_names: ToolNames = ToolNames::default();
         /// Tools of the servers that are offered as they are, too, perhaps under other names.
         expose: Vec<Exposed> = Vec::new();
+        /// Servers whose resources, prompts and completions are offered, too. Where two have the same name, the first
+        /// keeps it.
+        federate: Vec<String> = Vec::new();
         /// The tool that creates missing tools, for steps with `missing_tool: create`.
         provider: Option<ToolName> = None;
         /// Whether gates are put to the users of MCP clients, whose answers then count: for clients that ask a human.

@@ -86,6 +86,7 @@ secrets_key = '/run/secrets/steprail.key'
 [mcp]
 tool_names = 'both'
 expose = ['git__*', 'read_*=files__read_*']
+federate = ['git', 'files']
 provider = 'tools__create'
 ask_clients = true
 [engine]

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use steprail_core::run::Millis;
 use steprail_engine::{Engine, Error, Limits, Options, Principal, SqliteStore};
-use steprail_mcp::{Server, Settings};
+use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +52,7 @@ impl Daemon {
         let settings = Settings {
             tool_names: config.mcp.tool_names,
             expose: config.mcp.expose.iter().map(|exposed| exposed.expose.clone()).collect(),
+            federate: federated(config, tools.gateway().as_ref())?,
             ask_clients: config.mcp.ask_clients,
         };
         let server = Server::new(engine.clone(), tools.gateway(), settings);
@@ -85,6 +86,18 @@ fn doors(config: &Config, sign_in: bool) -> Doors {
     let hosts = http.hosts.iter().map(|host| &**host).chain(own).map(str::to_owned).collect();
     let origins = http.origins.iter().map(|origin| (**origin).to_owned()).collect();
     Doors { sign_in, hosts, origins }
+}
+
+/// The servers whose resources and prompts are offered: each must be one that is configured.
+fn federated(config: &Config, gateway: Option<&Gateway>) -> Result<Vec<String>, Error> {
+    let known: Vec<&str> = gateway.map(Gateway::servers).unwrap_or_default();
+    match config.mcp.federate.iter().find(|server| !known.contains(&server.as_str())) {
+        None => Ok(config.mcp.federate.clone()),
+        Some(unknown) => Err(Error::BadInput(format!(
+            "`mcp.federate` names `{unknown}`, and there is no such server; there are: {}",
+            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+        ))),
+    }
 }
 
 /// The identity provider whose tokens are taken, if there is one.

@@ -22,6 +22,16 @@ const PERSON: &str = "steprail:person";
 /// The header with the word that a page sends along with what it changes.
 pub(super) const CSRF: &str = "x-steprail-csrf";
 
+/// Headers that pages of other origins may send.
+const ALLOWED_HEADERS: &str = "authorization, content-type, if-match, if-none-match, idempotency-key, last-event-id, \
+                               traceparent, tracestate, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
+/// Headers of responses that such pages may read.
+const EXPOSED_HEADERS: &str = "etag, retry-after, www-authenticate, mcp-session-id";
+/// What headers for arguments of MCP tools begin with (`x-mcp-header`).
+const ARGUMENT_HEADER: &str = "mcp-param-";
+/// How many of them a page may send.
+const ARGUMENT_HEADERS: usize = 32;
+
 /// What may reach the server, and how people sign in.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Doors {
@@ -81,6 +91,8 @@ pub(super) async fn check_place(State(app): State<App>, request: Request, next: 
         return problem.into_response();
     }
     let Some(origin) = app.doors.stranger(request.headers()) else { return next.run(request).await };
+    let asked =
+        text(request.headers(), header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default().to_owned();
     let mut response = if request.method() == Method::OPTIONS {
         StatusCode::NO_CONTENT.into_response()
     } else {
@@ -90,10 +102,18 @@ pub(super) async fn check_place(State(app): State<App>, request: Request, next: 
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PUT, DELETE"));
-    let allowed = "authorization, content-type, if-match, if-none-match, idempotency-key, last-event-id, mcp-session-id, \
-                   mcp-protocol-version";
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(&asked));
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS));
     response
+}
+
+/// Headers that pages of other origins may send: those of the API and of MCP. Headers for arguments of MCP tools have
+/// names of their own, so those that the browser asks for are allowed by name.
+fn allowed_headers(asked: &str) -> HeaderValue {
+    let arguments = asked.split(',').map(|name| name.trim().to_ascii_lowercase());
+    let arguments = arguments.filter(|name| name.starts_with(ARGUMENT_HEADER)).take(ARGUMENT_HEADERS);
+    let all: Vec<String> = std::iter::once(ALLOWED_HEADERS.to_owned()).chain(arguments).collect();
+    HeaderValue::from_str(&all.join(", ")).unwrap_or(HeaderValue::from_static(ALLOWED_HEADERS))
 }
 
 /// Finds out who sends a request.

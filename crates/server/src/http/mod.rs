@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Router, http::StatusCode};
 use serde_json::Value;
 use steprail_engine::{Engine, Principal};
@@ -106,6 +106,7 @@ fn outer() -> Router<App> {
         .route("/", get(async || Redirect::to("/api")))
         .route("/sign-in", get(sign_in::sign_in))
         .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
+        .route("/.well-known/{*rest}", any(nowhere))
 }
 
 /// What is asked of a port: names, origins and users are checked.

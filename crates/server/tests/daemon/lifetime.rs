@@ -26,6 +26,30 @@ async fn a_session_outlives_the_daemon() {
 }
 
 #[tokio::test]
+async fn what_a_session_watches_outlives_the_daemon() {
+    let mut daemon = Daemon::start(&[]);
+    let mut client = Rpc::new(&daemon.url);
+    client.initialize().await;
+    client.legacy("tools/call", call("workflow_define", json!({ "spec_yaml": NAP }))).await;
+    let (kept, left) = ("workflow://definitions/nap", "workflow://approvals");
+    for uri in [kept, left] {
+        client.legacy("resources/subscribe", json!({ "uri": uri })).await;
+    }
+    client.legacy("resources/unsubscribe", json!({ "uri": left })).await;
+    daemon.kill_and_start();
+    let mut stream = client.stream().await;
+    assert!(stream.status().is_success(), "{}", stream.status());
+    let changed = NAP.replace("2s", "3s");
+    client.legacy("tools/call", call("workflow_define", json!({ "spec_yaml": changed }))).await;
+    let mut heard = String::new();
+    while !heard.contains(kept) {
+        let chunk = stream.chunk().await.expect("a chunk").expect("more");
+        heard.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    assert!(heard.contains("notifications/resources/updated") && !heard.contains(left), "{heard}");
+}
+
+#[tokio::test]
 async fn a_task_outlives_the_daemon() {
     let mut daemon = Daemon::start(&[]);
     let client = Rpc::new(&daemon.url);

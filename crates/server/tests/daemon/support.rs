@@ -160,6 +160,14 @@ impl Rpc {
         answer(self.in_session(), method, params).await.0
     }
 
+    /// The stream of what the server says in a session on its own.
+    pub(crate) async fn stream(&self) -> reqwest::Response {
+        let request = self.http.get(&self.url).header("accept", "text/event-stream");
+        let request = request.header("mcp-protocol-version", "2025-11-25");
+        let session = self.session.as_deref().expect("a session");
+        request.header("mcp-session-id", session).send().await.expect("a stream")
+    }
+
     fn in_session(&self) -> reqwest::RequestBuilder {
         let request = self.request().header("mcp-protocol-version", "2025-11-25");
         request.header("mcp-session-id", self.session.as_deref().expect("a session"))

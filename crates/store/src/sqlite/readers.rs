@@ -10,7 +10,7 @@ use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, Approval, Definition, ListRuns, RawEvent, RunId, RunRow, Schedule, Session,
-    StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
+    StepRow, StoreError, StoredEvent, Stretch, UnknownCall, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -160,14 +160,15 @@ impl Reads for Readers {
 
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
-            "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json FROM below b
+            "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json, s.attempt FROM below b
              JOIN workflow_step_runs s ON s.run_id = b.id JOIN workflow_runs r ON r.id = b.id
              WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
         );
         self.all(&sql, [run.to_string()], |row| {
             let run_id = rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
-            let (path, shown, tool) = (row.get(1)?, row.get(2)?, row.get(3)?);
-            Ok(UnknownCall { run_id, path, shown, tool, error: rows::failure(row, 4)? })
+            let (path, shown, tool): (String, _, _) = (row.get(1)?, row.get(2)?, row.get(3)?);
+            let digest = attempt_digest(run_id, &path, row.get(5)?);
+            Ok(UnknownCall { run_id, path, shown, digest, tool, error: rows::failure(row, 4)? })
         })
     }
 

@@ -35,13 +35,15 @@ struct Args {
     step: Option<String>,
     /// The arguments, the output, the inputs or the result.
     value: Option<Value>,
+    /// For a call with an unknown outcome: the attempt's digest, as unknown_calls shows it.
+    digest: Option<String>,
 }
 
 async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
-    let Args { action, step, value, .. } = args;
-    asked.user.change(run, Change { action, step: step.clone(), value }).await?;
+    let Args { action, step, value, digest, .. } = args;
+    asked.user.change(run, Change { action, step: step.clone(), value, digest }).await?;
     Ok(match look(&asked.user, run).await {
         Ok(seen) => view::run(&seen),
         // Who decides need not see the rest of the run.

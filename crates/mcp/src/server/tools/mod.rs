@@ -39,8 +39,9 @@ use steprail_engine::{Right, RunId, User};
 
 use super::answer::{Answer, Asked, Refusal};
 use super::tasks::{self, Given, Waiting};
-use super::{Shared, gates, published};
+use super::{Shared, gates, published, relayed};
 
+use crate::headers;
 use crate::limits::{LIST_TTL_MS, SUGGESTIONS, TOOLS_PAGE, WAIT_SECS};
 use crate::signature::signature;
 pub(super) use events::event as event_facts;
@@ -204,6 +205,7 @@ async fn exposed(shared: &Shared, user: &User) -> Vec<Tool> {
     let (Some(gateway), false) = (&shared.gateway, shared.settings.expose.is_empty()) else {
         return Vec::new();
     };
+    gateway.refresh_stale().await;
     let mut tools: Vec<Tool> = Vec::new();
     for tool in gateway.tools_up() {
         let name = shared.settings.expose.iter().find_map(|exposed| exposed.name_of(&tool.name));
@@ -212,8 +214,10 @@ async fn exposed(shared: &Shared, user: &User) -> Vec<Tool> {
         else {
             continue;
         };
-        if user.may_call(&tool.name).await {
-            tools.push(tool.as_mcp(&name));
+        let described = tool.as_mcp(&name);
+        // A client would refuse it.
+        if headers::problem(&described.input_schema).is_none() && user.may_call(&tool.name).await {
+            tools.push(described);
         }
     }
     tools
@@ -227,18 +231,29 @@ pub(super) fn passed_on(shared: &Shared, name: &str) -> Option<String> {
     (!gone).then_some(tool)
 }
 
+/// A tool as clients see it, by its name: ours, one of another server, or a published workflow. Headers of calls are
+/// checked against its schema.
+pub(super) fn described(shared: &Shared, name: &str) -> Option<Tool> {
+    let exposed = || {
+        let tool = passed_on(shared, name)?;
+        Some(shared.gateway.as_ref()?.tool(&tool)?.as_mcp(name))
+    };
+    find(name).map(Entry::tool).or_else(exposed).or_else(|| published::known(shared, name))
+}
+
 /// Calls a tool by any of its names.
 pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolResponse, ErrorData> {
     let name = &*asked.request.name;
-    let answer = if let Some(state) = &asked.request.request_state {
+    let exposed = passed_on(shared, name);
+    let answer = if let Some(tool) = exposed.filter(|_| find(name).is_none()) {
+        relayed::call(shared, &asked, &tool).await
+    } else if let Some(state) = &asked.request.request_state {
         let published = published::find(shared, &asked.user, name).await?;
         go_on(shared, &asked, state, published.as_ref()).await
     } else if let Some(entry) = find(name) {
         (entry.run)(shared, &asked).await
     } else if let Some(found) = published::find(shared, &asked.user, name).await? {
         published::call(shared, &asked, &found).await
-    } else if let Some(tool) = passed_on(shared, name) {
-        start::call_tool(shared, &asked, &tool).await
     } else {
         return Err(unknown(name));
     };
@@ -246,7 +261,12 @@ pub(super) async fn call(shared: &Shared, asked: Asked) -> Result<CallToolRespon
 }
 
 /// A call that asked its client something, and is made again with the answers.
-async fn go_on(shared: &Shared, asked: &Asked, state: &str, published: Option<&published::Found>) -> Answer {
+pub(super) async fn go_on(
+    shared: &Shared,
+    asked: &Asked,
+    state: &str,
+    published: Option<&published::Found>,
+) -> Answer {
     let continued = gates::continued(shared, asked, state).await?;
     let row = asked.user.row(continued.run).await?;
     let waiting = Waiting {

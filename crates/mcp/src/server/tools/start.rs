@@ -9,11 +9,11 @@ use steprail_engine::{Error, ListRuns, RunHandle, RunRow, RunStatus, Workflow};
 
 use super::super::answer::{Answer, Asked, Refusal, add_fact};
 use super::super::published::input_schema;
-use super::super::tasks::{self, AS_TOOL, Given, Waiting};
+use super::super::tasks::{self, Given, Waiting};
 use super::super::{Shared, problems};
 use super::{Entry, Hints, define, schema, unknown_workflow};
 use crate::check::{fitting_as, need_sound};
-use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, PASSED_ON_SECS, WAIT_SECS};
+use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, WAIT_SECS};
 use crate::signature::signature;
 
 pub(super) const TOOL: Entry = Entry {
@@ -171,11 +171,4 @@ async fn twin(asked: &Asked, run: &RunHandle) -> Result<Option<RunRow>, Refusal>
             && !has_failed(row)
     };
     Ok(asked.user.list(list).await?.into_iter().find(is_twin))
-}
-
-/// Calls a tool of another server that is passed on as it is.
-pub(super) async fn call_tool(shared: &Shared, asked: &Asked, tool: &str) -> Answer {
-    let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
-    let run = asked.user.via(format!("{AS_TOOL}{tool}")).call_tool(tool, &args).await?.id();
-    tasks::answer(shared, asked, run, Given::Output, Waiting::new(PASSED_ON_SECS)).await
 }

@@ -34,6 +34,45 @@ async fn a_page_of_another_origin_is_refused_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_allowed_may_send_the_headers_of_mcp() {
+    let origins = vec!["https://inspector.example".to_owned()];
+    let house = House::with(Doors { origins, ..Doors::default() });
+    let preflight = |asked: &str| {
+        let request =
+            with(request("", "OPTIONS", "/mcp", &Value::Null), "origin", "https://inspector.example");
+        with(request, "access-control-request-headers", asked)
+    };
+    let answer = house.send(preflight("mcp-method, Mcp-Param-Region, x-other")).await;
+    assert_eq!(answer.status(), 204);
+    let allowed = answer.headers()["access-control-allow-headers"].to_str().expect("text").to_owned();
+    let allowed: Vec<&str> = allowed.split(", ").collect();
+    for name in ["mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "mcp-param-region"] {
+        assert!(allowed.contains(&name), "{name} in {allowed:?}");
+    }
+    assert!(!allowed.contains(&"x-other"), "{allowed:?}");
+    assert!(
+        answer.headers()["access-control-expose-headers"].to_str().expect("text").contains("mcp-session-id")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn well_known_addresses_that_are_not_served_are_not_found() {
+    for doors in [Doors::default(), Doors { sign_in: true, ..Doors::default() }] {
+        let house = House::with(doors);
+        let paths =
+            ["oauth-authorization-server", "openid-configuration", "oauth-protected-resource", "a/b/c"];
+        for path in paths {
+            let path = format!("/.well-known/{path}");
+            for method in ["GET", "POST"] {
+                let answer = house.send(request("", method, &path, &Value::Null)).await;
+                let is_served = method == "POST" && path.ends_with("protected-resource");
+                assert_eq!(answer.status(), if is_served { 405 } else { 404 }, "{method} {path}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_was_bound_anew_is_refused_everywhere() {
     let hosts = vec!["steps.example".to_owned(), "flows.example:8443".to_owned()];
     let house = House::with(Doors { hosts, ..Doors::default() });
