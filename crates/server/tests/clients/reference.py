@@ -1,0 +1,26 @@
+"""Connects to each server of a config file with the reference SDK, and prints `NAME TOOLS` for those that answer."""
+
+import asyncio
+import json
+import sys
+
+from mcp import Client, StdioServerParameters
+
+
+async def look(name, entry):
+    parameters = StdioServerParameters(command=entry["command"], args=entry["args"], env=entry["env"])
+    try:
+        async with asyncio.timeout(60), Client(parameters) as client:
+            print(name, len((await client.list_tools()).tools), flush=True)
+    except Exception as error:
+        print(f"{name}: {error}", file=sys.stderr)
+
+
+async def main():
+    with open(sys.argv[1]) as file:
+        servers = json.load(file)["mcpServers"]
+    for name, entry in servers.items():
+        await look(name, entry)
+
+
+asyncio.run(main())

@@ -1,0 +1,89 @@
+"""A rude MCP server of the older era, in plain Python: it writes down each call before it works on it.
+
+    ledger.py LOG stdio|http [PORT]
+
+Tools: work {n, seconds} writes `n` to LOG, sleeps and answers; die ends the process; read {n} is annotated as read-only.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LOG = os.open(sys.argv[1], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+TOOLS = [
+    {"name": "work", "inputSchema": {"type": "object"}},
+    {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
+    {"name": "die", "inputSchema": {"type": "object"}},
+]
+
+
+def answer(request):
+    method, params = request.get("method"), request.get("params", {})
+    if method == "initialize":
+        info = {"name": "ledger", "version": "1"}
+        return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+    if method == "tools/list":
+        return {"tools": TOOLS}
+    if method == "tools/call":
+        given = params.get("arguments", {})
+        os.write(LOG, f"{params['name']} {given.get('n')}\n".encode())
+        if params["name"] == "die":
+            os._exit(9)
+        time.sleep(given.get("seconds", 0))
+        return {"content": [{"type": "text", "text": f"did {given.get('n')}"}]}
+    return None
+
+
+def reply(request):
+    result = answer(request)
+    if result is None:
+        return {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "Method not found"}}
+    return {"jsonrpc": "2.0", "id": request["id"], "result": result}
+
+
+def over_stdio():
+    lock = threading.Lock()
+
+    def work(request):
+        text = json.dumps(reply(request)) + "\n"
+        with lock:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "id" in request:
+            threading.Thread(target=work, args=(request,), daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.dumps(reply(request)).encode() if "id" in request else b""
+        self.send_response(200 if body else 202)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.send_error(405)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+
+
+if sys.argv[2] == "stdio":
+    over_stdio()
+else:
+    Server(("127.0.0.1", int(sys.argv[3])), Handler).serve_forever()
