@@ -28,8 +28,11 @@ pub(crate) struct Script {
     file: String,
     tools: BTreeMap<Box<str>, Behaviour>,
     /// How often calls were refused that are not sent (`kind: transport`): the same attempt is made again.
-    refusals: Mutex<HashMap<(RunId, Arc<str>, u32), u32>>,
+    refusals: Mutex<HashMap<Attempt, u32>>,
 }
+
+/// One attempt of a step: its run, its path and its number.
+type Attempt = (RunId, Arc<str>, u32);
 
 /// What one tool does.
 #[derive(Debug, Clone, Default)]

@@ -185,12 +185,12 @@ impl Flights {
     pub(super) fn admit(
         &mut self,
         run: RunKey,
-        capacity: Capacity,
+        capacity: &Capacity,
         definition: i64,
         quota: u32,
     ) -> Admission {
         let server = capacity.server.clone();
-        if let Some(reason) = self.note(&capacity) {
+        if let Some(reason) = self.note(capacity) {
             self.enqueue(SlotKey::Server(server), run);
             return Admission::Unavailable(reason);
         }
@@ -201,7 +201,7 @@ impl Flights {
             (SlotKey::Definition(definition), Admission::Full)
         } else if self.counts.total + reserved >= self.limits.calls || reserved >= quota {
             (SlotKey::Server(server), Admission::Full)
-        } else if !self.has_slot(&capacity, of_server) {
+        } else if !self.has_slot(capacity, of_server) {
             (SlotKey::Server(server), Admission::ToolFull)
         } else {
             increase(&mut self.reserved, &server);

@@ -177,7 +177,7 @@ impl World for KernelWorld<'_> {
         let site = CallSite { tool, principal: &self.head.principal, run: self.head.id, path };
         let capacity = self.tools.capacity(&site);
         self.server = capacity.server.clone();
-        self.flights.admit(self.head.key, capacity, self.head.definition, self.quota)
+        self.flights.admit(self.head.key, &capacity, self.head.definition, self.quota)
     }
 
     fn release(&mut self) {

@@ -141,7 +141,9 @@ fn last_word(run: RunId, path: String, phase: &Phase) -> Option<Action> {
             let answer = Some(json!({ "a": "b" }));
             Some(Action::Decide { run, path, approved: true, by, reason: None, digest: None, answer })
         }
-        Phase::Uncertain => Some(Action::Resolve { run, path, resolution: Resolution::Retry, digest: None, by }),
+        Phase::Uncertain => {
+            Some(Action::Resolve { run, path, resolution: Resolution::Retry, digest: None, by })
+        }
         phase => sign(run, phase),
     }
 }

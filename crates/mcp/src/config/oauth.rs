@@ -142,7 +142,9 @@ mod tests {
             r#"{{ "mcpServers": {{ "crm": {{ "url": "https://crm.example/mcp", "oauth": {oauth} }} }} }}"#
         );
         let servers = Servers::read(&text)?;
-        let Some(entry) = servers.servers.get("crm").cloned() else { return Err(servers.warnings.join("; ")) };
+        let Some(entry) = servers.servers.get("crm").cloned() else {
+            return Err(servers.warnings.join("; "));
+        };
         assert!(matches!(entry.road, Road::Http { .. }));
         assert_eq!(entry.is_personal(), entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user));
         Ok(entry.oauth)

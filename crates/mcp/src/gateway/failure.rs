@@ -12,7 +12,7 @@ use super::transport::http::HttpFailure;
 use super::transport::is_oversized;
 
 /// How long a refused login is left alone before it is tried again: somebody has to act first.
-const LOGIN_DELAY: Duration = Duration::from_secs(60);
+const LOGIN_DELAY: Duration = Duration::from_mins(1);
 
 /// Why a request has no result.
 pub(super) fn of(server: &str, error: ServiceError) -> Failure {
@@ -143,7 +143,7 @@ mod tests {
             ("HTTP 413", http(refused(413))),
             ("HTTP 500, 502, 503, 504", http(HttpFailure::Unknown("it answered with HTTP 500".to_owned()))),
             ("connection lost", ServiceError::TransportClosed),
-            ("silence", ServiceError::Timeout { timeout: Duration::from_secs(60) }),
+            ("silence", ServiceError::Timeout { timeout: Duration::from_mins(1) }),
             ("JSON-RPC -32602", rpc(-32602)),
             ("JSON-RPC -32601", rpc(-32601)),
             ("JSON-RPC -32603", rpc(-32603)),

@@ -24,6 +24,9 @@ use super::meters;
 use crate::config::{Entry, Road, Variables};
 use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STARTS, STEADY_SECS, SUSPECTS};
 
+/// Hears that the slots of a name may take calls again.
+type Available = Box<dyn Fn(&str) + Send + Sync>;
+
 /// What the links of a gateway share.
 pub(super) struct Shared {
     /// The command that supervises stdio servers; none without a supervisor.
@@ -33,7 +36,7 @@ pub(super) struct Shared {
     /// Limits how many servers start at the same time.
     starts: Arc<Semaphore>,
     /// Called with the name of a link's slots when it may take calls again.
-    available: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    available: OnceLock<Available>,
     /// Where connections are opened. The engine asks for capacity on a thread without a runtime.
     runtime: OnceLock<Handle>,
 }
@@ -59,7 +62,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
+    pub(super) fn on_available(&self, available: Available) {
         self.enter();
         let _ = self.available.set(available);
     }

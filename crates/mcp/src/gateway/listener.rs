@@ -2,7 +2,7 @@
 
 #![expect(deprecated, reason = "sampling, roots and logging are passed on as long as servers use them")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,8 @@ struct Inner {
     server: String,
     config: ClientConfig,
     calls: Mutex<HashMap<ProgressToken, Caller>>,
+    /// Progress of calls that nobody listens for yet: it may arrive before the request is known to be sent.
+    early: Mutex<VecDeque<ProgressNotificationParam>>,
     changes: Changes,
     /// Whether the server has said that its tools are others now.
     stale: AtomicBool,
@@ -41,6 +43,16 @@ struct Caller {
     heard: mpsc::Sender<Heard>,
     /// The client that waits for the result, if the call is relayed.
     client: Option<mpsc::Sender<FromServer>>,
+}
+
+impl Caller {
+    fn progress(&self, progress: ProgressNotificationParam) {
+        // The call may have ended meanwhile, or have more to hear than it can.
+        if let Some(client) = &self.client {
+            let _ = client.try_send(FromServer::Progress(progress.clone()));
+        }
+        let _ = self.heard.try_send(Heard::Progress(progress));
+    }
 }
 
 /// What a call hears of its server before it ends.
@@ -58,7 +70,14 @@ impl Listener {
         capabilities.sampling = entry.sampling.then(Default::default);
         let config = ClientConfig::new(capabilities, ourselves);
         let stale = AtomicBool::new(false);
-        Self(Arc::new(Inner { server: server.to_owned(), config, calls: Mutex::default(), changes, stale }))
+        Self(Arc::new(Inner {
+            server: server.to_owned(),
+            config,
+            calls: Mutex::default(),
+            early: Mutex::default(),
+            changes,
+            stale,
+        }))
     }
 
     /// The capabilities that we declare to the server.
@@ -69,7 +88,18 @@ impl Listener {
     /// Listens for a call until what is given back is dropped.
     pub(super) fn listen(&self, token: ProgressToken, client: Option<mpsc::Sender<FromServer>>) -> Hearing {
         let (sender, heard) = mpsc::channel(HEARD);
-        self.calls().insert(token.clone(), Caller { heard: sender, client });
+        let caller = Caller { heard: sender, client };
+        let mut calls = self.calls();
+        let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
+        early.retain(|progress| {
+            let is_other = progress.progress_token != token;
+            if !is_other {
+                caller.progress(progress.clone());
+            }
+            is_other
+        });
+        calls.insert(token.clone(), caller);
+        drop((early, calls));
         Hearing { listener: self.clone(), token, heard }
     }
 
@@ -174,12 +204,15 @@ impl ClientHandler for Listener {
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let Some(caller) = self.calls().get(&params.progress_token).cloned() else { return };
-        // The call may have ended meanwhile, or have more to hear than it can.
-        if let Some(client) = caller.client {
-            let _ = client.try_send(FromServer::Progress(params.clone()));
+        let calls = self.calls();
+        if let Some(caller) = calls.get(&params.progress_token) {
+            return caller.progress(params);
         }
-        let _ = caller.heard.try_send(Heard::Progress(params));
+        let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
+        if early.len() == HEARD {
+            early.pop_front();
+        }
+        early.push_back(params);
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

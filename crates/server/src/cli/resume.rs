@@ -153,7 +153,7 @@ impl Resume {
         session::block_on(async {
             // One run is gone on with alone: the others are not cut off when it has ended.
             let alone = named.is_some();
-            let session = Session::open(setup, alone, |readers, tree| choose(named, readers, tree)).await?;
+            let session = Session::open(setup, alone, |readers, tree| choose(named, readers, tree))?;
             if session.tree.roots().is_empty() {
                 session.say("nothing to go on with: every run has ended");
             }

@@ -172,8 +172,7 @@ impl Run {
         let mut session = Session::open(setup, true, |readers, _| {
             others = session::unfinished(readers)?.len();
             Ok(())
-        })
-        .await?;
+        })?;
         if others > 0 {
             let wait =
                 if others == 1 { "run is interrupted and waits" } else { "runs are interrupted and wait" };

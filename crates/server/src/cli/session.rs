@@ -58,7 +58,7 @@ enum Ending {
 
 impl Session {
     /// Opens the database, lets `choose` say what to follow before anything goes on, and starts the engine.
-    pub(super) async fn open(
+    pub(super) fn open(
         setup: Setup,
         others_wait: bool,
         choose: impl FnOnce(&Readers, &mut Tree) -> Result<(), Stop>,

@@ -19,7 +19,12 @@ fn entries(folder: &std::path::Path) -> BTreeMap<&'static str, Value> {
         ("chart", "mcp-server-chart", vec![], json!({})),
         ("context7", "context7-mcp", vec![], json!({})),
         ("curl", "server-curl", vec![], json!({})),
-        ("elastic", "mcp-server-elasticsearch", vec![], json!({ "ES_URL": "http://127.0.0.1:1", "ES_API_KEY": "test" })),
+        (
+            "elastic",
+            "mcp-server-elasticsearch",
+            vec![],
+            json!({ "ES_URL": "http://127.0.0.1:1", "ES_API_KEY": "test" }),
+        ),
         ("eslint", "mcp", vec![], json!({})),
         ("everything", "mcp-server-everything", vec![], json!({})),
         ("exa", "exa-mcp-server", vec![], key("EXA_API_KEY")),
@@ -71,7 +76,8 @@ fn every_server_that_the_reference_client_connects_to_is_connected_to() {
     println!("ready after {:?}", begun.elapsed());
     let found = settled(&daemon);
     println!("27 servers settled after {:?}", begun.elapsed());
-    let reference = output(Command::new(client("python-mcp")).arg(test_file("clients/reference.py")).arg(config));
+    let reference =
+        output(Command::new(client("python-mcp")).arg(test_file("clients/reference.py")).arg(config));
     let mut reached = 0;
     for line in reference.lines() {
         let (name, tools) = line.split_once(' ').expect("a server and its tools");

@@ -29,7 +29,8 @@ fn kill_in_flight(transport: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let script = test_file("servers/ledger.py");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let url = format!("http://127.0.0.1:{port}/mcp");
     let mut web = (transport == "http").then(|| {
         let mut command = Command::new("python3");
@@ -71,9 +72,11 @@ fn kill_in_flight(transport: &str) {
         .iter()
         .map(|call| call["step"].as_str().expect("a step").to_owned())
         .collect();
-    let before: BTreeSet<String> = seen(&log).iter().filter_map(|line| line.strip_prefix("work ")).map(|n| {
-        format!("each[{n}].work")
-    }).collect();
+    let before: BTreeSet<String> = seen(&log)
+        .iter()
+        .filter_map(|line| line.strip_prefix("work "))
+        .map(|n| format!("each[{n}].work"))
+        .collect();
     assert!(uncertain.is_subset(&before), "queued calls are uncertain: {:?}", uncertain.difference(&before));
     assert_eq!(uncertain.len(), SLOTS, "every call that was in flight is");
     if let Some(web) = &mut web {
@@ -96,7 +99,10 @@ fn a_call_in_the_queue_of_an_http_server_is_never_uncertain() {
 fn processes(mark: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(mark)).collect()
+    lines
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(mark))
+        .collect()
 }
 
 #[test]

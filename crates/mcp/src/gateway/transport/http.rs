@@ -236,7 +236,8 @@ fn is_too_large(error: &SseError) -> bool {
     let mut error: Option<&dyn Error> = Some(error);
     while let Some(this) = error {
         let inner = this.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if this.is::<TooLarge>() || inner.is_some_and(|inner| inner.is::<TooLarge>()) {
+        let inner = inner.and_then(|inner| inner.downcast_ref::<TooLarge>());
+        if this.is::<TooLarge>() || inner.is_some() {
             return true;
         }
         error = this.source();
@@ -326,13 +327,11 @@ async fn refusal(response: reqwest::Response, id: &RequestId) -> Result<ServerJs
         return Err(StreamableHttpError::Client(failure(response).await));
     }
     let body = beginning(response).await;
-    match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
-        Ok(JsonRpcMessage::Error(error)) => Ok(ServerJsonRpcMessage::error(error.error, Some(id.clone()))),
-        _ => {
-            let (status, message) = (status.as_u16(), message_in(&body));
-            Err(StreamableHttpError::Client(HttpFailure::Rejected { status, message }))
-        }
+    if let Ok(JsonRpcMessage::Error(error)) = serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+        return Ok(ServerJsonRpcMessage::error(error.error, Some(id.clone())));
     }
+    let (status, message) = (status.as_u16(), message_in(&body));
+    Err(StreamableHttpError::Client(HttpFailure::Rejected { status, message }))
 }
 
 impl StreamableHttpClient for HttpClient {
