@@ -243,7 +243,7 @@ impl<'e> Checker<'e> {
         let asked = between.filter(|attempt| tale.resolved.get(attempt) == Some(&Resolved::Retry)).count();
         let kills = (again.life - first.life) as usize;
         let explained = lost + failed == (again.attempt - first.attempt) as usize;
-        let strict = first.tool == STRICT;
+        let strict = first.tool.starts_with(STRICT);
         let allowed = explained && lost <= kills && (!strict || asked == lost);
         if lost > 0 && allowed {
             self.found.repeated += 1;

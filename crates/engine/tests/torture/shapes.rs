@@ -15,6 +15,8 @@ pub(crate) struct Shape {
 pub(crate) const SHAPES: &[Shape] = &[
     Shape { name: "consent", tell: |story, seed| sequence(story, seed, &[ONCE; 5]) },
     Shape { name: "strict", tell: |story, seed| sequence(story, seed, &[STRICT; 5]) },
+    Shape { name: "spelled", tell: |story, seed| sequence(story, seed, &SPELLED) },
+    Shape { name: "graphed", tell: graphed },
     Shape { name: "mixed", tell: |story, seed| sequence(story, seed, &MIX.repeat(4)) },
     Shape { name: "route", tell: route },
     Shape { name: "each", tell: each },
@@ -32,6 +34,11 @@ pub(crate) const EVENT: &str = "go";
 
 /// The tool that may act once only, and whose steps do not consent to a repetition.
 pub(crate) const STRICT: &str = "lab__strict";
+/// The same tool in other words: policies that say how often to try, or which key to send, and do not consent.
+const STRICT_RETRY: &str = "lab__strict_retry";
+const STRICT_KEY: &str = "lab__strict_key";
+const STRICT_ONCE: &str = "lab__strict_once";
+const STRICT_GLOBAL: &str = "lab__strict_global";
 pub(crate) const READ: &str = "lab__read";
 pub(crate) const IDEMPOTENT: &str = "lab__idempotent";
 /// It fails at the first attempt.
@@ -43,6 +50,7 @@ pub(crate) const SLOW: &str = "lab__slow";
 const ONCE: &str = "lab__once";
 const KEYED: &str = "lab__keyed";
 
+const SPELLED: [&str; 5] = [STRICT_RETRY, STRICT_KEY, STRICT_ONCE, STRICT_GLOBAL, STRICT];
 const MIX: [&str; 5] = [READ, IDEMPOTENT, KEYED, ONCE, FLAKY];
 
 /// Every definition.
@@ -77,11 +85,17 @@ fn fields(tool: &str, from: &str) -> Vec<String> {
         format!("tool: {tool}"),
         format!(r#"args: {{ seed: "{{{{inputs.seed}}}}", from: "{{{{{from}}}}}" }}"#),
     ];
-    if tool == KEYED {
+    if [KEYED, STRICT_KEY, STRICT_ONCE, STRICT_GLOBAL].contains(&tool) {
         fields.push(format!(r#"idempotency_key: "{{{{{from}}}}}""#));
     }
     match tool {
+        STRICT_ONCE => fields.push("effects: once".to_owned()),
+        STRICT_GLOBAL => fields.push("idempotency_scope: global".to_owned()),
+        _ => {}
+    }
+    match tool {
         STRICT => {}
+        _ if tool.starts_with(STRICT) => fields.push(format!("retry: {{ {often} }}")),
         BROKEN => fields.push(format!("retry: {{ {often}, retry_on: [lost] }}")),
         READ | IDEMPOTENT => fields.push(format!("retry: {{ {often} }}")),
         _ => fields.push(format!("retry: {{ {often}, retry_on: [lost, tool_error] }}")),
@@ -110,6 +124,12 @@ fn route(story: &mut Story, seed: u64) -> Value {
     let second = story.call(&p1, READ, seed, &first["v"], &[&p0]);
     let third = story.call(&p2, STRICT, seed, &second["v"], &[&p1]);
     story.call("end", ONCE, seed, &third["v"], &[&p2])
+}
+
+/// The graph form retries by default, which is no consent either.
+fn graphed(story: &mut Story, seed: u64) -> Value {
+    let first = story.call("first", STRICT, seed, &json!(seed), &[]);
+    story.call("second", STRICT, seed, &first["v"], &["first"])
 }
 
 fn each(story: &mut Story, seed: u64) -> Value {

@@ -15,6 +15,8 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext};
 use rmcp::{ClientHandler, RoleClient, ServiceError};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{Change, Changes};
@@ -101,6 +103,29 @@ impl Listener {
         calls.insert(token.clone(), caller);
         drop((early, calls));
         Hearing { listener: self.clone(), token, heard }
+    }
+
+    /// Takes a progress notification as it is read: the SDK's handlers run side by side and would mix up their order.
+    pub(super) fn take_progress(&self, message: &Value) -> bool {
+        let is_progress = message.get("method").is_some_and(|method| method == "notifications/progress");
+        if let Some(Ok(params)) =
+            is_progress.then(|| ProgressNotificationParam::deserialize(&message["params"]))
+        {
+            self.progressed(params);
+        }
+        is_progress
+    }
+
+    fn progressed(&self, params: ProgressNotificationParam) {
+        let calls = self.calls();
+        if let Some(caller) = calls.get(&params.progress_token) {
+            return caller.progress(params);
+        }
+        let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
+        if early.len() == HEARD {
+            early.pop_front();
+        }
+        early.push_back(params);
     }
 
     /// Whether the tools may be others than when they were last listed. Asking settles it.
@@ -201,18 +226,6 @@ impl Listener {
 impl ClientHandler for Listener {
     fn get_info(&self) -> ClientConfig {
         self.0.config.clone()
-    }
-
-    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let calls = self.calls();
-        if let Some(caller) = calls.get(&params.progress_token) {
-            return caller.progress(params);
-        }
-        let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
-        if early.len() == HEARD {
-            early.pop_front();
-        }
-        early.push_back(params);
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -22,7 +22,7 @@ use super::era::{self, Era};
 use super::link::Link;
 use super::listener::Listener;
 use super::login::{LoginError, Logins};
-use super::transport::http::{Credentials, HttpClient, HttpFailure, events, root_cause};
+use super::transport::http::{Credentials, HttpClient, HttpFailure, root_cause};
 use super::transport::sse::HttpSse;
 use super::transport::stdio::Stdio;
 use crate::config::{Road, Text};
@@ -72,7 +72,7 @@ impl Link {
         let started = Process::start(&program, &self.shared.supervisor, self.stderr.clone());
         let (process, stdout, stdin) =
             started.map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
-        let mut pipes = Stdio::new(stdout, stdin);
+        let mut pipes = Stdio::new(stdout, stdin, listener.clone());
         // A descendant may hold the output: then its end is never read.
         let greeted = tokio::select! {
             greeted = async {
@@ -107,7 +107,7 @@ impl Link {
         headers: HeaderMap,
         (known, sse): (Option<Era>, bool),
     ) -> Result<Greeted, Refused> {
-        let client = HttpClient::new(self.credentials(url))?;
+        let client = HttpClient::new(self.credentials(url), listener.clone())?;
         let (era, sse) = match known {
             Some(era) => (era, sse),
             None => probe_http(&client, url, &headers, listener).await?,
@@ -290,7 +290,7 @@ async fn probe_http(
     let response = response.map_err(|failure| plainly(&failure))?;
     let status = response.status();
     if status.is_success() {
-        return Ok((Era::of_answer(&first_answer(response).await), false));
+        return Ok((Era::of_answer(&first_answer(client, response).await), false));
     }
     if status.is_client_error() && status != http::StatusCode::UNAUTHORIZED {
         // Servers of 2024-11-05 refuse the post and offer a stream instead.
@@ -303,11 +303,11 @@ async fn probe_http(
 }
 
 /// The answer in the body of a response: JSON, or the first event of a stream.
-async fn first_answer(response: reqwest::Response) -> Value {
+async fn first_answer(client: &HttpClient, response: reqwest::Response) -> Value {
     use futures::StreamExt;
     let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-        let mut events = events(response, None);
+        let mut events = client.events(response, None);
         while let Some(Ok(event)) = events.next().await {
             if let Some(Ok(answer)) = event.data.as_deref().map(serde_json::from_str) {
                 return answer;

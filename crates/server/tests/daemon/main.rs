@@ -7,6 +7,7 @@ mod clients;
 mod commands;
 mod conformance;
 mod end_to_end;
+mod faults;
 mod kills;
 mod lifetime;
 mod logins;

@@ -44,7 +44,8 @@ fn servers_get_secrets_and_nothing_else_shows_them() {
     out(&data.piped(&["secret", "set", "crm"], VALUE));
     out(&data.piped(&["secret", "set", "crm", "--shared"], SHARED));
     for server in ["own", "all"] {
-        let definition = format!("name: {server}\nsteps: [{{ id: call, tool: {server}__x }}]");
+        let definition =
+            format!("name: {server}\nsteps: [{{ id: call, tool: {server}__x, server_wait: 1s }}]");
         let file = elsewhere.path().join(format!("{server}.yaml"));
         std::fs::write(&file, definition).expect("written");
         let ran = data.run(&["run", &file.display().to_string()]);

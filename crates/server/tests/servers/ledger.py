@@ -2,7 +2,9 @@
 
     ledger.py LOG stdio|http [PORT]
 
-Tools: work {n, seconds} writes `n` to LOG, sleeps and answers; die ends the process; read {n} is annotated as read-only.
+Tools: work {n, seconds} writes `n` to LOG, sleeps and answers; read does the same and is annotated as read-only; die ends the
+process; big answers with 40 MB; garbage answers with something that is not JSON; refuse {status} answers with that HTTP status,
+429 only the first time.
 """
 
 import json
@@ -17,7 +19,15 @@ TOOLS = [
     {"name": "work", "inputSchema": {"type": "object"}},
     {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
     {"name": "die", "inputSchema": {"type": "object"}},
+    {"name": "big", "inputSchema": {"type": "object"}},
+    {"name": "garbage", "inputSchema": {"type": "object"}},
+    {"name": "refuse", "inputSchema": {"type": "object"}},
 ]
+refused = []
+
+
+class Refused(Exception):
+    pass
 
 
 def answer(request):
@@ -32,9 +42,18 @@ def answer(request):
         os.write(LOG, f"{params['name']} {given.get('n')}\n".encode())
         if params["name"] == "die":
             os._exit(9)
+        if params["name"] == "refuse" and (given["status"] != 429 or not refused):
+            refused.append(given["status"])
+            raise Refused(given["status"])
+        if params["name"] == "big":
+            return {"content": [{"type": "text", "text": "x" * 40_000_000}]}
         time.sleep(given.get("seconds", 0))
         return {"content": [{"type": "text", "text": f"did {given.get('n')}"}]}
     return None
+
+
+def is_garbage(request):
+    return request.get("params", {}).get("name") == "garbage"
 
 
 def reply(request):
@@ -48,7 +67,7 @@ def over_stdio():
     lock = threading.Lock()
 
     def work(request):
-        text = json.dumps(reply(request)) + "\n"
+        text = "{]\n" if is_garbage(request) else json.dumps(reply(request)) + "\n"
         with lock:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -64,8 +83,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        body = json.dumps(reply(request)).encode() if "id" in request else b""
-        self.send_response(200 if body else 202)
+        status, body = 202, b""
+        try:
+            if is_garbage(request):
+                status, body = 200, b"{]"
+            elif "id" in request:
+                status, body = 200, json.dumps(reply(request)).encode()
+        except Refused as refusal:
+            status, body = refusal.args[0], b'{"message": "not like this"}'
+        self.send_response(status)
+        if status == 429:
+            self.send_header("retry-after", "1")
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

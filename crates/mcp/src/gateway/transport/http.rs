@@ -17,6 +17,7 @@ use sse_stream::{Sse, SseStream};
 use steprail_engine::BoxFuture;
 
 use super::oversized;
+use crate::gateway::listener::Listener;
 use crate::limits::{ANSWER_BYTES, ERROR_BODY_BYTES};
 
 const BOTH: &str = "text/event-stream, application/json";
@@ -61,14 +62,15 @@ pub(crate) trait Credentials: Send + Sync {
 pub(crate) struct HttpClient {
     client: reqwest::Client,
     credentials: Option<Arc<dyn Credentials>>,
+    listener: Listener,
 }
 
 impl HttpClient {
-    pub(crate) fn new(credentials: Option<Arc<dyn Credentials>>) -> Result<Self, String> {
+    pub(crate) fn new(credentials: Option<Arc<dyn Credentials>>, listener: Listener) -> Result<Self, String> {
         // A redirect to another origin would take the credentials along.
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
         let client = client.map_err(|error| format!("no HTTP client: {}", root_cause(&error)))?;
-        Ok(Self { client, credentials })
+        Ok(Self { client, credentials, listener })
     }
 
     /// Posts a JSON body and follows at most one challenge of the server.
@@ -209,8 +211,26 @@ async fn bounded_body(mut response: reqwest::Response) -> Result<Option<Vec<u8>>
     Ok(Some(body))
 }
 
-/// The events of a response. An event above the limit becomes the error that answers the request.
-pub(crate) fn events(
+impl HttpClient {
+    /// The events of a response. An event above the limit becomes the error that answers the request; progress is taken out.
+    pub(crate) fn events(
+        &self,
+        response: reqwest::Response,
+        answers: Option<RequestId>,
+    ) -> BoxStream<'static, Result<Sse, SseError>> {
+        let listener = self.listener.clone();
+        let is_progress = move |event: &Result<Sse, SseError>| {
+            let data = event.as_ref().ok().and_then(|event| event.data.as_deref());
+            let data = data.filter(|data| data.contains("notifications/progress"));
+            let message = data.and_then(|data| serde_json::from_str(data).ok());
+            message.is_some_and(|message: Value| listener.take_progress(&message))
+        };
+        let events = bounded_events(response, answers);
+        events.filter(move |event| std::future::ready(!is_progress(event))).boxed()
+    }
+}
+
+fn bounded_events(
     response: reqwest::Response,
     answers: Option<RequestId>,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
@@ -285,6 +305,7 @@ fn id_of(message: &ClientJsonRpcMessage) -> Option<RequestId> {
 
 /// What a response says, as the transport takes it.
 async fn read(
+    client: &HttpClient,
     response: reqwest::Response,
     message: &ClientJsonRpcMessage,
     has_session: bool,
@@ -305,7 +326,7 @@ async fn read(
         return refusal(response, &id).await.map(|error| StreamableHttpPostResponse::Json(error, None));
     }
     if is_type(&response, "text/event-stream") {
-        return Ok(StreamableHttpPostResponse::Sse(events(response, Some(id)), session));
+        return Ok(StreamableHttpPostResponse::Sse(client.events(response, Some(id)), session));
     }
     let not_mcp = |_| Failed::Client(HttpFailure::Unknown("its answer is not MCP".to_owned()));
     let answer = match bounded_body(response).await.map_err(StreamableHttpError::Client)? {
@@ -350,7 +371,7 @@ impl StreamableHttpClient for HttpClient {
             headers.insert(HeaderName::from_static(SESSION), value);
         }
         let response = self.post(&uri, headers, &message).await.map_err(StreamableHttpError::Client)?;
-        read(response, &message, session.is_some()).await
+        read(self, response, &message, session.is_some()).await
     }
 
     async fn delete_session(
@@ -392,7 +413,7 @@ impl StreamableHttpClient for HttpClient {
             _ if !is_type(&response, "text/event-stream") => {
                 Err(StreamableHttpError::ServerDoesNotSupportSse)
             }
-            _ => Ok(events(response, None)),
+            _ => Ok(self.events(response, None)),
         }
     }
 }

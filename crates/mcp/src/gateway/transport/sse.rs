@@ -9,7 +9,7 @@ use rmcp::transport::Transport;
 use rmcp::transport::streamable_http_client::SseError;
 use sse_stream::Sse;
 
-use super::http::{HttpClient, HttpFailure, events};
+use super::http::{HttpClient, HttpFailure};
 
 /// A connection over HTTP+SSE.
 pub(crate) struct HttpSse {
@@ -31,7 +31,7 @@ impl HttpSse {
         {
             return Err(not_sse(&format!("HTTP {}", response.status().as_u16())));
         }
-        let mut events = events(response, None);
+        let mut events = client.events(response, None);
         while let Some(Ok(event)) = events.next().await {
             let Some(data) = event.data.filter(|_| event.event.as_deref() == Some("endpoint")) else {
                 continue;

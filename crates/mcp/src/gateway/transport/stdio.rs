@@ -14,10 +14,12 @@ use tokio::sync::Mutex;
 use super::lines::{Line, LineReader};
 use super::oversized;
 use crate::gateway::era::{self, Era, PROBE_ID};
+use crate::gateway::listener::Listener;
 use crate::limits::{ANSWER_BYTES, EARLY_MESSAGES};
 
 /// Both pipes of a server.
 pub(crate) struct Stdio<R, W> {
+    listener: Listener,
     reader: LineReader<R>,
     writer: Arc<Mutex<Option<W>>>,
     /// Messages that arrived while the probe was waited for.
@@ -27,8 +29,9 @@ pub(crate) struct Stdio<R, W> {
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<R, W> {
-    pub(crate) fn new(reader: R, writer: W) -> Self {
+    pub(crate) fn new(reader: R, writer: W, listener: Listener) -> Self {
         Self {
+            listener,
             reader: LineReader::new(reader, ANSWER_BYTES),
             writer: Arc::new(Mutex::new(Some(writer))),
             early: VecDeque::new(),
@@ -62,6 +65,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
                     let _ = self.probed.set(Era::of_answer(&message));
                     return Ok(Some(Value::Null));
                 }
+                Some(Line::Message(message)) if self.listener.take_progress(&message) => {}
                 Some(Line::Message(message)) => return Ok(Some(message)),
                 Some(Line::Oversized(Some(RequestId::Number(PROBE_ID)))) => {}
                 Some(Line::Oversized(Some(id))) => return Ok(Some(oversized(&id, ANSWER_BYTES))),
