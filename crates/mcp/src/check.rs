@@ -77,7 +77,7 @@ pub fn need_sound(found: &[Diagnostic]) -> Result<(), Error> {
     if errors.is_empty() { Ok(()) } else { Err(Error::Invalid(errors)) }
 }
 
-/// Whether a run would fail as things stand: an error, or something that it needs and that is not there.
+/// Whether a run would fail or wait as things stand: an error, or something that it needs and that is not there.
 pub(crate) fn cannot_run(problem: &Diagnostic) -> bool {
     let missing =
         [Code::UnknownTool, Code::ServerDown, Code::UnknownWorkflow, Code::ToolDenied, Code::UnknownOutput];

@@ -160,7 +160,7 @@ pub const SERVERS_WAIT_SECS: u64 = 10;
 /// Calls that are checked in a definition that does not compile.
 pub const DRAFT_CALLS: usize = 200;
 /// Tools on one page of a search, where the call does not say.
-pub const FOUND_TOOLS: usize = 20;
+pub const FOUND_TOOLS: usize = 40;
 /// Tools that a search shows in full, where the call does not say.
 pub const DETAILED_TOOLS: usize = 3;
 /// Bytes of a tool's schema that a search shows.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use steprail_core::run::Millis;
@@ -13,16 +13,15 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Known};
+use super::cache::Cache;
 use super::catalogue::{Catalogue, Listing};
 use super::changes::Changes;
 use super::child::Stderr;
 use super::connection::{Connection, Listed};
 use super::era::Era;
 use super::login::Logins;
-use super::meters;
-use crate::config::{Entry, Road, Variables};
-use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STARTS, STEADY_SECS, SUSPECTS};
+use crate::config::{Entry, Variables};
+use crate::limits::{STARTS, SUSPECTS};
 
 /// Hears that the slots of a name may take calls again.
 type Available = Box<dyn Fn(&str) + Send + Sync>;
@@ -34,11 +33,11 @@ pub(super) struct Shared {
     pub cache: Option<Cache>,
     pub logins: Option<Logins>,
     /// Limits how many servers start at the same time.
-    starts: Arc<Semaphore>,
+    pub(super) starts: Arc<Semaphore>,
     /// Called with the name of a link's slots when it may take calls again.
-    available: OnceLock<Available>,
+    pub(super) available: OnceLock<Available>,
     /// Where connections are opened. The engine asks for capacity on a thread without a runtime.
-    runtime: OnceLock<Handle>,
+    pub(super) runtime: OnceLock<Handle>,
 }
 
 impl Shared {
@@ -82,30 +81,30 @@ pub(super) struct Link {
     /// Counts the changes of the state.
     changed: watch::Sender<u64>,
     /// Ends a backoff early.
-    retry_now: Notify,
+    pub(super) retry_now: Notify,
     /// Whether a step waits for it.
-    wanted: AtomicBool,
-    ended: CancellationToken,
+    pub(super) wanted: AtomicBool,
+    pub(super) ended: CancellationToken,
     /// Calls that were in flight when the server crashed. They are repeated one by one.
     suspects: Mutex<HashSet<(RunId, Box<str>)>>,
     /// The tools, as they were last listed, also while the server is down.
     pub(super) known: RwLock<Option<Arc<RwLock<Arc<Catalogue>>>>>,
 }
 
-struct State {
-    health: Health,
+pub(super) struct State {
+    pub health: Health,
     /// Since when it is in that health.
-    since: Millis,
-    up: Option<Arc<Connection>>,
+    pub since: Millis,
+    pub up: Option<Arc<Connection>>,
     /// Whether a task opens the connection, or waits to.
-    connecting: bool,
+    pub connecting: bool,
     /// Attempts that failed one after another.
-    failures: u32,
-    again: Option<Instant>,
-    error: Option<String>,
-    busy_until: Option<Instant>,
-    era: Option<Era>,
-    sse: bool,
+    pub failures: u32,
+    pub again: Option<Instant>,
+    pub error: Option<String>,
+    pub busy_until: Option<Instant>,
+    pub era: Option<Era>,
+    pub sse: bool,
 }
 
 /// The state of a connection.
@@ -195,11 +194,11 @@ impl Link {
         Listing { alias: self.alias.clone(), entry: self.entry.clone(), honours_key }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, state: &mut State, health: Health) {
+    pub(super) fn change(&self, state: &mut State, health: Health) {
         if state.health != health {
             (state.health, state.since) = (health, now());
         }
@@ -265,188 +264,8 @@ impl Link {
         }
     }
 
-    /// Connects in the background, unless that is under way.
-    pub(super) fn wake(self: &Arc<Self>) {
-        let Some(runtime) = self.shared.runtime.get() else { return };
-        let mut state = self.state();
-        let is_up = state.up.as_ref().is_some_and(|up| up.is_up());
-        if is_up || state.connecting || self.ended.is_cancelled() {
-            return;
-        }
-        if let Some(broken) = state.up.take() {
-            runtime.spawn(async move { broken.close().await });
-        }
-        state.connecting = true;
-        drop(state);
-        runtime.spawn(connect_until_up(Arc::downgrade(self)));
-    }
-
-    /// One attempt, in its turn among the servers that start.
-    async fn attempt(&self) -> Result<Connection, String> {
-        let is_process = matches!(self.entry.road, Road::Child { .. });
-        let turn = match self.shared.starts.clone().acquire_owned().await {
-            Ok(turn) if is_process => Some(turn),
-            _ => None,
-        };
-        let done = CancellationToken::new();
-        let started = done.clone();
-        tokio::spawn(async move {
-            // A server that is slow, or mute, does not keep the others from starting.
-            let _ = tokio::time::timeout(Duration::from_secs(START_TURN_SECS), started.cancelled()).await;
-            drop(turn);
-        });
-        let _guard = done.drop_guard();
-        let timeout = self.entry.start_timeout;
-        match tokio::time::timeout(timeout, self.connect()).await {
-            Ok(connected) => connected,
-            Err(_) => Err(format!("it did not answer within {} s", timeout.as_secs_f64())),
-        }
-    }
-
-    fn opened(self: &Arc<Self>, connection: Connection) {
-        let connection = Arc::new(connection);
-        self.remember(connection.catalogue.clone());
-        self.store(&connection);
-        let mut state = self.state();
-        state.connecting = false;
-        (state.error, state.again, state.busy_until) = (None, None, None);
-        (state.era, state.sse) = (Some(connection.era), connection.sse);
-        state.up = Some(connection.clone());
-        self.change(&mut state, Health::Up);
-        drop(state);
-        self.wanted.store(false, Ordering::Relaxed);
-        let link = Arc::downgrade(self);
-        tokio::spawn(async move {
-            connection.lost.cancelled().await;
-            if let Some(link) = link.upgrade() {
-                let reason = connection.end_reason().await;
-                link.dropped(&connection, &reason);
-            }
-        });
-        self.tell_available();
-    }
-
-    fn remember(&self, catalogue: Arc<RwLock<Arc<Catalogue>>>) {
+    pub(super) fn remember(&self, catalogue: Arc<RwLock<Arc<Catalogue>>>) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue);
-    }
-
-    fn store(&self, connection: &Connection) {
-        if let Some(cache) = &self.shared.cache {
-            let tools = connection.catalogue().tools.values().map(|tool| tool.described().clone()).collect();
-            let known =
-                Known::new(&self.entry, connection.era, connection.sse, connection.honours_key, tools);
-            cache.store(&self.alias, self.user.as_deref(), &known);
-        }
-    }
-
-    fn tell_available(&self) {
-        if let Some(available) = self.shared.available.get() {
-            available(&self.slots_name());
-        }
-    }
-
-    fn failed(&self, reason: String) {
-        let mut state = self.state();
-        state.failures += 1;
-        let delay = self.backoff(state.failures);
-        state.again = Some(Instant::now() + delay);
-        state.error = Some(reason);
-        self.change(&mut state, Health::Down);
-    }
-
-    /// Whose login its requests carry: the user's, where each has their own.
-    pub(super) fn login_user(&self) -> Option<&str> {
-        let per_user = self.entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user);
-        self.user.as_deref().filter(|_| per_user)
-    }
-
-    /// Connects anew as soon as a login that is needed was made.
-    pub(super) fn await_login(self: &Arc<Self>) {
-        let Some(logins) = self.shared.logins.clone() else { return };
-        let user = self.login_user().map(str::to_owned);
-        if logins.needed(&self.server, user.as_deref()).is_none() {
-            return;
-        }
-        let link = Arc::downgrade(self);
-        let server = self.server.clone();
-        tokio::spawn(async move {
-            logins.logged_in(&server, user.as_deref()).await;
-            if let Some(link) = link.upgrade() {
-                link.restart().await;
-            }
-        });
-    }
-
-    fn backoff(&self, failures: u32) -> Duration {
-        let (first, longest) = BACKOFF_MS;
-        let delay = first.saturating_mul(1 << failures.min(16)).min(longest);
-        let unwanted = failures >= ATTEMPTS && !self.wanted.load(Ordering::Relaxed);
-        Duration::from_millis(if unwanted { PARKED_SECS * 1_000 } else { delay })
-    }
-
-    /// The other side of a connection is gone, or cannot be reached over it any more. It is opened again.
-    pub(super) fn dropped(self: &Arc<Self>, connection: &Arc<Connection>, reason: &str) {
-        let mut state = self.state();
-        if !state.up.as_ref().is_some_and(|up| Arc::ptr_eq(up, connection)) {
-            return;
-        }
-        state.up = None;
-        if connection.opened.elapsed() >= Duration::from_secs(STEADY_SECS) {
-            state.failures = 0;
-        } else {
-            state.failures += 1;
-        }
-        state.again = Some(Instant::now() + self.backoff(state.failures));
-        state.error = Some(reason.to_owned());
-        self.change(&mut state, Health::Down);
-        drop(state);
-        let broken = connection.clone();
-        tokio::spawn(async move { broken.close().await });
-        self.wake();
-    }
-
-    /// The server asked to be called later.
-    pub(super) fn busy(self: &Arc<Self>, reason: &str, delay: Duration) {
-        let mut state = self.state();
-        let until = Instant::now() + delay;
-        if state.busy_until.is_some_and(|known| known >= until) {
-            return;
-        }
-        state.busy_until = Some(until);
-        state.error = Some(reason.to_owned());
-        self.change(&mut state, Health::Busy);
-        drop(state);
-        let link = Arc::downgrade(self);
-        tokio::spawn(async move {
-            tokio::time::sleep_until(until).await;
-            if let Some(link) = link.upgrade() {
-                link.free_again(until);
-            }
-        });
-    }
-
-    fn free_again(&self, until: Instant) {
-        let mut state = self.state();
-        if state.busy_until == Some(until) {
-            state.busy_until = None;
-            if state.health == Health::Busy {
-                state.error = None;
-                self.change(&mut state, Health::Up);
-            }
-        }
-        drop(state);
-        self.tell_available();
-    }
-
-    /// Leaves a connection to a call that waits on it. The next call opens another one.
-    pub(super) fn give_up(self: &Arc<Self>, connection: &Arc<Connection>) {
-        let mut state = self.state();
-        if state.up.as_ref().is_some_and(|up| Arc::ptr_eq(up, connection)) {
-            state.up = None;
-            self.change(&mut state, Health::Idle);
-            drop(state);
-            self.wake();
-        }
     }
 
     /// A call was in flight when the server crashed: it is repeated alone.
@@ -468,21 +287,6 @@ impl Link {
     fn is_suspect(&self, run: RunId, path: &str) -> bool {
         let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         !suspects.is_empty() && suspects.contains(&(run, path.into()))
-    }
-
-    /// Closes the connection and connects again at once, whatever happened before.
-    pub(super) async fn restart(self: &Arc<Self>) {
-        let up = {
-            let mut state = self.state();
-            (state.failures, state.again, state.busy_until) = (0, None, None);
-            self.change(&mut state, Health::Idle);
-            state.up.take()
-        };
-        if let Some(up) = up {
-            up.close().await;
-        }
-        self.retry_now.notify_waiters();
-        self.wake();
     }
 
     /// Closes the connection for good.
@@ -545,45 +349,6 @@ impl Link {
     pub(super) fn learn(&self, era: Option<Era>, sse: bool) {
         let mut state = self.state();
         (state.era, state.sse) = (era, sse);
-    }
-}
-
-/// Tries to connect until it works, with delays that grow.
-async fn connect_until_up(link: Weak<Link>) {
-    loop {
-        let Some(link) = link.upgrade().filter(|link| !link.ended.is_cancelled()) else { return };
-        let again = link.state().again;
-        if let Some(again) = again.filter(|again| *again > Instant::now()) {
-            let sooner = link.retry_now.notified();
-            tokio::select! {
-                () = tokio::time::sleep_until(again) => {}
-                () = sooner => {
-                    // Somebody waits now: the delays of a server that is wanted are shorter.
-                    let mut state = link.state();
-                    let delay = link.backoff(state.failures.saturating_sub(1));
-                    let wanted = state.again.map(|again| again.min(Instant::now() + delay));
-                    state.again = wanted;
-                    continue;
-                }
-                () = link.ended.cancelled() => return,
-            }
-        }
-        {
-            let mut state = link.state();
-            link.change(&mut state, Health::Starting);
-        }
-        let attempted = tokio::select! {
-            attempted = link.attempt() => attempted,
-            () = link.ended.cancelled() => return,
-        };
-        meters::opened(&link.server, attempted.is_ok());
-        match attempted {
-            Ok(connection) => return link.opened(connection),
-            Err(reason) => {
-                link.failed(reason);
-                link.await_login();
-            }
-        }
     }
 }
 

@@ -16,6 +16,7 @@ mod login;
 mod meters;
 mod open;
 mod questions;
+mod reconnect;
 mod supervisor;
 mod transport;
 mod watched;
@@ -50,6 +51,7 @@ use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
 use crate::relay::{Relayed, Relays};
+use crate::suggest;
 use cache::Cache;
 use call::{Call, Poll};
 use catalogue::Catalogue;
@@ -299,11 +301,9 @@ impl Gateway {
 
     /// There is no such tool: the nearest names help.
     fn unknown(&self, tool: &str) -> Failure {
-        let known = self.known_tools();
-        let near = |name: &String| strsim::jaro_winkler(name, tool);
-        let nearest = known.iter().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|name| near(name) > 0.8);
-        let hint = nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-        Failure::new(FailureKind::NotFound, format!("there is no tool `{tool}`{hint}"))
+        let aliases: Vec<String> = self.0.aliases.iter().map(|(alias, _)| alias.to_owned()).collect();
+        let hint = suggest::hint(tool, &self.known_tools(), &aliases);
+        Failure::new(FailureKind::NotFound, format!("there is no tool `{tool}`; {hint}"))
     }
 
     /// What is known about a server's tools, also while it is down.

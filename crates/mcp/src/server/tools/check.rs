@@ -48,7 +48,9 @@ pub(super) async fn checked(shared: &Shared, asked: &Asked, text: &str) -> Answe
     let mut message = match (valid, runnable, problems.len()) {
         (true, true, 0) => "The definition has no problems.".to_owned(),
         (true, true, _) => "The definition can run. Warnings:".to_owned(),
-        (true, false, _) => "The definition can be stored, but a run would fail as things stand:".to_owned(),
+        (true, false, _) => {
+            "The definition can be stored, but a run would fail or wait as things stand:".to_owned()
+        }
         (false, ..) => "The definition has errors:".to_owned(),
     };
     if !problems.is_empty() {

@@ -56,7 +56,7 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let warnings = problems::facts(&found, &source);
     let runnable = !found.iter().any(cannot_run);
     let mut message = format!("`{}` is stored as version {}", defined.name, defined.version);
-    message.push_str(if runnable { "." } else { ", but a run would fail as things stand." });
+    message.push_str(if runnable { "." } else { ", but a run would fail or wait as things stand." });
     if !warnings.is_empty() {
         message.push_str(&format!("\n{}", problems::lines(&warnings)));
     }

@@ -179,7 +179,10 @@ fn counted(query: &str, shown: usize, found: usize, callable: usize, all_words: 
         (query, 0) if !query.is_empty() => {
             format!("No tool matches `{query}`; {callable} tools can be called.")
         }
-        (_, 0) => "There are no tools that you may call.".to_owned(),
+        (_, 0) => {
+            "No tools are known that you may call; those of a server that is down become known when it is up."
+                .to_owned()
+        }
         (query, _) if !all_words => {
             format!("No tool has all words of `{query}`; {shown} of {found} that have some:")
         }
