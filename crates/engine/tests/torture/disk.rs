@@ -93,7 +93,11 @@ impl Disk {
 
     /// Mounts again with other options.
     pub(crate) fn remount(&self, options: &str) {
-        run("mount", &["-o", &format!("remount,{options}"), text(&self.point)]).expect("a remount");
+        let options = format!("remount,{options}");
+        let remount = || run("mount", &["-o", &options, text(&self.point)]);
+        // What is being written back keeps it busy.
+        let is_done = (0..100).any(|_| remount().is_ok() || run("sync", &[]).is_err());
+        assert!(is_done, "{:?}", remount());
     }
 }
 
