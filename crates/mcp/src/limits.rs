@@ -29,6 +29,8 @@ pub const PROBE_SECS: u64 = 10;
 pub const EARLY_MESSAGES: usize = 64;
 /// Calls to one server at the same time, where its entry does not say.
 pub const SERVER_CALLS: u32 = 256;
+/// Seconds that a TCP and TLS connection may take.
+pub const DIAL_SECS: u64 = 10;
 /// Bytes of the body of an HTTP error that are read.
 pub const ERROR_BODY_BYTES: usize = 64 * 1024;
 /// Calls that were in flight when their server crashed, and are repeated one by one.

@@ -85,7 +85,8 @@ impl Decision<'_> {
     fn ask_verify(&mut self, n: u32, verify: &Verify, error: Failure) -> Decided {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
         // A probe cannot be asked for ever: a call that is never seen to have happened goes to a human.
-        let asked_often = self.run.live.get(&n).is_some_and(|live| live.attempt >= limits::LOST_ATTEMPTS);
+        let asked_often =
+            self.run.live.get(&n).is_some_and(|live| live.counted_attempts() >= limits::LOST_ATTEMPTS);
         let timeout = self.live(n).and_then(|(_, step)| step.timeout_ms).unwrap_or(limits::PROBE_MS);
         let until = self.now().saturating_add(i64::try_from(timeout).unwrap_or(i64::MAX));
         let args = match self.eval(scope, &verify.args)? {

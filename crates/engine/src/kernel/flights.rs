@@ -208,6 +208,9 @@ impl Flights {
             return Admission::Granted;
         };
         self.enqueue(slot, run);
+        if capacity.exclusive {
+            self.move_to_front(&capacity.server, run);
+        }
         admission
     }
 
@@ -264,6 +267,17 @@ impl Flights {
         if self.queued.insert((slot.clone(), run)) {
             self.queues.entry(slot.clone()).or_default().push_back(run);
             self.undo.push(Undo::Queued(slot, run));
+        }
+    }
+
+    /// An exclusive call is next as soon as the server is drained: others would come before it for ever.
+    fn move_to_front(&mut self, server: &str, run: RunKey) {
+        let slot = SlotKey::Server(server.into());
+        if let Some(queue) = self.queues.get_mut(&slot)
+            && let Some(at) = queue.iter().position(|queued| *queued == run)
+            && let Some(run) = queue.remove(at)
+        {
+            queue.push_front(run);
         }
     }
 

@@ -209,8 +209,8 @@ impl Call<'_> {
     /// The step was stopped. An answer that is on its way still counts: no server answers once it was told to stop.
     async fn stopped(&self, connection: &Arc<Connection>, mut sent: Sent) -> Outcome {
         let patience = Duration::from_millis(STOP_ANSWER_MS);
-        if let Ok(Ok(Ok(result))) = tokio::time::timeout(patience, &mut sent.response).await {
-            return self.answered(result).await;
+        if let Ok(response) = tokio::time::timeout(patience, &mut sent.response).await {
+            return self.responded(connection, response).await;
         }
         stop(connection, sent.id, "the step was stopped").await;
         Err(Failure::new(FailureKind::Cancelled, "the call was stopped"))

@@ -129,7 +129,8 @@ impl Process {
 
     fn kill(&self) {
         // A supervisor that still works ends its descendants itself, also those in other groups.
-        if !self.supervised || !self.ended.is_cancelled() {
+        let by_signal = self.exit.get().is_some_and(|exit| exit.code().is_none());
+        if !self.supervised || by_signal || !self.ended.is_cancelled() {
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }

@@ -14,6 +14,9 @@ use super::transport::is_oversized;
 /// How long a refused login is left alone before it is tried again: somebody has to act first.
 const LOGIN_DELAY: Duration = Duration::from_mins(1);
 
+/// How long a server that is busy is left alone, where it does not say.
+const BUSY_DELAY: Duration = Duration::from_secs(5);
+
 /// Why a request has no result.
 pub(super) fn of(server: &str, error: ServiceError) -> Failure {
     match error {
@@ -76,7 +79,7 @@ fn of_http(server: &str, failure: &HttpFailure) -> Failure {
         }
         HttpFailure::Busy { status, retry_after } => {
             let failure = not_sent(server, &format!("it asks to be called later (HTTP {status})"));
-            retry_after.map_or_else(|| failure.clone(), |delay| failure.clone().retry_after(delay))
+            failure.retry_after(retry_after.unwrap_or(BUSY_DELAY))
         }
         HttpFailure::Rejected { status, message } => rejected(server, *status, message),
         HttpFailure::Unknown(reason) => lost(server, reason),

@@ -84,6 +84,8 @@ pub(super) struct Link {
     pub(super) retry_now: Notify,
     /// Whether a step waits for it.
     pub(super) wanted: AtomicBool,
+    /// Whether a task waits for a login.
+    pub(super) awaits_login: AtomicBool,
     pub(super) ended: CancellationToken,
     /// Calls that were in flight when the server crashed. They are repeated one by one.
     suspects: Mutex<HashSet<(RunId, Box<str>)>>,
@@ -177,6 +179,7 @@ impl Link {
             changed: watch::Sender::new(0),
             retry_now: Notify::new(),
             wanted: AtomicBool::new(false),
+            awaits_login: AtomicBool::new(false),
             ended: CancellationToken::new(),
             suspects: Mutex::default(),
             known: RwLock::default(),

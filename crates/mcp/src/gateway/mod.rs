@@ -24,6 +24,7 @@ mod watched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,6 @@ pub use login::{LoggedIn, LoginError, LoginNeeded, Logins};
 pub(crate) use questions::{KEY, URL};
 pub use supervisor::supervise;
 pub(crate) use watched::Watching;
-
-use tokio::runtime::Handle;
 
 use crate::config::{Entry, ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
@@ -87,6 +86,8 @@ struct Inner {
     users: Option<Box<UserVariables>>,
     shared: Arc<Shared>,
     links: Mutex<Links>,
+    /// Whether no further connections are opened.
+    closed: AtomicBool,
     /// Calls whose tools wait for an answer.
     held: Held,
     /// Clients that wait for relayed calls.
@@ -153,6 +154,7 @@ impl Gateway {
             users: options.users,
             shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new), options.logins)),
             links: Mutex::default(),
+            closed: AtomicBool::new(false),
             held: Held::default(),
             relays: Relays::default(),
             changes: Changes::default(),
@@ -202,6 +204,7 @@ impl Gateway {
 
     /// Closes every connection and ends every process.
     pub async fn shutdown(&self) {
+        self.0.closed.store(true, Ordering::Relaxed);
         let links: Vec<Arc<Link>> = {
             let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *links).into_values().collect()
@@ -225,6 +228,9 @@ impl Gateway {
 
     /// The link to a server: everybody's, or that of a user.
     fn link(&self, server: &str, user: Option<&Principal>) -> Result<Arc<Link>, String> {
+        if self.0.closed.load(Ordering::Relaxed) {
+            return Err("the gateway is shutting down".to_owned());
+        }
         let Some(entry) = self.0.servers.servers.get(server) else {
             return Err(format!("there is no server `{server}`"));
         };
@@ -281,7 +287,13 @@ impl Gateway {
                 return Err(not_reached("the step was stopped before its call was sent".to_owned()));
             }
         };
-        let tool = match connection.tool(&call.tool).await {
+        let listed = tokio::select! {
+            tool = connection.tool(&call.tool) => tool,
+            () = call.cancelled.cancelled() => {
+                return Err(not_reached("the step was stopped before its call was sent".to_owned()));
+            }
+        };
+        let tool = match listed {
             Some(tool) => tool,
             None if under_way => return Err(failure::lost(server, "it no longer has the tool")),
             None => return Err(self.unknown(&call.tool)),
@@ -384,13 +396,13 @@ impl ToolCaller for Gateway {
     fn forget(&self, state: &Value) {
         match Pending::read(state) {
             Some(Pending::Held { id, .. }) => {
-                if let (Some(held), Ok(runtime)) = (self.0.held.take(&id), Handle::try_current()) {
+                if let (Some(held), Some(runtime)) = (self.0.held.take(&id), self.0.shared.runtime.get()) {
                     runtime.spawn(async move { held.connection.close().await });
                 }
             }
             Some(Pending::Task { server, id, .. }) => {
                 let link = self.links_of(&server).into_iter().next();
-                if let (Some(link), Ok(runtime)) = (link, Handle::try_current()) {
+                if let (Some(link), Some(runtime)) = (link, self.0.shared.runtime.get()) {
                     runtime.spawn(async move { call::cancel_task(&link, &id).await });
                 }
             }

@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use steprail_core::limits::RETRY_AFTER_MS;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::Known;
 use super::connection::Connection;
-use super::link::{Health, Link};
+use super::link::{Health, Link, State};
 use super::meters;
 use crate::config::Road;
 use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STEADY_SECS};
@@ -24,6 +25,7 @@ impl Link {
             return;
         }
         if let Some(broken) = state.up.take() {
+            self.note_loss(&mut state, &broken, "the connection was closed");
             runtime.spawn(async move { broken.close().await });
         }
         state.connecting = true;
@@ -58,17 +60,22 @@ impl Link {
         self.remember(connection.catalogue.clone());
         self.store(&connection);
         let mut state = self.state();
+        if self.ended.is_cancelled() {
+            tokio::spawn(async move { connection.close().await });
+            return;
+        }
         state.connecting = false;
+        self.wanted.store(false, Ordering::Relaxed);
         (state.error, state.again, state.busy_until) = (None, None, None);
         (state.era, state.sse) = (Some(connection.era), connection.sse);
         state.up = Some(connection.clone());
         self.change(&mut state, Health::Up);
         drop(state);
-        self.wanted.store(false, Ordering::Relaxed);
-        let link = Arc::downgrade(self);
+        let (link, lost, connection) =
+            (Arc::downgrade(self), connection.lost.clone(), Arc::downgrade(&connection));
         tokio::spawn(async move {
-            connection.lost.cancelled().await;
-            if let Some(link) = link.upgrade() {
+            lost.cancelled().await;
+            if let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) {
                 let reason = connection.end_reason().await;
                 link.dropped(&connection, &reason);
             }
@@ -106,11 +113,13 @@ impl Link {
         self.user.as_deref().filter(|_| per_user)
     }
 
-    /// Connects anew as soon as a login that is needed was made.
+    /// Takes calls again, or connects, as soon as a login that is needed was made.
     pub(super) fn await_login(self: &Arc<Self>) {
         let Some(logins) = self.shared.logins.clone() else { return };
         let user = self.login_user().map(str::to_owned);
-        if logins.needed(&self.server, user.as_deref()).is_none() {
+        if logins.needed(&self.server, user.as_deref()).is_none()
+            || self.awaits_login.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         let link = Arc::downgrade(self);
@@ -118,9 +127,25 @@ impl Link {
         tokio::spawn(async move {
             logins.logged_in(&server, user.as_deref()).await;
             if let Some(link) = link.upgrade() {
-                link.restart().await;
+                link.awaits_login.store(false, Ordering::Relaxed);
+                link.logged_in();
             }
         });
+    }
+
+    /// Calls in flight go on: a connection that is up is kept.
+    fn logged_in(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            (state.failures, state.again, state.busy_until) = (0, None, None);
+            if state.health == Health::Busy {
+                state.error = None;
+                self.change(&mut state, Health::Up);
+            }
+        }
+        self.retry_now.notify_waiters();
+        self.wake();
+        self.tell_available();
     }
 
     fn backoff(&self, failures: u32) -> Duration {
@@ -137,25 +162,30 @@ impl Link {
             return;
         }
         state.up = None;
-        if connection.opened.elapsed() >= Duration::from_secs(STEADY_SECS) {
-            state.failures = 0;
-        } else {
-            state.failures += 1;
+        self.note_loss(&mut state, connection, reason);
+        drop(state);
+        // Other calls over HTTP have requests of their own, which may still be answered.
+        if connection.process.is_some() {
+            let broken = connection.clone();
+            tokio::spawn(async move { broken.close().await });
         }
+        self.wake();
+    }
+
+    /// A connection that did not last counts as a failed attempt.
+    fn note_loss(&self, state: &mut State, connection: &Connection, reason: &str) {
+        let lasted = connection.opened.elapsed() >= Duration::from_secs(STEADY_SECS);
+        state.failures = if lasted { 0 } else { state.failures + 1 };
         state.again = Some(Instant::now() + self.backoff(state.failures));
         state.error = Some(reason.to_owned());
-        self.change(&mut state, Health::Down);
-        drop(state);
-        let broken = connection.clone();
-        tokio::spawn(async move { broken.close().await });
-        self.wake();
+        self.change(state, Health::Down);
     }
 
     /// The server asked to be called later.
     pub(super) fn busy(self: &Arc<Self>, reason: &str, delay: Duration) {
         let mut state = self.state();
-        let until = Instant::now() + delay;
-        if state.busy_until.is_some_and(|known| known >= until) {
+        let until = Instant::now() + delay.min(Duration::from_millis(RETRY_AFTER_MS));
+        if state.up.is_none() || state.busy_until.is_some_and(|known| known >= until) {
             return;
         }
         state.busy_until = Some(until);
@@ -215,9 +245,11 @@ impl Link {
 async fn connect_until_up(link: Weak<Link>) {
     loop {
         let Some(link) = link.upgrade().filter(|link| !link.ended.is_cancelled()) else { return };
+        let mut sooner = std::pin::pin!(link.retry_now.notified());
+        // Registered before the delay is read: no word in between is missed.
+        sooner.as_mut().enable();
         let again = link.state().again;
         if let Some(again) = again.filter(|again| *again > Instant::now()) {
-            let sooner = link.retry_now.notified();
             tokio::select! {
                 () = tokio::time::sleep_until(again) => {}
                 () = sooner => {

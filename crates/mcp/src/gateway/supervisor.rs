@@ -8,6 +8,8 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 
 use crate::limits::{KILL_ROUNDS, SUPERVISOR_GRACE_MS};
@@ -47,6 +49,8 @@ pub fn supervise(command: &[OsString]) -> i32 {
         let happened = happened.clone();
         std::thread::spawn(move || forward(stdin, &happened));
     }
+    let watched = happened.clone();
+    std::thread::spawn(move || watch(&watched));
     let pid = server.id();
     std::thread::spawn(move || reap(pid, &happened));
     let code = until_ended(&events);
@@ -67,6 +71,18 @@ fn forward(mut server: ChildStdin, happened: &Sender<Happened>) {
     }
     drop(server);
     let _ = happened.send(Happened::InputClosed);
+}
+
+/// Waits until the gateway is gone, also while the server does not read what was sent to it.
+fn watch(happened: &Sender<Happened>) {
+    let input = std::io::stdin();
+    let mut polled = [PollFd::new(&input, PollFlags::empty())];
+    while let Ok(_) | Err(Errno::INTR) = poll(&mut polled, None) {
+        if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            let _ = happened.send(Happened::InputClosed);
+            return;
+        }
+    }
 }
 
 /// Reaps the server, and orphans that were handed to us.

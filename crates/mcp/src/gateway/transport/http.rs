@@ -18,7 +18,7 @@ use steprail_engine::BoxFuture;
 
 use super::oversized;
 use crate::gateway::listener::Listener;
-use crate::limits::{ANSWER_BYTES, ERROR_BODY_BYTES};
+use crate::limits::{ANSWER_BYTES, DIAL_SECS, ERROR_BODY_BYTES};
 
 const BOTH: &str = "text/event-stream, application/json";
 const SESSION: &str = "mcp-session-id";
@@ -68,7 +68,10 @@ pub(crate) struct HttpClient {
 impl HttpClient {
     pub(crate) fn new(credentials: Option<Arc<dyn Credentials>>, listener: Listener) -> Result<Self, String> {
         // A redirect to another origin would take the credentials along.
-        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(DIAL_SECS))
+            .build();
         let client = client.map_err(|error| format!("no HTTP client: {}", root_cause(&error)))?;
         Ok(Self { client, credentials, listener })
     }

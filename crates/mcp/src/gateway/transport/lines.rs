@@ -69,7 +69,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     fn take(&mut self) -> Option<Line> {
         let line = std::mem::take(&mut self.line);
         if let Some(tail) = self.tail.take() {
-            return Some(Line::Oversized(id_in(&line).or_else(|| id_in(&tail))));
+            return Some(Line::Oversized(id_at_start(&line).or_else(|| id_at_end(&tail))));
         }
         if line.trim_ascii().is_empty() {
             return None;
@@ -86,15 +86,28 @@ fn keep_last(tail: &mut Vec<u8>, part: &[u8]) {
     tail.drain(..tail.len().saturating_sub(ENDS));
 }
 
-/// The number of `"id": N`. Ids of ours are numbers; serializers write them before or after the result.
-fn id_in(part: &[u8]) -> Option<RequestId> {
-    let text = String::from_utf8_lossy(part);
-    let found = text.match_indices("\"id\"").find_map(|(at, key)| {
-        let rest = text[at + key.len()..].trim_start().strip_prefix(':')?.trim_start();
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok()
-    });
-    found.map(RequestId::Number)
+/// The id of a message whose beginning this is: before anything nested. A request of the server has none that is ours.
+fn id_at_start(head: &[u8]) -> Option<RequestId> {
+    let text = String::from_utf8_lossy(head);
+    let inside = text.trim_start().strip_prefix('{')?;
+    let flat = &inside[..inside.find(['{', '[']).unwrap_or(inside.len())];
+    if flat.contains("\"method\"") { None } else { id_in(flat) }
+}
+
+/// The id of a message whose end this is: after everything nested.
+fn id_at_end(tail: &[u8]) -> Option<RequestId> {
+    let text = String::from_utf8_lossy(tail);
+    let inside = text.trim_end().strip_suffix('}')?;
+    let flat = &inside[inside.rfind(['}', ']', '{', '[']).map_or(0, |at| at + 1)..];
+    if flat.contains("\"method\"") { None } else { id_in(flat) }
+}
+
+/// The number after `"id":`. Ids of ours are numbers.
+fn id_in(text: &str) -> Option<RequestId> {
+    let (_, rest) = text.rsplit_once("\"id\"")?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().map(RequestId::Number)
 }
 
 #[cfg(test)]
@@ -114,7 +127,7 @@ mod tests {
     async fn messages_are_told_from_garbage_and_from_what_is_too_large() {
         let big = "x".repeat(3_000);
         let text = format!(
-            "{{\"id\":1}}\n\nready!\n[1]\n{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{big}\"}}\n{{\"result\":\"{big}\",\"id\": 8}}\n\
+            "{{\"id\":1}}\n\nready!\n[1]\n{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{big}\"}}\n{{\"result\":{{\"id\":3,\"x\":\"{big}\"}},\"id\": 8}}\n\
              {{\"method\":\"{big}\"}}\n{{\"id\":2}}\n"
         );
         let found = lines(&text, 1_000).await;
