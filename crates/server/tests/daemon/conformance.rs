@@ -12,7 +12,7 @@ use super::support::{Daemon, client, output, test_file};
 const LEGACY: [&str; 2] = ["--requirements", "2025-11-25"];
 const MODERN: [&str; 2] = ["--requirements", "2026-07-28"];
 
-/// The suite's own server, which its package does not contain: `STEPRAIL_EVERYTHING` names its `server.ts`. It is killed at
+/// The suite's own server, which its package does not contain: `CONFORMANCE_SERVER` names its `server.ts`. It is killed at
 /// the end.
 struct Everything {
     child: Child,
@@ -22,7 +22,7 @@ struct Everything {
 impl Everything {
     fn start() -> Self {
         let mut command = Command::new(client("node"));
-        let program = std::env::var_os("STEPRAIL_EVERYTHING").expect("the path of the suite's server");
+        let program = std::env::var_os("CONFORMANCE_SERVER").expect("the path of the suite's server");
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .expect("a port")
             .local_addr()
@@ -134,7 +134,7 @@ fn tools_of_other_servers_are_passed_on_to_clients_of_today() {
 }
 
 #[test]
-#[ignore = "needs the suite's own server: STEPRAIL_EVERYTHING=…/server.ts"]
+#[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
 fn workflows_call_the_suites_own_server() {
     let everything = Everything::start();
     conforms(&with_workflows(&everything, "legacy").url, LEGACY, Some("workflows-2025-11-25.yml"));
@@ -143,7 +143,7 @@ fn workflows_call_the_suites_own_server() {
 
 /// What the suite's own server passes: the measure for passing it on.
 #[test]
-#[ignore = "needs the suite's own server: STEPRAIL_EVERYTHING=…/server.ts"]
+#[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
 fn the_suites_own_server_is_what_the_baselines_say() {
     let everything = Everything::start();
     conforms(&everything.url, LEGACY, None);
@@ -151,7 +151,7 @@ fn the_suites_own_server_is_what_the_baselines_say() {
 }
 
 #[test]
-#[ignore = "needs the suite's own server: STEPRAIL_EVERYTHING=…/server.ts"]
+#[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
 fn the_suites_own_server_is_passed_on() {
     let everything = Everything::start();
     conforms(&passing_on(&everything, "legacy").url, LEGACY, None);
