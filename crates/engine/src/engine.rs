@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::driver::Message;
 use crate::error::Error;
 use crate::feed::Subscription;
+use crate::form;
 use crate::kernel::{Action, Answer, Defined, Reply, Request, StartOf, StartRun, no_run};
 use crate::ports::Authorizer;
 use crate::reading::Reading;
@@ -331,7 +332,8 @@ impl Engine {
         self.decide(run, path, true, by, reason, digest, None).await
     }
 
-    /// Says what a tool wanted to know.
+    /// Says what a tool wanted to know. Fields that are left out have the defaults of the tool's form, unless the client of a
+    /// relayed call answers: its answer is passed on as it is.
     pub async fn answer(
         &self,
         run: RunId,
@@ -340,7 +342,15 @@ impl Engine {
         answer: Value,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
+        let answer = if by.relay.is_some() { answer } else { self.filled_in(run, path, answer).await? };
         self.decide(run, path, true, by, None, digest, Some(answer)).await
+    }
+
+    async fn filled_in(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
+        let questions = self.read(move |readers| readers.open_questions(run)).await?;
+        let question = questions.into_iter().find(|question| question.run_id == run && question.path == path);
+        let form = question.and_then(|question| serde_json::from_str::<Value>(question.form?.get()).ok());
+        Ok(form.map_or_else(|| answer.clone(), |form| form::with_defaults(&form, answer.clone())))
     }
 
     /// Says no at a gate.

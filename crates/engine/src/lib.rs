@@ -22,6 +22,7 @@ mod driver;
 mod engine;
 mod error;
 mod feed;
+mod form;
 pub mod kernel;
 mod limits;
 mod meters;

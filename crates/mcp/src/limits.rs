@@ -82,6 +82,8 @@ pub const SCOPE_BYTES: usize = 256;
 pub const TOKEN_SECS: u64 = 60;
 /// Seconds between the beginning and the end of a login.
 pub const LOGIN_SECS: u64 = 600;
+/// Seconds after which a call that needs a login is tried again, unless the login is made sooner.
+pub const LOGIN_WAIT_SECS: u64 = 60;
 /// Logins of one user that are under way; the oldest gives way.
 pub const USER_LOGINS: usize = 5;
 /// Logins that are under way.

@@ -43,7 +43,6 @@ pub(super) struct Sent {
 /// A call of a tool over a link.
 pub(super) struct Call<'c> {
     pub link: &'c Arc<Link>,
-    pub tool: &'c ToolInfo,
     pub call: &'c ToolCall,
     pub held: &'c Held,
     /// The client that waits for the result, if the call is relayed.
@@ -52,36 +51,36 @@ pub(super) struct Call<'c> {
 
 impl Call<'_> {
     /// Makes the call, or goes on with it.
-    pub(super) async fn make(&self, connection: Arc<Connection>) -> Outcome {
+    pub(super) async fn make(&self, connection: Arc<Connection>, tool: &ToolInfo) -> Outcome {
         match &self.call.resumes {
-            Some(Resumes::Answer(answered)) => self.go_on(connection, answered).await,
-            _ => self.send(connection, None).await,
+            Some(Resumes::Answer(answered)) => self.go_on(connection, tool, answered).await,
+            _ => self.send(connection, tool, None).await,
         }
     }
 
+    /// Goes on with a call whose tool waits for an answer on a connection that it has for itself.
+    pub(super) async fn go_on_held(&self, id: &str, answered: &Answered) -> Outcome {
+        let Some(HeldCall { sent, connection, reply }) = self.held.take(id) else {
+            let reason = "the connection was closed while its tool waited for an answer";
+            return Err(failure::lost(&self.link.server, reason));
+        };
+        let _ = reply.send(questions::elicited(answered.answer.as_ref()));
+        let outcome = self.hear(&connection, sent).await;
+        if !matches!(&outcome, Err(error) if error.question.is_some()) {
+            connection.close().await;
+        }
+        outcome
+    }
+
     /// Goes on with a call whose tool asked something.
-    async fn go_on(&self, connection: Arc<Connection>, answered: &Answered) -> Outcome {
+    async fn go_on(&self, connection: Arc<Connection>, tool: &ToolInfo, answered: &Answered) -> Outcome {
         if answered.is_whether() {
-            return self.send(connection, None).await;
+            return self.send(connection, tool, None).await;
         }
         let answer = answered.answer.as_ref();
         let server = &self.link.server;
         match Pending::read(&answered.state) {
-            Some(Pending::Held { id, .. }) => match self.held.take(&id) {
-                Some(HeldCall { sent, connection, reply }) => {
-                    let _ = reply.send(questions::elicited(answer));
-                    let outcome = self.hear(&connection, sent).await;
-                    // Others have another one by now.
-                    if !matches!(&outcome, Err(error) if error.question.is_some()) {
-                        connection.close().await;
-                    }
-                    outcome
-                }
-                None => Err(failure::lost(
-                    server,
-                    "the connection was closed while its tool waited for an answer",
-                )),
-            },
+            Some(Pending::Held { id, .. }) => self.go_on_held(&id, answered).await,
             Some(Pending::Task { id, keys, .. }) => {
                 self.call.reports.tell(Report::Task { id: id.as_str().into() });
                 let responses = questions::responses(&keys, answer);
@@ -92,7 +91,7 @@ impl Call<'_> {
                 }
             }
             Some(Pending::Retry { keys, request_state, .. }) => {
-                self.send(connection, Some((questions::responses(&keys, answer), request_state))).await
+                self.send(connection, tool, Some((questions::responses(&keys, answer), request_state))).await
             }
             // To send the call again would be a guess.
             None => Err(failure::lost(server, "its question was recorded in a form that is not known here")),
@@ -102,9 +101,10 @@ impl Call<'_> {
     async fn send(
         &self,
         connection: Arc<Connection>,
+        tool: &ToolInfo,
         answers: Option<(InputResponses, Option<String>)>,
     ) -> Outcome {
-        let mut params = CallToolRequestParams::new(self.tool.original.clone());
+        let mut params = CallToolRequestParams::new(tool.original.clone());
         params.arguments = self.call.args.value().as_object().cloned();
         if let Some((answers, state)) = answers {
             params.input_responses = Some(answers);
@@ -229,11 +229,11 @@ impl Call<'_> {
             error => failure::of(&self.link.server, error),
         };
         match failure.kind {
+            FailureKind::Transport if failure.code.as_deref() == Some(failure::LOGIN_NEEDED) => {
+                self.link.needs_login(&failure.message);
+            }
             FailureKind::Transport => match failure.retry_after_ms {
-                Some(delay) => {
-                    self.link.busy(&failure.message, Duration::from_millis(delay));
-                    self.link.await_login();
-                }
+                Some(delay) => self.link.busy(&failure.message, Duration::from_millis(delay)),
                 None => self.link.dropped(connection, "the connection could not be used"),
             },
             FailureKind::Lost if closed => {

@@ -27,9 +27,11 @@ impl Era {
         }
     }
 
-    /// What an answer to the probe says. Whatever does not list a modern revision is an answer of a legacy server.
+    /// What an answer to the probe says: a result, or an error that names the supported revisions. Whatever does not list a
+    /// modern revision is an answer of a legacy server.
     pub(super) fn of_answer(answer: &Value) -> Self {
-        let versions = answer["result"]["supportedVersions"].as_array();
+        let lists = ["/result/supportedVersions", "/error/data/supported"];
+        let versions = lists.iter().find_map(|list| answer.pointer(list)?.as_array());
         let modern = ProtocolVersion::V_2026_07_28.as_str();
         let speaks_modern = versions.is_some_and(|all| all.iter().any(|version| version == modern));
         if speaks_modern { Self::Modern } else { Self::Legacy }
@@ -75,6 +77,8 @@ mod tests {
         let modern =
             json!({ "id": PROBE_ID, "result": { "supportedVersions": ["2025-11-25", "2026-07-28"] } });
         assert_eq!(Era::of_answer(&modern), Era::Modern);
+        let refusal = json!({ "code": -32022, "message": "…", "data": { "supported": ["2026-07-28"] } });
+        assert_eq!(Era::of_answer(&json!({ "id": PROBE_ID, "error": refusal })), Era::Modern);
         for legacy in [
             json!({ "id": PROBE_ID, "result": {} }),
             json!({ "id": PROBE_ID, "result": { "supportedVersions": ["2025-11-25"] } }),

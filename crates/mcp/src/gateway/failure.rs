@@ -11,8 +11,8 @@ use steprail_engine::{Failure, FailureKind};
 use super::transport::http::HttpFailure;
 use super::transport::is_oversized;
 
-/// How long a refused login is left alone before it is tried again: somebody has to act first.
-const LOGIN_DELAY: Duration = Duration::from_mins(1);
+/// The code of a failure that a login would have prevented.
+pub(super) const LOGIN_NEEDED: &str = "login_needed";
 
 /// How long a server that is busy is left alone, where it does not say.
 const BUSY_DELAY: Duration = Duration::from_secs(5);
@@ -74,9 +74,7 @@ fn of_transport(server: &str, error: &(dyn Error + Send + Sync + 'static)) -> Fa
 fn of_http(server: &str, failure: &HttpFailure) -> Failure {
     match failure {
         HttpFailure::NotSent(reason) => not_sent(server, reason),
-        HttpFailure::LoginNeeded(reason) => {
-            not_sent(server, reason).code("login_needed").retry_after(LOGIN_DELAY)
-        }
+        HttpFailure::LoginNeeded(reason) => not_sent(server, reason).code(LOGIN_NEEDED),
         HttpFailure::Busy { status, retry_after } => {
             let failure = not_sent(server, &format!("it asks to be called later (HTTP {status})"));
             failure.retry_after(retry_after.unwrap_or(BUSY_DELAY))

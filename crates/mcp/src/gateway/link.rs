@@ -13,11 +13,11 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::Cache;
+use super::cache::{Cache, Remembered};
 use super::catalogue::{Catalogue, Listing};
 use super::changes::Changes;
 use super::child::Stderr;
-use super::connection::{Connection, Listed};
+use super::connection::Connection;
 use super::era::Era;
 use super::login::Logins;
 use crate::config::{Entry, Variables};
@@ -153,9 +153,10 @@ impl Link {
         entry: Entry,
         variables: Arc<dyn Variables + Send + Sync>,
         (shared, changes): (Arc<Shared>, Changes),
+        remembered: Option<&Remembered>,
     ) -> Self {
-        let known = shared.cache.as_ref().and_then(|cache| cache.load(alias, user.as_deref(), &entry));
-        let link = Self {
+        let known = remembered.map(|server| Arc::new(RwLock::new(server.catalogue.clone())));
+        Self {
             server: server.to_owned(),
             alias: alias.to_owned(),
             user,
@@ -173,8 +174,8 @@ impl Link {
                 again: None,
                 error: None,
                 busy_until: None,
-                era: known.as_ref().map(|known| known.era),
-                sse: known.as_ref().is_some_and(|known| known.sse),
+                era: remembered.map(|server| server.era),
+                sse: remembered.is_some_and(|server| server.sse),
             }),
             changed: watch::Sender::new(0),
             retry_now: Notify::new(),
@@ -182,15 +183,8 @@ impl Link {
             awaits_login: AtomicBool::new(false),
             ended: CancellationToken::new(),
             suspects: Mutex::default(),
-            known: RwLock::default(),
-        };
-        if let Some(known) = known {
-            let catalogue = link
-                .listing(known.honours_key)
-                .catalogue(known.tools.into_iter().map(Listed::Sound).collect());
-            link.remember(Arc::new(RwLock::new(Arc::new(catalogue))));
+            known: RwLock::new(known),
         }
-        link
     }
 
     pub(super) fn listing(&self, honours_key: bool) -> Listing {

@@ -51,7 +51,7 @@ use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
 use crate::relay::{Relayed, Relays};
 use crate::suggest;
-use cache::Cache;
+use cache::{Cache, Remembered};
 use call::{Call, Poll};
 use catalogue::Catalogue;
 use changes::Changes;
@@ -85,6 +85,8 @@ struct Inner {
     servers: Servers,
     users: Option<Box<UserVariables>>,
     shared: Arc<Shared>,
+    /// Servers as the last process knew them: recovery asks for their tools before any of them is up.
+    remembered: BTreeMap<String, Remembered>,
     links: Mutex<Links>,
     /// Whether no further connections are opened.
     closed: AtomicBool,
@@ -148,11 +150,18 @@ impl Gateway {
     pub fn new(servers: Servers, options: Options) -> Result<Self, String> {
         let aliases = Aliases::new(servers.servers.keys())?;
         meters::describe();
+        let cache = options.cache.map(Cache::new);
+        let load = |(alias, name): (&str, &str)| {
+            let remembered = cache.as_ref()?.load(alias, servers.servers.get(name)?)?;
+            Some((name.to_owned(), remembered))
+        };
+        let remembered = aliases.iter().filter_map(load).collect();
         Ok(Self(Arc::new(Inner {
             aliases,
             servers,
             users: options.users,
-            shared: Arc::new(Shared::new(options.supervisor, options.cache.map(Cache::new), options.logins)),
+            shared: Arc::new(Shared::new(options.supervisor, cache, options.logins)),
+            remembered,
             links: Mutex::default(),
             closed: AtomicBool::new(false),
             held: Held::default(),
@@ -210,6 +219,7 @@ impl Gateway {
             std::mem::take(&mut *links).into_values().collect()
         };
         futures::future::join_all(links.iter().map(|link| link.end())).await;
+        futures::future::join_all(self.0.held.drain().iter().map(|held| held.connection.close())).await;
     }
 
     fn shared_links(&self) -> Vec<Arc<Link>> {
@@ -252,8 +262,9 @@ impl Gateway {
             self.0.aliases.iter().find(|(_, name)| *name == server).map_or(server, |(alias, _)| alias);
         let shared = self.0.shared.clone();
         let changes = self.0.changes.clone();
-        let link =
-            Arc::new(Link::new((server, alias), key.1.clone(), entry.clone(), variables, (shared, changes)));
+        let remembered = self.0.remembered.get(server);
+        let (names, shared) = ((server, alias), (shared, changes));
+        let link = Arc::new(Link::new(names, key.1.clone(), entry.clone(), variables, shared, remembered));
         links.insert(key, link.clone());
         Ok(link)
     }
@@ -278,8 +289,18 @@ impl Gateway {
             }
         };
         let link = self.link(server, Some(&call.principal)).map_err(not_reached)?;
-        if let Some(Resumes::Task(id)) = &call.resumes {
-            return Poll { link: &link, call: &call }.until_ended(id).await;
+        let relay = call.principal.relay.as_ref();
+        let client = relay.and_then(|relay| self.0.relays.find(&relay.id));
+        let this = Call { link: &link, call: &call, held: &self.0.held, client };
+        match &call.resumes {
+            Some(Resumes::Task(id)) => return Poll { link: &link, call: &call }.until_ended(id).await,
+            // It has a connection of its own, whatever became of the others.
+            Some(Resumes::Answer(answered)) => {
+                if let Some(Pending::Held { id, .. }) = Pending::read(&answered.state) {
+                    return this.go_on_held(&id, answered).await;
+                }
+            }
+            None => {}
         }
         let connection = tokio::select! {
             connection = link.connection() => connection.map_err(not_reached)?,
@@ -299,10 +320,7 @@ impl Gateway {
             None => return Err(self.unknown(&call.tool)),
         };
         let tool = if under_way { tool } else { fitting(&connection, tool, &call).await? };
-        let relay = call.principal.relay.as_ref();
-        let client = relay.and_then(|relay| self.0.relays.find(&relay.id));
-        let call = Call { link: &link, tool: &tool, call: &call, held: &self.0.held, client };
-        let made = call.make(connection.clone()).await;
+        let made = this.make(connection.clone(), &tool).await;
         if matches!(&made, Err(error) if matches!(error.kind, FailureKind::NotFound | FailureKind::Validation))
         {
             // Perhaps the server has other tools now.
@@ -321,7 +339,8 @@ impl Gateway {
     /// What is known about a server's tools, also while it is down.
     fn catalogue(&self, tool: &str) -> Option<Arc<Catalogue>> {
         let server = self.0.aliases.server_of(tool)?;
-        self.links_of(server).into_iter().find_map(|link| link.known())
+        let known = self.links_of(server).into_iter().find_map(|link| link.known());
+        known.or_else(|| self.0.remembered.get(server).map(|server| server.catalogue.clone()))
     }
 
     /// Whether there is such a tool; nobody knows while its server has not been up.

@@ -22,7 +22,7 @@ use super::era::{self, Era};
 use super::link::Link;
 use super::listener::Listener;
 use super::login::{LoginError, Logins};
-use super::transport::http::{Credentials, HttpClient, HttpFailure, root_cause};
+use super::transport::http::{Credentials, HttpClient, HttpFailure, bounded_body, root_cause};
 use super::transport::sse::HttpSse;
 use super::transport::stdio::Stdio;
 use crate::config::{Road, Text};
@@ -289,17 +289,17 @@ async fn probe_http(
     let response = client.post(url, headers.clone(), &era::discover(&listener.get_info())).await;
     let response = response.map_err(|failure| plainly(&failure))?;
     let status = response.status();
-    if status.is_success() {
-        return Ok((Era::of_answer(&first_answer(client, response).await), false));
+    let refused = status.is_client_error() && status != http::StatusCode::UNAUTHORIZED;
+    if !status.is_success() && !refused {
+        return Err(plainly(&super::transport::http::failure(response).await).into());
     }
-    if status.is_client_error() && status != http::StatusCode::UNAUTHORIZED {
-        // Servers of 2024-11-05 refuse the post and offer a stream instead.
-        let gone = matches!(status.as_u16(), 404 | 405);
+    // Servers of 2024-11-05 refuse the post and offer a stream instead.
+    if matches!(status.as_u16(), 404 | 405) {
         headers.remove("mcp-method");
-        let is_sse = gone && HttpSse::open(client.clone(), url, headers).await.is_ok();
+        let is_sse = HttpSse::open(client.clone(), url, headers).await.is_ok();
         return Ok((Era::Legacy, is_sse));
     }
-    Err(plainly(&super::transport::http::failure(response).await).into())
+    Ok((Era::of_answer(&first_answer(client, response).await), false))
 }
 
 /// The answer in the body of a response: JSON, or the first event of a stream.
@@ -315,7 +315,8 @@ async fn first_answer(client: &HttpClient, response: reqwest::Response) -> Value
         }
         return Value::Null;
     }
-    response.json().await.unwrap_or_default()
+    let body = bounded_body(response).await.ok().flatten().unwrap_or_default();
+    serde_json::from_slice(&body).unwrap_or_default()
 }
 
 /// Why a connection was not opened.

@@ -75,6 +75,11 @@ impl Held {
         Failure::asks(Question { message: message.into(), form, state })
     }
 
+    /// Every call that is kept: its tool gets no answer.
+    pub(super) fn drain(&self) -> Vec<HeldCall> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain().map(|(_, call)| call).collect()
+    }
+
     pub(super) fn take(&self, id: &str) -> Option<HeldCall> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
     }

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::link::{Health, Link, State};
 use super::meters;
 use crate::config::Road;
-use crate::limits::{ATTEMPTS, BACKOFF_MS, PARKED_SECS, START_TURN_SECS, STEADY_SECS};
+use crate::limits::{ATTEMPTS, BACKOFF_MS, LOGIN_WAIT_SECS, PARKED_SECS, START_TURN_SECS, STEADY_SECS};
 
 impl Link {
     /// Connects in the background, unless that is under way.
@@ -88,7 +88,7 @@ impl Link {
             let tools = connection.catalogue().tools.values().map(|tool| tool.described().clone()).collect();
             let known =
                 Known::new(&self.entry, connection.era, connection.sse, connection.honours_key, tools);
-            cache.store(&self.alias, self.user.as_deref(), &known);
+            cache.store(&self.alias, &known);
         }
     }
 
@@ -113,14 +113,24 @@ impl Link {
         self.user.as_deref().filter(|_| per_user)
     }
 
-    /// Takes calls again, or connects, as soon as a login that is needed was made.
-    pub(super) fn await_login(self: &Arc<Self>) {
-        let Some(logins) = self.shared.logins.clone() else { return };
+    /// The server refused a call for want of a login: it takes no further calls until there is one.
+    pub(super) fn needs_login(self: &Arc<Self>, reason: &str) {
+        self.busy(reason, Duration::from_secs(LOGIN_WAIT_SECS));
+        // The login may have been made before this call was known to have failed.
+        if self.shared.logins.is_some() && !self.await_login() {
+            self.logged_in();
+        }
+    }
+
+    /// Takes calls again, or connects, as soon as a login that is needed was made. False if none is needed.
+    fn await_login(self: &Arc<Self>) -> bool {
+        let Some(logins) = self.shared.logins.clone() else { return false };
         let user = self.login_user().map(str::to_owned);
-        if logins.needed(&self.server, user.as_deref()).is_none()
-            || self.awaits_login.swap(true, Ordering::Relaxed)
-        {
-            return;
+        if logins.needed(&self.server, user.as_deref()).is_none() {
+            return false;
+        }
+        if self.awaits_login.swap(true, Ordering::Relaxed) {
+            return true;
         }
         let link = Arc::downgrade(self);
         let server = self.server.clone();
@@ -131,6 +141,7 @@ impl Link {
                 link.logged_in();
             }
         });
+        true
     }
 
     /// Calls in flight go on: a connection that is up is kept.

@@ -1,4 +1,5 @@
-//! The `auth` scenarios of the official conformance suite. Its client is this program, told to run one test only.
+//! The client scenarios of the official conformance suite, logins included, through the gateway. The suite's client is
+//! this program, told to run one test only.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,42 +39,18 @@ fn conforms(arguments: &[&str]) {
 }
 
 #[test]
-fn logins_of_sessions_conform() {
-    conforms(&["--suite", "auth"]);
+fn servers_of_2025_11_25_are_spoken_to_as_the_suite_has_it() {
+    conforms(&["--requirements", "2025-11-25"]);
 }
 
 #[test]
-fn logins_without_sessions_conform() {
-    conforms(&["--suite", "auth", "--spec-version", "2026-07-28"]);
+fn servers_of_2026_07_28_are_spoken_to_as_the_suite_has_it() {
+    conforms(&["--requirements", "2026-07-28"]);
 }
 
 #[test]
-fn later_scenarios_conform() {
-    for scenario in [
-        "resource-mismatch",
-        "offline-access-scope",
-        "offline-access-not-supported",
-        "authorization-server-migration",
-        "iss-supported",
-        "iss-not-advertised",
-        "iss-supported-missing",
-        "iss-wrong-issuer",
-        "iss-unexpected",
-        "iss-normalized",
-        "metadata-issuer-mismatch",
-    ] {
-        conforms(&["--scenario", &format!("auth/{scenario}"), "--spec-version", "2026-07-28"]);
-    }
-}
-
-#[test]
-fn older_servers_and_client_credentials_conform() {
-    for scenario in [
-        "2025-03-26-oauth-metadata-backcompat",
-        "2025-03-26-oauth-endpoint-fallback",
-        "client-credentials-basic",
-        "client-credentials-jwt",
-    ] {
+fn older_servers_conform() {
+    for scenario in ["2025-03-26-oauth-metadata-backcompat", "2025-03-26-oauth-endpoint-fallback"] {
         conforms(&["--scenario", &format!("auth/{scenario}")]);
     }
 }

@@ -201,7 +201,7 @@ fn message_in(body: &[u8]) -> String {
 }
 
 /// The JSON body of a response, unless it is larger than the limit.
-async fn bounded_body(mut response: reqwest::Response) -> Result<Option<Vec<u8>>, HttpFailure> {
+pub(crate) async fn bounded_body(mut response: reqwest::Response) -> Result<Option<Vec<u8>>, HttpFailure> {
     let mut body = Vec::new();
     while let Some(chunk) =
         response.chunk().await.map_err(|error| HttpFailure::Unknown(root_cause(&error)))?
