@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use steprail_core::limits::CANCEL_GRACE_MS;
+use steprail_core::limits::{CANCEL_GRACE_MS, REFUSED_DELAYS_MS};
 use steprail_core::pattern;
 use steprail_core::run::{Failure, FailureKind, Payload, Report};
 use steprail_store::Principal;
@@ -127,7 +127,8 @@ async fn make(
         pinned: order.pinned,
     };
     let called = async {
-        let mut value = ports.tools.call(call).await?;
+        let tools = &*ports.tools;
+        let mut value = if order.probe { ask(tools, call).await? } else { tools.call(call).await? };
         if let (Some(store), Some(Value::Array(files))) = (&ports.artefacts, value.get_mut("file_refs")) {
             for file in files {
                 // The call took place: to make it again is not for the store to decide.
@@ -140,6 +141,20 @@ async fn make(
         Ok(value)
     };
     until_stopped(called, &token).await.map(Payload::new)
+}
+
+/// Makes a call that must not wait in a queue. If it could not be sent, it is made again until its time is up.
+async fn ask(tools: &dyn ToolCaller, call: ToolCall) -> Outcome {
+    let mut delays = REFUSED_DELAYS_MS.iter();
+    loop {
+        let outcome = tools.call(call.clone()).await;
+        let not_sent = matches!(&outcome, Err(error) if error.kind == FailureKind::Transport);
+        let Some(delay) = delays.next().filter(|_| not_sent) else { return outcome };
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(*delay)) => {}
+            () = call.cancelled.cancelled() => return outcome,
+        }
+    }
 }
 
 /// Where a call tells how far it is. A clone is the same place; the default is nowhere.

@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn several_questions_in_one_form_have_their_own_defaults() {
-        let part = json!({ "type": "object", "properties": { "ok": { "type": "boolean", "default": true } } });
+        let part =
+            json!({ "type": "object", "properties": { "ok": { "type": "boolean", "default": true } } });
         let plain = json!({ "type": "object", "properties": { "why": { "type": "string" } } });
         let form = json!({ "type": "object", "properties": { "a": part, "b": plain } });
         assert_eq!(with_defaults(&form, json!({})), json!({ "a": { "ok": true } }));

@@ -357,7 +357,7 @@ pub struct Idempotency {
 }
 
 /// A call that tells whether another took place.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Verify {
     /// The tool.
     pub tool: Box<str>,

@@ -108,10 +108,14 @@ impl Run {
                     (live.task, live.asked) = (None, None);
                     (live.refusals, live.wait_until) = (0, None);
                     live.restarts += u32::from(error.is_restart());
+                    (live.restarted, live.probes) = (false, 0);
                 }
             }
-            Event::StepUncertain { step, .. } => {
+            Event::StepUncertain { step, error } => {
                 self.cut.insert((step.n, step.attempt), step.path.clone());
+                if let Some(live) = self.live.get_mut(&step.n) {
+                    live.restarted |= error.is_restart();
+                }
                 self.phase(step.n, Phase::Uncertain);
                 self.no_alarm(step.n);
             }
@@ -124,10 +128,12 @@ impl Run {
             Event::CallAbandoned { step } => {
                 self.cut.insert((step.n, step.attempt), step.path.clone());
             }
-            Event::VerifyStarted { step, until, .. } => {
+            Event::VerifyStarted { step, until, restarted, .. } => {
                 self.phase(step.n, Phase::Verifying);
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.alarm = until.is_some();
+                    live.restarted |= *restarted;
+                    live.probes += 1;
                 }
             }
             Event::ToolRequested { step, until, .. } => {
@@ -221,6 +227,8 @@ impl Run {
                 task: None,
                 asked: None,
                 restarts: 0,
+                restarted: false,
+                probes: 0,
                 refusals: 0,
                 wait_until: None,
             };

@@ -204,6 +204,9 @@ pub enum Event {
         /// When its time is up.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
+        /// Whether a restart of the engine cut the call off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        restarted: bool,
     },
     /// A tool does not exist, and another one is asked to create it.
     ToolRequested {

@@ -85,8 +85,9 @@ impl Decision<'_> {
     fn ask_verify(&mut self, n: u32, verify: &Verify, error: Failure) -> Decided {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
         // A probe cannot be asked for ever: a call that is never seen to have happened goes to a human.
-        let asked_often =
-            self.run.live.get(&n).is_some_and(|live| live.counted_attempts() >= limits::LOST_ATTEMPTS);
+        let asked_often = self.run.live.get(&n).is_some_and(|live| {
+            live.counted_attempts() >= limits::LOST_ATTEMPTS || live.probes >= limits::RESTARTS
+        });
         let timeout = self.live(n).and_then(|(_, step)| step.timeout_ms).unwrap_or(limits::PROBE_MS);
         let until = self.now().saturating_add(i64::try_from(timeout).unwrap_or(i64::MAX));
         let args = match self.eval(scope, &verify.args)? {
@@ -99,7 +100,8 @@ impl Decision<'_> {
         // The probe takes the place of the call that was cut off.
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let (tool, args_hash) = (verify.tool.clone(), args.hash());
-        let event = Event::VerifyStarted { step, tool, args: args_hash, until: Some(until) };
+        let restarted = error.is_restart();
+        let event = Event::VerifyStarted { step, tool, args: args_hash, until: Some(until), restarted };
         self.records_probe(event, args);
         Ok(())
     }
@@ -112,19 +114,34 @@ impl Decision<'_> {
         }
     }
 
+    /// Why a call is repeated whose outcome was unknown. If a restart cut it off, the repetition costs no attempt.
+    fn lost_call(&self, n: u32, message: &str) -> Failure {
+        let lost = Failure::new(FailureKind::Lost, message);
+        let restarted = self.run.live.get(&n).is_some_and(|live| live.restarted);
+        if restarted { lost.code(RESTARTED) } else { lost }
+    }
+
     /// The probe answered: the call took place, it did not, or nobody knows.
     pub(super) fn verified(&mut self, n: u32, answer: Result<Payload, Failure>) -> Decided {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
-        let Some(verify) = self.call_of(n).and_then(|call| call.verify.as_ref()) else { return Ok(()) };
-        let when = verify.when.clone();
+        let verify = self.call_of(n).and_then(|call| call.verify.as_ref());
+        let Some(verify) = verify.cloned() else { return Ok(()) };
+        // A restart cut the probe off: it is asked again.
+        if let Err(error) = &answer
+            && error.is_restart()
+        {
+            return self.ask_verify(n, &verify, error.clone());
+        }
         let happened = match &answer {
-            Ok(answer) => self.holds_with(scope, &when, Fetched::probe(answer.clone()))?,
+            Ok(answer) => self.holds_with(scope, &verify.when, Fetched::probe(answer.clone()))?,
             Err(error) => Err(error.clone()),
         };
-        let lost = || Failure::new(FailureKind::Lost, "the call was cut off, and a probe says it never ran");
         match (happened, answer) {
             (Ok(true), Ok(answer)) => self.complete(n, answer, Some("verify")),
-            (Ok(false), _) => self.schedule_retry(n, lost(), &lost_retry(None)),
+            (Ok(false), _) => {
+                let lost = self.lost_call(n, "the call was cut off, and a probe says it never ran");
+                self.schedule_retry(n, lost, &lost_retry(None))
+            }
             (Err(error), _) | (Ok(true), Err(error)) => {
                 self.uncertain(n, error);
                 Ok(())
@@ -143,7 +160,7 @@ impl Decision<'_> {
             Resolution::Fail => Resolved::Fail,
         };
         self.emit(Event::UncertaintyResolved { step, how, by });
-        let lost = Failure::new(FailureKind::Lost, "the outcome of the call was unknown");
+        let lost = self.lost_call(n, "the outcome of the call was unknown");
         match resolution {
             Resolution::Happened(output) => self.complete(n, output, Some("resolution")),
             Resolution::Retry => self.schedule_retry(n, lost, &RetryPolicy::at_once()),

@@ -39,6 +39,6 @@ impl Decision<'_> {
     /// `server_wait` is over.
     pub(super) fn server_wait_over(&mut self, n: u32) -> Decided {
         let message = "the server could not take the call within `server_wait`; nothing was sent";
-        self.fail(n, Failure::new(FailureKind::Transport, message).code("server_wait"))
+        self.fail_attempt(n, Failure::new(FailureKind::Transport, message).code("server_wait"))
     }
 }

@@ -185,6 +185,10 @@ pub struct Live {
     pub asked: Option<Box<Answered>>,
     /// Attempts that a restart of the engine cut off; they do not count against the retry policy.
     pub restarts: u32,
+    /// Whether a restart of the engine cut off the call whose outcome is unknown.
+    pub restarted: bool,
+    /// Times that a probe was asked what became of the call of this attempt.
+    pub probes: u32,
     /// Times that its server refused the call of this attempt before it was sent.
     pub refusals: u32,
     /// When it stops waiting for its server and fails.

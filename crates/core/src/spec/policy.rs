@@ -32,8 +32,9 @@ record! {
         /// What happens when a call's outcome is unknown. On a `foreach`, `parallel` or `branch` it is the
         /// default of the steps inside.
         on_uncertain: OnUncertain,
-        /// How long the step waits for a server that cannot take its call; then it fails. Without it, the step waits
-        /// until the server is back. On a `foreach`, `parallel` or `branch` it is the default of the steps inside.
+        /// How long an attempt of the step waits for a server that cannot take its call; then the attempt fails with
+        /// `transport`. Without it, the step waits until the server is back. On a `foreach`, `parallel` or `branch` it
+        /// is the default of the steps inside.
         server_wait: Spanned<Period>,
         /// Ask a human before the step runs.
         needs_human: Spanned<bool>,

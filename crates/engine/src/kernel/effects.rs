@@ -54,6 +54,8 @@ pub struct CallOrder {
     pub attempt: u32,
     /// The idempotency key.
     pub key: Box<str>,
+    /// Whether it only asks what became of another call, or creates a tool.
+    pub probe: bool,
     /// When its time is up.
     pub deadline: Option<Millis>,
     /// A role for the tool to take.
@@ -146,7 +148,7 @@ impl Kernel {
             Event::StepStarted { step, what: Started::Call { tool, key, .. }, until, .. } => {
                 (step, tool, key.clone(), *until, false)
             }
-            Event::VerifyStarted { step, tool, args, until }
+            Event::VerifyStarted { step, tool, args, until, .. }
             | Event::ToolRequested { step, tool, args, until } => {
                 (step, tool, args.to_string().into(), *until, true)
             }
@@ -194,6 +196,7 @@ impl Kernel {
             path: step.path.clone(),
             attempt: step.attempt,
             key: idempotency,
+            probe: is_probe,
             deadline,
             persona,
             resumes,

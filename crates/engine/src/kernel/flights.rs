@@ -92,6 +92,8 @@ pub(super) struct Flights {
     counts: Counts,
     /// Places given in the decision under way, by server.
     reserved: HashMap<Box<str>, u32>,
+    /// Servers of which one of these places is for an exclusive call.
+    reserved_whole: HashSet<Box<str>>,
     queues: BTreeMap<SlotKey, VecDeque<RunKey>>,
     /// The queue that was served last: the next one is another.
     served: Option<SlotKey>,
@@ -122,6 +124,7 @@ impl Flights {
             calls: HashMap::new(),
             counts: Counts::default(),
             reserved: HashMap::new(),
+            reserved_whole: HashSet::new(),
             queues: BTreeMap::new(),
             served: None,
             queued: HashSet::new(),
@@ -179,6 +182,7 @@ impl Flights {
     /// Begins a decision: places that an earlier one was given are calls by now.
     pub(super) fn begin_decision(&mut self) {
         self.reserved.clear();
+        self.reserved_whole.clear();
     }
 
     /// Takes a slot for a call. Without one, the run is queued for it.
@@ -205,6 +209,9 @@ impl Flights {
             (SlotKey::Server(server), Admission::ToolFull)
         } else {
             increase(&mut self.reserved, &server);
+            if capacity.exclusive {
+                self.reserved_whole.insert(server);
+            }
             return Admission::Granted;
         };
         self.enqueue(slot, run);
@@ -226,6 +233,9 @@ impl Flights {
 
     /// Whether a server has a free slot. An exclusive call needs all of them; while it waits, no other call is let in.
     fn has_slot(&mut self, capacity: &Capacity, reserved: u32) -> bool {
+        if self.reserved_whole.contains(&capacity.server) {
+            return false;
+        }
         let taken = self.taken(&capacity.server) + reserved;
         if taken == 0
             && let Some(state) = self.servers.get_mut(&capacity.server)
@@ -297,6 +307,8 @@ impl Flights {
 
     pub(super) fn release(&mut self, server: &str) {
         decrease(&mut self.reserved, server);
+        // An exclusive call has its server to itself.
+        self.reserved_whole.remove(server);
     }
 
     /// Whether runs are queued for a slot that can become free by itself: then new calls queue behind them.
@@ -374,6 +386,7 @@ impl Flights {
             }
         }
         self.reserved.clear();
+        self.reserved_whole.clear();
     }
 }
 

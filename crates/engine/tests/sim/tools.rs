@@ -151,13 +151,15 @@ impl Sim {
         }
     }
 
-    /// How often the log lets an attempt begin again: after an answer, a tool that was created, a restart.
+    /// How often the log lets an attempt begin again: after an answer, a tool that was created, a restart. A probe may be
+    /// asked again after a restart, too.
     fn begun_again(&self, order: &CallOrder) -> u32 {
         let sql = "SELECT count(*) FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
                    WHERE r.run_id = ?1 AND e.body ->> '$.step.path' = ?2 AND e.body ->> '$.step.attempt' = ?3
-                   AND e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed', 'server_awaited')";
+                   AND (e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed', 'server_awaited')
+                        OR ?4 AND e.body ->> '$.type' = 'verify_started')";
         let store = self.store.lock().expect("the store");
-        let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt];
+        let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt, order.probe];
         store.connection().query_row(sql, params, |row| row.get(0)).expect("a count")
     }
 

@@ -109,7 +109,10 @@ impl Client {
             "valid_tool" => json!({ "region": "us-west1" }),
             _ => json!({}),
         };
-        Ok(names.iter().map(|name| ToolCall { name: (*name).to_owned(), arguments: arguments(name) }).collect())
+        Ok(names
+            .iter()
+            .map(|name| ToolCall { name: (*name).to_owned(), arguments: arguments(name) })
+            .collect())
     }
 
     /// Connects, and logs in where the server wants that.
