@@ -20,7 +20,7 @@ use super::catalogue::ToolInfo;
 use super::connection::Connection;
 use super::link::Link;
 use super::listener::{Heard, Hearing};
-use super::questions::{self, Held, HeldCall, Pending};
+use super::questions::{self, Held, HeldCall, Kind, Pending};
 use super::{answer, failure};
 use crate::limits::{
     CALL_SECS, IDLE_SECS, LAST_WORDS_MS, POLL_TRIES, REQUEST_SECS, STALL_GRACE_SECS, STALL_SECS,
@@ -59,12 +59,12 @@ impl Call<'_> {
     }
 
     /// Goes on with a call whose tool waits for an answer on a connection that it has for itself.
-    pub(super) async fn go_on_held(&self, id: &str, answered: &Answered) -> Outcome {
+    pub(super) async fn go_on_held(&self, id: &str, asked: Kind, answered: &Answered) -> Outcome {
         let Some(HeldCall { sent, connection, reply }) = self.held.take(id) else {
             let reason = "the connection was closed while its tool waited for an answer";
             return Err(failure::lost(&self.link.server, reason));
         };
-        let _ = reply.send(questions::elicited(answered.answer.as_ref()));
+        let _ = reply.send(questions::response(asked, answered.answer.as_ref()));
         let outcome = self.hear(&connection, sent).await;
         if !matches!(&outcome, Err(error) if error.question.is_some()) {
             connection.close().await;
@@ -80,18 +80,18 @@ impl Call<'_> {
         let answer = answered.answer.as_ref();
         let server = &self.link.server;
         match Pending::read(&answered.state) {
-            Some(Pending::Held { id, .. }) => self.go_on_held(&id, answered).await,
-            Some(Pending::Task { id, keys, .. }) => {
+            Some(Pending::Held { id, asked, .. }) => self.go_on_held(&id, asked, answered).await,
+            Some(Pending::Task { id, asked, .. }) => {
                 self.call.reports.tell(Report::Task { id: id.as_str().into() });
-                let responses = questions::responses(&keys, answer);
+                let responses = questions::responses(&asked, answer);
                 let update = connection.peer.update_task(UpdateTaskParams::new(&*id, responses));
                 match in_time(update).await {
                     Some(Ok(())) => Poll { link: self.link, call: self.call }.until_ended(&id).await,
                     _ => Err(failure::lost(server, "it did not take the answer to its question")),
                 }
             }
-            Some(Pending::Retry { keys, request_state, .. }) => {
-                self.send(connection, tool, Some((questions::responses(&keys, answer), request_state))).await
+            Some(Pending::Retry { asked, request_state, .. }) => {
+                self.send(connection, tool, Some((questions::responses(&asked, answer), request_state))).await
             }
             // To send the call again would be a guess.
             None => Err(failure::lost(server, "its question was recorded in a form that is not known here")),
@@ -259,9 +259,9 @@ impl Call<'_> {
             ServerResult::InputRequiredResult(needed) => {
                 let requests = needed.input_requests.unwrap_or_default();
                 let request_state = needed.request_state;
-                Err(questions::asks(&self.link.server, requests, |server, keys| Pending::Retry {
+                Err(questions::asks(&self.link.server, requests, |server, asked| Pending::Retry {
                     server,
-                    keys,
+                    asked,
                     request_state,
                 }))
             }
@@ -360,10 +360,10 @@ impl Poll<'_> {
                 Some(Err(Failure::new(FailureKind::Cancelled, format!("{server} cancelled the task"))))
             }
             TaskPayload::InputRequired { input_requests } => {
-                Some(Err(questions::asks(server, input_requests, |server, keys| Pending::Task {
+                Some(Err(questions::asks(server, input_requests, |server, asked| Pending::Task {
                     server,
                     id: id.to_owned(),
-                    keys,
+                    asked,
                 })))
             }
             _ => None,

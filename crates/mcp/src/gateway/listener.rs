@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
-    ElicitResult, ElicitationAction, ErrorData, Implementation, ListRootsResult,
-    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion,
-    ResourceUpdatedNotificationParam, ServerNotification, SubscriptionFilter,
+    ClientCapabilities, ClientConfig, CreateMessageRequest, CreateMessageRequestParams, CreateMessageResult,
+    ElicitRequest, ElicitRequestParams, ElicitResult, ErrorData, Implementation, InputRequest,
+    ListRootsResult, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
+    ProtocolVersion, ResourceUpdatedNotificationParam, ServerNotification, SubscriptionFilter,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext};
 use rmcp::{ClientHandler, RoleClient, ServiceError};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -60,8 +61,8 @@ impl Caller {
 /// What a call hears of its server before it ends.
 pub(super) enum Heard {
     Progress(ProgressNotificationParam),
-    /// A question, and where the answer goes.
-    Question(Box<ElicitRequestParams>, oneshot::Sender<ElicitResult>),
+    /// What the tool asks its client for, and where the response goes.
+    Question(Box<InputRequest>, oneshot::Sender<Value>),
 }
 
 impl Listener {
@@ -214,6 +215,18 @@ impl Listener {
         callers.next().filter(|_| calls.len() == 1).cloned()
     }
 
+    /// Puts a request of the server to whoever answers for the only call: its step waits for them.
+    async fn hold<T: DeserializeOwned>(&self, request: InputRequest) -> Result<T, ErrorData> {
+        let (sender, answer) = oneshot::channel();
+        let question = Heard::Question(Box::new(request), sender);
+        let Some(()) = self.only_call().and_then(|call| call.heard.try_send(question).ok()) else {
+            return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
+        };
+        let unanswered = |_| ErrorData::invalid_request("nobody answered", None);
+        let answer = answer.await.map_err(unanswered)?;
+        T::deserialize(answer).map_err(|error| ErrorData::invalid_request(error.to_string(), None))
+    }
+
     /// Passes a request of the server on to the client of the only call, if there is one that waits.
     async fn relay<T>(&self, request: impl FnOnce(Reply<T>) -> FromServer) -> Option<Result<T, ErrorData>> {
         let client = self.only_call()?.client?;
@@ -263,8 +276,14 @@ impl ClientHandler for Listener {
         request: CreateMessageRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let sampled = self.relay(|reply| FromServer::Sample(Box::new(request), reply)).await;
-        sampled.unwrap_or_else(|| Err(ErrorData::invalid_request("no client with a model waits", None)))
+        if self.0.config.capabilities.sampling.is_none() {
+            return Err(ErrorData::invalid_request("`sampling` is off for this server", None));
+        }
+        let copy = request.clone();
+        if let Some(sampled) = self.relay(|reply| FromServer::Sample(Box::new(copy), reply)).await {
+            return sampled;
+        }
+        self.hold(InputRequest::CreateMessage(CreateMessageRequest::new(request))).await
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
@@ -286,13 +305,7 @@ impl ClientHandler for Listener {
         if let Some(answer) = self.relay(|reply| FromServer::Elicit(Box::new(copy), reply)).await {
             return answer;
         }
-        let (sender, answer) = oneshot::channel();
-        let question = Heard::Question(Box::new(request), sender);
-        let Some(()) = self.only_call().and_then(|call| call.heard.try_send(question).ok()) else {
-            return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
-        };
-        let declined = ElicitResult::new(ElicitationAction::Decline);
-        Ok(answer.await.unwrap_or(declined))
+        self.hold(InputRequest::Elicitation(ElicitRequest::new(request))).await
     }
 }
 

@@ -42,7 +42,7 @@ pub use era::Era;
 pub(crate) use federation::Offer;
 pub use link::Health;
 pub use login::{LoggedIn, LoginError, LoginNeeded, Logins};
-pub(crate) use questions::{KEY, URL};
+pub(crate) use questions::{KEY, REQUEST, RESPONSE, URL};
 pub use supervisor::supervise;
 pub(crate) use watched::Watching;
 
@@ -296,8 +296,8 @@ impl Gateway {
             Some(Resumes::Task(id)) => return Poll { link: &link, call: &call }.until_ended(id).await,
             // It has a connection of its own, whatever became of the others.
             Some(Resumes::Answer(answered)) => {
-                if let Some(Pending::Held { id, .. }) = Pending::read(&answered.state) {
-                    return this.go_on_held(&id, answered).await;
+                if let Some(Pending::Held { id, asked, .. }) = Pending::read(&answered.state) {
+                    return this.go_on_held(&id, asked, answered).await;
                 }
             }
             None => {}

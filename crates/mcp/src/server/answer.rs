@@ -51,9 +51,16 @@ impl Asked {
         self.user.via(format!("mcp client {name}"))
     }
 
-    /// Whether the client can put a question to its user.
-    pub(super) fn takes_questions(&self) -> bool {
+    /// Whether the client can put a form to its user.
+    pub(super) fn takes_forms(&self) -> bool {
         self.context.client_capabilities().is_some_and(|client| client.elicitation.is_some())
+    }
+
+    /// Whether the client can answer questions: its user, its model, or by itself.
+    pub(super) fn takes_questions(&self) -> bool {
+        self.context.client_capabilities().is_some_and(|client| {
+            client.elicitation.is_some() || client.sampling.is_some() || client.roots.is_some()
+        })
     }
 }
 

@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{
-    CustomNotification, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData,
-    InputRequest, InputRequests,
-};
+use rmcp::model::{CustomNotification, ElicitationAction, ErrorData};
 use rmcp::service::NotificationContext;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use steprail_engine::{Approval, Error, Relay, RunId, User};
 
 use super::answer::{Asked, Refusal};
+use super::questions::{self, Keys, Said};
 use super::tasks::Given;
-use super::{Server, Shared};
-use crate::gateway::{KEY, URL};
+use super::{Server, Shared, relayed};
 
 /// Whoever answers questions at a client: a person, if gates are put to clients' users at all.
 pub(super) fn person(shared: &Shared, user: &User) -> Option<User> {
@@ -45,29 +42,6 @@ pub(super) async fn open(
     Ok(open)
 }
 
-/// What a question goes by: never the same for two questions of a run.
-fn key(approval: &Approval) -> String {
-    let digest = approval.digest.to_string();
-    format!("gate:{}:{}:{}", approval.path, approval.n, &digest[..8])
-}
-
-/// The name that a tool has for its question.
-fn own_key(approval: &Approval) -> Option<String> {
-    let form: Value = serde_json::from_str(approval.form.as_ref()?.get()).ok()?;
-    form[KEY].as_str().map(str::to_owned)
-}
-
-/// The questions to put to the user with the result of a call: under the names that their tools have for them.
-pub(super) fn asked(open: &[Approval], given: Given) -> InputRequests {
-    let mut asked = InputRequests::new();
-    for approval in open {
-        let Some(form) = form(approval, given) else { continue };
-        let key = own_key(approval).filter(|key| !asked.contains_key(key)).unwrap_or_else(|| key(approval));
-        asked.insert(key, InputRequest::Elicitation(ElicitRequest::new(form)));
-    }
-    asked
-}
-
 /// The state that a client sends back with its answers: the run, and the question that it was asked first.
 pub(super) fn state(run: RunId, first: &Approval) -> String {
     format!("{run}.{}", &first.digest.to_string()[..8])
@@ -80,85 +54,28 @@ pub(super) fn run_of(state: &str) -> Option<RunId> {
     run.parse().ok().filter(|_| is_digest)
 }
 
-/// The questions of a task to put to the user, under keys that no other question of the task has.
-pub(super) fn requests(open: &[Approval], given: Given) -> InputRequests {
-    let asked = open.iter().filter_map(|approval| {
-        let request = InputRequest::Elicitation(ElicitRequest::new(form(approval, given)?));
-        Some((key(approval), request))
-    });
-    asked.collect()
-}
-
-/// What a tool wants to know; or a form whose empty answer is no yes.
-fn form(approval: &Approval, given: Given) -> Option<ElicitRequestParams> {
-    if given == Given::Exact {
-        return passed_on(approval);
-    }
-    let mut message = approval.prompt.clone();
-    if let Some(tool) = &approval.tool {
-        let args = approval.args.as_ref().map(|args| args.get()).unwrap_or_default();
-        message.push_str(&format!("\n{tool} {args}"));
-    }
-    let schema = match asked_form(approval) {
-        Some(form) => form,
-        None => json!({
-            "type": "object",
-            "properties": {
-                "confirm": { "type": "boolean", "title": "Approve", "description": "Yes lets the run go on; no denies it." },
-                "reason": { "type": "string", "title": "Reason" },
-            },
-            "required": ["confirm"],
-        }),
-    };
-    serde_json::from_value(json!({ "mode": "form", "message": message, "requestedSchema": schema })).ok()
-}
-
-/// What an exposed tool asks, as it asks it.
-fn passed_on(approval: &Approval) -> Option<ElicitRequestParams> {
-    let form: Value = serde_json::from_str(approval.form.as_ref()?.get()).ok()?;
-    let message = &approval.prompt;
-    let params = match form.get(URL) {
-        Some(url) => {
-            json!({ "mode": "url", "message": message, "url": url, "elicitationId": key(approval) })
-        }
-        None => json!({ "mode": "form", "message": message, "requestedSchema": plain(form) }),
-    };
-    serde_json::from_value(params).ok()
-}
-
-/// The form of a tool that asks something; one without fields asks yes or no.
-fn asked_form(approval: &Approval) -> Option<Value> {
-    let form: Value = serde_json::from_str(approval.form.as_ref()?.get()).ok()?;
-    form["properties"].as_object().is_some_and(|fields| !fields.is_empty()).then(|| plain(form))
-}
-
-/// A form without the keys that are ours.
-fn plain(mut form: Value) -> Value {
-    if let Some(form) = form.as_object_mut() {
-        form.remove(KEY);
-        form.remove(URL);
-    }
-    form
-}
-
 /// Takes what a user said to a question. False if it decides nothing. Somebody else may have decided meanwhile; then
 /// there is nothing left to decide.
-async fn take(person: &User, approval: &Approval, said: &ElicitResult) -> Result<bool, Error> {
-    let content = said.content.clone().unwrap_or_default();
+async fn take(person: &User, approval: &Approval, said: Said) -> Result<bool, Error> {
     let (run, path, digest) = (approval.run_id, approval.path.as_str(), Some(approval.digest));
-    let reason = content["reason"].as_str().map(str::to_owned);
-    let decided = match said.action {
-        ElicitationAction::Decline => {
-            person.decide(run, path, false, Some("declined".to_owned()), digest).await
+    let decided = match said {
+        Said::Response(response) => person.answer(run, path, response, digest).await,
+        Said::Form(said) => {
+            let content = said.content.unwrap_or_default();
+            let reason = content["reason"].as_str().map(str::to_owned);
+            match (said.action, content["confirm"].as_bool()) {
+                (ElicitationAction::Decline, _) => {
+                    person.decide(run, path, false, Some("declined".to_owned()), digest).await
+                }
+                (ElicitationAction::Accept, _) if questions::asked_form(approval).is_some() => {
+                    person.answer(run, path, content, digest).await
+                }
+                (ElicitationAction::Accept, Some(confirm)) => {
+                    person.decide(run, path, confirm, reason, digest).await
+                }
+                _ => return Ok(false),
+            }
         }
-        ElicitationAction::Accept if asked_form(approval).is_some() => {
-            person.answer(run, path, content, digest).await
-        }
-        ElicitationAction::Accept => match content["confirm"].as_bool() {
-            Some(confirm) => person.decide(run, path, confirm, reason, digest).await,
-            None => return Ok(false),
-        },
-        _ => return Ok(false),
     };
     match decided {
         Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => Ok(true),
@@ -174,14 +91,32 @@ pub(super) async fn answer(
     answers: &BTreeMap<String, Value>,
 ) -> Result<bool, Error> {
     let given = Given::of(&user.row(run).await?);
+    answer_some(shared, (user, given), run, answers, |_| true).await
+}
+
+/// Takes answers that came before their questions, which a client does that knows what a tool asks. No gate is decided so:
+/// nobody has seen it.
+pub(super) async fn answer_early(
+    shared: &Shared,
+    user: &User,
+    run: RunId,
+    answers: &BTreeMap<String, Value>,
+) -> Result<bool, Error> {
+    answer_some(shared, (user, Given::Output), run, answers, questions::is_named).await
+}
+
+async fn answer_some(
+    shared: &Shared,
+    (user, given): (&User, Given),
+    run: RunId,
+    answers: &BTreeMap<String, Value>,
+    is_meant: impl Fn(&Approval) -> bool,
+) -> Result<bool, Error> {
     let Some(person) = answerer(shared, user, given) else { return Ok(false) };
     let mut decided = false;
-    for approval in user.open_questions(run).await? {
-        let own = || own_key(&approval).and_then(|key| answers.get(&key));
-        let answer = answers.get(&key(&approval)).or_else(own);
-        let answer = answer.and_then(|answer| serde_json::from_value::<ElicitResult>(answer.clone()).ok());
-        if let Some(answer) = answer {
-            decided |= take(&person, &approval, &answer).await?;
+    for approval in user.open_questions(run).await?.into_iter().filter(is_meant) {
+        if let Some(said) = questions::said(&approval, given, answers) {
+            decided |= take(&person, &approval, said).await?;
         }
     }
     Ok(decided)
@@ -213,13 +148,14 @@ pub(super) async fn ask(
     (approval, given): (&Approval, Given),
     patience: Duration,
 ) -> Result<bool, Refusal> {
-    let (Some(person), Some(form)) = (answerer(shared, &asked.user, given), form(approval, given)) else {
-        return Ok(false);
-    };
-    let asking = asked.context.peer.create_elicitation(form);
-    match tokio::time::timeout(patience, asking).await {
-        Ok(Ok(said)) => Ok(take(&person, approval, &said).await?),
-        _ => Ok(false),
+    let Some(person) = answerer(shared, &asked.user, given) else { return Ok(false) };
+    let client = asked.context.client_capabilities();
+    let requests = questions::requests(std::slice::from_ref(approval), given, client.as_ref(), Keys::Own);
+    let asking = relayed::answers(&asked.context.peer, requests);
+    let Ok(Ok(answers)) = tokio::time::timeout(patience, asking).await else { return Ok(false) };
+    match questions::said(approval, given, &answers) {
+        Some(said) => Ok(take(&person, approval, said).await?),
+        None => Ok(false),
     }
 }
 

@@ -11,6 +11,7 @@ mod problems;
 mod progress;
 mod prompts;
 mod published;
+mod questions;
 mod relayed;
 mod resources;
 mod sessions;
@@ -315,7 +316,8 @@ impl ServerHandler for Server {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        tasks::get(&self.shared, &self.user(&context.extensions)?, &request.task_id).await
+        let client = context.client_capabilities();
+        tasks::get(&self.shared, &self.user(&context.extensions)?, client.as_ref(), &request.task_id).await
     }
 
     async fn update_task(

@@ -128,7 +128,7 @@ pub(super) async fn call(shared: &Shared, asked: &Asked, Found(offers, at): &Fou
     if !missing.is_empty()
         && asked.request.input_responses.is_none()
         && asked.is_modern()
-        && asked.takes_questions()
+        && asked.takes_forms()
         && let Some(question) = ask_for(&missing, offer)
     {
         return Ok(question.into());

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, DetailedTask, ErrorCode, ErrorData,
-    GetTaskResult, InputRequiredResult, JsonObject, Task, TaskPayload, TaskStatus, UpdateTaskParams,
+    CallToolResponse, CallToolResult, ClientCapabilities, ContentBlock, CreateTaskResult, DetailedTask,
+    ErrorCode, ErrorData, GetTaskResult, InputRequiredResult, JsonObject, Task, TaskPayload, TaskStatus,
+    UpdateTaskParams,
 };
 use serde_json::{Value, json};
 use steprail_core::spec::publish::TaskMode;
@@ -12,8 +13,9 @@ use steprail_engine::{Error, RunId, RunRow, RunStatus, User};
 
 use super::answer::{Answer, Asked, Refusal, protocol_error};
 use super::progress::Progress;
+use super::questions::Keys;
 use super::waits::{Seen, look};
-use super::{Shared, content, gates, view};
+use super::{Shared, content, gates, questions, view};
 use crate::limits::{MAX_WAIT_SECS, POLL_MS, POLL_PAUSED_MS, TASK_SECS};
 
 /// What a call gives when its run has ended.
@@ -88,12 +90,27 @@ pub(super) async fn answer(
         return Ok(CreateTaskResult::new(task(&row, &[])).into());
     }
     let mut asks = waiting.asks && asked.takes_questions();
+    let is_new = asked.request.request_state.is_none();
+    let mut early = asked.request.input_responses.as_ref().filter(|_| is_new);
     while asks && !row.status.is_terminal() {
         let open = gates::open(shared, &asked.user, run, given).await?;
         let Some(first) = open.first() else { break };
+        let early = early.take().filter(|_| given == Given::Output);
+        if let Some(answers) = early
+            && gates::answer_early(shared, &asked.user, run, answers).await?
+        {
+            let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+            row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
+            continue;
+        }
         if asked.is_modern() {
+            let client = asked.context.client_capabilities();
+            let requests = questions::requests(&open, given, client.as_ref(), Keys::Own);
+            if requests.is_empty() {
+                break;
+            }
             let state = gates::state(run, first);
-            return Ok(InputRequiredResult::new(Some(gates::asked(&open, given)), Some(state)).into());
+            return Ok(InputRequiredResult::new(Some(requests), Some(state)).into());
         }
         asks = gates::ask(shared, asked, (first, given), deadline.saturating_duration_since(Instant::now()))
             .await?;
@@ -198,7 +215,12 @@ async fn find(user: &User, id: &str) -> Result<RunRow, ErrorData> {
 }
 
 /// `tasks/get`: where a run stands.
-pub(super) async fn get(shared: &Shared, user: &User, id: &str) -> Result<GetTaskResult, ErrorData> {
+pub(super) async fn get(
+    shared: &Shared,
+    user: &User,
+    client: Option<&ClientCapabilities>,
+    id: &str,
+) -> Result<GetTaskResult, ErrorData> {
     let row = find(user, id).await?;
     let refused = |error: Error| protocol_error(&error);
     let given = Given::of(&row);
@@ -215,9 +237,11 @@ pub(super) async fn get(shared: &Shared, user: &User, id: &str) -> Result<GetTas
         RunStatus::Cancelled => (Vec::new(), TaskPayload::Cancelled),
         _ => {
             let open = gates::open(shared, user, row.run_id, given).await.map_err(refused)?;
-            let payload = match open.as_slice() {
-                [] => TaskPayload::Working,
-                open => TaskPayload::InputRequired { input_requests: gates::requests(open, given) },
+            let input_requests = questions::requests(&open, given, client, Keys::Unique);
+            let payload = if input_requests.is_empty() {
+                TaskPayload::Working
+            } else {
+                TaskPayload::InputRequired { input_requests }
             };
             (open, payload)
         }
@@ -265,6 +289,6 @@ pub(super) async fn cancel(user: &User, id: &str) -> Result<(), ErrorData> {
 
 /// The answer to a call of a workflow that is always a task, from a client that does not know tasks.
 pub(super) fn tasks_required() -> ErrorData {
-    let needed = rmcp::model::ClientCapabilities::builder().enable_tasks().build();
+    let needed = ClientCapabilities::builder().enable_tasks().build();
     ErrorData::missing_required_client_capability(needed)
 }
