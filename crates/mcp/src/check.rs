@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, Severity, nearest, quoted};
 use steprail_core::document::{Data, Node};
-use steprail_core::expr::{Expr, Root, Segment, Template, ValueTemplate};
+use steprail_core::expr::{Expr, Root, Template, ValueTemplate};
 use steprail_core::names::alias;
 use steprail_core::plan::{BlockIx, Call, Kind, Next, Plan, Step, StepIx, Target};
 use steprail_core::source::{Source, Span};
@@ -314,24 +314,19 @@ impl Check<'_> {
     /// A reference, where it is known what it leads to.
     fn reference(&mut self, spot: &Spot<'_>, expr: &Expr, wanted: Shape<'_>) {
         let Expr::Ref(reference) = expr else { return };
-        let schema = match reference.root {
-            Root::Inputs => Some(inputs(self.plan)),
-            Root::Output(source) => self.output(source),
-            _ => None,
-        };
-        let Some(schema) = schema else { return };
-        let mut shape = Shape::new(&schema);
-        for segment in &reference.path {
-            let next = match segment {
-                Segment::Key(key) => shape.key(key),
-                Segment::Index(_) => shape.items().map_or(Key::Open, Key::Known),
-            };
-            match next {
-                Key::Known(next) => shape = next,
-                Key::Open | Key::Unnamed | Key::Refused => return,
-            }
+        let Some(schema) = self.schema_of(&reference.root) else { return };
+        if let Ok(shape) = Shape::new(&schema).follow(&reference.path) {
+            self.types(spot, shape, wanted, &format!("`{}`", reference.written));
         }
-        self.types(spot, shape, wanted, &format!("`{}`", reference.written));
+    }
+
+    /// The schema of what references begin at, if it has one.
+    fn schema_of(&self, root: &Root) -> Option<Value> {
+        match root {
+            Root::Inputs => Some(inputs(self.plan)),
+            Root::Output(source) => self.output(*source),
+            _ => None,
+        }
     }
 
     fn types(&mut self, spot: &Spot<'_>, given: Shape<'_>, wanted: Shape<'_>, what: &str) {

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic, quoted};
-use steprail_core::expr::{Expr, Function, Part, Ref, Root, Segment, Template, ValueTemplate};
+use steprail_core::expr::{Expr, Function, Part, Ref, Template, ValueTemplate};
 use steprail_core::plan::Kind;
 use steprail_core::source::Span;
 
 use super::shape::{Key, Shape};
-use super::{Check, inputs};
+use super::Check;
 use crate::limits::SUGGESTIONS;
 
 /// A reference that leads nowhere.
@@ -48,25 +48,12 @@ impl Check<'_> {
 
     /// Why a reference leads nowhere, and what there is instead.
     fn nowhere(&self, reference: &Ref) -> Option<Nowhere> {
-        let schema = match reference.root {
-            Root::Inputs => inputs(self.plan),
-            Root::Output(source) => self.output(source)?,
-            _ => return None,
-        };
-        let mut shape = Shape::new(&schema);
-        for segment in &reference.path {
-            let next = match segment {
-                Segment::Key(key) => shape.key(key),
-                Segment::Index(_) => shape.items().map_or(Key::Open, Key::Known),
-            };
-            match next {
-                Key::Known(next) => shape = next,
-                Key::Open => return None,
-                Key::Unnamed => return Some(Nowhere::new(Code::DoubtfulArgument, reference, shape)),
-                Key::Refused => return Some(Nowhere::new(Code::UnknownOutput, reference, shape)),
-            }
+        let schema = self.schema_of(&reference.root)?;
+        match Shape::new(&schema).follow(&reference.path) {
+            Err((Key::Unnamed, shape)) => Some(Nowhere::new(Code::DoubtfulArgument, reference, shape)),
+            Err((Key::Refused, shape)) => Some(Nowhere::new(Code::UnknownOutput, reference, shape)),
+            _ => None,
         }
-        None
     }
 }
 

@@ -1,6 +1,7 @@
 //! The JSON Schema of a value, as far as a definition is compared with it.
 
 use serde_json::Value;
+use steprail_core::expr::Segment;
 
 /// The schema of a value, with the document that its references lead into.
 #[derive(Clone, Copy)]
@@ -50,6 +51,20 @@ impl<'s> Shape<'s> {
             None if ["anyOf", "oneOf", "allOf", "$ref"].into_iter().any(has) => Key::Open,
             None => Key::Unnamed,
         }
+    }
+
+    /// What a path leads to; or why it is not known, and the schema where that is.
+    pub(super) fn follow(self, path: &[Segment]) -> Result<Self, (Key<Self>, Self)> {
+        path.iter().try_fold(self, |shape, segment| {
+            let next = match segment {
+                Segment::Key(key) => shape.key(key),
+                Segment::Index(_) => shape.items().map_or(Key::Open, Key::Known),
+            };
+            match next {
+                Key::Known(next) => Ok(next),
+                unknown => Err((unknown, shape)),
+            }
+        })
     }
 
     pub(super) fn items(self) -> Option<Self> {
