@@ -74,7 +74,7 @@ impl Driver {
         self.readable.send_replace(true);
         loop {
             self.recover();
-            self.fire_alarms(stopping.is_some());
+            self.fire_timers(stopping.is_some());
             let wait = self.wait_time(stopping.as_ref().map(|(_, until)| *until));
             let mut batch = Vec::new();
             match self.receive(wait) {
@@ -168,7 +168,7 @@ impl Driver {
 
     fn wait_time(&mut self, stop_at: Option<Instant>) -> Duration {
         let now = self.clock.now();
-        let alarm = match self.kernel.next_alarm() {
+        let timer = match self.kernel.next_timer() {
             Ok(Some(due))
                 if self.backlog.again_at.is_none() && self.halted.is_none() && stop_at.is_none() =>
             {
@@ -178,21 +178,21 @@ impl Driver {
         };
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
         let others = [self.backlog.again_at.map(until), stop_at.map(until)];
-        others.into_iter().flatten().fold(alarm.min(LONGEST_WAIT), Duration::min)
+        others.into_iter().flatten().fold(timer.min(LONGEST_WAIT), Duration::min)
     }
 
-    fn fire_alarms(&mut self, stopping: bool) {
+    fn fire_timers(&mut self, stopping: bool) {
         if stopping || self.halted.is_some() || self.backlog.again_at.is_some() {
             return;
         }
-        while self.alarm_is_due() && self.backlog.again_at.is_none() && self.halted.is_none() {
-            self.handle(vec![Request { action: Action::FireAlarms, reply: None }]);
+        while self.timer_is_due() && self.backlog.again_at.is_none() && self.halted.is_none() {
+            self.handle(vec![Request { action: Action::FireTimers, reply: None }]);
         }
     }
 
-    fn alarm_is_due(&mut self) -> bool {
+    fn timer_is_due(&mut self) -> bool {
         let now: Millis = self.clock.now();
-        matches!(self.kernel.next_alarm(), Ok(Some(due)) if due <= now)
+        matches!(self.kernel.next_timer(), Ok(Some(due)) if due <= now)
     }
 
     fn handle(&mut self, batch: Vec<Request>) {
@@ -248,8 +248,8 @@ impl Driver {
         if !fault.may_pass() {
             return;
         }
-        // Alarms are still in the store; only what came from outside has to be kept.
-        let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
+        // Timers are still in the store; only what came from outside has to be kept.
+        let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireTimers));
         self.backlog.requests.extend(kept);
         let (first, longest) = FAULT_DELAY_MS;
         // Others that are refused in the meantime do not put it off.
@@ -265,7 +265,7 @@ impl Driver {
             self.backlog.again_at = None;
             let kept = std::mem::take(&mut self.backlog.requests);
             if kept.is_empty() && batch.is_empty() && !self.kernel.has_damage() {
-                // Nothing to write: an alarm, if there is one, shows whether the store works again.
+                // Nothing to write: an timer, if there is one, shows whether the store works again.
                 self.fault.send_replace(None);
             }
             batch.splice(0..0, kept);

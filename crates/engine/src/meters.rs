@@ -10,7 +10,7 @@ use metrics::{
 use steprail_core::run::{Failure, FailureKind, Payload};
 
 use crate::kernel::Tally;
-use crate::kernel::tally::{ALARMS, DECISIONS, ENDS, KINDS, OUTCOMES};
+use crate::kernel::tally::{DECISIONS, ENDS, KINDS, OUTCOMES, TIMERS};
 
 /// Handles, registered once: a count costs a few nanoseconds, and next to nothing without a recorder.
 pub(crate) struct Meters {
@@ -20,7 +20,7 @@ pub(crate) struct Meters {
     attempts: [[Counter; OUTCOMES.len()]; KINDS.len()],
     approvals_requested: Counter,
     approvals_decided: [Counter; DECISIONS.len()],
-    alarms: [Counter; ALARMS.len()],
+    timers: [Counter; TIMERS.len()],
     commit_duration: Histogram,
     commit_batch: Histogram,
     queue: Gauge,
@@ -48,7 +48,7 @@ impl Meters {
             approvals_requested: counter!("steprail_approvals_requested_total"),
             approvals_decided: DECISIONS
                 .map(|decision| counter!("steprail_approvals_decided_total", "decision" => decision)),
-            alarms: ALARMS.map(|kind| counter!("steprail_alarms_fired_total", "kind" => kind)),
+            timers: TIMERS.map(|kind| counter!("steprail_timers_fired_total", "kind" => kind)),
             commit_duration: histogram!("steprail_commit_duration_seconds"),
             commit_batch: histogram!("steprail_commit_batch_size"),
             queue: gauge!("steprail_queue_length"),
@@ -72,7 +72,7 @@ impl Meters {
             count(&self.approvals_decided, &tally.approvals_decided);
             self.attempts.iter().zip(&tally.attempts).for_each(|(meters, counts)| count(meters, counts));
         }
-        count(&self.alarms, &tally.alarms);
+        count(&self.timers, &tally.timers);
     }
 
     /// A call ended.
@@ -123,7 +123,7 @@ fn describe() {
     );
     describe_counter!("steprail_approvals_requested_total", "Questions put to humans");
     describe_counter!("steprail_approvals_decided_total", "Questions to humans that ended, by the decision");
-    describe_counter!("steprail_alarms_fired_total", "Alarms of steps that fired, by kind");
+    describe_counter!("steprail_timers_fired_total", "Timers of steps that fired, by kind");
     describe_counter!("steprail_storage_faults_total", "Times that the store failed, by the error's code");
     describe_gauge!("steprail_calls_in_flight", "Calls of tools that have not ended");
     describe_gauge!("steprail_queue_length", "Runs in a queue for a place for a call");

@@ -228,7 +228,7 @@ async fn a_damaged_run_does_not_keep_others_from_being_picked_up() {
 }
 
 #[tokio::test]
-async fn a_damaged_run_does_not_stop_the_alarms_of_others() {
+async fn a_damaged_run_does_not_stop_the_timers_of_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
     let builder =
@@ -248,7 +248,7 @@ async fn a_damaged_run_does_not_stop_the_alarms_of_others() {
 
 /// The result of a call cannot be stored, and never will be.
 #[tokio::test]
-async fn a_result_without_its_row_does_not_stop_the_alarms_of_others() {
+async fn a_result_without_its_row_does_not_stop_the_timers_of_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
     let hands = Hands::new(0);

@@ -17,9 +17,9 @@ pub use chain::{Link, link};
 pub use error::StoreError;
 pub use principal::{Principal, Relay, Right, Scope};
 pub use rows::{
-    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns,
-    NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Stretch, UnknownCall, Wanted, attempt_digest,
+    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition,
+    NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Stretch,
+    Timer, UnknownCall, Wanted, attempt_digest,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -81,12 +81,12 @@ pub trait Store: Send {
     /// What calls of a run gave, by path: the hash of the arguments, and the execution.
     fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
 
-    /// Alarms whose time has come, the oldest first.
-    fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
-    /// When the next alarm is due.
-    fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
-    /// Takes an alarm away that is due. False if it is gone, or was set anew for another time.
-    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError>;
+    /// Timers whose time has come, the oldest first.
+    fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError>;
+    /// When the next timer is due.
+    fn next_timer(&mut self) -> Result<Option<Millis>, StoreError>;
+    /// Takes an timer away that is due. False if it is gone, or was set anew for another time.
+    fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError>;
     /// The steps that wait for an event.
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
-use steprail_core::run::{AlarmKind, Event, Failure, Millis, Parent, Payload, RunStatus};
+use steprail_core::run::{Event, Failure, Millis, Parent, Payload, RunStatus, TimerKind};
 use uuid::Uuid;
 
 use crate::{Principal, StoreError};
@@ -245,15 +245,15 @@ pub enum Wanted {
     Noted(u64),
 }
 
-/// An alarm.
+/// An timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alarm {
+pub struct Timer {
     /// The run.
     pub run: RunKey,
     /// The execution.
     pub n: u32,
-    /// Which of its alarms.
-    pub kind: AlarmKind,
+    /// Which of its timers.
+    pub kind: TimerKind,
     /// When it is due.
     pub due: Millis,
 }

@@ -77,7 +77,7 @@ impl Run {
                         live.claim |= claimed;
                         live.key = call.idempotency.as_ref().map(|_| key.clone());
                     }
-                    live.alarm |= matches!(what, Started::Sleep { .. });
+                    live.timer |= matches!(what, Started::Sleep { .. });
                 }
                 if let Started::Wait { signal: Some(used), .. } = what {
                     self.signals.retain(|(_, seq)| seq != used);
@@ -104,7 +104,7 @@ impl Run {
                 self.phase(step.n, Phase::Backoff { due: *due });
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.attempt = step.attempt + 1;
-                    live.alarm = true;
+                    live.timer = true;
                     (live.task, live.asked) = (None, None);
                     (live.refusals, live.wait_until) = (0, None);
                     live.restarts += u32::from(error.is_restart());
@@ -117,12 +117,12 @@ impl Run {
                     live.restarted |= error.is_restart();
                 }
                 self.phase(step.n, Phase::Uncertain);
-                self.no_alarm(step.n);
+                self.no_timer(step.n);
             }
             Event::CallTimedOut { step, .. } => {
                 self.phase(step.n, Phase::Stopping);
                 if let Some(live) = self.live.get_mut(&step.n) {
-                    live.alarm = true;
+                    live.timer = true;
                 }
             }
             Event::CallAbandoned { step } => {
@@ -131,7 +131,7 @@ impl Run {
             Event::VerifyStarted { step, until, restarted, .. } => {
                 self.phase(step.n, Phase::Verifying);
                 if let Some(live) = self.live.get_mut(&step.n) {
-                    live.alarm = until.is_some();
+                    live.timer = until.is_some();
                     live.restarted |= *restarted;
                     live.probes += 1;
                 }
@@ -139,11 +139,11 @@ impl Run {
             Event::ToolRequested { step, until, .. } => {
                 self.phase(step.n, Phase::Creating);
                 if let Some(live) = self.live.get_mut(&step.n) {
-                    live.alarm = until.is_some();
+                    live.timer = until.is_some();
                 }
             }
             Event::ToolCreated { step, .. } => {
-                self.no_alarm(step.n);
+                self.no_timer(step.n);
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.created = true;
                 }
@@ -157,7 +157,7 @@ impl Run {
                 self.phase(step.n, Phase::Gate { until: *until, level: 0, digest: *digest });
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.asked = state.clone().map(|state| Box::new(Answered { state, answer: None }));
-                    live.alarm = until.is_some() || escalate.is_some();
+                    live.timer = until.is_some() || escalate.is_some();
                 }
             }
             Event::ApprovalEscalated { step, level, .. } => {
@@ -169,7 +169,7 @@ impl Run {
             }
             Event::ApprovalGranted { step, answer, .. } => {
                 self.phase(step.n, Phase::Ready);
-                self.no_alarm(step.n);
+                self.no_timer(step.n);
                 if let Some(live) = self.live.get_mut(&step.n) {
                     live.approved = true;
                     if let Some(asked) = &mut live.asked {
@@ -180,7 +180,7 @@ impl Run {
             }
             Event::ApprovalDenied { step, .. } => {
                 self.phase(step.n, Phase::Passing);
-                self.no_alarm(step.n);
+                self.no_timer(step.n);
             }
             _ => {}
         }
@@ -199,9 +199,9 @@ impl Run {
         *self = Self { status, cut, seq, last_n: self.last_n, ..Self::default() };
     }
 
-    fn no_alarm(&mut self, n: u32) {
+    fn no_timer(&mut self, n: u32) {
         if let Some(live) = self.live.get_mut(&n) {
-            live.alarm = false;
+            live.timer = false;
         }
     }
 
@@ -219,7 +219,7 @@ impl Run {
                 path: step.path.clone(),
                 attempt: step.attempt,
                 phase: Phase::Passing,
-                alarm: false,
+                timer: false,
                 claim: false,
                 approved: false,
                 key: None,
@@ -238,7 +238,7 @@ impl Run {
         self.phase(step.n, phase);
         if let Some(live) = self.live.get_mut(&step.n) {
             live.attempt = step.attempt;
-            live.alarm = until.is_some();
+            live.timer = until.is_some();
         }
     }
 

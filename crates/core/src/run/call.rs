@@ -215,7 +215,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Sets the alarm for the next attempt, or begins it if there is nothing to wait for.
+    /// Sets the timer for the next attempt, or begins it if there is nothing to wait for.
     pub(super) fn schedule_retry(&mut self, n: u32, error: Failure, retry: &RetryPolicy) -> Decided {
         let Some((step, counted)) =
             self.run.step_ref(n).zip(self.run.live.get(&n).map(Live::counted_attempts))

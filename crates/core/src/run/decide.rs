@@ -6,7 +6,7 @@ use super::event::Event;
 use super::parts::{Next, PauseReason, Place, ScopeKey, Started, StepRef};
 use super::state::{Live, Phase, Run, RunStatus};
 use super::world::{Record, World, WorldError};
-use super::{AlarmKind, Failure, Input, Millis, Payload};
+use super::{Failure, Input, Millis, Payload, TimerKind};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Plan, Step, Target};
 
@@ -101,7 +101,7 @@ impl<'d> Decision<'d> {
             Input::Begin => self.enter_block(ScopeKey::ROOT),
             // There is nothing to do but what every decision does in the end.
             Input::Admitted => Ok(()),
-            Input::AlarmFired { n, alarm } => self.alarm_fired(n, alarm),
+            Input::TimerFired { n, timer } => self.timer_fired(n, timer),
             Input::Decided { n, approved, by, reason, digest, answer } => {
                 self.decided(n, approved, by, reason.as_deref(), digest, answer)
             }
@@ -163,7 +163,7 @@ impl<'d> Decision<'d> {
         let live = event.step().and_then(|step| self.run.live.get(&step.n));
         let phase = live.map(|live| &live.phase);
         let record = Record {
-            had_alarm: live.is_some_and(|live| live.alarm),
+            had_timer: live.is_some_and(|live| live.timer),
             had_claim: live.is_some_and(|live| live.claim),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
@@ -255,42 +255,42 @@ impl<'d> Decision<'d> {
         self.later(Task::Advance { scope, step: at, ended: step });
     }
 
-    fn alarm_fired(&mut self, n: u32, alarm: AlarmKind) -> Decided {
+    fn timer_fired(&mut self, n: u32, timer: TimerKind) -> Decided {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let now = self.now();
-        match (&live.phase, alarm) {
-            (Phase::Backoff { due } | Phase::ServerWait { due: Some(due) }, AlarmKind::Retry)
+        match (&live.phase, timer) {
+            (Phase::Backoff { due } | Phase::ServerWait { due: Some(due) }, TimerKind::Retry)
                 if *due <= now =>
             {
                 self.begin(n)
             }
-            (Phase::ServerWait { .. }, AlarmKind::Timeout) => self.server_wait_over(n),
-            (Phase::Sleeping { due }, AlarmKind::Sleep) if *due <= now => {
+            (Phase::ServerWait { .. }, TimerKind::Timeout) => self.server_wait_over(n),
+            (Phase::Sleeping { due }, TimerKind::Sleep) if *due <= now => {
                 self.complete(n, Payload::default(), None)
             }
-            (Phase::Stopping, AlarmKind::Grace) => self.abandon(n),
-            (Phase::Calling, AlarmKind::Timeout) => {
+            (Phase::Stopping, TimerKind::Grace) => self.abandon(n),
+            (Phase::Calling, TimerKind::Timeout) => {
                 self.time_out_call(n);
                 Ok(())
             }
-            (Phase::Verifying, AlarmKind::Timeout) => {
+            (Phase::Verifying, TimerKind::Timeout) => {
                 self.verified(n, Err(Failure::timeout("the probe did not answer in time")))
             }
-            (Phase::Creating, AlarmKind::Timeout) => {
+            (Phase::Creating, TimerKind::Timeout) => {
                 self.creation_ended(n, Err(Failure::timeout("it did not answer in time")))
             }
-            (Phase::Gate { .. }, AlarmKind::Timeout) => self.gate_timed_out(n),
-            (Phase::Gate { .. }, AlarmKind::Escalate) => {
+            (Phase::Gate { .. }, TimerKind::Timeout) => self.gate_timed_out(n),
+            (Phase::Gate { .. }, TimerKind::Escalate) => {
                 self.escalate(n);
                 Ok(())
             }
-            (Phase::Child { .. }, AlarmKind::Timeout) => {
+            (Phase::Child { .. }, TimerKind::Timeout) => {
                 self.fail_attempt(n, Failure::timeout("the workflow did not end in time"))
             }
-            (Phase::Waiting { .. }, AlarmKind::Timeout) => {
+            (Phase::Waiting { .. }, TimerKind::Timeout) => {
                 self.fail(n, Failure::timeout("the event did not arrive in time"))
             }
-            (Phase::Blocks(_), AlarmKind::Timeout) => {
+            (Phase::Blocks(_), TimerKind::Timeout) => {
                 let message = format!("the steps of `{}` did not end in time", step.id);
                 self.fail(n, Failure::timeout(&message))
             }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::parts::Report;
-use super::{AlarmKind, Failure, Payload};
+use super::{Failure, Payload, TimerKind};
 use crate::plan::Hash;
 
 /// Something that happened outside. A stale or repeated one changes nothing.
@@ -40,12 +40,12 @@ pub enum Input {
     },
     /// There is a place for a call.
     Admitted,
-    /// The time that an alarm was set for has come.
-    AlarmFired {
+    /// The time that an timer was set for has come.
+    TimerFired {
         /// The execution.
         n: u32,
-        /// Which of its alarms.
-        alarm: AlarmKind,
+        /// Which of its timers.
+        timer: TimerKind,
     },
     /// Somebody decided at a gate.
     Decided {

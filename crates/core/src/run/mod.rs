@@ -39,8 +39,8 @@ pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
 pub use lost::RESTARTED;
 pub use parts::{
-    AlarmKind, Answered, Next, Parent, PauseReason, Place, Question, Report, Resolved, ScopeKey, Started,
-    StepRef,
+    Answered, Next, Parent, PauseReason, Place, Question, Report, Resolved, ScopeKey, Started, StepRef,
+    TimerKind,
 };
 pub use payload::{Payload, is_deeper};
 pub use state::{Live, Phase, Run, RunStatus, StepStatus};

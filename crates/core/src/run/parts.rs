@@ -161,10 +161,10 @@ pub struct Parent {
     pub depth: u32,
 }
 
-/// Which alarm of a step execution fires.
+/// Which timer of a step execution fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AlarmKind {
+pub enum TimerKind {
     /// The time for a call, a wait, a gate or a block is up.
     Timeout,
     /// The next attempt may begin.
@@ -177,7 +177,7 @@ pub enum AlarmKind {
     Escalate,
 }
 
-impl AlarmKind {
+impl TimerKind {
     /// The word that stands for it in the store.
     pub fn word(self) -> &'static str {
         match self {

@@ -169,8 +169,8 @@ pub struct Live {
     pub attempt: u32,
     /// What it is doing.
     pub phase: Phase,
-    /// Whether it has an alarm in the store.
-    pub alarm: bool,
+    /// Whether it has an timer in the store.
+    pub timer: bool,
     /// Whether it holds an idempotency key in the store.
     pub claim: bool,
     /// Whether it was let through by a human.

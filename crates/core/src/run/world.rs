@@ -176,8 +176,8 @@ pub struct Record {
     pub event: Event,
     /// The payload that it speaks of: an output, arguments, items.
     pub payload: Option<Payload>,
-    /// Whether the step had an alarm that ends with this event.
-    pub had_alarm: bool,
+    /// Whether the step had an timer that ends with this event.
+    pub had_timer: bool,
     /// Whether the step held an idempotency key that is settled by this event.
     pub had_claim: bool,
     /// Whether the step was in the list of those that wait for an event or a key.
@@ -191,9 +191,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it sets or ends an alarm.
-    pub fn moves_alarms(&self) -> bool {
-        self.had_alarm
+    /// Whether it sets or ends an timer.
+    pub fn moves_timers(&self) -> bool {
+        self.had_timer
             || match &self.event {
                 Event::StepStarted { what, until, .. } => {
                     until.is_some() || matches!(what, Started::Sleep { .. })
@@ -216,7 +216,7 @@ impl Record {
         Self {
             event,
             payload: None,
-            had_alarm: false,
+            had_timer: false,
             had_claim: false,
             had_wait: false,
             had_gate: false,

@@ -71,16 +71,16 @@ pub struct Kernel {
     touched: BTreeSet<RunKey>,
     /// What follows in the same transaction.
     follow_ups: VecDeque<(RunKey, Input)>,
-    next_alarm: NextAlarm,
+    next_timer: NextTimer,
     /// The run that is being handled.
     at: Option<RunKey>,
     /// Runs that cannot go on because what is stored of them is damaged. The others do.
     damaged: BTreeMap<RunKey, StoreError>,
 }
 
-/// When the next alarm is due, as long as nothing has changed it.
+/// When the next timer is due, as long as nothing has changed it.
 #[derive(Clone, Copy)]
-enum NextAlarm {
+enum NextTimer {
     Unknown,
     Known(Option<Millis>),
 }
@@ -135,7 +135,7 @@ impl Kernel {
             waiters: HashMap::new(),
             touched: BTreeSet::new(),
             follow_ups: VecDeque::new(),
-            next_alarm: NextAlarm::Unknown,
+            next_timer: NextTimer::Unknown,
             at: None,
             damaged: BTreeMap::new(),
         })
@@ -151,16 +151,16 @@ impl Kernel {
         &mut *self.store
     }
 
-    /// When the next alarm is due.
-    pub fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
-        if let NextAlarm::Known(due) = self.next_alarm {
+    /// When the next timer is due.
+    pub fn next_timer(&mut self) -> Result<Option<Millis>, StoreError> {
+        if let NextTimer::Known(due) = self.next_timer {
             return Ok(due);
         }
         let due = match self.damaged.len() {
-            0 => self.store.next_alarm()?,
-            _ => self.next_sound_alarm()?,
+            0 => self.store.next_timer()?,
+            _ => self.next_sound_timer()?,
         };
-        self.next_alarm = NextAlarm::Known(due);
+        self.next_timer = NextTimer::Known(due);
         Ok(due)
     }
 
@@ -313,7 +313,7 @@ impl Kernel {
                 self.flights.reopen(server);
                 Ok(Ok(Answer::Done))
             }
-            Action::FireAlarms => self.fire_alarms(now, done).map(|()| Ok(Answer::Done)),
+            Action::FireTimers => self.fire_timers(now, done).map(|()| Ok(Answer::Done)),
             Action::Recover { after, interrupt } => {
                 self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
             }
@@ -391,8 +391,8 @@ impl Kernel {
         let appended = self.store.append(&mut entry.head, &entry.run, &records, now)?;
         records.iter().for_each(|record| entry.hashes.note(&record.event));
         self.values.keep(key, &records);
-        if records.iter().any(Record::moves_alarms) {
-            self.next_alarm = NextAlarm::Unknown;
+        if records.iter().any(Record::moves_timers) {
+            self.next_timer = NextTimer::Unknown;
         }
         for name in &appended.freed {
             for (run, n) in self.store.waiting(name)? {
@@ -506,7 +506,7 @@ impl Kernel {
         // A number that was given to a definition may be given to another one.
         self.plans = Plans::default();
         self.follow_ups.clear();
-        self.next_alarm = NextAlarm::Unknown;
+        self.next_timer = NextTimer::Unknown;
         for key in std::mem::take(&mut self.touched) {
             self.runs.remove(&key);
         }

@@ -1,10 +1,10 @@
-//! After a restart: every run goes on where its log ends. Alarms fire here too: waking up is waking up.
+//! After a restart: every run goes on where its log ends. Timers fire here too: waking up is waking up.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED};
-use steprail_store::{Alarm, RunKey, StoreError};
+use steprail_store::{RunKey, StoreError, Timer};
 
 use super::request::Interrupt;
-use super::{Done, Kernel, NextAlarm};
+use super::{Done, Kernel, NextTimer};
 use crate::limits::{BATCH, RECOVERY_BATCH};
 
 impl Kernel {
@@ -44,32 +44,32 @@ impl Kernel {
         self.input(key, Input::Admitted, now, done).map(drop)
     }
 
-    /// Alarms whose time has come, but for those of runs that are damaged.
-    pub(super) fn sound_alarms(&mut self, now: Millis) -> Result<Vec<Alarm>, StoreError> {
-        let mut alarms = self.store.due_alarms(now, BATCH + self.damaged.len())?;
-        alarms.retain(|alarm| !self.damaged.contains_key(&alarm.run));
-        Ok(alarms)
+    /// Timers whose time has come, but for those of runs that are damaged.
+    pub(super) fn sound_timers(&mut self, now: Millis) -> Result<Vec<Timer>, StoreError> {
+        let mut timers = self.store.due_timers(now, BATCH + self.damaged.len())?;
+        timers.retain(|timer| !self.damaged.contains_key(&timer.run));
+        Ok(timers)
     }
 
-    /// Fires alarms whose time has come, oldest first. What they set off is written with them.
-    pub(super) fn fire_alarms(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
-        self.next_alarm = NextAlarm::Unknown;
-        for alarm in self.sound_alarms(now)? {
+    /// Fires timers whose time has come, oldest first. What they set off is written with them.
+    pub(super) fn fire_timers(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        self.next_timer = NextTimer::Unknown;
+        for timer in self.sound_timers(now)? {
             // What fired before may have taken it away, or set it anew.
-            if !self.store.drop_alarm(&alarm)? {
+            if !self.store.drop_timer(&timer)? {
                 continue;
             }
-            self.input(alarm.run, Input::AlarmFired { n: alarm.n, alarm: alarm.kind }, now, done)?;
+            self.input(timer.run, Input::TimerFired { n: timer.n, timer: timer.kind }, now, done)?;
             self.follow_up(now, done)?;
-            done.tally.alarm(alarm.kind);
+            done.tally.timer(timer.kind);
         }
         self.fire_schedules(now, done)
     }
 
-    /// When the next alarm of a run that is not damaged is due, or the next schedule.
-    pub(super) fn next_sound_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
-        let alarm = self.sound_alarms(Millis::MAX)?.first().map(|alarm| alarm.due);
+    /// When the next timer of a run that is not damaged is due, or the next schedule.
+    pub(super) fn next_sound_timer(&mut self) -> Result<Option<Millis>, StoreError> {
+        let timer = self.sound_timers(Millis::MAX)?.first().map(|timer| timer.due);
         let schedule = self.store.due_schedules(Millis::MAX, 1)?.pop().and_then(|schedule| schedule.due);
-        Ok([alarm, schedule].into_iter().flatten().min())
+        Ok([timer, schedule].into_iter().flatten().min())
     }
 }

@@ -93,8 +93,8 @@ pub enum Action {
         /// Its name, as its capacity has it.
         server: Box<str>,
     },
-    /// Fires the alarms whose time has come.
-    FireAlarms,
+    /// Fires the timers whose time has come.
+    FireTimers,
     /// Picks up runs after a restart.
     Recover {
         /// Those after this one.

@@ -5,7 +5,7 @@ use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};
 
 use super::request::StartOf;
 use super::world::new_run_id;
-use super::{Answer, Done, Kernel, NextAlarm, StartRun};
+use super::{Answer, Done, Kernel, NextTimer, StartRun};
 use crate::cron::Times;
 use crate::error::Error;
 use crate::limits::BATCH;
@@ -32,13 +32,13 @@ impl Kernel {
         }
         let due = schedule.due.is_some().then_some(due);
         self.store.put_schedule(&Schedule { due, ..schedule.clone() })?;
-        self.next_alarm = NextAlarm::Unknown;
+        self.next_timer = NextTimer::Unknown;
         Ok(Ok(Answer::Due(due)))
     }
 
     /// Takes a schedule away. Runs that it started go on.
     pub(super) fn unschedule(&mut self, name: &str) -> Result<Result<Answer, Error>, StoreError> {
-        self.next_alarm = NextAlarm::Unknown;
+        self.next_timer = NextTimer::Unknown;
         Ok(if self.store.drop_schedule(name)? {
             Ok(Answer::Done)
         } else {

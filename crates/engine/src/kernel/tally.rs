@@ -1,7 +1,7 @@
 //! What was committed, counted. The kernel only counts; the driver tells those who want to know.
 
 use steprail_core::plan::Plan;
-use steprail_core::run::{AlarmKind, Event};
+use steprail_core::run::{Event, TimerKind};
 
 /// Kinds of steps, as they are counted.
 pub(crate) const KINDS: [&str; 9] =
@@ -13,8 +13,8 @@ pub(crate) const OUTCOMES: [&str; 6] =
 pub(crate) const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 /// How questions to humans end.
 pub(crate) const DECISIONS: [&str; 3] = ["approved", "denied", "expired"];
-/// Kinds of alarms.
-pub(crate) const ALARMS: [&str; 5] = ["timeout", "retry", "sleep", "grace", "escalate"];
+/// Kinds of timers.
+pub(crate) const TIMERS: [&str; 5] = ["timeout", "retry", "sleep", "grace", "escalate"];
 
 /// How often something happened, in the order of the lists above.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Tally {
     pub(crate) attempts: [[u32; OUTCOMES.len()]; KINDS.len()],
     pub(crate) approvals_requested: u32,
     pub(crate) approvals_decided: [u32; DECISIONS.len()],
-    pub(crate) alarms: [u32; ALARMS.len()],
+    pub(crate) timers: [u32; TIMERS.len()],
 }
 
 impl Tally {
@@ -60,9 +60,9 @@ impl Tally {
         }
     }
 
-    pub(super) fn alarm(&mut self, kind: AlarmKind) {
-        if let Some(place) = place(&ALARMS, kind.word()) {
-            self.alarms[place] += 1;
+    pub(super) fn timer(&mut self, kind: TimerKind) {
+        if let Some(place) = place(&TIMERS, kind.word()) {
+            self.timers[place] += 1;
         }
     }
 
@@ -73,7 +73,7 @@ impl Tally {
         self.approvals_requested += other.approvals_requested;
         add(&mut self.runs_ended, &other.runs_ended);
         add(&mut self.approvals_decided, &other.approvals_decided);
-        add(&mut self.alarms, &other.alarms);
+        add(&mut self.timers, &other.timers);
         self.attempts.iter_mut().zip(&other.attempts).for_each(|(kind, other)| add(kind, other));
     }
 }

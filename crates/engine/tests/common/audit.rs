@@ -55,8 +55,8 @@ struct Fold {
     status: &'static str,
     steps: BTreeMap<(u32, u32), &'static str>,
     live: BTreeSet<u32>,
-    /// Alarms that a step may have; more than one kind only at a gate.
-    alarms: BTreeMap<u32, BTreeSet<&'static str>>,
+    /// Timers that a step may have; more than one kind only at a gate.
+    timers: BTreeMap<u32, BTreeSet<&'static str>>,
     waits: BTreeMap<u32, String>,
     gates: BTreeSet<u32>,
     claims: BTreeSet<u32>,
@@ -97,7 +97,7 @@ impl Fold {
                 self.live.insert(n);
                 for (kind, due) in [("retry", due), ("timeout", until)] {
                     if due.is_some() {
-                        self.alarms.entry(n).or_default().insert(kind);
+                        self.timers.entry(n).or_default().insert(kind);
                     }
                 }
             }
@@ -112,10 +112,10 @@ impl Fold {
                 self.moves_on(n);
                 self.live.insert(n);
                 if until.is_some() {
-                    self.alarms.entry(n).or_default().insert("timeout");
+                    self.timers.entry(n).or_default().insert("timeout");
                 }
                 match what {
-                    Started::Sleep { .. } => drop(self.alarms.entry(n).or_default().insert("sleep")),
+                    Started::Sleep { .. } => drop(self.timers.entry(n).or_default().insert("sleep")),
                     Started::Wait { event, signal: None, .. } => {
                         drop(self.waits.insert(n, event.to_string()));
                     }
@@ -143,7 +143,7 @@ impl Fold {
                 set("failed");
                 self.steps.insert((n, attempt + 1), "pending");
                 self.moves_on(n);
-                self.alarms.entry(n).or_default().insert("retry");
+                self.timers.entry(n).or_default().insert("retry");
             }
             Event::StepUncertain { .. } => {
                 set("uncertain");
@@ -151,21 +151,21 @@ impl Fold {
             }
             Event::CallTimedOut { .. } => {
                 self.moves_on(n);
-                self.alarms.entry(n).or_default().insert("grace");
+                self.timers.entry(n).or_default().insert("grace");
             }
             Event::ToolCreated { .. } => self.moves_on(n),
             Event::VerifyStarted { .. } | Event::ToolRequested { .. } => {
                 self.moves_on(n);
-                self.alarms.entry(n).or_default().insert("timeout");
+                self.timers.entry(n).or_default().insert("timeout");
             }
             Event::ApprovalDenied { .. } => self.moves_on(n),
             Event::ApprovalRequested { until, escalate, .. } => {
                 set("waiting");
                 self.gates.insert(n);
-                self.alarms.remove(&n);
+                self.timers.remove(&n);
                 for (kind, due) in [("timeout", until), ("escalate", escalate)] {
                     if due.is_some() {
-                        self.alarms.entry(n).or_default().insert(kind);
+                        self.timers.entry(n).or_default().insert(kind);
                     }
                 }
             }
@@ -174,7 +174,7 @@ impl Fold {
                 self.moves_on(n);
             }
             Event::ApprovalEscalated { escalate: Some(_), .. } => {
-                self.alarms.entry(n).or_default().insert("escalate");
+                self.timers.entry(n).or_default().insert("escalate");
             }
             _ => {}
         }
@@ -186,7 +186,7 @@ impl Fold {
     }
 
     fn moves_on(&mut self, n: u32) {
-        self.alarms.remove(&n);
+        self.timers.remove(&n);
         self.waits.remove(&n);
         self.gates.remove(&n);
     }
@@ -204,21 +204,21 @@ impl Fold {
         if steps != expected {
             broken.push(format!("run {id}: steps {steps:?}, but the log says {expected:?}"));
         }
-        let alarms: Vec<(u32, String)> =
+        let timers: Vec<(u32, String)> =
             query(connection, &format!("SELECT n, kind FROM alarms WHERE run_id = {key}"), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             });
-        // An alarm that fired is gone before the log says what came of it, so rows may be fewer.
-        for (n, kind) in &alarms {
-            if !self.alarms.get(n).is_some_and(|kinds| kinds.contains(kind.as_str())) {
-                broken.push(format!("run {id}: an alarm `{kind}` of step {n} that nothing set"));
+        // An timer that fired is gone before the log says what came of it, so rows may be fewer.
+        for (n, kind) in &timers {
+            if !self.timers.get(n).is_some_and(|kinds| kinds.contains(kind.as_str())) {
+                broken.push(format!("run {id}: an timer `{kind}` of step {n} that nothing set"));
             }
         }
-        for (n, kinds) in &self.alarms {
+        for (n, kinds) in &self.timers {
             let needed = kinds.iter().filter(|kind| matches!(**kind, "retry" | "sleep" | "grace"));
             for kind in needed {
-                if !alarms.iter().any(|(step, stored)| step == n && stored == kind) {
-                    broken.push(format!("run {id}: the alarm `{kind}` of step {n} is lost"));
+                if !timers.iter().any(|(step, stored)| step == n && stored == kind) {
+                    broken.push(format!("run {id}: the timer `{kind}` of step {n} is lost"));
                 }
             }
         }

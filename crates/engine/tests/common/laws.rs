@@ -1,4 +1,4 @@
-//! What the log of a run may and may not say: promises about calls, alarms and gates.
+//! What the log of a run may and may not say: promises about calls, timers and gates.
 
 use std::collections::{BTreeMap, BTreeSet};
 

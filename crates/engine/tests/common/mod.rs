@@ -214,15 +214,15 @@ impl Bench {
         self.tell(Action::CallEnded { id, outcome: outcome.map(Payload::new) })
     }
 
-    /// Lets time pass: alarms fire on their way, each at its time.
+    /// Lets time pass: timers fire on their way, each at its time.
     pub(crate) fn advance(&mut self, millis: Millis) -> Vec<Handled> {
         let end = self.now + millis;
         let mut all = Vec::new();
-        while let Ok(Some(due)) = self.kernel().next_alarm()
+        while let Ok(Some(due)) = self.kernel().next_timer()
             && due <= end
         {
             self.now = self.now.max(due);
-            all.push(self.tell(Action::FireAlarms));
+            all.push(self.tell(Action::FireTimers));
             if all.last().is_some_and(|handled| handled.fault.is_some()) {
                 break;
             }

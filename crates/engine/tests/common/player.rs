@@ -109,14 +109,14 @@ impl Player {
         steps
     }
 
-    /// Does what comes next: an alarm, or something that the world does. False if there is nothing.
+    /// Does what comes next: an timer, or something that the world does. False if there is nothing.
     fn go_on(&mut self) -> Result<bool, String> {
-        let alarm = self.bench.kernel().next_alarm().map_err(|error| error.to_string())?;
+        let timer = self.bench.kernel().next_timer().map_err(|error| error.to_string())?;
         let next = self.plans.first_key_value().map(|((at, _), _)| *at);
-        match (alarm, next) {
-            (Some(alarm), next) if next.is_none_or(|next| alarm <= next) => {
-                self.bench.now = self.bench.now.max(alarm);
-                self.tell(Action::FireAlarms)?;
+        match (timer, next) {
+            (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
+                self.bench.now = self.bench.now.max(timer);
+                self.tell(Action::FireTimers)?;
             }
             (_, Some(_)) => {
                 let Some(((at, _), deed)) = self.plans.pop_first() else { return Ok(false) };
@@ -209,9 +209,9 @@ impl Player {
             self.told_to_stop(id);
         }
         let over = self.ends.len() == self.begun.len();
-        let alarm = self.bench.kernel().next_alarm().map_err(|error| error.to_string())?;
-        match alarm {
-            Some(alarm) if over => Err(format!("all runs ended, and there is an alarm at {alarm}")),
+        let timer = self.bench.kernel().next_timer().map_err(|error| error.to_string())?;
+        match timer {
+            Some(timer) if over => Err(format!("all runs ended, and there is an timer at {timer}")),
             _ => Ok(()),
         }
     }

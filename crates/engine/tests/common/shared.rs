@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, Record, Run};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition,
-    NewRun, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Wanted,
+    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun,
+    Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
 };
 
 /// A handle to a store.
@@ -118,9 +118,9 @@ impl Store for Shared {
         fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
         fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
         fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
-        fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError>;
-        fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError>;
-        fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError>;
+        fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError>;
+        fn next_timer(&mut self) -> Result<Option<Millis>, StoreError>;
+        fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError>;
         fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError>;
         fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
         fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;

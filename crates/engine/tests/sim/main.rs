@@ -249,7 +249,7 @@ impl Sim {
     }
 
     fn let_time_pass(&mut self) {
-        let due = self.bench.kernel().next_alarm().ok().flatten();
+        let due = self.bench.kernel().next_timer().ok().flatten();
         let until = match due {
             Some(due) if self.rng.u8(0..4) != 0 => due,
             _ => self.bench.now + self.rng.i64(1..5_000),
@@ -257,7 +257,7 @@ impl Sim {
         self.bench.now = self.bench.now.max(until);
         self.tell(format_args!("time {}", self.bench.now - common::EPOCH));
         if due.is_some_and(|due| due <= self.bench.now) {
-            self.request(Action::FireAlarms);
+            self.request(Action::FireTimers);
         }
     }
 

@@ -115,9 +115,9 @@ impl Sim {
                 self.ask(action);
             }
         }
-        if let Ok(Some(due)) = self.bench.kernel().next_alarm() {
+        if let Ok(Some(due)) = self.bench.kernel().next_timer() {
             self.bench.now = self.bench.now.max(due);
-            self.request(Action::FireAlarms);
+            self.request(Action::FireTimers);
         }
     }
 }

@@ -106,7 +106,7 @@ impl Sim {
                 Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
-        let kept = handled.retry.into_iter().filter(|request| !matches!(request.action, Action::FireAlarms));
+        let kept = handled.retry.into_iter().filter(|request| !matches!(request.action, Action::FireTimers));
         self.backlog.extend(kept);
     }
 }

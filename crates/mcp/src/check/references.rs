@@ -6,8 +6,8 @@ use steprail_core::expr::{Expr, Function, Part, Ref, Template, ValueTemplate};
 use steprail_core::plan::Kind;
 use steprail_core::source::Span;
 
-use super::shape::{Key, Shape};
 use super::Check;
+use super::shape::{Key, Shape};
 use crate::limits::SUGGESTIONS;
 
 /// A reference that leads nowhere.

@@ -126,7 +126,7 @@ steps:
         assert_eq!(run.wait().await.expect("a run").run.status, RunStatus::Completed);
         engine.shutdown().await.expect("an end");
         insta::assert_snapshot!(counts(&metrics), @r#"
-        steprail_alarms_fired_total{kind="retry"} 1
+        steprail_timers_fired_total{kind="retry"} 1
         steprail_approvals_decided_total{decision="approved"} 1
         steprail_approvals_requested_total 1
         steprail_call_duration_seconds_count{outcome="ok"} 2

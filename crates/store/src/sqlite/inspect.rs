@@ -56,7 +56,7 @@ pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreE
     })
 }
 
-/// A run goes on because an engine is at work with it, or because of an alarm, a human, an event or another run.
+/// A run goes on because an engine is at work with it, or because of an timer, a human, an event or another run.
 fn stuck(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
     some_runs(
         connection,

@@ -1,7 +1,7 @@
 //! Events to rows: what the tables say follows from the log and from nothing else.
 
 use rusqlite::params;
-use steprail_core::run::{AlarmKind, Event, Millis, Record, Run, RunStatus, Started, StepRef};
+use steprail_core::run::{Event, Millis, Record, Run, RunStatus, Started, StepRef, TimerKind};
 
 use super::SqliteStore;
 use crate::{Appended, Head, Link, RunKey, StoreError, link};
@@ -112,9 +112,9 @@ impl Rows<'_> {
             Event::ServerAwaited { step, place, error, due, until } => {
                 self.upsert(step, place, "waiting", None, None)?;
                 self.status(step, "waiting", None, Some(&serde_json::to_string(error)?))?;
-                for (kind, due) in [(AlarmKind::Retry, due), (AlarmKind::Timeout, until)] {
+                for (kind, due) in [(TimerKind::Retry, due), (TimerKind::Timeout, until)] {
                     if let Some(due) = due {
-                        self.set_alarm(step.n, kind, *due)?;
+                        self.set_timer(step.n, kind, *due)?;
                     }
                 }
                 Ok(())
@@ -123,10 +123,10 @@ impl Rows<'_> {
                 let (status, tool) = started(what);
                 self.upsert(step, place, status, tool, payload)?;
                 if let Some(until) = until {
-                    self.set_alarm(step.n, AlarmKind::Timeout, *until)?;
+                    self.set_timer(step.n, TimerKind::Timeout, *until)?;
                 }
                 match what {
-                    Started::Sleep { due } => self.set_alarm(step.n, AlarmKind::Sleep, *due),
+                    Started::Sleep { due } => self.set_timer(step.n, TimerKind::Sleep, *due),
                     Started::Wait { event, signal: None, .. } => self.wait(step.n, event),
                     _ => Ok(()),
                 }
@@ -140,22 +140,22 @@ impl Rows<'_> {
             Event::RetryScheduled { step, error, due } => {
                 self.end(step, "failed", None, Some(&serde_json::to_string(error)?))?;
                 self.next_attempt(step, *due)?;
-                self.set_alarm(step.n, AlarmKind::Retry, *due)
+                self.set_timer(step.n, TimerKind::Retry, *due)
             }
             Event::StepUncertain { step, error } => {
                 self.status(step, "uncertain", None, Some(&serde_json::to_string(error)?))
             }
             Event::VerifyStarted { step, until: Some(until), .. }
             | Event::ToolRequested { step, until: Some(until), .. } => {
-                self.set_alarm(step.n, AlarmKind::Timeout, *until)
+                self.set_timer(step.n, TimerKind::Timeout, *until)
             }
-            Event::CallTimedOut { step, until } => self.set_alarm(step.n, AlarmKind::Grace, *until),
+            Event::CallTimedOut { step, until } => self.set_timer(step.n, TimerKind::Grace, *until),
             Event::ApprovalRequested { step, until, escalate, .. } => {
                 self.status(step, "waiting", payload, None)?;
                 self.ask(record, payload)?;
-                for (kind, due) in [(AlarmKind::Timeout, until), (AlarmKind::Escalate, escalate)] {
+                for (kind, due) in [(TimerKind::Timeout, until), (TimerKind::Escalate, escalate)] {
                     if let Some(due) = due {
-                        self.set_alarm(step.n, kind, *due)?;
+                        self.set_timer(step.n, kind, *due)?;
                     }
                 }
                 Ok(())
@@ -169,10 +169,10 @@ impl Rows<'_> {
                 self.answer(step, status, by.as_deref(), Some(reason))
             }
             Event::ApprovalEscalated { step, escalate: Some(due), .. } => {
-                self.set_alarm(step.n, AlarmKind::Escalate, *due)
+                self.set_timer(step.n, TimerKind::Escalate, *due)
             }
-            Event::RunInterrupted {} => self.hold_alarms(true),
-            Event::RunResumed { .. } if before == RunStatus::Interrupted => self.hold_alarms(false),
+            Event::RunInterrupted {} => self.hold_timers(true),
+            Event::RunResumed { .. } if before == RunStatus::Interrupted => self.hold_timers(false),
             _ => Ok(()),
         }
     }
@@ -200,7 +200,7 @@ impl Rows<'_> {
         if !moves_on {
             return Ok(());
         }
-        if record.had_alarm {
+        if record.had_timer {
             self.by_step("DELETE FROM alarms WHERE run_id = ?1 AND n = ?2", step.n)?;
         }
         if record.had_wait {
@@ -309,13 +309,13 @@ impl Rows<'_> {
         one_row(changed, "an attempt without the one before")
     }
 
-    fn set_alarm(&self, n: u32, kind: AlarmKind, due: Millis) -> Result<(), StoreError> {
+    fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
         self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, n, kind.word(), due])?;
         Ok(())
     }
 
-    fn hold_alarms(&self, held: bool) -> Result<(), StoreError> {
+    fn hold_timers(&self, held: bool) -> Result<(), StoreError> {
         let sql = "UPDATE alarms SET held = ?2 WHERE run_id = ?1";
         self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, held])?;
         Ok(())

@@ -2,13 +2,13 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 use steprail_core::plan::Hash;
-use steprail_core::run::{AlarmKind, Event, Millis, Payload, Record, Run};
+use steprail_core::run::{Event, Millis, Payload, Record, Run, TimerKind};
 
 use super::{SESSIONS, SqliteStore, rows, schedules};
 use crate::{
-    Account, AccountKind, Alarm, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link,
-    NewDefinition, NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent,
-    Wanted, link,
+    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition,
+    NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
+    link,
 };
 
 impl SqliteStore {
@@ -266,26 +266,26 @@ impl Store for SqliteStore {
         })
     }
 
-    fn due_alarms(&mut self, now: Millis, limit: usize) -> Result<Vec<Alarm>, StoreError> {
+    fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError> {
         let sql = "SELECT run_id, n, kind, due_at FROM alarms WHERE held = 0 AND due_at <= ?1
                    ORDER BY due_at LIMIT ?2";
         self.all(sql, params![now, limit], |row| {
             let word: String = row.get(2)?;
-            let kind = AlarmKind::from_word(&word)
-                .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of alarm")))?;
-            Ok(Alarm { run: RunKey(row.get(0)?), n: row.get(1)?, kind, due: row.get(3)? })
+            let kind = TimerKind::from_word(&word)
+                .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of timer")))?;
+            Ok(Timer { run: RunKey(row.get(0)?), n: row.get(1)?, kind, due: row.get(3)? })
         })
     }
 
-    fn next_alarm(&mut self) -> Result<Option<Millis>, StoreError> {
+    fn next_timer(&mut self) -> Result<Option<Millis>, StoreError> {
         let sql = "SELECT due_at FROM alarms WHERE held = 0 ORDER BY due_at LIMIT 1";
-        let alarm = self.one(sql, [], |row| Ok(row.get(0)?))?;
-        Ok([alarm, schedules::next(&self.connection)?].into_iter().flatten().min())
+        let timer = self.one(sql, [], |row| Ok(row.get(0)?))?;
+        Ok([timer, schedules::next(&self.connection)?].into_iter().flatten().min())
     }
 
-    fn drop_alarm(&mut self, alarm: &Alarm) -> Result<bool, StoreError> {
+    fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError> {
         let sql = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
-        let key = params![alarm.run.0, alarm.n, alarm.kind.word(), alarm.due];
+        let key = params![timer.run.0, timer.n, timer.kind.word(), timer.due];
         Ok(self.connection.prepare_cached(sql)?.execute(key)? > 0)
     }
 
