@@ -273,9 +273,8 @@ async fn decisions_at_gates_are_listed_and_made_once() {
     assert_eq!((open.len(), open[0].prompt.as_str(), open[0].run_id), (1, "Go?", run.id()));
     let own = engine.approve(run.id(), "gate", &ann(), None, None).await.expect_err("an error");
     assert_eq!(own.code(), "denied");
-    let stale = steprail_core::plan::Hash([7; 32]);
-    let bob = Principal::user("bob");
-    let stale = engine.approve(run.id(), "gate", &bob, None, Some(stale)).await.expect_err("an error");
+    let (other, bob) = (steprail_core::plan::Hash([7; 32]), Principal::user("bob"));
+    let stale = engine.approve(run.id(), "gate", &bob, None, Some(other)).await.expect_err("an error");
     assert_eq!(stale.code(), "conflict");
     engine
         .approve(run.id(), "gate", &bob, Some("fine".to_owned()), Some(open[0].digest))
@@ -286,6 +285,9 @@ async fn decisions_at_gates_are_listed_and_made_once() {
     let late =
         engine.deny(run.id(), "gate", &Principal::user("eve"), None, None).await.expect_err("an error");
     assert_eq!(late.to_string(), "`gate` was already approved by bob");
+    engine.approve(run.id(), "gate", &bob, None, Some(open[0].digest)).await.expect("the same decision again");
+    let stale = engine.approve(run.id(), "gate", &bob, None, Some(other)).await.expect_err("another digest");
+    assert_eq!(stale.code(), "conflict");
 }
 
 #[tokio::test]

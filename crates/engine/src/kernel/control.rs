@@ -183,7 +183,8 @@ impl Kernel {
         };
         let same = approval.decided_by.as_deref() == Some(&decision.by.id)
             && approval.status == if decision.approved { "approved" } else { "denied" };
-        if same {
+        // The same decision on something else is another decision.
+        if same && decision.digest.is_none_or(|seen| seen == approval.digest) {
             return Ok(Ok(Answer::Done));
         }
         let by = approval.decided_by.map(|by| format!(" by {by}")).unwrap_or_default();
