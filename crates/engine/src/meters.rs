@@ -7,17 +7,17 @@ use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
 };
-use steprail_core::run::{Failure, FailureKind, Payload};
+use steprail_core::run::{AttemptOutcome, Failure, FailureKind, Payload};
 
 use crate::kernel::Tally;
-use crate::kernel::tally::{DECISIONS, ENDS, KINDS, OUTCOMES, TIMERS};
+use crate::kernel::tally::{DECISIONS, ENDS, KINDS, TIMERS};
 
 /// Handles, registered once: a count costs a few nanoseconds, and next to nothing without a recorder.
 pub(crate) struct Meters {
     events: Counter,
     runs_started: Counter,
     runs_ended: [Counter; ENDS.len()],
-    attempts: [[Counter; OUTCOMES.len()]; KINDS.len()],
+    attempts: [[Counter; AttemptOutcome::ALL.len()]; KINDS.len()],
     approvals_requested: Counter,
     approvals_decided: [Counter; DECISIONS.len()],
     timers: [Counter; TIMERS.len()],
@@ -41,7 +41,7 @@ impl Meters {
             runs_started: counter!("steprail_runs_started_total"),
             runs_ended: ENDS.map(|status| counter!("steprail_runs_ended_total", "status" => status)),
             attempts: KINDS.map(|kind| {
-                OUTCOMES.map(
+                AttemptOutcome::ALL.map(<&str>::from).map(
                     |outcome| counter!("steprail_step_attempts_total", "kind" => kind, "outcome" => outcome),
                 )
             }),

@@ -285,7 +285,10 @@ async fn decisions_at_gates_are_listed_and_made_once() {
     let late =
         engine.deny(run.id(), "gate", &Principal::user("eve"), None, None).await.expect_err("an error");
     assert_eq!(late.to_string(), "`gate` was already approved by bob");
-    engine.approve(run.id(), "gate", &bob, None, Some(open[0].digest)).await.expect("the same decision again");
+    engine
+        .approve(run.id(), "gate", &bob, None, Some(open[0].digest))
+        .await
+        .expect("the same decision again");
     let stale = engine.approve(run.id(), "gate", &bob, None, Some(other)).await.expect_err("another digest");
     assert_eq!(stale.code(), "conflict");
 }

@@ -1,9 +1,9 @@
 //! Events to state: the one fold that deciding, recovery and tests share.
 
+use super::changes::{ApprovalOutcome, BlockEnd, Changes, GateChange, Late, Replaced, RunChange, StepChange};
 use super::event::Event;
-use super::parts::{Answered, Place, ScopeKey, Started, StepRef};
-use super::state::{Done, Live, Phase, Progress, Run, RunStatus, StepStatus};
-use super::{Failure, Millis};
+use super::parts::{Answered, Place, ScopeKey, StepRef};
+use super::state::{Done, Live, Phase, Run, RunStatus, Scope, StepStatus};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Next as Leads, Plan};
 
@@ -11,185 +11,82 @@ impl Run {
     /// Folds one event. An event that does not fit is ignored but counted: the log is what happened.
     pub fn apply(&mut self, plan: &Plan, event: &Event) {
         self.seq += 1;
-        match event {
-            Event::RunStarted { .. } => {
-                self.status = RunStatus::Running;
-                self.scopes.entry(ScopeKey::ROOT).or_default();
-            }
-            Event::RunPaused { reason, .. } => {
-                self.status = RunStatus::Paused;
-                self.paused = Some(*reason);
-            }
-            Event::RunResumed { .. } => {
-                self.status = RunStatus::Running;
-                self.paused = None;
-            }
-            Event::RunInterrupted {} => self.status = RunStatus::Interrupted,
-            Event::RunFailing { error } => {
-                self.failing = Some(error.clone());
-                self.scopes.entry(ScopeKey::FAILURE).or_default();
-            }
-            Event::RunCompleted { .. } => self.end(RunStatus::Completed),
-            Event::RunFailed { .. } => self.end(RunStatus::Failed),
-            Event::RunCancelled { .. } => self.end(RunStatus::Cancelled),
-            Event::SignalReceived { event, .. } => self.signals.push_back((event.clone(), self.seq)),
-            Event::ArgumentsEdited { path, .. } => {
-                self.edits.insert(path.clone(), self.seq);
-                // What a human agreed to has changed: the yes is void.
-                let changed = self.live.values_mut().find(|live| *live.path == **path);
-                if let Some(live) = changed {
-                    live.approved = false;
-                }
-            }
-            Event::ValueSet { id, .. } => {
-                self.sets.insert(id.as_deref().and_then(|id| plan.find(id)), self.seq);
-            }
-            Event::BlockCompleted { step, index, result, error } => {
-                self.block_ended(plan, ScopeKey { n: step.n, index: *index }, *result, error.clone());
-            }
-            Event::LateResult { step } => {
-                self.cut.remove(&(step.n, step.attempt));
-            }
-            Event::BranchTaken { .. } | Event::UncertaintyResolved { .. } => {}
-            event => self.apply_step(plan, event),
+        let Changes { run, step, .. } = event.changes();
+        self.apply_to_run(plan, &run);
+        if let Some(change) = step {
+            self.apply_to_step(plan, change);
         }
     }
 
-    fn apply_step(&mut self, plan: &Plan, event: &Event) {
-        match event {
-            Event::StepReady { step, place } => self.enter(plan, step, place, Phase::Ready, None),
-            Event::KeyAwaited { step, place, .. } => self.enter(plan, step, place, Phase::KeyWait, None),
-            Event::ServerAwaited { step, place, due, until, .. } => {
-                self.enter(plan, step, place, Phase::ServerWait { due: *due }, due.or(*until));
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.refusals += u32::from(due.is_some());
-                    live.wait_until = *until;
+    fn apply_to_run(&mut self, plan: &Plan, change: &RunChange<'_>) {
+        if let Some(scope) = change.opens {
+            self.scopes.entry(scope).or_default();
+        }
+        if let Some(error) = change.failing {
+            self.failing = Some(error.clone());
+        }
+        if let Some(event) = change.signal {
+            self.signals.push_back((event.into(), self.seq));
+        }
+        if let Some(path) = change.edited {
+            self.edits.insert(path.into(), self.seq);
+            // What a human agreed to has changed: the approval is void.
+            if let Some(live) = self.live.values_mut().find(|live| *live.path == *path) {
+                live.approved = false;
+            }
+        }
+        match change.set {
+            Some(Replaced::Inputs) => drop(self.sets.insert(None, self.seq)),
+            Some(Replaced::Output(id)) => drop(self.sets.insert(plan.find(id), self.seq)),
+            None => {}
+        }
+        match change.status {
+            Some(status) if status.is_terminal() => self.end(status),
+            Some(status) => {
+                self.status = status;
+                // A restart does not end a pause.
+                if status != RunStatus::Interrupted {
+                    self.paused = change.paused;
                 }
             }
-            Event::StepStarted { step, place, what, until } => {
-                self.edits.remove(&*step.path);
-                self.enter(plan, step, place, phase_of(what), *until);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.task = None;
-                    if let (Started::Call { key, claimed, .. }, Kind::Call(call)) =
-                        (what, &plan.step(live.step).kind)
-                    {
-                        live.claim |= claimed;
-                        live.key = call.idempotency.as_ref().map(|_| key.clone());
-                    }
-                    live.timer |= matches!(what, Started::Sleep { .. });
-                }
-                if let Started::Wait { signal: Some(used), .. } = what {
-                    self.signals.retain(|(_, seq)| seq != used);
-                }
-            }
-            Event::StepCompleted { step, from, .. } => {
-                if from.is_some() {
-                    self.cut_off(step);
-                }
-                self.leave(plan, step, StepStatus::Done);
-            }
-            Event::StepFailed { step, .. } => self.leave(plan, step, StepStatus::Failed),
-            Event::StepSkipped { step, .. } => {
-                self.cut_off(step);
-                self.leave(plan, step, StepStatus::Skipped);
-            }
-            Event::StepCancelled { step, in_flight } => {
-                if *in_flight {
-                    self.cut.insert((step.n, step.attempt), step.path.clone());
-                }
-                self.leave(plan, step, StepStatus::Cancelled);
-            }
-            Event::RetryScheduled { step, due, error } => {
-                self.phase(step.n, Phase::Backoff { due: *due });
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.attempt = step.attempt + 1;
-                    live.timer = true;
-                    (live.task, live.asked) = (None, None);
-                    (live.refusals, live.wait_until) = (0, None);
-                    live.restarts += u32::from(error.is_restart());
-                    (live.restarted, live.probes) = (false, 0);
-                }
-            }
-            Event::StepUncertain { step, error } => {
-                self.cut.insert((step.n, step.attempt), step.path.clone());
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.restarted |= error.is_restart();
-                }
-                self.phase(step.n, Phase::Uncertain);
-                self.no_timer(step.n);
-            }
-            Event::CallTimedOut { step, .. } => {
-                self.phase(step.n, Phase::Stopping);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.timer = true;
-                }
-            }
-            Event::CallAbandoned { step } => {
-                self.cut.insert((step.n, step.attempt), step.path.clone());
-            }
-            Event::VerifyStarted { step, until, restarted, .. } => {
-                self.phase(step.n, Phase::Verifying);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.timer = until.is_some();
-                    live.restarted |= *restarted;
-                    live.probes += 1;
-                }
-            }
-            Event::ToolRequested { step, until, .. } => {
-                self.phase(step.n, Phase::Creating);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.timer = until.is_some();
-                }
-            }
-            Event::ToolCreated { step, .. } => {
-                self.no_timer(step.n);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.created = true;
-                }
-            }
-            Event::CallAccepted { step, task } => {
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.task = Some(task.clone());
-                }
-            }
-            Event::ApprovalRequested { step, digest, until, escalate, state, .. } => {
-                self.phase(step.n, Phase::Gate { until: *until, level: 0, digest: *digest });
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.asked = state.clone().map(|state| Box::new(Answered { state, answer: None }));
-                    live.timer = until.is_some() || escalate.is_some();
-                }
-            }
-            Event::ApprovalEscalated { step, level, .. } => {
-                if let Some(Live { phase: Phase::Gate { level: so_far, .. }, .. }) =
-                    self.live.get_mut(&step.n)
-                {
-                    *so_far = level + 1;
-                }
-            }
-            Event::ApprovalGranted { step, answer, .. } => {
-                self.phase(step.n, Phase::Ready);
-                self.no_timer(step.n);
-                if let Some(live) = self.live.get_mut(&step.n) {
-                    live.approved = true;
-                    if let Some(asked) = &mut live.asked {
-                        // A yes that says nothing else is an answer, too.
-                        asked.answer = Some(answer.clone().unwrap_or_else(|| serde_json::json!({})));
-                    }
-                }
-            }
-            Event::ApprovalDenied { step, .. } => {
-                self.phase(step.n, Phase::Passing);
-                self.no_timer(step.n);
-            }
-            _ => {}
+            None => {}
         }
     }
 
-    /// A step ends otherwise than by its call, which may still answer.
-    fn cut_off(&mut self, step: &StepRef) {
-        if self.live.get(&step.n).is_some_and(|live| live.phase.is_call()) {
-            self.cut.insert((step.n, step.attempt), step.path.clone());
+    fn apply_to_step(&mut self, plan: &Plan, mut change: StepChange<'_>) {
+        let step = change.step;
+        self.note_late_answers(step, change.late);
+        if let Some(status) = change.status.filter(|_| change.ends()) {
+            return self.leave(plan, step, status);
+        }
+        if change.begins {
+            self.edits.remove(&*step.path);
+        }
+        if let Some(place) = change.place {
+            self.enter(plan, step, place);
+        }
+        if let Some(phase) = change.phase.take() {
+            self.phase(step.n, phase);
+        }
+        if let Some(live) = self.live.get_mut(&step.n) {
+            live.apply(plan, &change);
+        }
+        if let Some(used) = change.memo.signal {
+            self.signals.retain(|(_, seq)| *seq != used);
+        }
+        if let Some(block) = change.memo.block {
+            self.block_ended(plan, step.n, &block);
+        }
+    }
+
+    fn note_late_answers(&mut self, step: &StepRef, late: Late) {
+        let in_flight = || self.live.get(&step.n).is_some_and(|live| live.phase.is_call());
+        let call = (step.n, step.attempt);
+        match late {
+            Late::Yes => drop(self.cut.insert(call, step.path.clone())),
+            Late::IfInFlight if in_flight() => drop(self.cut.insert(call, step.path.clone())),
+            Late::Answered => drop(self.cut.remove(&call)),
+            Late::IfInFlight | Late::No => {}
         }
     }
 
@@ -199,50 +96,21 @@ impl Run {
         *self = Self { status, cut, seq, last_n: self.last_n, ..Self::default() };
     }
 
-    fn no_timer(&mut self, n: u32) {
-        if let Some(live) = self.live.get_mut(&n) {
-            live.timer = false;
+    /// Adds an execution, unless it is known.
+    fn enter(&mut self, plan: &Plan, step: &StepRef, place: &Place) {
+        if step.n <= self.last_n {
+            return;
         }
+        let Some(at) = plan.find(&place.id) else { return };
+        self.last_n = step.n;
+        let scope = self.scope_entered(place.scope);
+        scope.live.insert(step.n);
+        *scope.visits.entry(at).or_default() += 1;
+        self.live.insert(step.n, Live::new(at, place.scope, step));
+        self.moving += 1;
     }
 
-    /// An execution that is new, or goes on.
-    fn enter(&mut self, plan: &Plan, step: &StepRef, place: &Place, phase: Phase, until: Option<Millis>) {
-        if step.n > self.last_n {
-            let Some(at) = plan.find(&place.id) else { return };
-            self.last_n = step.n;
-            let scope = self.scope_entered(place.scope);
-            scope.live.insert(step.n);
-            *scope.visits.entry(at).or_default() += 1;
-            let live = Live {
-                step: at,
-                scope: place.scope,
-                path: step.path.clone(),
-                attempt: step.attempt,
-                phase: Phase::Passing,
-                timer: false,
-                claim: false,
-                approved: false,
-                key: None,
-                created: false,
-                task: None,
-                asked: None,
-                restarts: 0,
-                restarted: false,
-                probes: 0,
-                refusals: 0,
-                wait_until: None,
-            };
-            self.live.insert(step.n, live);
-            self.moving += 1;
-        }
-        self.phase(step.n, phase);
-        if let Some(live) = self.live.get_mut(&step.n) {
-            live.attempt = step.attempt;
-            live.timer = until.is_some();
-        }
-    }
-
-    fn scope_entered(&mut self, key: ScopeKey) -> &mut super::state::Scope {
+    fn scope_entered(&mut self, key: ScopeKey) -> &mut Scope {
         if let Some(Live { phase: Phase::Blocks(progress), .. }) = self.live.get_mut(&key.n)
             && progress.open.insert(key.index)
         {
@@ -292,16 +160,16 @@ impl Run {
         }
     }
 
-    fn block_ended(&mut self, plan: &Plan, key: ScopeKey, result: Option<u32>, error: Option<Failure>) {
-        let Some(live) = self.live.get_mut(&key.n) else { return };
+    fn block_ended(&mut self, plan: &Plan, n: u32, block: &BlockEnd<'_>) {
+        let Some(live) = self.live.get_mut(&n) else { return };
         let (step, scope) = (live.step, live.scope);
         if let Phase::Blocks(progress) = &mut live.phase {
-            progress.open.remove(&key.index);
-            progress.next = progress.next.max(key.index + 1);
+            progress.open.remove(&block.index);
+            progress.next = progress.next.max(block.index + 1);
             progress.ended += 1;
-            progress.results.insert(key.index, error.map_or(Ok(result), Err));
+            progress.results.insert(block.index, block.error.cloned().map_or(Ok(block.result), Err));
         }
-        self.close(plan, key, step, scope);
+        self.close(plan, ScopeKey { n, index: block.index }, step, scope);
     }
 
     /// Ends a block. What its steps gave can be read around it, unless it was one item of many.
@@ -323,18 +191,63 @@ fn comes_last(plan: &Plan, step: StepIx, last: Option<StepIx>) -> bool {
     !in_dag || last.is_none_or(|last| step >= last)
 }
 
-fn phase_of(what: &Started) -> Phase {
-    let blocks = |total| Phase::Blocks(Progress { total, ..Progress::default() });
-    match what {
-        Started::Call { .. } => Phase::Calling,
-        Started::Foreach { items, .. } => blocks(*items),
-        Started::Parallel { branches } => blocks(*branches),
-        Started::Branch {} => blocks(1),
-        Started::Sleep { due } => Phase::Sleeping { due: *due },
-        Started::Wait { event, correlate, .. } => {
-            Phase::Waiting { event: event.clone(), correlate: correlate.clone() }
+impl Live {
+    fn apply(&mut self, plan: &Plan, change: &StepChange<'_>) {
+        let memo = &change.memo;
+        self.timer = change.timers().next().is_some() || (self.timer && !change.resets);
+        if change.place.is_some() {
+            self.attempt = change.step.attempt;
         }
-        Started::Workflow { run, .. } => Phase::Child { run: run.clone() },
-        Started::Approve {} | Started::Pass {} => Phase::Passing,
+        if change.retry_at.is_some() {
+            self.begin_attempt(change.step.attempt + 1, memo.restarted);
+        } else {
+            self.restarted |= memo.restarted;
+        }
+        self.created |= memo.created;
+        self.probes += u32::from(memo.probe);
+        if let Some(wait) = &memo.server {
+            self.refusals += u32::from(wait.refused);
+            self.wait_until = wait.until;
+        }
+        if change.begins || memo.task.is_some() {
+            self.task = memo.task.map(Into::into);
+        }
+        if let (Some((key, claimed)), Kind::Call(call)) = (memo.key, &plan.step(self.step).kind) {
+            self.claim |= claimed;
+            self.key = call.idempotency.as_ref().map(|_| key.into());
+        }
+        if let Some(gate) = &change.gate {
+            self.apply_gate(gate);
+        }
+    }
+
+    fn begin_attempt(&mut self, attempt: u32, restarted: bool) {
+        self.attempt = attempt;
+        (self.task, self.asked) = (None, None);
+        (self.refusals, self.wait_until) = (0, None);
+        self.restarts += u32::from(restarted);
+        (self.restarted, self.probes) = (false, 0);
+    }
+
+    fn apply_gate(&mut self, change: &GateChange<'_>) {
+        match change {
+            GateChange::Requested(request) => {
+                let asked = |state: &serde_json::Value| Answered { state: state.clone(), answer: None };
+                self.asked = request.state.map(|state| Box::new(asked(state)));
+            }
+            GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {
+                self.approved = true;
+                if let Some(asked) = &mut self.asked {
+                    // An approval without fields answers an input request, too.
+                    asked.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
+                }
+            }
+            GateChange::Decided(_) => {}
+            GateChange::Escalated { level: before } => {
+                if let Phase::Gate { level, .. } = &mut self.phase {
+                    *level = before + 1;
+                }
+            }
+        }
     }
 }

@@ -160,9 +160,11 @@ impl<'d> Decision<'d> {
 
     /// Records an event with the payload that it speaks of.
     pub(super) fn record(&mut self, event: Event, payload: Option<Payload>) {
-        let live = event.step().and_then(|step| self.run.live.get(&step.n));
+        let n = event.step().map(|step| step.n);
+        let live = n.and_then(|n| self.run.live.get(&n));
         let phase = live.map(|live| &live.phase);
-        let record = Record {
+        let mut record = Record {
+            at: live.map(|live| live.step),
             had_timer: live.is_some_and(|live| live.timer),
             had_claim: live.is_some_and(|live| live.claim),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
@@ -179,6 +181,8 @@ impl<'d> Decision<'d> {
             payload,
         };
         self.run.apply(self.plan, &record.event);
+        let entered = || n.and_then(|n| self.run.live.get(&n)).map(|live| live.step);
+        record.at = record.at.or_else(entered);
         if let Some(payload) = &record.payload {
             match &record.event {
                 Event::StepCompleted { step, .. } => self.outputs.insert(step.n, payload.clone()),

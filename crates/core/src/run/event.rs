@@ -4,12 +4,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::parts::{Next, Parent, PauseReason, Place, Resolved, Started, StepRef};
+use super::state::RunStatus;
 use super::{Failure, Millis};
 use crate::plan::Hash;
 
 /// Something that happened in a run. Payloads are stored beside the log; events carry their hashes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Event {
     /// The first event of every run.
     RunStarted {
@@ -371,115 +373,26 @@ pub enum Event {
 }
 
 impl Event {
-    /// The word that names the event.
+    /// The name of the event, as it is stored.
     pub fn word(&self) -> &'static str {
-        match self {
-            Self::RunStarted { .. } => "run_started",
-            Self::RunPaused { .. } => "run_paused",
-            Self::RunResumed { .. } => "run_resumed",
-            Self::RunInterrupted {} => "run_interrupted",
-            Self::RunFailing { .. } => "run_failing",
-            Self::RunCompleted { .. } => "run_completed",
-            Self::RunFailed { .. } => "run_failed",
-            Self::RunCancelled { .. } => "run_cancelled",
-            Self::StepReady { .. } => "step_ready",
-            Self::StepStarted { .. } => "step_started",
-            Self::StepCompleted { .. } => "step_completed",
-            Self::StepFailed { .. } => "step_failed",
-            Self::RetryScheduled { .. } => "retry_scheduled",
-            Self::StepSkipped { .. } => "step_skipped",
-            Self::StepCancelled { .. } => "step_cancelled",
-            Self::StepUncertain { .. } => "step_uncertain",
-            Self::UncertaintyResolved { .. } => "uncertainty_resolved",
-            Self::CallTimedOut { .. } => "call_timed_out",
-            Self::CallAbandoned { .. } => "call_abandoned",
-            Self::StepProgressed { .. } => "step_progressed",
-            Self::CallAccepted { .. } => "call_accepted",
-            Self::CallResumed { .. } => "call_resumed",
-            Self::ToolChanged { .. } => "tool_changed",
-            Self::VerifyStarted { .. } => "verify_started",
-            Self::ToolRequested { .. } => "tool_requested",
-            Self::ToolCreated { .. } => "tool_created",
-            Self::LateResult { .. } => "late_result",
-            Self::KeyAwaited { .. } => "key_awaited",
-            Self::ServerAwaited { .. } => "server_awaited",
-            Self::BranchTaken { .. } => "branch_taken",
-            Self::BlockCompleted { .. } => "block_completed",
-            Self::ApprovalRequested { .. } => "approval_requested",
-            Self::ApprovalGranted { .. } => "approval_granted",
-            Self::ApprovalDenied { .. } => "approval_denied",
-            Self::ApprovalEscalated { .. } => "approval_escalated",
-            Self::SignalReceived { .. } => "signal_received",
-            Self::ArgumentsEdited { .. } => "arguments_edited",
-            Self::ValueSet { .. } => "value_set",
-        }
+        self.into()
     }
 
-    /// The hash of what a step was given, if it speaks of that.
-    pub fn input_hash(&self) -> Option<Hash> {
-        match self {
-            Self::StepStarted {
-                what:
-                    Started::Call { args: hash, .. }
-                    | Started::Foreach { input: hash, .. }
-                    | Started::Workflow { input: hash, .. },
-                ..
-            } => Some(*hash),
-            Self::ApprovalRequested { args, .. } => *args,
-            _ => None,
-        }
-    }
+    /// The names of the events that end a run.
+    pub const ENDS: [&str; 3] = ["run_completed", "run_failed", "run_cancelled"];
 
     /// The step that it is about.
     pub fn step(&self) -> Option<&StepRef> {
-        match self {
-            Self::StepReady { step, .. }
-            | Self::StepStarted { step, .. }
-            | Self::StepCompleted { step, .. }
-            | Self::StepFailed { step, .. }
-            | Self::RetryScheduled { step, .. }
-            | Self::StepSkipped { step, .. }
-            | Self::StepCancelled { step, .. }
-            | Self::StepUncertain { step, .. }
-            | Self::UncertaintyResolved { step, .. }
-            | Self::CallTimedOut { step, .. }
-            | Self::CallAbandoned { step, .. }
-            | Self::StepProgressed { step, .. }
-            | Self::CallAccepted { step, .. }
-            | Self::CallResumed { step, .. }
-            | Self::ToolChanged { step, .. }
-            | Self::VerifyStarted { step, .. }
-            | Self::ToolRequested { step, .. }
-            | Self::ToolCreated { step, .. }
-            | Self::LateResult { step, .. }
-            | Self::KeyAwaited { step, .. }
-            | Self::ServerAwaited { step, .. }
-            | Self::BranchTaken { step, .. }
-            | Self::BlockCompleted { step, .. }
-            | Self::ApprovalRequested { step, .. }
-            | Self::ApprovalGranted { step, .. }
-            | Self::ApprovalDenied { step, .. }
-            | Self::ApprovalEscalated { step, .. } => Some(step),
-            _ => None,
-        }
+        self.changes().step.map(|change| change.step)
     }
 
-    /// The kinds of events that are the end of their run.
-    pub const ENDS: [&str; 3] = ["run_completed", "run_failed", "run_cancelled"];
-
-    /// Whether it is the end of its run.
+    /// Whether it is the last event of its run.
     pub fn ends_run(&self) -> bool {
-        Self::ENDS.contains(&self.word())
+        self.changes().run.status.is_some_and(RunStatus::is_terminal)
     }
 
     /// Whether it ends a step execution.
     pub fn ends_step(&self) -> bool {
-        matches!(
-            self,
-            Self::StepCompleted { .. }
-                | Self::StepFailed { .. }
-                | Self::StepSkipped { .. }
-                | Self::StepCancelled { .. }
-        )
+        self.changes().step.is_some_and(|change| change.ends())
     }
 }

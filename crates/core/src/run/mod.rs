@@ -12,6 +12,7 @@ mod apply;
 mod approve;
 mod block;
 mod call;
+mod changes;
 mod control;
 mod decide;
 mod event;
@@ -33,6 +34,10 @@ mod wait;
 mod workflow;
 mod world;
 
+pub use changes::{
+    ApprovalOutcome, AttemptOutcome, Changes, GateChange, GateDecision, GateRequest, RunChange, StepChange,
+    ValueChange,
+};
 pub use decide::decide;
 pub use event::Event;
 pub use failure::{Failure, FailureKind};

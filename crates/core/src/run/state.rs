@@ -11,8 +11,21 @@ use super::{Failure, Millis};
 use crate::expr::StepIx;
 
 /// The status of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum RunStatus {
     /// Created; its first event is still to come.
     #[default]
@@ -48,28 +61,32 @@ impl RunStatus {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
 
-    /// The word that stands for it.
+    /// The name of the status in rows and on every surface.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Interrupted => "interrupted",
-        }
+        self.into()
     }
 
-    /// The status that a word stands for.
+    /// The status with a name.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.word() == word)
+        word.parse().ok()
     }
 }
 
 /// The status of one attempt of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum StepStatus {
     Pending,
@@ -84,19 +101,14 @@ pub enum StepStatus {
 }
 
 impl StepStatus {
-    /// The word that stands for it.
+    /// The name of the status in rows and on every surface.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Ready => "ready",
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-            Self::Cancelled => "cancelled",
-            Self::Uncertain => "uncertain",
-        }
+        self.into()
+    }
+
+    /// Whether the attempt has ended.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Skipped | Self::Cancelled)
     }
 }
 
@@ -196,6 +208,28 @@ pub struct Live {
 }
 
 impl Live {
+    pub(super) fn new(step: StepIx, scope: ScopeKey, at: &StepRef) -> Self {
+        Self {
+            step,
+            scope,
+            path: at.path.clone(),
+            attempt: at.attempt,
+            phase: Phase::Passing,
+            timer: false,
+            claim: false,
+            approved: false,
+            key: None,
+            created: false,
+            task: None,
+            asked: None,
+            restarts: 0,
+            restarted: false,
+            probes: 0,
+            refusals: 0,
+            wait_until: None,
+        }
+    }
+
     pub(super) fn step_ref(&self, n: u32) -> StepRef {
         StepRef { n, path: self.path.clone(), attempt: self.attempt }
     }

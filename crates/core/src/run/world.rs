@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::event::Event;
-use super::parts::{Started, StepRef};
+use super::parts::StepRef;
+use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
-use crate::expr::Ambient;
+use crate::expr::{Ambient, StepIx};
 use crate::plan::Hash;
 use crate::spec::policy::{Effects, OnUncertain, Scope};
 
@@ -186,6 +187,8 @@ pub struct Record {
     pub had_gate: bool,
     /// The run that the step waited for.
     pub had_child: Option<Box<str>>,
+    /// The step of the plan that it is about.
+    pub at: Option<StepIx>,
     /// What the step's tool waits for an answer to, if the step ends without one.
     pub had_question: Option<Value>,
 }
@@ -193,22 +196,10 @@ pub struct Record {
 impl Record {
     /// Whether it sets or ends an timer.
     pub fn moves_timers(&self) -> bool {
-        self.had_timer
-            || match &self.event {
-                Event::StepStarted { what, until, .. } => {
-                    until.is_some() || matches!(what, Started::Sleep { .. })
-                }
-                Event::RetryScheduled { .. }
-                | Event::ServerAwaited { .. }
-                | Event::VerifyStarted { .. }
-                | Event::ToolRequested { .. }
-                | Event::CallTimedOut { .. }
-                | Event::ApprovalRequested { .. }
-                | Event::ApprovalEscalated { .. }
-                | Event::RunInterrupted {}
-                | Event::RunResumed { .. } => true,
-                _ => false,
-            }
+        let changes = self.event.changes();
+        // An interrupted run holds its timers back until it is resumed.
+        let holds = matches!(changes.run.status, Some(RunStatus::Interrupted | RunStatus::Running));
+        self.had_timer || holds || changes.step.is_some_and(|step| step.timers().next().is_some())
     }
 
     /// An event that speaks of nothing else.
@@ -221,6 +212,7 @@ impl Record {
             had_wait: false,
             had_gate: false,
             had_child: None,
+            at: None,
             had_question: None,
         }
     }

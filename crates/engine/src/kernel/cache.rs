@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Payload, Record};
+use steprail_core::run::{Event, Payload, Record, ValueChange};
 use steprail_store::{RunKey, Wanted};
 
 use crate::limits::CACHED_BYTES;
@@ -90,16 +90,16 @@ impl Hashes {
 
     /// An event may speak of a value; what a step was given is not asked for after its end.
     pub(super) fn note(&mut self, event: &Event) {
-        if let (Some(step), Some(hash)) = (event.step(), event.input_hash()) {
-            self.0.insert(Wanted::Input(step.n), hash);
-        }
-        match event {
-            Event::RunStarted { inputs, .. } => drop(self.0.insert(Wanted::Inputs, *inputs)),
-            Event::StepCompleted { step, output, .. } => {
-                self.0.remove(&Wanted::Input(step.n));
-                self.0.insert(Wanted::Output(step.n), *output);
+        let changes = event.changes();
+        let n = changes.step.map(|change| change.step.n).unwrap_or_default();
+        match changes.value {
+            Some(ValueChange::RunInputs(hash)) => drop(self.0.insert(Wanted::Inputs, hash)),
+            Some(ValueChange::StepInput(hash)) => drop(self.0.insert(Wanted::Input(n), hash)),
+            Some(ValueChange::StepOutput(hash)) => {
+                self.0.remove(&Wanted::Input(n));
+                self.0.insert(Wanted::Output(n), hash);
             }
-            _ => {}
+            Some(ValueChange::RunOutput(_)) | None => {}
         }
     }
 

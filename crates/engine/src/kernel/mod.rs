@@ -400,7 +400,7 @@ impl Kernel {
             }
         }
         done.last_event = appended.last_event.or(done.last_event);
-        records.iter().for_each(|record| done.tally.event(&compiled.plan, &record.event));
+        records.iter().for_each(|record| done.tally.record(&compiled.plan, record));
         self.consequences(key, &records, done)?;
         for child in spawned {
             self.begin_child(key, child, now)?;

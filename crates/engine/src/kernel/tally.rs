@@ -1,14 +1,11 @@
 //! What was committed, counted. The kernel only counts; the driver tells those who want to know.
 
 use steprail_core::plan::Plan;
-use steprail_core::run::{Event, TimerKind};
+use steprail_core::run::{AttemptOutcome, Changes, GateChange, Record, TimerKind, ValueChange};
 
 /// Kinds of steps, as they are counted.
 pub(crate) const KINDS: [&str; 9] =
     ["tool", "foreach", "parallel", "branch", "approve", "sleep", "wait", "workflow", "pass"];
-/// What becomes of an attempt of a step.
-pub(crate) const OUTCOMES: [&str; 6] =
-    ["completed", "failed", "retried", "skipped", "cancelled", "uncertain"];
 /// How runs end.
 pub(crate) const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 /// How questions to humans end.
@@ -22,41 +19,32 @@ pub struct Tally {
     pub(crate) events: u32,
     pub(crate) runs_started: u32,
     pub(crate) runs_ended: [u32; ENDS.len()],
-    pub(crate) attempts: [[u32; OUTCOMES.len()]; KINDS.len()],
+    pub(crate) attempts: [[u32; AttemptOutcome::ALL.len()]; KINDS.len()],
     pub(crate) approvals_requested: u32,
     pub(crate) approvals_decided: [u32; DECISIONS.len()],
     pub(crate) timers: [u32; TIMERS.len()],
 }
 
 impl Tally {
-    pub(super) fn event(&mut self, plan: &Plan, event: &Event) {
+    pub(super) fn record(&mut self, plan: &Plan, record: &Record) {
         self.events += 1;
-        match event {
-            Event::RunStarted { .. } => self.runs_started += 1,
-            Event::RunCompleted { .. } => self.runs_ended[0] += 1,
-            Event::RunFailed { .. } => self.runs_ended[1] += 1,
-            Event::RunCancelled { .. } => self.runs_ended[2] += 1,
-            Event::StepCompleted { step, .. } => self.attempt(plan, &step.path, 0),
-            Event::StepFailed { step, .. } => self.attempt(plan, &step.path, 1),
-            Event::RetryScheduled { step, .. } => self.attempt(plan, &step.path, 2),
-            Event::StepSkipped { step, .. } => self.attempt(plan, &step.path, 3),
-            Event::StepCancelled { step, .. } => self.attempt(plan, &step.path, 4),
-            Event::StepUncertain { step, .. } => self.attempt(plan, &step.path, 5),
-            Event::ApprovalRequested { .. } => self.approvals_requested += 1,
-            Event::ApprovalGranted { .. } => self.approvals_decided[0] += 1,
-            Event::ApprovalDenied { by: Some(_), .. } => self.approvals_decided[1] += 1,
-            Event::ApprovalDenied { by: None, .. } => self.approvals_decided[2] += 1,
-            _ => {}
+        let Changes { run, step, value } = record.event.changes();
+        self.runs_started += u32::from(matches!(value, Some(ValueChange::RunInputs(_))));
+        if let Some(end) = run.status.and_then(|status| place(&ENDS, status.word())) {
+            self.runs_ended[end] += 1;
         }
-    }
-
-    fn attempt(&mut self, plan: &Plan, path: &str, outcome: usize) {
-        // The last part of a path is the step's id, with a number if it ran before.
-        let last = path.rsplit('.').next().unwrap_or(path);
-        let id = last.split('#').next().unwrap_or(last);
-        let kind = plan.find(id).and_then(|step| place(&KINDS, plan.step(step).kind.word()));
-        if let Some(kind) = kind {
-            self.attempts[kind][outcome] += 1;
+        let Some(step) = step else { return };
+        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.word()));
+        if let (Some(kind), Some(outcome)) = (kind, step.outcome()) {
+            self.attempts[kind][outcome as usize] += 1;
+        }
+        match step.gate {
+            Some(GateChange::Requested(_)) => self.approvals_requested += 1,
+            Some(GateChange::Decided(decision)) => {
+                let decided = place(&DECISIONS, decision.outcome.into());
+                decided.into_iter().for_each(|at| self.approvals_decided[at] += 1);
+            }
+            Some(GateChange::Escalated { .. }) | None => {}
         }
     }
 

@@ -1,7 +1,10 @@
 //! Events to rows: what the tables say follows from the log and from nothing else.
 
 use rusqlite::params;
-use steprail_core::run::{Event, Millis, Record, Run, RunStatus, Started, StepRef, TimerKind};
+use steprail_core::run::{
+    Changes, Event, GateChange, GateRequest, Millis, Payload, Place, Record, Run, RunStatus, StepChange,
+    StepRef, StepStatus, TimerKind, ValueChange,
+};
 
 use super::SqliteStore;
 use crate::{Appended, Head, Link, RunKey, StoreError, link};
@@ -50,9 +53,9 @@ impl SqliteStore {
         records: &[Record],
         now: Millis,
     ) -> Result<(), StoreError> {
-        let current = records.iter().rev().find_map(|record| match &record.event {
-            Event::StepStarted { step, .. } => Some(&*step.path),
-            _ => None,
+        let current = records.iter().rev().find_map(|record| {
+            let step = record.event.changes().step.filter(|step| step.begins)?;
+            Some(&*step.step.path)
         });
         let (status, active) = (run.status(), run.is_active());
         let changed = if (status, active) == (head.status, head.active) {
@@ -62,14 +65,15 @@ impl SqliteStore {
             self.connection.prepare_cached(sql)?.execute(params)?
         } else {
             let end = status.is_terminal().then_some(now);
-            let output = records.iter().find_map(|record| match &record.event {
-                Event::RunCompleted { .. } => record.payload.as_ref().map(steprail_core::run::Payload::json),
-                _ => None,
-            });
-            let error = records.iter().find_map(|record| match &record.event {
-                Event::RunFailed { error } => serde_json::to_string(error).ok(),
-                _ => None,
-            });
+            let last = records.last().map(|record| (record.event.changes(), &record.payload));
+            let (output, error) = match &last {
+                Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, payload)) => {
+                    (payload.as_ref().map(Payload::json), None)
+                }
+                Some((changes, _)) => (None, changes.run.error),
+                None => (None, None),
+            };
+            let error = error.map(serde_json::to_string).transpose()?;
             let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
                        current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8,
                        output_json = ?9, error_json = ?10 WHERE id = ?1 AND seq < ?2";
@@ -101,103 +105,55 @@ struct Rows<'r> {
 
 impl Rows<'_> {
     fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
-        self.clear(record)?;
-        let payload = record.payload.as_ref().map(steprail_core::run::Payload::json);
-        match &record.event {
-            Event::StepReady { step, place } => self.upsert(step, place, "ready", None, None),
-            Event::KeyAwaited { step, place, key } => {
-                self.upsert(step, place, "waiting", None, None)?;
-                self.wait(step.n, key)
-            }
-            Event::ServerAwaited { step, place, error, due, until } => {
-                self.upsert(step, place, "waiting", None, None)?;
-                self.status(step, "waiting", None, Some(&serde_json::to_string(error)?))?;
-                for (kind, due) in [(TimerKind::Retry, due), (TimerKind::Timeout, until)] {
-                    if let Some(due) = due {
-                        self.set_timer(step.n, kind, *due)?;
-                    }
-                }
-                Ok(())
-            }
-            Event::StepStarted { step, place, what, until } => {
-                let (status, tool) = started(what);
-                self.upsert(step, place, status, tool, payload)?;
-                if let Some(until) = until {
-                    self.set_timer(step.n, TimerKind::Timeout, *until)?;
-                }
-                match what {
-                    Started::Sleep { due } => self.set_timer(step.n, TimerKind::Sleep, *due),
-                    Started::Wait { event, signal: None, .. } => self.wait(step.n, event),
-                    _ => Ok(()),
-                }
-            }
-            Event::StepCompleted { step, .. } => self.end(step, "done", payload, None),
-            Event::StepFailed { step, error } => {
-                self.end(step, "failed", None, Some(&serde_json::to_string(error)?))
-            }
-            Event::StepSkipped { step, .. } => self.end(step, "skipped", None, None),
-            Event::StepCancelled { step, .. } => self.end(step, "cancelled", None, None),
-            Event::RetryScheduled { step, error, due } => {
-                self.end(step, "failed", None, Some(&serde_json::to_string(error)?))?;
-                self.next_attempt(step, *due)?;
-                self.set_timer(step.n, TimerKind::Retry, *due)
-            }
-            Event::StepUncertain { step, error } => {
-                self.status(step, "uncertain", None, Some(&serde_json::to_string(error)?))
-            }
-            Event::VerifyStarted { step, until: Some(until), .. }
-            | Event::ToolRequested { step, until: Some(until), .. } => {
-                self.set_timer(step.n, TimerKind::Timeout, *until)
-            }
-            Event::CallTimedOut { step, until } => self.set_timer(step.n, TimerKind::Grace, *until),
-            Event::ApprovalRequested { step, until, escalate, .. } => {
-                self.status(step, "waiting", payload, None)?;
-                self.ask(record, payload)?;
-                for (kind, due) in [(TimerKind::Timeout, until), (TimerKind::Escalate, escalate)] {
-                    if let Some(due) = due {
-                        self.set_timer(step.n, kind, *due)?;
-                    }
-                }
-                Ok(())
-            }
-            Event::ApprovalGranted { step, by, reason, .. } => {
-                self.status(step, "ready", None, None)?;
-                self.answer(step, "approved", Some(by), reason.as_deref())
-            }
-            Event::ApprovalDenied { step, by, reason } => {
-                let status = if by.is_some() { "denied" } else { "expired" };
-                self.answer(step, status, by.as_deref(), Some(reason))
-            }
-            Event::ApprovalEscalated { step, escalate: Some(due), .. } => {
-                self.set_timer(step.n, TimerKind::Escalate, *due)
-            }
-            Event::RunInterrupted {} => self.hold_timers(true),
-            Event::RunResumed { .. } if before == RunStatus::Interrupted => self.hold_timers(false),
+        let Changes { run, step, value } = record.event.changes();
+        if let Some(change) = step {
+            self.reset(record, &change)?;
+            self.project_step(record, &change, value)?;
+        }
+        match run.status {
+            Some(RunStatus::Interrupted) => self.hold_timers(true),
+            Some(RunStatus::Running) if before == RunStatus::Interrupted => self.hold_timers(false),
             _ => Ok(()),
         }
     }
 
-    /// Takes back what a step had in the store before this event.
-    fn clear(&mut self, record: &Record) -> Result<(), StoreError> {
-        let Some(step) = record.event.step() else { return Ok(()) };
-        let moves_on = record.event.ends_step()
-            || matches!(
-                record.event,
-                Event::StepStarted { .. }
-                    | Event::StepReady { .. }
-                    | Event::KeyAwaited { .. }
-                    | Event::ServerAwaited { .. }
-                    | Event::RetryScheduled { .. }
-                    | Event::StepUncertain { .. }
-                    | Event::CallTimedOut { .. }
-                    | Event::VerifyStarted { .. }
-                    | Event::ToolRequested { .. }
-                    | Event::ToolCreated { .. }
-                    | Event::ApprovalRequested { .. }
-                    | Event::ApprovalGranted { .. }
-                    | Event::ApprovalDenied { .. }
-            );
-        if !moves_on {
+    fn project_step(
+        &self,
+        record: &Record,
+        change: &StepChange<'_>,
+        value: Option<ValueChange>,
+    ) -> Result<(), StoreError> {
+        let step = change.step;
+        let payload = record.payload.as_ref().map(Payload::json);
+        let input = payload.filter(|_| matches!(value, Some(ValueChange::StepInput(_))));
+        let output = payload.filter(|_| matches!(value, Some(ValueChange::StepOutput(_))));
+        let error = change.error.map(serde_json::to_string).transpose()?;
+        match (change.place, change.status) {
+            (Some(place), Some(status)) => {
+                self.upsert(step, place, status, (change.tool, input, error.as_deref()))?;
+            }
+            (None, Some(status)) if status.is_end() => self.end(step, status, output, error.as_deref())?,
+            (None, Some(status)) => self.status(step, status, input, error.as_deref())?,
+            (_, None) => {}
+        }
+        if let Some(due) = change.retry_at {
+            self.next_attempt(step, due)?;
+        }
+        match &change.gate {
+            Some(GateChange::Requested(request)) => self.ask(step, request, payload)?,
+            Some(GateChange::Decided(decision)) => {
+                self.answer(step, decision.outcome.into(), decision.by, decision.reason)?;
+            }
+            Some(GateChange::Escalated { .. }) | None => {}
+        }
+        change.timers().try_for_each(|(kind, due)| self.set_timer(step.n, kind, due))?;
+        change.wait.map_or(Ok(()), |event| self.wait(step.n, event))
+    }
+
+    /// Removes the rows of a step that become void with an event.
+    fn reset(&mut self, record: &Record, change: &StepChange<'_>) -> Result<(), StoreError> {
+        let step = change.step;
+        if !change.resets {
             return Ok(());
         }
         if record.had_timer {
@@ -206,13 +162,11 @@ impl Rows<'_> {
         if record.had_wait {
             self.by_step("DELETE FROM workflow_waits WHERE run_id = ?1 AND n = ?2", step.n)?;
         }
-        if record.had_gate
-            && !matches!(record.event, Event::ApprovalGranted { .. } | Event::ApprovalDenied { .. })
-        {
-            let status = if record.event.ends_step() { "cancelled" } else { "superseded" };
+        if record.had_gate && !matches!(change.gate, Some(GateChange::Decided(_))) {
+            let status = if change.ends() { "cancelled" } else { "superseded" };
             self.answer(step, status, None, None)?;
         }
-        if record.had_claim && record.event.ends_step() {
+        if record.had_claim && change.ends() {
             self.settle_key(step.n, record)?;
         }
         Ok(())
@@ -225,18 +179,18 @@ impl Rows<'_> {
     fn upsert(
         &self,
         step: &StepRef,
-        place: &steprail_core::run::Place,
-        status: &str,
-        tool: Option<&str>,
-        input: Option<&str>,
+        place: &Place,
+        status: StepStatus,
+        (tool, input, error): (Option<&str>, Option<&str>, Option<&str>),
     ) -> Result<(), StoreError> {
-        let started = (status != "ready").then_some(self.now);
+        let started = (status != StepStatus::Ready).then_some(self.now);
         let sql = "INSERT INTO workflow_step_runs
-                   (run_id, n, attempt, path, step_id, kind, tool, status, input_json, ready_at, started_at)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                   (run_id, n, attempt, path, step_id, kind, tool, status, input_json, ready_at, started_at, error_json)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
                    ON CONFLICT (run_id, n, attempt) DO UPDATE SET status = excluded.status,
                    tool = coalesce(excluded.tool, tool), input_json = coalesce(excluded.input_json, input_json),
-                   started_at = excluded.started_at, error_json = NULL WHERE completed_at IS NULL";
+                   started_at = excluded.started_at, error_json = excluded.error_json
+                   WHERE completed_at IS NULL";
         let changed = self.store.connection.prepare_cached(sql)?.execute(params![
             self.run.0,
             step.n,
@@ -245,10 +199,11 @@ impl Rows<'_> {
             &*place.id,
             &*place.kind,
             tool,
-            status,
+            status.word(),
             input,
             self.now,
-            started
+            started,
+            error
         ])?;
         one_row(changed, "a step that ended began again")
     }
@@ -256,7 +211,7 @@ impl Rows<'_> {
     fn status(
         &self,
         step: &StepRef,
-        status: &str,
+        status: StepStatus,
         input: Option<&str>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
@@ -266,7 +221,7 @@ impl Rows<'_> {
             self.run.0,
             step.n,
             step.attempt,
-            status,
+            status.word(),
             input,
             error
         ])?;
@@ -276,7 +231,7 @@ impl Rows<'_> {
     fn end(
         &self,
         step: &StepRef,
-        status: &str,
+        status: StepStatus,
         output: Option<&str>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
@@ -287,7 +242,7 @@ impl Rows<'_> {
             self.run.0,
             step.n,
             step.attempt,
-            status,
+            status.word(),
             output,
             error,
             self.now
@@ -327,11 +282,7 @@ impl Rows<'_> {
         Ok(())
     }
 
-    fn ask(&self, record: &Record, args: Option<&str>) -> Result<(), StoreError> {
-        let Event::ApprovalRequested { step, digest, prompt, tool, until, notify, form, .. } = &record.event
-        else {
-            return Ok(());
-        };
+    fn ask(&self, step: &StepRef, request: &GateRequest<'_>, args: Option<&str>) -> Result<(), StoreError> {
         let sql = "INSERT INTO approvals
                    (run_id, n, path, status, digest, prompt, tool, args_json, notify_json, requested_at, expires_at,
                     form_json)
@@ -340,14 +291,14 @@ impl Rows<'_> {
             self.run.0,
             step.n,
             &*step.path,
-            digest.to_string(),
-            prompt,
-            tool,
+            request.digest.to_string(),
+            request.prompt,
+            request.tool,
             args,
-            serde_json::to_string(notify)?,
+            serde_json::to_string(request.notify)?,
             self.now,
-            until,
-            form.as_ref().map(serde_json::Value::to_string)
+            request.until,
+            request.form.map(serde_json::Value::to_string)
         ])?;
         Ok(())
     }
@@ -390,18 +341,6 @@ impl Rows<'_> {
         } else {
             let sql = "DELETE FROM idempotency_keys WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
             self.by_step(sql, n).map(drop)
-        }
-    }
-}
-
-fn started(what: &Started) -> (&'static str, Option<&str>) {
-    match what {
-        Started::Call { tool, .. } => ("running", Some(tool)),
-        Started::Foreach { .. } | Started::Parallel { .. } | Started::Branch {} | Started::Pass {} => {
-            ("running", None)
-        }
-        Started::Approve {} | Started::Sleep { .. } | Started::Wait { .. } | Started::Workflow { .. } => {
-            ("waiting", None)
         }
     }
 }

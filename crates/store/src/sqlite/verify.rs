@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, Params, Row, params};
 use serde::Serialize;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, StepRef};
+use steprail_core::run::{Event, StepRef, StepStatus, ValueChange};
 
 use super::{migrate, read_only, rows};
 use crate::{Link, RunId, StoreError, link};
@@ -196,7 +196,7 @@ impl Audit<'_> {
 
     /// Compares the values that an event speaks of. What a step was given is compared when the attempt is over.
     fn values(&mut self, id: RunId, log: &mut Log, event: &Event) -> Result<(), StoreError> {
-        if let (Some(step), Some(hash)) = (event.step(), event.input_hash()) {
+        if let (Some(step), Some(ValueChange::StepInput(hash))) = (event.step(), event.changes().value) {
             log.given.insert((step.n, step.attempt), hash);
         }
         if let Some(StepRef { n, attempt, .. }) = event.step().filter(|_| is_over(event))
@@ -304,5 +304,5 @@ impl Log {
 
 /// Whether an attempt of a step ends with an event.
 fn is_over(event: &Event) -> bool {
-    event.ends_step() || matches!(event, Event::RetryScheduled { .. })
+    event.changes().step.is_some_and(|step| step.status.is_some_and(StepStatus::is_end))
 }

@@ -1,0 +1,518 @@
+//! What each event changes, stated once. State, rows, metrics, traces and displays follow from it.
+
+use super::event::Event;
+use super::parts::{PauseReason, Place, ScopeKey, Started, StepRef, TimerKind};
+use super::state::{Phase, Progress, RunStatus, StepStatus};
+use super::{Failure, Millis};
+use crate::plan::Hash;
+
+/// What an event changes.
+#[derive(Debug, Default)]
+pub struct Changes<'e> {
+    /// What changes for the run as a whole.
+    pub run: RunChange<'e>,
+    /// What changes for a step execution, if the event is about one.
+    pub step: Option<StepChange<'e>>,
+    /// The value that the event brings, by its hash. The value itself is stored beside the log.
+    pub value: Option<ValueChange>,
+}
+
+/// What an event changes for the run as a whole.
+#[derive(Debug, Default)]
+pub struct RunChange<'e> {
+    /// The new status.
+    pub status: Option<RunStatus>,
+    /// Why the run is paused.
+    pub paused: Option<PauseReason>,
+    /// Why the run failed for good.
+    pub error: Option<&'e Failure>,
+    /// Why the steps of `on_failure` begin.
+    pub(super) failing: Option<&'e Failure>,
+    /// The block whose steps begin.
+    pub(super) opens: Option<ScopeKey>,
+    /// The name of a signal that is kept until a step waits for it.
+    pub(super) signal: Option<&'e str>,
+    /// The path of a step whose arguments a human edited.
+    pub(super) edited: Option<&'e str>,
+    /// The value that a human replaced.
+    pub(super) set: Option<Replaced<'e>>,
+}
+
+/// A value that a human replaced.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Replaced<'e> {
+    Inputs,
+    /// The output of the step with this id.
+    Output(&'e str),
+}
+
+/// What an event changes for one execution of a step.
+#[derive(Debug)]
+pub struct StepChange<'e> {
+    /// The attempt.
+    pub step: &'e StepRef,
+    /// The position in the definition, on events that may be the first of their execution.
+    pub place: Option<&'e Place>,
+    /// Whether the attempt begins its work.
+    pub begins: bool,
+    /// The new status of the attempt.
+    pub status: Option<StepStatus>,
+    /// The new phase of the execution.
+    pub phase: Option<Phase>,
+    /// The tool that the attempt calls.
+    pub tool: Option<&'e str>,
+    /// Why the attempt failed, waits, or has an unknown outcome.
+    pub error: Option<&'e Failure>,
+    /// Whether the timers, the event subscription and the open gate of the execution become void.
+    pub resets: bool,
+    /// Durable timers that are set, with their due times.
+    timers: [Option<(TimerKind, Millis)>; 2],
+    /// The event or idempotency key that the execution waits for.
+    pub wait: Option<&'e str>,
+    /// What becomes of the execution's gate.
+    pub gate: Option<GateChange<'e>>,
+    /// When the next attempt begins. This one has failed.
+    pub retry_at: Option<Millis>,
+    /// Whether the attempt's call may still answer.
+    pub(super) late: Late,
+    /// Facts that only the state machine needs.
+    pub(super) memo: Memo<'e>,
+}
+
+/// What becomes of a gate.
+#[derive(Debug)]
+pub enum GateChange<'e> {
+    /// A human is asked.
+    Requested(GateRequest<'e>),
+    /// A decision was made, or the time was up.
+    Decided(GateDecision<'e>),
+    /// The next notice was sent.
+    Escalated {
+        /// Notices before this one.
+        level: u32,
+    },
+}
+
+/// An approval or an input that is requested.
+#[derive(Debug)]
+pub struct GateRequest<'e> {
+    /// What the decision is bound to.
+    pub digest: Hash,
+    /// The question.
+    pub prompt: &'e str,
+    /// The tool that runs after a yes.
+    pub tool: Option<&'e str>,
+    /// When the request expires.
+    pub until: Option<Millis>,
+    /// Whom to notify.
+    pub notify: &'e [Box<str>],
+    /// The JSON Schema of the input that a tool requests.
+    pub form: Option<&'e serde_json::Value>,
+    /// What the tool wants back with the input.
+    pub state: Option<&'e serde_json::Value>,
+}
+
+/// How a request was decided.
+#[derive(Debug)]
+pub struct GateDecision<'e> {
+    /// The decision.
+    pub outcome: ApprovalOutcome,
+    /// Who decided.
+    pub by: Option<&'e str>,
+    /// The reason that was given.
+    pub reason: Option<&'e str>,
+    /// The input that a tool requested.
+    pub answer: Option<&'e serde_json::Value>,
+}
+
+/// How an approval ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum ApprovalOutcome {
+    Approved,
+    Denied,
+    Expired,
+}
+
+/// A value that an event brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueChange {
+    /// The inputs of the run.
+    RunInputs(Hash),
+    /// The output of the run.
+    RunOutput(Hash),
+    /// What a step works on: arguments, items, inputs of a sub-workflow.
+    StepInput(Hash),
+    /// The output of a step.
+    StepOutput(Hash),
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum AttemptOutcome {
+    Completed,
+    Failed,
+    Retried,
+    Skipped,
+    Cancelled,
+    Uncertain,
+}
+
+impl AttemptOutcome {
+    /// Every outcome, in the order of its discriminants.
+    pub const ALL: [Self; 6] =
+        [Self::Completed, Self::Failed, Self::Retried, Self::Skipped, Self::Cancelled, Self::Uncertain];
+}
+
+/// Whether the call of an attempt may still answer after its step went on without it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    #[default]
+    No,
+    /// It may, if a call is in flight.
+    IfInFlight,
+    Yes,
+    /// It has answered.
+    Answered,
+}
+
+/// Facts that only the state machine needs.
+#[derive(Debug, Default)]
+pub(super) struct Memo<'e> {
+    /// The name of the call at its server.
+    pub task: Option<&'e str>,
+    /// The idempotency key, and whether it is claimed in the store.
+    pub key: Option<(&'e str, bool)>,
+    /// The execution waits for its server.
+    pub server: Option<ServerWait>,
+    /// A restart of the engine cut the call off.
+    pub restarted: bool,
+    /// A probe is sent.
+    pub probe: bool,
+    /// The tool was created.
+    pub created: bool,
+    /// The signal that ends the wait, by its number in the log.
+    pub signal: Option<u64>,
+    /// A block of the execution ended.
+    pub block: Option<BlockEnd<'e>>,
+}
+
+/// A wait for a server that cannot take a call.
+#[derive(Debug)]
+pub(super) struct ServerWait {
+    /// Whether the server refused the call.
+    pub refused: bool,
+    /// When the wait ends with a failure.
+    pub until: Option<Millis>,
+}
+
+/// The end of one block of an execution.
+#[derive(Debug)]
+pub(super) struct BlockEnd<'e> {
+    pub index: u32,
+    pub result: Option<u32>,
+    pub error: Option<&'e Failure>,
+}
+
+impl StepChange<'_> {
+    /// Durable timers that are set, with their due times.
+    pub fn timers(&self) -> impl Iterator<Item = (TimerKind, Millis)> + '_ {
+        self.timers.iter().flatten().copied()
+    }
+
+    /// Whether the execution ends.
+    pub fn ends(&self) -> bool {
+        self.retry_at.is_none() && self.status.is_some_and(StepStatus::is_end)
+    }
+
+    /// How the attempt ended, if it did.
+    pub fn outcome(&self) -> Option<AttemptOutcome> {
+        match self.status? {
+            _ if self.retry_at.is_some() => Some(AttemptOutcome::Retried),
+            StepStatus::Done => Some(AttemptOutcome::Completed),
+            StepStatus::Failed => Some(AttemptOutcome::Failed),
+            StepStatus::Skipped => Some(AttemptOutcome::Skipped),
+            StepStatus::Cancelled => Some(AttemptOutcome::Cancelled),
+            StepStatus::Uncertain => Some(AttemptOutcome::Uncertain),
+            StepStatus::Pending | StepStatus::Ready | StepStatus::Running | StepStatus::Waiting => None,
+        }
+    }
+}
+
+impl<'e> From<RunChange<'e>> for Changes<'e> {
+    fn from(run: RunChange<'e>) -> Self {
+        Self { run, ..Self::default() }
+    }
+}
+
+impl<'e> From<StepChange<'e>> for Changes<'e> {
+    fn from(step: StepChange<'e>) -> Self {
+        Self { step: Some(step), ..Self::default() }
+    }
+}
+
+impl Changes<'_> {
+    fn with(self, value: ValueChange) -> Self {
+        Self { value: Some(value), ..self }
+    }
+}
+
+/// A change of a run's status.
+fn status<'e>(status: RunStatus) -> RunChange<'e> {
+    RunChange { status: Some(status), ..RunChange::default() }
+}
+
+/// An event of a step that changes nothing by itself.
+fn about(step: &StepRef) -> StepChange<'_> {
+    StepChange {
+        step,
+        place: None,
+        begins: false,
+        status: None,
+        phase: None,
+        tool: None,
+        error: None,
+        resets: false,
+        timers: [None, None],
+        wait: None,
+        gate: None,
+        retry_at: None,
+        late: Late::No,
+        memo: Memo::default(),
+    }
+}
+
+/// A step that is in another phase from here on.
+fn enters(step: &StepRef, phase: Phase) -> StepChange<'_> {
+    StepChange { phase: Some(phase), resets: true, ..about(step) }
+}
+
+/// A step that has ended.
+fn ends(step: &StepRef, status: StepStatus) -> StepChange<'_> {
+    StepChange { status: Some(status), resets: true, ..about(step) }
+}
+
+fn timer(kind: TimerKind, due: Option<Millis>) -> Option<(TimerKind, Millis)> {
+    due.map(|due| (kind, due))
+}
+
+impl Event {
+    /// What the event changes.
+    #[expect(clippy::too_many_lines, reason = "one arm per event, and nothing else")]
+    pub fn changes(&self) -> Changes<'_> {
+        match self {
+            Self::RunStarted { inputs, .. } => {
+                let run = RunChange { opens: Some(ScopeKey::ROOT), ..status(RunStatus::Running) };
+                Changes::from(run).with(ValueChange::RunInputs(*inputs))
+            }
+            Self::RunPaused { reason, .. } => {
+                RunChange { paused: Some(*reason), ..status(RunStatus::Paused) }.into()
+            }
+            Self::RunResumed { .. } => status(RunStatus::Running).into(),
+            Self::RunInterrupted {} => status(RunStatus::Interrupted).into(),
+            Self::RunFailing { error } => {
+                let opens = Some(ScopeKey::FAILURE);
+                RunChange { failing: Some(error), opens, ..RunChange::default() }.into()
+            }
+            Self::RunCompleted { output } => {
+                Changes::from(status(RunStatus::Completed)).with(ValueChange::RunOutput(*output))
+            }
+            Self::RunFailed { error } => RunChange { error: Some(error), ..status(RunStatus::Failed) }.into(),
+            Self::RunCancelled { .. } => status(RunStatus::Cancelled).into(),
+            Self::SignalReceived { event, .. } => {
+                RunChange { signal: Some(event), ..RunChange::default() }.into()
+            }
+            Self::ArgumentsEdited { path, .. } => {
+                RunChange { edited: Some(path), ..RunChange::default() }.into()
+            }
+            Self::ValueSet { id, .. } => {
+                let set = id.as_deref().map_or(Replaced::Inputs, Replaced::Output);
+                RunChange { set: Some(set), ..RunChange::default() }.into()
+            }
+            Self::StepReady { step, place } => {
+                let status = Some(StepStatus::Ready);
+                StepChange { place: Some(place), status, ..enters(step, Phase::Ready) }.into()
+            }
+            Self::StepStarted { step, place, what, until } => started(step, place, what, *until),
+            Self::StepCompleted { step, output, from } => {
+                let late = if from.is_some() { Late::IfInFlight } else { Late::No };
+                let step = StepChange { late, ..ends(step, StepStatus::Done) };
+                Changes::from(step).with(ValueChange::StepOutput(*output))
+            }
+            Self::StepFailed { step, error } => {
+                StepChange { error: Some(error), ..ends(step, StepStatus::Failed) }.into()
+            }
+            Self::StepSkipped { step, .. } => {
+                StepChange { late: Late::IfInFlight, ..ends(step, StepStatus::Skipped) }.into()
+            }
+            Self::StepCancelled { step, in_flight } => {
+                let late = if *in_flight { Late::Yes } else { Late::No };
+                StepChange { late, ..ends(step, StepStatus::Cancelled) }.into()
+            }
+            Self::RetryScheduled { step, error, due } => StepChange {
+                status: Some(StepStatus::Failed),
+                error: Some(error),
+                retry_at: Some(*due),
+                timers: [Some((TimerKind::Retry, *due)), None],
+                memo: Memo { restarted: error.is_restart(), ..Memo::default() },
+                ..enters(step, Phase::Backoff { due: *due })
+            }
+            .into(),
+            Self::StepUncertain { step, error } => StepChange {
+                status: Some(StepStatus::Uncertain),
+                error: Some(error),
+                late: Late::Yes,
+                memo: Memo { restarted: error.is_restart(), ..Memo::default() },
+                ..enters(step, Phase::Uncertain)
+            }
+            .into(),
+            Self::CallTimedOut { step, until } => {
+                let timers = [Some((TimerKind::Grace, *until)), None];
+                StepChange { timers, ..enters(step, Phase::Stopping) }.into()
+            }
+            Self::CallAbandoned { step } => StepChange { late: Late::Yes, ..about(step) }.into(),
+            Self::CallAccepted { step, task } => {
+                let memo = Memo { task: Some(task), ..Memo::default() };
+                StepChange { memo, ..about(step) }.into()
+            }
+            Self::VerifyStarted { step, until, restarted, .. } => StepChange {
+                timers: [timer(TimerKind::Timeout, *until), None],
+                memo: Memo { restarted: *restarted, probe: true, ..Memo::default() },
+                ..enters(step, Phase::Verifying)
+            }
+            .into(),
+            Self::ToolRequested { step, until, .. } => {
+                let timers = [timer(TimerKind::Timeout, *until), None];
+                StepChange { timers, ..enters(step, Phase::Creating) }.into()
+            }
+            Self::ToolCreated { step, .. } => {
+                let memo = Memo { created: true, ..Memo::default() };
+                StepChange { resets: true, memo, ..about(step) }.into()
+            }
+            Self::LateResult { step } => StepChange { late: Late::Answered, ..about(step) }.into(),
+            Self::KeyAwaited { step, place, key } => StepChange {
+                place: Some(place),
+                status: Some(StepStatus::Waiting),
+                wait: Some(key),
+                ..enters(step, Phase::KeyWait)
+            }
+            .into(),
+            Self::ServerAwaited { step, place, error, due, until } => StepChange {
+                place: Some(place),
+                status: Some(StepStatus::Waiting),
+                error: Some(error),
+                timers: [timer(TimerKind::Retry, *due), timer(TimerKind::Timeout, *until)],
+                memo: Memo {
+                    server: Some(ServerWait { refused: due.is_some(), until: *until }),
+                    ..Memo::default()
+                },
+                ..enters(step, Phase::ServerWait { due: *due })
+            }
+            .into(),
+            Self::BlockCompleted { step, index, result, error } => {
+                let block = BlockEnd { index: *index, result: *result, error: error.as_ref() };
+                let memo = Memo { block: Some(block), ..Memo::default() };
+                StepChange { memo, ..about(step) }.into()
+            }
+            Self::ApprovalRequested {
+                step,
+                digest,
+                prompt,
+                tool,
+                args,
+                until,
+                escalate,
+                notify,
+                form,
+                state,
+            } => {
+                let gate = GateChange::Requested(GateRequest {
+                    digest: *digest,
+                    prompt,
+                    tool: tool.as_deref(),
+                    until: *until,
+                    notify,
+                    form: form.as_ref(),
+                    state: state.as_ref(),
+                });
+                let phase = Phase::Gate { until: *until, level: 0, digest: *digest };
+                let step = StepChange {
+                    status: Some(StepStatus::Waiting),
+                    gate: Some(gate),
+                    timers: [timer(TimerKind::Timeout, *until), timer(TimerKind::Escalate, *escalate)],
+                    ..enters(step, phase)
+                };
+                Changes { value: args.map(ValueChange::StepInput), ..Changes::from(step) }
+            }
+            Self::ApprovalGranted { step, by, reason, answer } => {
+                let (outcome, by) = (ApprovalOutcome::Approved, Some(&**by));
+                let decided =
+                    GateDecision { outcome, by, reason: reason.as_deref(), answer: answer.as_ref() };
+                let status = Some(StepStatus::Ready);
+                let gate = Some(GateChange::Decided(decided));
+                StepChange { status, gate, ..enters(step, Phase::Ready) }.into()
+            }
+            Self::ApprovalDenied { step, by, reason } => {
+                let outcome = if by.is_some() { ApprovalOutcome::Denied } else { ApprovalOutcome::Expired };
+                let decided = GateDecision { outcome, by: by.as_deref(), reason: Some(reason), answer: None };
+                StepChange { gate: Some(GateChange::Decided(decided)), ..enters(step, Phase::Passing) }.into()
+            }
+            Self::ApprovalEscalated { step, level, escalate, .. } => {
+                let timers = [timer(TimerKind::Escalate, *escalate), None];
+                let gate = Some(GateChange::Escalated { level: *level });
+                StepChange { timers, gate, ..about(step) }.into()
+            }
+            Self::UncertaintyResolved { step, .. }
+            | Self::StepProgressed { step, .. }
+            | Self::CallResumed { step, .. }
+            | Self::ToolChanged { step, .. }
+            | Self::BranchTaken { step, .. } => about(step).into(),
+        }
+    }
+}
+
+/// A step that begins its work.
+fn started<'e>(step: &'e StepRef, place: &'e Place, what: &'e Started, until: Option<Millis>) -> Changes<'e> {
+    let blocks = |total| Phase::Blocks(Progress { total, ..Progress::default() });
+    let base = |status, phase| StepChange {
+        place: Some(place),
+        begins: true,
+        status: Some(status),
+        timers: [timer(TimerKind::Timeout, until), None],
+        ..enters(step, phase)
+    };
+    let (running, waiting) = (StepStatus::Running, StepStatus::Waiting);
+    match what {
+        Started::Call { tool, args, key, claimed } => {
+            let mut step = StepChange { tool: Some(tool), ..base(running, Phase::Calling) };
+            step.memo.key = Some((key, *claimed));
+            Changes::from(step).with(ValueChange::StepInput(*args))
+        }
+        Started::Foreach { items, input } => {
+            Changes::from(base(running, blocks(*items))).with(ValueChange::StepInput(*input))
+        }
+        Started::Parallel { branches } => base(running, blocks(*branches)).into(),
+        Started::Branch {} => base(running, blocks(1)).into(),
+        Started::Pass {} => base(running, Phase::Passing).into(),
+        Started::Approve {} => base(waiting, Phase::Passing).into(),
+        Started::Sleep { due } => {
+            let mut step = base(waiting, Phase::Sleeping { due: *due });
+            step.timers[1] = Some((TimerKind::Sleep, *due));
+            step.into()
+        }
+        Started::Wait { event, correlate, signal } => {
+            let phase = Phase::Waiting { event: event.clone(), correlate: correlate.clone() };
+            let mut step = base(waiting, phase);
+            // A signal that has arrived before ends the wait at once.
+            (step.wait, step.memo.signal) = (signal.is_none().then_some(&**event), *signal);
+            step.into()
+        }
+        Started::Workflow { run, input, .. } => {
+            let step = base(waiting, Phase::Child { run: run.clone() });
+            Changes::from(step).with(ValueChange::StepInput(*input))
+        }
+    }
+}
