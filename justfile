@@ -2,11 +2,11 @@
 default:
     @just --list
 
-# Everything that the gate checks.
+# Run every check of CI.
 verify:
     scripts/test
 
-# Tests alone.
+# Run tests only.
 test *ARGS:
     cargo nextest run --workspace {{ARGS}}
 
@@ -15,27 +15,27 @@ check:
     cargo fmt --all
     cargo clippy --workspace --all-targets -- -D warnings
 
-# Write the generated files anew: the JSON Schema, the reference pages, the pictures.
+# Regenerate the JSON Schema, the reference pages and the pictures.
 gen:
     scripts/gen
 
-# Benchmarks of the engine, beside the machine's limits; compare ratios of one run.
+# Benchmark the engine beside the limits of the machine; compare ratios within one run.
 bench *ARGS:
     cargo bench -p steprail-engine --bench engine -- {{ARGS}}
 
-# What a step costs beside the MCP call that it makes.
+# Benchmark a step beside the MCP call that it makes.
 bench-mcp:
     cargo bench -p steprail-mcp --bench calls
 
-# The daemon over HTTP: reads, durable starts, a thousand readers. Needs `wrk`.
+# Benchmark the daemon over HTTP: reads, durable starts, a thousand stream readers. Needs `wrk`.
 bench-http:
     cargo bench -p steprail-server --bench http
 
-# Benchmarks of reading definitions.
+# Benchmark parsing and compiling definitions.
 bench-definitions *ARGS:
     cargo bench -p steprail-core --bench definitions -- --noplot {{ARGS}}
 
-# Replay one seed of the simulation and tell what happened; without a seed, play 100,000.
+# Replay one seed of the simulation step by step; without a seed, run 100,000.
 sim SEED="":
     STEPRAIL_SEED={{SEED}} STEPRAIL_SEEDS=100000 cargo test --profile fast -p steprail-engine --test sim no_seed -- --nocapture
 
@@ -43,7 +43,7 @@ sim SEED="":
 reference:
     STEPRAIL_CASES=10000 cargo test --profile fast -p steprail-engine --test reference -- --nocapture
 
-# Plant known bugs and have the simulation find each.
+# Apply known bugs one by one; the simulation must find each.
 planted *NAMES:
     scripts/planted {{NAMES}}
 
@@ -51,6 +51,6 @@ planted *NAMES:
 fuzz TARGET SECONDS="60":
     scripts/fuzz {{TARGET}} {{SECONDS}}
 
-# Accept changed snapshots after looking at them.
+# Accept changed snapshots; review `git diff` afterwards.
 accept:
     INSTA_UPDATE=always cargo nextest run --workspace

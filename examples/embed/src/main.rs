@@ -1,7 +1,7 @@
-//! An engine inside a program: two tools, one run, and it goes on after `kill -9`.
+//! Embeds the engine: two tools and one run that survives `kill -9`.
 //!
 //! ```sh
-//! cargo run -p steprail-embed -- /tmp/parcels    # kill it in the middle, and call it again
+//! cargo run -p steprail-embed -- /tmp/parcels    # kill it midway, then start it again
 //! ```
 
 use std::error::Error;
@@ -16,7 +16,7 @@ use steprail_engine::{
     Engine, Failure, FailureKind, Options, Outcome, Principal, SqliteStore, Start, ToolCall, Tools,
 };
 
-/// `effects: idempotent`: a call that was cut off may be made again, because the tools know their keys.
+/// `effects: idempotent`: a lost call may be repeated, because the tools deduplicate by idempotency key.
 const WORKFLOW: &str = r#"
 name: parcels
 inputs: { parcels: { type: array } }
@@ -32,11 +32,11 @@ steps:
 output: "{{size(steps.each.output)}} parcels are on their way"
 "#;
 
-/// What the tools did in the world: a line each, with the key of the call.
+/// The side effects of the tools: a file with one line per effect, prefixed by the idempotency key of the call.
 struct Ledger(Mutex<PathBuf>);
 
 impl Ledger {
-    /// Does something once, however often it is asked to: the key tells a repetition.
+    /// Appends the line unless the key is present. Returns whether it was appended.
     fn once(&self, key: &str, line: &str) -> io::Result<bool> {
         let path = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut file = OpenOptions::new().create(true).append(true).open(&*path)?;
@@ -48,7 +48,7 @@ impl Ledger {
     }
 }
 
-/// Packs or sends: says so, takes its time, and does it.
+/// Packs or sends one parcel. The delay leaves time to kill the program during a call.
 async fn work(ledger: Arc<Ledger>, call: ToolCall, verb: &str) -> Outcome {
     let parcel = call.args.value()["parcel"].as_str().unwrap_or("?").to_owned();
     println!("{verb} {parcel} (attempt {})", call.attempt);
@@ -72,11 +72,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "parcels".to_owned()));
     fs::create_dir_all(&folder)?;
 
-    // Runs that were under way when the program died go on from here.
+    // `spawn` recovers runs that were in flight when the program died.
     let store = SqliteStore::open(folder.join("steprail.db"), &Options::default())?;
     let engine = Engine::builder().store(store).tools(tools(folder.join("ledger"))).spawn()?;
 
-    // The same key gives the same run, so starting the program again starts nothing twice.
+    // The same request key returns the same run, so a second start of the program starts no second run.
     let inputs = json!({ "parcels": ["cup", "lamp", "chair"] });
     let start = Start::inline(WORKFLOW, Principal::user("shop")).inputs(inputs).request_key("today");
     let run = engine.start(start).await?;

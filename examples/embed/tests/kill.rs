@@ -1,4 +1,4 @@
-//! The program is killed in the middle and started again: each thing happens once.
+//! Kills the program midway and starts it again: each side effect happens once.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,8 +10,8 @@ fn program(folder: &Path) -> Command {
     command
 }
 
-/// Starts the program and kills it with SIGKILL as soon as it prints a line that begins like this. Gives
-/// what it printed until then.
+/// Starts the program and kills it with SIGKILL as soon as it has printed a line with this prefix. Returns the
+/// printed lines.
 fn kill_at(folder: &Path, line: &str) -> Vec<String> {
     let mut child = program(folder).stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = Vec::new();
