@@ -126,7 +126,6 @@ steps:
         assert_eq!(run.wait().await.expect("a run").run.status, RunStatus::Completed);
         engine.shutdown().await.expect("an end");
         insta::assert_snapshot!(counts(&metrics), @r#"
-        steprail_timers_fired_total{kind="retry"} 1
         steprail_approvals_decided_total{decision="approved"} 1
         steprail_approvals_requested_total 1
         steprail_call_duration_seconds_count{outcome="ok"} 2
@@ -138,6 +137,7 @@ steps:
         steprail_step_attempts_total{kind="tool",outcome="completed"} 2
         steprail_step_attempts_total{kind="tool",outcome="failed"} 1
         steprail_step_attempts_total{kind="tool",outcome="retried"} 1
+        steprail_timers_fired_total{kind="retry"} 1
         "#);
         let text = metrics.render();
         for described in
