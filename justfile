@@ -37,11 +37,11 @@ bench-definitions *ARGS:
 
 # Replay one seed of the simulation step by step; without a seed, run 100,000.
 sim SEED="":
-    STEPRAIL_SEED={{SEED}} STEPRAIL_SEEDS=100000 cargo test --profile fast -p steprail-engine --test sim no_seed -- --nocapture
+    STEPRAIL_SEED={{SEED}} STEPRAIL_SEEDS=100000 cargo test --release -p steprail-engine --test sim no_seed -- --nocapture
 
 # Compare the engine with the naive interpreter on 10,000 random workflows.
 reference:
-    STEPRAIL_CASES=10000 cargo test --profile fast -p steprail-engine --test reference -- --nocapture
+    STEPRAIL_CASES=10000 cargo test --release -p steprail-engine --test reference -- --nocapture
 
 # Apply known bugs one by one; the simulation must find each.
 planted *NAMES:
