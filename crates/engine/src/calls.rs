@@ -122,7 +122,7 @@ async fn make(
         deadline: order.deadline,
         persona: order.persona,
         cancelled: token.clone(),
-        resumes: order.resumes,
+        continues: order.continues,
         reports,
         pinned: order.pinned,
     };

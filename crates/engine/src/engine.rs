@@ -10,8 +10,8 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Millis, Resolution, RunStatus};
 use steprail_store::{
-    Account, AccountKind, Approval, Definition, ListRuns, Principal, RawEvent, Reads, Right, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, Stretch, UnknownCall,
+    Account, AccountKind, Approval, Definition, EventPage, ListRuns, Principal, RawEvent, Reads, Right,
+    RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -223,7 +223,7 @@ impl Engine {
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
         let view = self.read(move |readers| {
             let Some(row) = readers.run(run)? else { return Ok(None) };
-            let approvals = readers.open_questions(run)?;
+            let approvals = readers.run_approvals(run)?;
             let unknown_calls = readers.unknown_calls(run)?;
             Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals, unknown_calls }))
         });
@@ -268,7 +268,12 @@ impl Engine {
     }
 
     /// Events of a run after a number.
-    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, Error> {
+    pub async fn events(
+        &self,
+        run: RunId,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage<StoredEvent>, Error> {
         self.read(move |readers| readers.events(run, after, limit)).await
     }
 
@@ -278,7 +283,7 @@ impl Engine {
         after: i64,
         limit: usize,
         user: Option<String>,
-    ) -> Result<Stretch<(RawEvent, String)>, Error> {
+    ) -> Result<EventPage<(RawEvent, String)>, Error> {
         self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
     }
 
@@ -312,8 +317,8 @@ impl Engine {
     }
 
     /// Open questions of a run, and of the runs that it waits for.
-    pub async fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, Error> {
-        self.read(move |readers| readers.open_questions(run)).await
+    pub async fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, Error> {
+        self.read(move |readers| readers.run_approvals(run)).await
     }
 
     pub(crate) async fn may_call(&self, principal: &Principal, tool: &str) -> bool {
@@ -347,7 +352,7 @@ impl Engine {
     }
 
     async fn filled_in(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
-        let questions = self.read(move |readers| readers.open_questions(run)).await?;
+        let questions = self.read(move |readers| readers.run_approvals(run)).await?;
         let question = questions.into_iter().find(|question| question.run_id == run && question.path == path);
         let form = question.and_then(|question| serde_json::from_str::<Value>(question.form?.get()).ok());
         Ok(form.map_or_else(|| answer.clone(), |form| form::with_defaults(&form, answer.clone())))

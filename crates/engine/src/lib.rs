@@ -15,7 +15,6 @@
 mod access;
 mod builder;
 mod calls;
-mod change;
 mod clock;
 mod cron;
 mod driver;
@@ -23,6 +22,7 @@ mod engine;
 mod error;
 mod feed;
 mod form;
+mod intervention;
 pub mod kernel;
 mod limits;
 mod meters;
@@ -34,27 +34,27 @@ mod user;
 
 pub use access::{Access, Grants};
 pub use builder::Builder;
-pub use change::{Action, Change};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Resume, RunHandle, RunView};
 pub use error::Error;
 pub use feed::Subscription;
+pub use intervention::{InterventionAction, InterventionRequest};
 pub use limits::Limits;
 pub use ports::{
-    ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Notice, Notifier, OnToolChange, Outcome,
-    Reports, Resumes, ToolCall, ToolCaller, Tools, Traits,
+    Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
+    OnToolChange, Outcome, Reports, ToolCall, ToolCaller, Tools,
 };
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};
 pub use user::User;
 
 pub use steprail_core::run::{
-    Answered, Edit, Event, Failure, FailureKind, Intervention, Payload, Question, Report, Resolution,
-    RunStatus,
+    Edit, Event, Failure, FailureKind, InputRequest, InputResponse, Intervention, Payload, Report,
+    Resolution, RunStatus,
 };
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, Approval, Definition, Fired, ListRuns, Overlap, Principal, RawEvent, Reads, Relay,
-    Right, RunId, RunKey, RunRow, Schedule, Scope, Session, StepRow, StoreError, StoredEvent, Stretch,
-    UnknownCall,
+    Account, AccountKind, Approval, Definition, EventPage, Fired, ListRuns, Overlap, Principal, RawEvent,
+    Reads, Relay, Right, RunId, RunKey, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent,
+    TokenScope, UnknownCall,
 };

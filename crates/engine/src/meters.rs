@@ -79,7 +79,7 @@ impl Meters {
     pub(crate) fn call_ended(&self, outcome: &Result<Payload, Failure>, took: Duration) {
         let meter = match outcome {
             Ok(_) => Some(&self.call_ok),
-            Err(failure) if failure.question.is_some() => Some(&self.call_asked),
+            Err(failure) if failure.request.is_some() => Some(&self.call_asked),
             // The variants stand in the order of their words.
             Err(failure) => self.call_failed.get(failure.kind as usize),
         };

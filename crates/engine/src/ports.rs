@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
-pub use steprail_core::run::Traits;
+pub use steprail_core::run::Annotations;
 use steprail_core::run::{Failure, FailureKind, Millis, Payload};
 pub use steprail_core::spec::head::OnToolChange;
 use steprail_store::{Principal, Right, RunId};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::calls::Reports;
-pub use crate::kernel::Resumes;
+pub use crate::kernel::Continuation;
 use crate::trace::TraceParent;
 
 /// A future in a box: what an async method of a port gives back.
@@ -49,7 +49,7 @@ pub struct ToolCall {
     /// Cancelled when the call should stop: its time is up, or its run ended.
     pub cancelled: CancellationToken,
     /// What it goes on with, if it is not new.
-    pub resumes: Option<Resumes>,
+    pub continues: Option<Continuation>,
     /// Where to tell how far it is.
     pub reports: Reports,
     /// What the tool was like when the run's definition was stored, and what to do if it is not any more.
@@ -96,16 +96,16 @@ pub(crate) fn server_of(tool: &str) -> &str {
 
 /// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
 /// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
-/// answered with an error. A tool that asks a human something ends its call with [`Failure::asks`]; the call is made
+/// answered with an error. A tool that asks a human something ends its call with [`Failure::input_required`]; the call is made
 /// again with the answer.
 pub trait ToolCaller: Send + Sync {
     /// Makes a call. When `call.cancelled` is cancelled it should end soon; a panic is a failure of the step.
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome>;
 
     /// What is known about a tool.
-    fn traits(&self, tool: &str) -> Traits {
+    fn annotations(&self, tool: &str) -> Annotations {
         let _ = tool;
-        Traits::default()
+        Annotations::default()
     }
 
     /// Whether the tool's server can take a call of a step now. Asked on the thread that decides for all runs, so it must
@@ -224,7 +224,7 @@ type ToolFn = dyn Fn(ToolCall) -> BoxFuture<'static, Outcome> + Send + Sync;
 /// Tools in the same process: a name, a function, and what is known about it.
 #[derive(Default, Clone)]
 pub struct Tools {
-    tools: HashMap<Box<str>, (Arc<ToolFn>, Traits)>,
+    tools: HashMap<Box<str>, (Arc<ToolFn>, Annotations)>,
 }
 
 impl Tools {
@@ -239,7 +239,7 @@ impl Tools {
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
-        self.tool_with(name, Traits::default(), run)
+        self.tool_with(name, Annotations::default(), run)
     }
 
     /// With one more tool of which something is known.
@@ -247,14 +247,14 @@ impl Tools {
     pub fn tool_with<F>(
         mut self,
         name: &str,
-        traits: Traits,
+        annotations: Annotations,
         run: impl Fn(ToolCall) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
         let run: Arc<ToolFn> = Arc::new(move |call| Box::pin(run(call)));
-        self.tools.insert(name.into(), (run, traits));
+        self.tools.insert(name.into(), (run, annotations));
         self
     }
 }
@@ -269,7 +269,7 @@ impl ToolCaller for Tools {
         }
     }
 
-    fn traits(&self, tool: &str) -> Traits {
-        self.tools.get(tool).map(|(_, traits)| *traits).unwrap_or_default()
+    fn annotations(&self, tool: &str) -> Annotations {
+        self.tools.get(tool).map(|(_, annotations)| *annotations).unwrap_or_default()
     }
 }

@@ -9,8 +9,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_core::source::Source;
 use steprail_store::{
-    Approval, Definition, ListRuns, Principal, RawEvent, Relay, Right, RunId, RunRow, Schedule, StoredEvent,
-    Stretch,
+    Approval, Definition, EventPage, ListRuns, Principal, RawEvent, Relay, Right, RunId, RunRow, Schedule,
+    StoredEvent,
 };
 
 use crate::engine::{Engine, Resume, RunHandle, RunView};
@@ -161,7 +161,7 @@ impl User {
     }
 
     /// Events after a cursor of the runs that they may see, with whose run it is.
-    pub async fn feed(&self, after: i64, limit: usize) -> Result<Stretch<(RawEvent, String)>, Error> {
+    pub async fn feed(&self, after: i64, limit: usize) -> Result<EventPage<(RawEvent, String)>, Error> {
         let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
         self.engine.feed(after, limit, user).await
     }
@@ -264,7 +264,12 @@ impl User {
     }
 
     /// Events of a run after a number.
-    pub async fn events(&self, run: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, Error> {
+    pub async fn events(
+        &self,
+        run: RunId,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage<StoredEvent>, Error> {
         self.row(run).await?;
         self.engine.events(run, after, limit).await
     }
@@ -276,9 +281,9 @@ impl User {
     }
 
     /// Open questions of a run, and of the runs that it waits for.
-    pub async fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, Error> {
+    pub async fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, Error> {
         self.row(run).await?;
-        self.engine.open_questions(run).await
+        self.engine.run_approvals(run).await
     }
 
     /// Open questions, oldest first: everybody's for those who decide or may see them, else those of their own runs.
@@ -331,7 +336,7 @@ impl User {
     }
 
     /// Changes a run that is under way.
-    pub async fn intervene(&self, run: RunId, intervention: Intervention) -> Result<(), Error> {
+    pub(crate) async fn control(&self, run: RunId, intervention: Intervention) -> Result<(), Error> {
         self.need_control(run).await?;
         self.engine.intervene(run, intervention, &self.principal).await
     }

@@ -352,12 +352,12 @@ impl Check<'_> {
 
     fn policies(&mut self, at: StepIx, step: &Step, call: &Call, tool: &ToolInfo) {
         let place = self.field(step, &["tool", "action"]);
-        if tool.traits.is_destructive() && !step.needs_human && !self.is_gated(at, step.block) {
+        if tool.annotations.is_destructive() && !step.needs_human && !self.is_gated(at, step.block) {
             let message = format!("`{}` may destroy something, and nobody is asked before it", tool.name);
             let hint = "put an `approve` step before it, or `needs_human: true` on it";
             self.tell(Code::UngatedDestruction, step, place, message, Some(hint.to_owned()));
         }
-        if let Some(effects) = call.effects.filter(|effects| tool.traits.contradicts(*effects)) {
+        if let Some(effects) = call.effects.filter(|effects| tool.annotations.contradicts(*effects)) {
             let place = self.field(step, &["effects"]);
             let message =
                 format!("`{}` is annotated otherwise than `effects: {}`", tool.name, effects.word());
@@ -371,9 +371,9 @@ impl Check<'_> {
     fn retried(&mut self, step: &Step, call: &Call, tool: &ToolInfo) {
         let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) else { return };
         let named = retry.retry_on.as_deref().unwrap_or_default().contains(&FailureKind::Lost);
-        let keyed = call.idempotency_arg.is_some() || tool.traits.honours_key;
+        let keyed = call.idempotency_arg.is_some() || tool.annotations.honours_key;
         let told = call.on_uncertain.is_some() || call.verify.is_some();
-        if named || keyed || told || tool.traits.is_repeatable(call.effects) {
+        if named || keyed || told || tool.annotations.is_repeatable(call.effects) {
             return;
         }
         let place = self.field(step, &["retry", "tool", "action"]);

@@ -15,7 +15,7 @@ use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
 use steprail_core::document::{self, Data, Entry, Node};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::value::{Period, ToolName};
-use steprail_engine::{BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller, Traits};
+use steprail_engine::{Annotations, BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller};
 
 /// The name that stands for every tool that is not listed.
 const OTHERS: &str = "*";
@@ -40,7 +40,7 @@ struct Behaviour {
     answer: Answer,
     sleep: Duration,
     fail: Option<Fail>,
-    traits: Traits,
+    annotations: Annotations,
 }
 
 #[derive(Debug, Clone)]
@@ -132,8 +132,8 @@ impl ToolCaller for Script {
         })
     }
 
-    fn traits(&self, tool: &str) -> Traits {
-        self.behaviour(tool).map(|behaviour| behaviour.traits).unwrap_or_default()
+    fn annotations(&self, tool: &str) -> Annotations {
+        self.behaviour(tool).map(|behaviour| behaviour.annotations).unwrap_or_default()
     }
 }
 
@@ -210,9 +210,9 @@ impl Reader {
                 "echo" => behaviour.answer = if self.flag(value) { Answer::Echo } else { Answer::default() },
                 "sleep" => behaviour.sleep = self.period(value),
                 "fail" => behaviour.fail = Some(self.fail(value)),
-                "read_only" => behaviour.traits.read_only = Some(self.flag(value)),
-                "idempotent" => behaviour.traits.idempotent = Some(self.flag(value)),
-                "destructive" => behaviour.traits.destructive = Some(self.flag(value)),
+                "read_only" => behaviour.annotations.read_only = Some(self.flag(value)),
+                "idempotent" => behaviour.annotations.idempotent = Some(self.flag(value)),
+                "destructive" => behaviour.annotations.destructive = Some(self.flag(value)),
                 _ => self.unknown(entry, "what a tool does", KEYS),
             }
         }
@@ -349,7 +349,7 @@ mod tests {
     fn tools_that_are_not_listed_do_what_the_star_says() {
         let source = Source::new("tools.yaml", "a: { read_only: true }\n'*': { destructive: true }\n");
         let script = Script::read(&source).unwrap();
-        assert!(script.traits("a").is_read_only() && !script.traits("a").is_destructive());
-        assert!(script.traits("b").is_destructive());
+        assert!(script.annotations("a").is_read_only() && !script.annotations("a").is_destructive());
+        assert!(script.annotations("b").is_destructive());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
-use steprail_engine::{BoxFuture, CallSite, Capacity, Outcome, ToolCall, ToolCaller, Traits};
+use steprail_engine::{Annotations, BoxFuture, CallSite, Capacity, Outcome, ToolCall, ToolCaller};
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Logins, Options, ToolInfo};
 
@@ -109,7 +109,7 @@ impl Tools {
     pub(crate) fn list(&self) -> Vec<view::Tool> {
         match self {
             Self::Scripted(script) => {
-                script.names().map(|name| scripted(name, script.traits(name))).collect()
+                script.names().map(|name| scripted(name, script.annotations(name))).collect()
             }
             Self::Servers { gateway, .. } => {
                 let servers = gateway.status();
@@ -127,22 +127,22 @@ impl Tools {
     }
 }
 
-fn scripted(name: &str, traits: Traits) -> view::Tool {
-    tool(name, "scripted", json!({ "type": "object" }), traits)
+fn scripted(name: &str, annotations: Annotations) -> view::Tool {
+    tool(name, "scripted", json!({ "type": "object" }), annotations)
 }
 
 fn described(info: &ToolInfo) -> view::Tool {
-    tool(&info.name, &info.description, info.input_schema.clone(), info.traits)
+    tool(&info.name, &info.description, info.input_schema.clone(), info.annotations)
 }
 
-fn tool(name: &str, description: &str, input_schema: Value, traits: Traits) -> view::Tool {
+fn tool(name: &str, description: &str, input_schema: Value, annotations: Annotations) -> view::Tool {
     view::Tool {
         name: name.to_owned(),
         description: description.to_owned(),
         input_schema,
-        read_only: traits.is_read_only(),
-        destructive: traits.is_destructive(),
-        idempotent: traits.is_idempotent(),
+        read_only: annotations.is_read_only(),
+        destructive: annotations.is_destructive(),
+        idempotent: annotations.is_idempotent(),
     }
 }
 
@@ -160,11 +160,11 @@ impl ToolCaller for Tools {
         }
     }
 
-    fn traits(&self, tool: &str) -> Traits {
+    fn annotations(&self, tool: &str) -> Annotations {
         match self {
-            Self::Scripted(script) => script.traits(tool),
-            Self::Servers { gateway, .. } => gateway.traits(tool),
-            Self::None => Traits::default(),
+            Self::Scripted(script) => script.annotations(tool),
+            Self::Servers { gateway, .. } => gateway.annotations(tool),
+            Self::None => Annotations::default(),
         }
     }
 

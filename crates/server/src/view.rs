@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use steprail_core::run::Millis;
-use steprail_engine::{Failure, Right, RunId, RunRow, RunStatus, RunView, StepRow, StoredEvent, Stretch};
+use steprail_engine::{EventPage, Failure, Right, RunId, RunRow, RunStatus, RunView, StepRow, StoredEvent};
 
 /// A run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -226,7 +226,7 @@ pub(crate) struct Page<T> {
 impl<E> Page<Event<E>> {
     /// Events of a log; the next page begins after the last of them.
     pub(crate) fn of_events(
-        page: Stretch<StoredEvent<E>>,
+        page: EventPage<StoredEvent<E>>,
         place: impl Fn(&StoredEvent<E>) -> String,
     ) -> Self {
         let next = page.events.last().filter(|_| page.has_more).map(place);

@@ -15,11 +15,11 @@ pub mod sqlite;
 
 pub use chain::{Link, link};
 pub use error::StoreError;
-pub use principal::{Principal, Relay, Right, Scope};
+pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
-    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, ListRuns, NewDefinition,
-    NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow, StoredEvent, Stretch,
-    Timer, UnknownCall, Wanted, attempt_digest,
+    Account, AccountKind, Appended, Approval, ClaimKey, Definition, EventPage, Head, KeyState, ListRuns,
+    NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
+    StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -129,20 +129,20 @@ pub trait Reads: Send + Sync {
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run after a number.
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, StoreError>;
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
     /// Events of all runs after a number, with the user whose run it is; of the runs of one user or of all.
     fn feed(
         &self,
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Stretch<(RawEvent, String)>, StoreError>;
+    ) -> Result<EventPage<(RawEvent, String)>, StoreError>;
     /// The number of the last event of all runs.
     fn last_event(&self) -> Result<i64, StoreError>;
     /// Open questions, oldest first; of the runs of one user or of all.
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open questions of a run and of those that it waits for, oldest first.
-    fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
+    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
     /// The session of a client.

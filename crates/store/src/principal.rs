@@ -34,7 +34,7 @@ pub struct Principal {
     pub trace: Option<String>,
     /// What they are held to beyond what the user may do: a token may be for some things only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<TokenScope>,
     /// The MCP request that a run of one call stands for; none for every other run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Box<Relay>>,
@@ -93,7 +93,7 @@ pub struct Relay {
 
 /// What a token is for: some rights and some tools of its user's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scope {
+pub struct TokenScope {
     /// The rights; none means all that the user has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may: Option<BTreeSet<Right>>,
@@ -102,7 +102,7 @@ pub struct Scope {
     pub tools: Option<Vec<String>>,
 }
 
-impl Scope {
+impl TokenScope {
     /// Whether it is for a right.
     pub fn has(&self, right: Right) -> bool {
         self.may.as_ref().is_none_or(|may| may.contains(&right))

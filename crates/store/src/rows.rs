@@ -178,17 +178,17 @@ pub struct StoredEvent<E = Event> {
 
 /// Events of a log that come after one another.
 #[derive(Debug, Clone)]
-pub struct Stretch<E> {
+pub struct EventPage<E> {
     /// The events.
     pub events: Vec<E>,
     /// Whether more follow: a stretch ends where it has as many events as were wanted, or very many bytes.
     pub has_more: bool,
 }
 
-impl<E> Stretch<E> {
+impl<E> EventPage<E> {
     /// The same of something else.
-    pub fn map<T>(self, change: impl FnMut(E) -> T) -> Stretch<T> {
-        Stretch { events: self.events.into_iter().map(change).collect(), has_more: self.has_more }
+    pub fn map<T>(self, change: impl FnMut(E) -> T) -> EventPage<T> {
+        EventPage { events: self.events.into_iter().map(change).collect(), has_more: self.has_more }
     }
 }
 

@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
 use crate::spec::head::{OnRestart, OnToolChange};
-use crate::spec::policy::{Effects, MissingTool, OnUncertain, Scope};
+use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
 use crate::steps::{OnFail, OnTimeout};
 
@@ -351,7 +351,7 @@ pub struct Idempotency {
     /// The key.
     pub key: Template,
     /// Where it is unique.
-    pub scope: Scope,
+    pub scope: KeyScope,
     /// How long a result is kept, in seconds; none means as long as its scope.
     pub ttl_secs: Option<u64>,
 }

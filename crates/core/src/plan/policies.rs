@@ -6,7 +6,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::limits::KEY_TTL_SECS;
 use crate::plan::retry::BackoffKind;
 use crate::source::Span;
-use crate::spec::policy::{self, Policy, Scope};
+use crate::spec::policy::{self, KeyScope, Policy};
 use crate::spec::retry::Retry;
 use crate::spec::step::Step;
 use crate::spec::value::Period;
@@ -127,7 +127,7 @@ impl<'s> Compiler<'s, '_> {
         Some(Idempotency {
             // A malformed key is an invalid policy.
             key: self.template_as(key, key.span, Code::InvalidPolicy),
-            scope: policy.idempotency_scope.unwrap_or(Scope::Workflow),
+            scope: policy.idempotency_scope.unwrap_or(KeyScope::Workflow),
             ttl_secs: policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.value).filter(|ttl| *ttl > 0),
         })
     }

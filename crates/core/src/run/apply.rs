@@ -2,8 +2,8 @@
 
 use super::changes::{ApprovalOutcome, BlockEnd, Changes, GateChange, Late, Replaced, RunChange, StepChange};
 use super::event::Event;
-use super::parts::{Answered, Place, ScopeKey, StepRef};
-use super::state::{Done, Live, Phase, Run, RunStatus, Scope, StepStatus};
+use super::parts::{InputResponse, ScopeKey, StepInfo, StepRef};
+use super::state::{BlockState, Done, Live, Phase, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Next as Leads, Plan};
 
@@ -97,7 +97,7 @@ impl Run {
     }
 
     /// Adds an execution, unless it is known.
-    fn enter(&mut self, plan: &Plan, step: &StepRef, place: &Place) {
+    fn enter(&mut self, plan: &Plan, step: &StepRef, place: &StepInfo) {
         if step.n <= self.last_n {
             return;
         }
@@ -110,7 +110,7 @@ impl Run {
         self.moving += 1;
     }
 
-    fn scope_entered(&mut self, key: ScopeKey) -> &mut Scope {
+    fn scope_entered(&mut self, key: ScopeKey) -> &mut BlockState {
         if let Some(Live { phase: Phase::Blocks(progress), .. }) = self.live.get_mut(&key.n)
             && progress.open.insert(key.index)
         {
@@ -232,7 +232,7 @@ impl Live {
     fn apply_gate(&mut self, change: &GateChange<'_>) {
         match change {
             GateChange::Requested(request) => {
-                let asked = |state: &serde_json::Value| Answered { state: state.clone(), answer: None };
+                let asked = |state: &serde_json::Value| InputResponse { state: state.clone(), answer: None };
                 self.asked = request.state.map(|state| Box::new(asked(state)));
             }
             GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::decide::{Decided, Decision, Entry, Task};
 use super::event::Event;
-use super::parts::{Question, Started, StepRef};
+use super::parts::{InputRequest, Started, StepRef};
 use super::state::Phase;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::{Approve, Call, Hash, Kind, OnDeny, Step};
@@ -75,22 +75,22 @@ impl Decision<'_> {
     }
 
     /// A tool asks a human before it goes on: a gate in the middle of a call.
-    pub(super) fn gate_within(&mut self, n: u32, question: Question) {
+    pub(super) fn gate_within(&mut self, n: u32, request: InputRequest) {
         let Some(step) = self.run.step_ref(n) else { return };
         let tool = self.call_of(n).map(Call::full_name);
-        let bound = Payload::new(json!([question.form, question.state]));
-        let digest = digest(&step, tool.as_deref(), &question.message, Some(&bound));
+        let bound = Payload::new(json!([request.form, request.state]));
+        let digest = digest(&step, tool.as_deref(), &request.message, Some(&bound));
         self.emit(Event::ApprovalRequested {
             step,
             digest,
-            prompt: question.message,
+            prompt: request.message,
             tool: None,
             args: None,
             until: None,
             escalate: None,
             notify: Vec::new(),
-            form: Some(question.form),
-            state: Some(question.state),
+            form: Some(request.form),
+            state: Some(request.state),
         });
     }
 

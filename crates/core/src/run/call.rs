@@ -150,11 +150,12 @@ impl Decision<'_> {
             {
                 self.lost(n, error)?;
             }
-            (Some(Phase::Calling), Err(Failure { question: Some(question), .. })) if question.fits() => {
-                self.gate_within(n, *question);
+            (Some(Phase::Calling), Err(Failure { request: Some(request), .. })) if request.fits() => {
+                self.gate_within(n, *request);
             }
-            (Some(Phase::Calling), Err(Failure { question: Some(_), .. })) => {
-                let message = format!("its tool asks a question of more than {} bytes", limits::NOTE_BYTES);
+            (Some(Phase::Calling), Err(Failure { request: Some(_), .. })) => {
+                let message =
+                    format!("the input request of the tool has more than {} bytes", limits::NOTE_BYTES);
                 self.lost(n, Failure::new(FailureKind::Lost, message))?;
             }
             (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::NotFound => {

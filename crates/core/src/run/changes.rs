@@ -1,7 +1,7 @@
 //! What each event changes, stated once. State, rows, metrics, traces and displays follow from it.
 
 use super::event::Event;
-use super::parts::{PauseReason, Place, ScopeKey, Started, StepRef, TimerKind};
+use super::parts::{PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
 use super::state::{Phase, Progress, RunStatus, StepStatus};
 use super::{Failure, Millis};
 use crate::plan::Hash;
@@ -52,7 +52,7 @@ pub struct StepChange<'e> {
     /// The attempt.
     pub step: &'e StepRef,
     /// The position in the definition, on events that may be the first of their execution.
-    pub place: Option<&'e Place>,
+    pub place: Option<&'e StepInfo>,
     /// Whether the attempt begins its work.
     pub begins: bool,
     /// The new status of the attempt.
@@ -475,7 +475,12 @@ impl Event {
 }
 
 /// A step that begins its work.
-fn started<'e>(step: &'e StepRef, place: &'e Place, what: &'e Started, until: Option<Millis>) -> Changes<'e> {
+fn started<'e>(
+    step: &'e StepRef,
+    place: &'e StepInfo,
+    what: &'e Started,
+    until: Option<Millis>,
+) -> Changes<'e> {
     let blocks = |total| Phase::Blocks(Progress { total, ..Progress::default() });
     let base = |status, phase| StepChange {
         place: Some(place),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::event::Event;
-use super::parts::{Next, PauseReason, Place, ScopeKey, Started, StepRef};
+use super::parts::{Next, PauseReason, ScopeKey, Started, StepInfo, StepRef};
 use super::state::{Live, Phase, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{Failure, Input, Millis, Payload, TimerKind};
@@ -169,7 +169,7 @@ impl<'d> Decision<'d> {
             had_claim: live.is_some_and(|live| live.claim),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
-            had_question: match (phase, live.and_then(|live| live.asked.as_ref())) {
+            had_input_request: match (phase, live.and_then(|live| live.asked.as_ref())) {
                 (Some(Phase::Gate { .. }), Some(asked)) if event.ends_step() => Some(asked.state.clone()),
                 _ => None,
             },
@@ -207,9 +207,9 @@ impl<'d> Decision<'d> {
     }
 
     /// What names an execution in events.
-    pub(super) fn place(&self, scope: ScopeKey, step: StepIx) -> Place {
+    pub(super) fn place(&self, scope: ScopeKey, step: StepIx) -> StepInfo {
         let step = self.step(step);
-        Place { id: step.id.clone(), kind: step.kind.word().into(), scope }
+        StepInfo { id: step.id.clone(), kind: step.kind.word().into(), scope }
     }
 
     /// The event that a step began.

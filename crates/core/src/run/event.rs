@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::parts::{Next, Parent, PauseReason, Place, Resolved, Started, StepRef};
+use super::parts::{Next, Parent, PauseReason, Resolved, Started, StepInfo, StepRef};
 use super::state::RunStatus;
 use super::{Failure, Millis};
 use crate::plan::Hash;
@@ -76,14 +76,14 @@ pub enum Event {
         /// The step.
         step: StepRef,
         /// Where it stands.
-        place: Place,
+        place: StepInfo,
     },
     /// A step began: a call is on its way, or a block was entered. May be its first event.
     StepStarted {
         /// The step.
         step: StepRef,
         /// Where it stands.
-        place: Place,
+        place: StepInfo,
         /// What it does.
         what: Started,
         /// When its time is up.
@@ -240,7 +240,7 @@ pub enum Event {
         /// The step.
         step: StepRef,
         /// Where it stands.
-        place: Place,
+        place: StepInfo,
         /// What it waits for.
         key: Box<str>,
     },
@@ -249,7 +249,7 @@ pub enum Event {
         /// The step.
         step: StepRef,
         /// Where it stands.
-        place: Place,
+        place: StepInfo,
         /// Why the call was not sent.
         error: Failure,
         /// When the call is tried again; without it, as soon as the server is available.

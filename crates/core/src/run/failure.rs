@@ -8,7 +8,7 @@ use crate::expr::EvalError;
 use crate::limits;
 pub use crate::spec::retry::FailureKind;
 
-use super::parts::Question;
+use super::parts::InputRequest;
 
 /// Why a step or a run failed. Retry policies match the kind, never the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +35,7 @@ pub struct Failure {
     pub details: Option<Box<Value>>,
     /// What the tool asks a human before it goes on: then it has not failed, unless nobody can be asked.
     #[serde(skip)]
-    pub question: Option<Box<Question>>,
+    pub request: Option<Box<InputRequest>>,
 }
 
 impl Failure {
@@ -50,7 +50,7 @@ impl Failure {
             step: None,
             retry_after_ms: None,
             details: None,
-            question: None,
+            request: None,
         }
     }
 
@@ -70,15 +70,15 @@ impl Failure {
     }
 
     /// A tool that asks a human something before it goes on.
-    pub fn asks(question: Question) -> Self {
-        let message = format!("the tool asks: {}", question.message);
-        let question = Some(Box::new(question));
-        Self { question, ..Self::new(FailureKind::ToolError, message) }
+    pub fn input_required(request: InputRequest) -> Self {
+        let message = format!("the tool asks: {}", request.message);
+        let request = Some(Box::new(request));
+        Self { request, ..Self::new(FailureKind::ToolError, message) }
     }
 
     /// How a call ended, in one word: the kind, or that its tool asks something.
     pub fn word(&self) -> &'static str {
-        if self.question.is_some() { "asked" } else { self.kind.word() }
+        if self.request.is_some() { "asked" } else { self.kind.word() }
     }
 
     /// With the time after which the server asks to be called again.

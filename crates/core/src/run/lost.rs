@@ -36,7 +36,7 @@ impl Decision<'_> {
         if let Some(verify) = &call.verify {
             return self.ask_verify(n, verify, error);
         }
-        match call.on_uncertain.or(self.world.traits(&call.full_name()).on_uncertain) {
+        match call.on_uncertain.or(self.world.annotations(&call.full_name()).on_uncertain) {
             Some(OnUncertain::Fail) => return self.fail(n, error),
             Some(OnUncertain::Skip) => {
                 self.skip(n, "the outcome of the call is unknown");
@@ -72,8 +72,8 @@ impl Decision<'_> {
     /// Whether repeating a call changes nothing more: by the tool's annotations, by `effects` where there are none, or
     /// because the idempotency key reaches the tool.
     fn is_harmless(&self, call: &Call) -> bool {
-        let traits = self.world.traits(&call.full_name());
-        call.idempotency_arg.is_some() || traits.honours_key || traits.is_repeatable(call.effects)
+        let annotations = self.world.annotations(&call.full_name());
+        call.idempotency_arg.is_some() || annotations.honours_key || annotations.is_repeatable(call.effects)
     }
 
     fn uncertain(&mut self, n: u32, error: Failure) {

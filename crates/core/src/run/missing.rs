@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::decide::{Decided, Decision};
 use super::event::Event;
-use super::parts::Question;
+use super::parts::InputRequest;
 use super::{Failure, FailureKind, Payload};
 use crate::limits;
 use crate::pattern;
@@ -20,7 +20,7 @@ impl Decision<'_> {
             MissingTool::Ask => {
                 let message =
                     format!("{}. Make it available, then say yes: the step is tried again", error.message);
-                self.gate_within(n, Question::whether(message, None));
+                self.gate_within(n, InputRequest::whether(message, None));
                 Ok(())
             }
             // It was said to be there, and is not.

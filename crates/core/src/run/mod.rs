@@ -44,12 +44,12 @@ pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
 pub use lost::RESTARTED;
 pub use parts::{
-    Answered, Next, Parent, PauseReason, Place, Question, Report, Resolved, ScopeKey, Started, StepRef,
-    TimerKind,
+    InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, ScopeKey, Started, StepInfo,
+    StepRef, TimerKind,
 };
 pub use payload::{Payload, is_deeper};
 pub use state::{Live, Phase, Run, RunStatus, StepStatus};
-pub use world::{Admission, Child, Claim, Claimed, Record, Traits, World, WorldError};
+pub use world::{Admission, Annotations, Child, Claim, Claimed, Record, World, WorldError};
 
 /// Milliseconds since 1970.
 pub type Millis = i64;

@@ -20,7 +20,7 @@ pub struct StepRef {
 
 /// Where a step execution stands. Read only when the execution is new.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct StepInfo {
     /// The step's id in the definition.
     pub id: Box<str>,
     /// Its kind.
@@ -199,7 +199,7 @@ impl TimerKind {
 
 /// What a tool asks a human in the middle of its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct InputRequest {
     /// The question.
     pub message: Box<str>,
     /// The JSON Schema of the answer: a map of plain values.
@@ -208,7 +208,7 @@ pub struct Question {
     pub state: Value,
 }
 
-impl Question {
+impl InputRequest {
     /// Whether it is small enough for the log.
     pub(super) fn fits(&self) -> bool {
         self.message.len() + self.form.to_string().len() + self.state.to_string().len() <= limits::NOTE_BYTES
@@ -225,7 +225,7 @@ impl Question {
 /// What tells the question whether to make a call at all.
 const WHETHER: &str = "whether";
 
-impl Answered {
+impl InputResponse {
     /// Whether the question was whether to make the call at all.
     pub fn is_whether(&self) -> bool {
         self.state["kind"] == WHETHER
@@ -239,7 +239,7 @@ impl Answered {
 
 /// What became of a question: the tool goes on with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answered {
+pub struct InputResponse {
     /// What the tool wants back.
     pub state: Value,
     /// The answer; none if the human refuses to give one.

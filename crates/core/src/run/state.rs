@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::parts::{Answered, PauseReason, ScopeKey, StepRef};
+use super::parts::{InputResponse, PauseReason, ScopeKey, StepRef};
 use super::{Failure, Millis};
 use crate::expr::StepIx;
 
@@ -120,7 +120,7 @@ pub struct Run {
     /// Why it failed, while `on_failure` runs.
     pub(super) failing: Option<Failure>,
     /// Blocks that are being run.
-    pub(super) scopes: BTreeMap<ScopeKey, Scope>,
+    pub(super) scopes: BTreeMap<ScopeKey, BlockState>,
     /// Executions that have not ended, in the order in which they began.
     pub(super) live: BTreeMap<u32, Live>,
     /// Executions that may begin as soon as they are let.
@@ -147,7 +147,7 @@ pub struct Run {
 
 /// A block that is being run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Scope {
+pub(super) struct BlockState {
     /// Executions in it that have not ended.
     pub live: BTreeSet<u32>,
     /// How steps in it ended.
@@ -194,7 +194,7 @@ pub struct Live {
     /// The name that its call goes by at the tool's server.
     pub task: Option<Box<str>>,
     /// What its tool asked, and what a human said.
-    pub asked: Option<Box<Answered>>,
+    pub asked: Option<Box<InputResponse>>,
     /// Attempts that a restart of the engine cut off; they do not count against the retry policy.
     pub restarts: u32,
     /// Whether a restart of the engine cut off the call whose outcome is unknown.

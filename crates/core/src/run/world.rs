@@ -10,7 +10,7 @@ use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
 use crate::expr::{Ambient, StepIx};
 use crate::plan::Hash;
-use crate::spec::policy::{Effects, OnUncertain, Scope};
+use crate::spec::policy::{Effects, KeyScope, OnUncertain};
 
 /// What lies outside of the state machine. The answers are part of a decision's input: the same answers
 /// give the same events.
@@ -34,7 +34,7 @@ pub trait World {
     /// Something that every run knows about itself.
     fn ambient(&self, what: Ambient) -> Value;
     /// What is known about a tool.
-    fn traits(&self, tool: &str) -> Traits;
+    fn annotations(&self, tool: &str) -> Annotations;
     /// The tool that is asked to create a tool that is missing.
     fn provider(&self) -> Option<Box<str>>;
     /// Whether a call of a tool may be sent now. A grant takes a concurrency slot.
@@ -70,7 +70,7 @@ pub struct WorldError(pub String);
 
 /// A tool's annotations, as far as its server gives them, and what its server supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traits {
+pub struct Annotations {
     /// `readOnlyHint`: it changes nothing.
     pub read_only: Option<bool>,
     /// `idempotentHint`: a repeated call changes nothing more.
@@ -83,7 +83,7 @@ pub struct Traits {
     pub on_uncertain: Option<OnUncertain>,
 }
 
-impl Traits {
+impl Annotations {
     /// A tool that is annotated as read-only.
     pub const READ_ONLY: Self = Self { read_only: Some(true), ..Self::UNANNOTATED };
     /// A tool that is annotated as idempotent.
@@ -134,7 +134,7 @@ pub struct Claim<'c> {
     /// The execution that wants it.
     pub step: &'c StepRef,
     /// Where the key is unique.
-    pub scope: Scope,
+    pub scope: KeyScope,
     /// The tool.
     pub tool: &'c str,
     /// The key.
@@ -190,7 +190,7 @@ pub struct Record {
     /// The step of the plan that it is about.
     pub at: Option<StepIx>,
     /// What the step's tool waits for an answer to, if the step ends without one.
-    pub had_question: Option<Value>,
+    pub had_input_request: Option<Value>,
 }
 
 impl Record {
@@ -213,7 +213,7 @@ impl Record {
             had_gate: false,
             had_child: None,
             at: None,
-            had_question: None,
+            had_input_request: None,
         }
     }
 }

@@ -42,7 +42,7 @@ record! {
         /// result is used.
         idempotency_key: Text,
         /// Where the key is unique: in this run (the default), or everywhere.
-        idempotency_scope: Scope,
+        idempotency_scope: KeyScope,
         /// How long a result is kept under its key; 0 or nothing means as long as its scope.
         idempotency_ttl_secs: Spanned<u64>,
         /// The argument that receives the idempotency key, for tools that take one.
@@ -103,7 +103,7 @@ impl Policy {
 
 choice! {
     /// Where an idempotency key is unique.
-    pub enum Scope {
+    pub enum KeyScope {
         /// In one run.
         Workflow = "workflow",
         /// In all runs of all definitions.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    BoxFuture, Durability, Engine, Limits, Notice, Notifier, Options, Principal, RunHandle, RunStatus,
-    SqliteStore, Start, ToolCall, ToolCaller, Tools, Traits,
+    Annotations, BoxFuture, Durability, Engine, Limits, Notice, Notifier, Options, Principal, RunHandle,
+    RunStatus, SqliteStore, Start, ToolCall, ToolCaller, Tools,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -195,7 +195,7 @@ pub(crate) fn with_tool<F>(tool: impl Fn(ToolCall) -> F + Send + Sync + 'static)
 where
     F: Future<Output = steprail_engine::Outcome> + Send + 'static,
 {
-    Tools::new().tool_with("demo__noop", Traits::IDEMPOTENT, tool)
+    Tools::new().tool_with("demo__noop", Annotations::IDEMPOTENT, tool)
 }
 
 /// A definition of steps one after another.

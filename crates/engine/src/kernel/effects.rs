@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{
-    Answered, Event, Failure, FailureKind, Input, Millis, Payload, Phase, Record, Report, Run, RunStatus,
-    Started,
+    Event, Failure, FailureKind, Input, InputResponse, Millis, Payload, Phase, Record, Report, Run,
+    RunStatus, Started,
 };
 use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
 
@@ -61,18 +61,18 @@ pub struct CallOrder {
     /// A role for the tool to take.
     pub persona: Option<Box<str>>,
     /// What it goes on with, if it is not new.
-    pub resumes: Option<Resumes>,
+    pub continues: Option<Continuation>,
     /// What the tool was like when the definition was stored, and what to do if it is not any more.
     pub pinned: Option<(Hash, OnToolChange)>,
 }
 
 /// What a call goes on with.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Resumes {
+pub enum Continuation {
     /// A call that goes on by itself at the tool's server, under this name: ask for it there.
     Task(Box<str>),
     /// A call whose tool asked something.
-    Answer(Box<Answered>),
+    Answer(Box<InputResponse>),
 }
 
 /// What the end of a run is for the step that waits for it.
@@ -112,7 +112,7 @@ impl Kernel {
                 let reason = "the step that waited for it ended".into();
                 self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
             }
-            done.effects.extend(record.had_question.clone().map(Effect::Forget));
+            done.effects.extend(record.had_input_request.clone().map(Effect::Forget));
             self.order_call(key, record, done);
             done.effects.extend(self.notice(key, record).map(Effect::Notify));
             if let Some(status) = end_of(record) {
@@ -168,9 +168,9 @@ impl Kernel {
             Kind::Call(call) => call.persona.clone(),
             _ => None,
         };
-        let resumes = match (&record.event, &live.asked) {
-            (Event::CallResumed { task, .. }, _) => Some(Resumes::Task(task.clone())),
-            (_, Some(asked)) if !is_probe => Some(Resumes::Answer(asked.clone())),
+        let continues = match (&record.event, &live.asked) {
+            (Event::CallResumed { task, .. }, _) => Some(Continuation::Task(task.clone())),
+            (_, Some(asked)) if !is_probe => Some(Continuation::Answer(asked.clone())),
             _ => None,
         };
         let policy = entry.compiled.plan.settings.on_tool_change;
@@ -199,7 +199,7 @@ impl Kernel {
             probe: is_probe,
             deadline,
             persona,
-            resumes,
+            continues,
             pinned,
         })));
     }
@@ -217,11 +217,11 @@ impl Kernel {
         };
         let current = self.flights.call_of(run, n) == Some(id);
         self.flights.arrive(id);
-        // What is asked for nobody's step, or by a probe, is answered by nobody.
-        if let Err(Failure { question: Some(question), .. }) = outcome
+        // The input request of a superseded attempt or of a probe is never answered.
+        if let Err(Failure { request: Some(request), .. }) = outcome
             && (!current || probe)
         {
-            done.effects.push(Effect::Forget(question.state.clone()));
+            done.effects.push(Effect::Forget(request.state.clone()));
         }
         let input = match (current, outcome) {
             (true, outcome) => {

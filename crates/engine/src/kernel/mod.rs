@@ -16,7 +16,7 @@ pub(crate) mod tally;
 mod world;
 
 pub use definitions::Compiled;
-pub use effects::{CallId, CallOrder, Effect, Resumes};
+pub use effects::{CallId, CallOrder, Continuation, Effect};
 pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
 pub use tally::Tally;
 

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::trace::RunTrace;
 
 /// A run that is about to be created.
-struct Birth<'b> {
+struct RunSeed<'b> {
     id: RunId,
     compiled: Arc<Compiled>,
     principal: &'b Principal,
@@ -55,7 +55,7 @@ impl Kernel {
         {
             return self.started_before(before, key, &compiled, &inputs);
         }
-        let birth = Birth {
+        let seed = RunSeed {
             id: start.id,
             compiled,
             principal: &start.principal,
@@ -65,7 +65,7 @@ impl Kernel {
             rerun_of,
             request_key: start.request_key.as_deref(),
         };
-        self.begin(&birth, now)?;
+        self.begin(&seed, now)?;
         Ok(Ok(Answer::Started(start.id)))
     }
 
@@ -147,7 +147,7 @@ impl Kernel {
             attempt: child.step.attempt,
             depth: entry.head.depth + 1,
         };
-        let birth = Birth {
+        let seed = RunSeed {
             id: child.id,
             compiled: child.compiled,
             principal: &principal,
@@ -157,43 +157,43 @@ impl Kernel {
             rerun_of: None,
             request_key: None,
         };
-        self.begin(&birth, now)
+        self.begin(&seed, now)
     }
 
     /// Creates a run and lets its first steps begin; its first event is written with theirs.
-    fn begin(&mut self, birth: &Birth<'_>, now: Millis) -> Result<(), StoreError> {
-        let plan = &birth.compiled.plan;
+    fn begin(&mut self, seed: &RunSeed<'_>, now: Millis) -> Result<(), StoreError> {
+        let plan = &seed.compiled.plan;
         let key = self.store.create_run(&NewRun {
-            id: birth.id,
-            definition: birth.compiled.id,
-            principal: birth.principal,
-            inputs: birth.inputs,
-            parent: birth.parent.clone(),
-            rerun: birth.rerun.as_ref(),
+            id: seed.id,
+            definition: seed.compiled.id,
+            principal: seed.principal,
+            inputs: seed.inputs,
+            parent: seed.parent.clone(),
+            rerun: seed.rerun.as_ref(),
             interruptible: plan.settings.on_restart == OnRestart::Interrupt,
-            request_key: birth.request_key,
+            request_key: seed.request_key,
             now,
         })?;
         let started = Event::RunStarted {
             definition: plan.name.clone(),
-            version: birth.compiled.version,
+            version: seed.compiled.version,
             hash: plan.hash,
-            by: birth.principal.id.as_str().into(),
-            inputs: birth.inputs.hash(),
-            parent: birth.parent.as_ref().map(|(_, parent)| parent.clone()),
-            rerun_of: birth.rerun_of.map(|of| of.to_string().into()),
+            by: seed.principal.id.as_str().into(),
+            inputs: seed.inputs.hash(),
+            parent: seed.parent.as_ref().map(|(_, parent)| parent.clone()),
+            rerun_of: seed.rerun_of.map(|of| of.to_string().into()),
         };
         let mut run = Run::default();
         run.apply(plan, &started);
-        let parent = birth.parent.as_ref();
+        let parent = seed.parent.as_ref();
         let head = Head {
             key,
-            id: birth.id,
-            definition: birth.compiled.id,
-            principal: birth.principal.clone(),
+            id: seed.id,
+            definition: seed.compiled.id,
+            principal: seed.principal.clone(),
             parent: parent.map(|(run, step)| (*run, step.n, step.attempt)),
             depth: parent.map_or(0, |(_, step)| step.depth),
-            rerun: birth.rerun.clone(),
+            rerun: seed.rerun.clone(),
             seq: 0,
             hash: Hash([0; 32]),
             status: RunStatus::Pending,
@@ -202,16 +202,16 @@ impl Kernel {
         let entry = Entry {
             head,
             run,
-            compiled: birth.compiled.clone(),
-            principal: Arc::new(birth.principal.clone()),
+            compiled: seed.compiled.clone(),
+            principal: Arc::new(seed.principal.clone()),
             reusable: None,
-            hashes: Hashes::of_run(birth.inputs.hash()),
+            hashes: Hashes::of_run(seed.inputs.hash()),
             unwritten: vec![Record::plain(started)],
             parked: false,
         };
-        self.values.put(key, Wanted::Inputs, birth.inputs.clone());
+        self.values.put(key, Wanted::Inputs, seed.inputs.clone());
         self.touched.insert(key);
-        self.children += usize::from(birth.parent.is_some());
+        self.children += usize::from(seed.parent.is_some());
         self.runs.insert(key, entry);
         self.follow_ups.push_back((key, Input::Begin));
         Ok(())

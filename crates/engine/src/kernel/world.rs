@@ -8,10 +8,10 @@ use steprail_core::expr::Ambient;
 use steprail_core::limits;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Admission, Child, Claim, Claimed, Failure, FailureKind, Millis, Payload, StepRef, Traits, World,
+    Admission, Annotations, Child, Claim, Claimed, Failure, FailureKind, Millis, Payload, StepRef, World,
     WorldError,
 };
-use steprail_core::spec::policy::Scope;
+use steprail_core::spec::policy::KeyScope;
 use steprail_store::{ClaimKey, Head, KeyState, RunId, RunKey, Store, StoreError, Wanted};
 
 use super::cache::{Hashes, Values};
@@ -165,8 +165,8 @@ impl World for KernelWorld<'_> {
         })
     }
 
-    fn traits(&self, tool: &str) -> Traits {
-        self.tools.traits(tool)
+    fn annotations(&self, tool: &str) -> Annotations {
+        self.tools.annotations(tool)
     }
 
     fn provider(&self) -> Option<Box<str>> {
@@ -197,8 +197,8 @@ impl World for KernelWorld<'_> {
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {
         // What one user's call gave is never shown to another.
         let scope = match claim.scope {
-            Scope::Workflow => format!("run:{}", self.head.key.0),
-            Scope::Global => format!("user:{}", self.head.principal.id),
+            KeyScope::Workflow => format!("run:{}", self.head.key.0),
+            KeyScope::Global => format!("user:{}", self.head.principal.id),
         };
         let key = ClaimKey {
             scope: &scope,

@@ -213,11 +213,11 @@ impl Laws<'_> {
 
     fn is_harmless(&self, n: u32) -> bool {
         let Some(Kind::Call(call)) = self.plan_step(n).map(|step| &step.kind) else { return true };
-        let traits = self.tools.traits(&call.full_name());
-        let annotated = traits.read_only == Some(true) || traits.idempotent == Some(true);
+        let annotations = self.tools.annotations(&call.full_name());
+        let annotated = annotations.read_only == Some(true) || annotations.idempotent == Some(true);
         let by_word = match call.effects {
-            Some(Effects::Read) => annotated || traits.read_only.is_none(),
-            Some(Effects::Idempotent) => annotated || traits.idempotent.is_none(),
+            Some(Effects::Read) => annotated || annotations.read_only.is_none(),
+            Some(Effects::Idempotent) => annotated || annotations.idempotent.is_none(),
             Some(Effects::Once) => false,
             None => annotated,
         };

@@ -22,20 +22,21 @@ use steprail_engine::kernel::{
     StartRun,
 };
 use steprail_engine::{
-    BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall, ToolCaller, Traits,
+    Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
+    ToolCaller,
 };
 use steprail_store::{RunKey, Store};
 
 /// Tools that nobody calls: the test answers in their place.
 #[derive(Default)]
 pub(crate) struct NoTools {
-    traits: BTreeMap<String, Traits>,
+    annotations: BTreeMap<String, Annotations>,
     servers: Mutex<BTreeMap<String, Capacity>>,
 }
 
 impl NoTools {
-    pub(crate) fn new(traits: impl IntoIterator<Item = (String, Traits)>) -> Self {
-        Self { traits: traits.into_iter().collect(), servers: Mutex::default() }
+    pub(crate) fn new(annotations: impl IntoIterator<Item = (String, Annotations)>) -> Self {
+        Self { annotations: annotations.into_iter().collect(), servers: Mutex::default() }
     }
 
     /// `down SERVER REASON`, `up SERVER`, `slots SERVER N`, `crashed PATH`: what servers say about themselves.
@@ -56,8 +57,8 @@ impl ToolCaller for NoTools {
         Box::pin(async { Ok(Value::Null) })
     }
 
-    fn traits(&self, tool: &str) -> Traits {
-        self.traits.get(tool).copied().unwrap_or_default()
+    fn annotations(&self, tool: &str) -> Annotations {
+        self.annotations.get(tool).copied().unwrap_or_default()
     }
 
     fn capacity(&self, call: &CallSite<'_>) -> Capacity {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use steprail_core::run::{
-    Edit, Event, Failure, FailureKind, Intervention, Next, Payload, Question, Report, Resolution, Started,
+    Edit, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution, Started,
 };
 use steprail_core::spec::value::Period;
-use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, Resumes, StartOf, StartRun};
-use steprail_engine::{Error, Limits, Principal, RunId, Traits};
+use steprail_engine::kernel::{Action, Answer, Continuation, Effect, Handled, Interrupt, StartOf, StartRun};
+use steprail_engine::{Annotations, Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
 use super::audit::audit;
@@ -51,8 +51,8 @@ impl Scenario {
         let store = SqliteStore::in_memory().expect("a database");
         let store = Arc::new(Mutex::new(store));
         let tools = NoTools::new([
-            ("demo__read".to_owned(), Traits::READ_ONLY),
-            ("demo__destroy".to_owned(), Traits { destructive: Some(true), ..Traits::UNANNOTATED }),
+            ("demo__read".to_owned(), Annotations::READ_ONLY),
+            ("demo__destroy".to_owned(), Annotations { destructive: Some(true), ..Annotations::UNANNOTATED }),
         ]);
         let bench =
             Bench::new(Box::new(super::shared::Shared::new(store.clone())), tools, Limits::default(), 1);
@@ -222,10 +222,12 @@ impl Scenario {
                 Effect::Call(order) => {
                     let again =
                         if order.attempt > 1 { format!(" ({})", order.attempt) } else { String::new() };
-                    let goes_on = match &order.resumes {
+                    let goes_on = match &order.continues {
                         None => String::new(),
-                        Some(Resumes::Task(task)) => format!(" (asks for {task})"),
-                        Some(Resumes::Answer(said)) => format!(" (with {} {:?})", said.state, said.answer),
+                        Some(Continuation::Task(task)) => format!(" (asks for {task})"),
+                        Some(Continuation::Answer(said)) => {
+                            format!(" (with {} {:?})", said.state, said.answer)
+                        }
                     };
                     writeln!(
                         self.out,
@@ -309,7 +311,7 @@ fn failure(text: &str) -> Failure {
 /// `asks deploy Which region?`: what a tool wants to know.
 fn question(text: &str) -> Failure {
     let form = serde_json::json!({ "type": "object", "properties": { "region": { "type": "string" } } });
-    Failure::asks(Question { message: text.into(), form, state: "s-1".into() })
+    Failure::input_required(InputRequest { message: text.into(), form, state: "s-1".into() })
 }
 
 /// `task export T-7`, `progress export 2/5 reading`

@@ -20,7 +20,7 @@ use common::{Bench, NoTools};
 use serde_json::{Value, json};
 use steprail_core::plan::Plan;
 use steprail_engine::kernel::{Action, Answer, CallId, Request, StartOf, StartRun};
-use steprail_engine::{Limits, Principal, RunId, Traits};
+use steprail_engine::{Annotations, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
 /// Seeds that are played: few with every test run, many by `just sim`.
@@ -138,8 +138,8 @@ impl Sim {
         let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
         let faults = Arc::new(Mutex::new(Faults::default()));
         let tools = NoTools::new([
-            ("demo__read".to_owned(), Traits::READ_ONLY),
-            ("demo__destroy".to_owned(), Traits { destructive: Some(true), ..Traits::UNANNOTATED }),
+            ("demo__read".to_owned(), Annotations::READ_ONLY),
+            ("demo__destroy".to_owned(), Annotations { destructive: Some(true), ..Annotations::UNANNOTATED }),
         ]);
         let narrow = Limits {
             calls: rng.u32(1..4),

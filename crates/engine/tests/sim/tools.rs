@@ -1,7 +1,7 @@
 //! Tools: calls that leave the process and end in every way, in time or late.
 
 use serde_json::{Value, json};
-use steprail_core::run::{Event, Failure, FailureKind, Payload, Phase, Question, Report};
+use steprail_core::run::{Event, Failure, FailureKind, InputRequest, Payload, Phase, Report};
 use steprail_engine::kernel::{Action, CallId, CallOrder};
 
 use super::Sim;
@@ -93,12 +93,16 @@ impl Sim {
 
     fn outcome(&mut self, order: &CallOrder, told_to_stop: bool) -> Result<Value, Failure> {
         // What a tool asked once it does not ask again; what was made available is there.
-        let fresh = order.resumes.is_none();
+        let fresh = order.continues.is_none();
         let kind = match self.rng.u32(0..100) {
             0..66 => return Ok(answer(order)),
             66..70 if fresh && !told_to_stop => {
                 let form = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
-                return Err(Failure::asks(Question { message: "what?".into(), form, state: json!("s") }));
+                return Err(Failure::input_required(InputRequest {
+                    message: "what?".into(),
+                    form,
+                    state: json!("s"),
+                }));
             }
             66..70 => return Ok(answer(order)),
             70..78 => FailureKind::ToolError,

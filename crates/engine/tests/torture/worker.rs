@@ -13,9 +13,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steprail_engine::{
-    BoxFuture, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns, Notice, Notifier, Options,
-    Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start, ToolCall, ToolCaller,
-    Traits,
+    Annotations, BoxFuture, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns, Notice,
+    Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start,
+    ToolCall, ToolCaller,
 };
 use steprail_store::Reads as _;
 use tokio::sync::mpsc;
@@ -237,11 +237,11 @@ impl ToolCaller for Lab {
         })
     }
 
-    fn traits(&self, tool: &str) -> Traits {
+    fn annotations(&self, tool: &str) -> Annotations {
         match tool {
-            READ => Traits::READ_ONLY,
-            IDEMPOTENT => Traits::IDEMPOTENT,
-            _ => Traits::UNANNOTATED,
+            READ => Annotations::READ_ONLY,
+            IDEMPOTENT => Annotations::IDEMPOTENT,
+            _ => Annotations::UNANNOTATED,
         }
     }
 }

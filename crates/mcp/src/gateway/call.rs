@@ -12,7 +12,7 @@ use rmcp::model::{
 };
 use rmcp::service::PeerRequestOptions;
 use serde_json::Value;
-use steprail_engine::{Answered, Failure, FailureKind, Outcome, Report, Resumes, ToolCall};
+use steprail_engine::{Continuation, Failure, FailureKind, InputResponse, Outcome, Report, ToolCall};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -52,28 +52,28 @@ pub(super) struct Call<'c> {
 impl Call<'_> {
     /// Makes the call, or goes on with it.
     pub(super) async fn make(&self, connection: Arc<Connection>, tool: &ToolInfo) -> Outcome {
-        match &self.call.resumes {
-            Some(Resumes::Answer(answered)) => self.go_on(connection, tool, answered).await,
+        match &self.call.continues {
+            Some(Continuation::Answer(answered)) => self.go_on(connection, tool, answered).await,
             _ => self.send(connection, tool, None).await,
         }
     }
 
     /// Goes on with a call whose tool waits for an answer on a connection that it has for itself.
-    pub(super) async fn go_on_held(&self, id: &str, asked: Kind, answered: &Answered) -> Outcome {
+    pub(super) async fn go_on_held(&self, id: &str, asked: Kind, answered: &InputResponse) -> Outcome {
         let Some(HeldCall { sent, connection, reply }) = self.held.take(id) else {
             let reason = "the connection was closed while its tool waited for an answer";
             return Err(failure::lost(&self.link.server, reason));
         };
         let _ = reply.send(questions::response(asked, answered.answer.as_ref()));
         let outcome = self.hear(&connection, sent).await;
-        if !matches!(&outcome, Err(error) if error.question.is_some()) {
+        if !matches!(&outcome, Err(error) if error.request.is_some()) {
             connection.close().await;
         }
         outcome
     }
 
     /// Goes on with a call whose tool asked something.
-    async fn go_on(&self, connection: Arc<Connection>, tool: &ToolInfo, answered: &Answered) -> Outcome {
+    async fn go_on(&self, connection: Arc<Connection>, tool: &ToolInfo, answered: &InputResponse) -> Outcome {
         if answered.is_whether() {
             return self.send(connection, tool, None).await;
         }
@@ -159,7 +159,7 @@ impl Call<'_> {
                             message: progress.message.map(Into::into),
                         });
                     }
-                    Heard::Question(question, reply) => {
+                    Heard::InputRequest(question, reply) => {
                         // The connection stays with this call; others open another one.
                         self.link.give_up(connection);
                         let held = HeldCall { sent, connection: connection.clone(), reply };

@@ -7,7 +7,7 @@ use jsonschema::Validator;
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
-use steprail_engine::Traits;
+use steprail_engine::Annotations;
 
 use super::connection::Listed;
 use crate::config::Entry;
@@ -27,7 +27,7 @@ pub struct ToolInfo {
     /// What it gives, if it says so.
     pub output_schema: Option<Value>,
     /// Its annotations.
-    pub traits: Traits,
+    pub annotations: Annotations,
     /// A hash of everything that its server says about it.
     pub pin: Hash,
     /// As its server describes it.
@@ -99,8 +99,8 @@ impl Listing {
         let of_tool =
             tool.meta.as_ref().is_some_and(|meta| meta.0.get(HONOURS_KEY) == Some(&Value::Bool(true)));
         let mut info = ToolInfo::new(name, tool);
-        info.traits.honours_key = self.honours_key || of_tool;
-        info.traits.on_uncertain = self.entry.on_uncertain;
+        info.annotations.honours_key = self.honours_key || of_tool;
+        info.annotations.on_uncertain = self.entry.on_uncertain;
         info
     }
 }
@@ -126,11 +126,11 @@ impl ToolInfo {
             validator: options.build(&input_schema).ok(),
             input_schema,
             output_schema: tool.output_schema.map(|schema| Value::Object((*schema).clone())),
-            traits: Traits {
+            annotations: Annotations {
                 read_only: hint(|hints| hints.read_only_hint),
                 idempotent: hint(|hints| hints.idempotent_hint),
                 destructive: hint(|hints| hints.destructive_hint),
-                ..Traits::UNANNOTATED
+                ..Annotations::UNANNOTATED
             },
         }
     }

@@ -62,7 +62,7 @@ impl Caller {
 pub(super) enum Heard {
     Progress(ProgressNotificationParam),
     /// What the tool asks its client for, and where the response goes.
-    Question(Box<InputRequest>, oneshot::Sender<Value>),
+    InputRequest(Box<InputRequest>, oneshot::Sender<Value>),
 }
 
 impl Listener {
@@ -218,7 +218,7 @@ impl Listener {
     /// Puts a request of the server to whoever answers for the only call: its step waits for them.
     async fn hold<T: DeserializeOwned>(&self, request: InputRequest) -> Result<T, ErrorData> {
         let (sender, answer) = oneshot::channel();
-        let question = Heard::Question(Box::new(request), sender);
+        let question = Heard::InputRequest(Box::new(request), sender);
         let Some(()) = self.only_call().and_then(|call| call.heard.try_send(question).ok()) else {
             return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
         };

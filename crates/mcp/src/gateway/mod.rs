@@ -32,8 +32,8 @@ use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    BoxFuture, CallSite, Capacity, Failure, FailureKind, OnToolChange, Outcome, Principal, Question, Report,
-    Resumes, ToolCall, ToolCaller, Traits,
+    Annotations, BoxFuture, CallSite, Capacity, Continuation, Failure, FailureKind, InputRequest,
+    OnToolChange, Outcome, Principal, Report, ToolCall, ToolCaller,
 };
 
 pub use catalogue::ToolInfo;
@@ -276,9 +276,9 @@ impl Gateway {
 
     async fn make(&self, server: &str, call: ToolCall) -> Outcome {
         // A call that was sent before is not one that was never sent.
-        let under_way = call.resumes.as_ref().is_some_and(|resumes| match resumes {
-            Resumes::Task(_) => true,
-            Resumes::Answer(answered) => !answered.is_whether(),
+        let under_way = call.continues.as_ref().is_some_and(|continues| match continues {
+            Continuation::Task(_) => true,
+            Continuation::Answer(answered) => !answered.is_whether(),
         });
         let kind = if under_way { FailureKind::Lost } else { FailureKind::Transport };
         let not_reached = |problem: String| {
@@ -292,10 +292,10 @@ impl Gateway {
         let relay = call.principal.relay.as_ref();
         let client = relay.and_then(|relay| self.0.relays.find(&relay.id));
         let this = Call { link: &link, call: &call, held: &self.0.held, client };
-        match &call.resumes {
-            Some(Resumes::Task(id)) => return Poll { link: &link, call: &call }.until_ended(id).await,
+        match &call.continues {
+            Some(Continuation::Task(id)) => return Poll { link: &link, call: &call }.until_ended(id).await,
             // It has a connection of its own, whatever became of the others.
-            Some(Resumes::Answer(answered)) => {
+            Some(Continuation::Answer(answered)) => {
                 if let Some(Pending::Held { id, asked, .. }) = Pending::read(&answered.state) {
                     return this.go_on_held(&id, asked, answered).await;
                 }
@@ -388,8 +388,8 @@ impl ToolCaller for Gateway {
         })
     }
 
-    fn traits(&self, tool: &str) -> Traits {
-        self.tool(tool).map_or(Traits::UNANNOTATED, |tool| tool.traits)
+    fn annotations(&self, tool: &str) -> Annotations {
+        self.tool(tool).map_or(Annotations::UNANNOTATED, |tool| tool.annotations)
     }
 
     fn capacity(&self, call: &CallSite<'_>) -> Capacity {
@@ -473,8 +473,8 @@ async fn fitting(
 fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
     // A human has seen what it is now.
-    let seen = match &call.resumes {
-        Some(Resumes::Answer(answered)) => answered.seen(),
+    let seen = match &call.continues {
+        Some(Continuation::Answer(answered)) => answered.seen(),
         _ => None,
     };
     if seen == Some(tool.pin) {
@@ -490,7 +490,7 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         }
         OnToolChange::Approve => {
             let question = format!("{what}: {}. Call it all the same?", tool.description);
-            Err(Failure::asks(Question::whether(question, Some(tool.pin))))
+            Err(Failure::input_required(InputRequest::whether(question, Some(tool.pin))))
         }
     }
 }

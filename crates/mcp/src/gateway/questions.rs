@@ -5,10 +5,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rmcp::model::{ElicitRequestParams, InputRequest, InputRequests, InputResponses};
+use rmcp::model::InputRequest as McpRequest;
+use rmcp::model::{ElicitRequestParams, InputRequests, InputResponses};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use steprail_engine::{Failure, FailureKind, Question};
+use steprail_engine::{Failure, FailureKind, InputRequest};
 use tokio::sync::oneshot;
 
 use super::call::Sent;
@@ -86,7 +87,7 @@ pub(super) struct HeldCall {
 
 impl Held {
     /// Keeps a call until its tool is answered. Gives the end of the call for now: a question.
-    pub(super) fn keep(&self, request: &InputRequest, server: &str, call: HeldCall) -> Failure {
+    pub(super) fn keep(&self, request: &McpRequest, server: &str, call: HeldCall) -> Failure {
         let Some((asked, message, form)) = form(server, request) else { return unanswerable(server) };
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if calls.len() >= HELD_CALLS {
@@ -96,7 +97,7 @@ impl Held {
         let id = uuid::Uuid::now_v7().to_string();
         calls.insert(id.clone(), call);
         let state = Pending::Held { server: server.to_owned(), id, asked }.write();
-        Failure::asks(Question { message: message.into(), form, state })
+        Failure::input_required(InputRequest { message: message.into(), form, state })
     }
 
     /// Every call that is kept: its tool gets no answer.
@@ -110,13 +111,13 @@ impl Held {
 }
 
 /// What a tool asks for, in words, and the JSON Schema of the answer.
-fn form(server: &str, request: &InputRequest) -> Option<(Kind, String, Value)> {
+fn form(server: &str, request: &McpRequest) -> Option<(Kind, String, Value)> {
     match request {
-        InputRequest::Elicitation(request) => {
+        McpRequest::Elicitation(request) => {
             let (message, form) = elicitation(&request.params)?;
             Some((Kind::Elicitation, message, form))
         }
-        InputRequest::CreateMessage(sampling) => {
+        McpRequest::CreateMessage(sampling) => {
             let fields = json!({ "text": { "type": "string", "title": "What a model would answer" } });
             let form =
                 json!({ "type": "object", "properties": fields, "required": ["text"], REQUEST: request });
@@ -124,7 +125,7 @@ fn form(server: &str, request: &InputRequest) -> Option<(Kind, String, Value)> {
             let prompt = prompt["content"]["text"].as_str().unwrap_or("a conversation").to_owned();
             Some((Kind::Sampling, format!("{server} asks a model: {prompt}"), form))
         }
-        InputRequest::ListRoots(_) => {
+        McpRequest::ListRoots(_) => {
             let uris = json!({ "type": "array", "title": "URIs of folders", "items": { "type": "string" } });
             let fields = json!({ "roots": uris });
             let form =
@@ -178,7 +179,7 @@ pub(super) fn asks(
         _ => json!({ "type": "object", "properties": parts }),
     };
     let state = pending(server.to_owned(), asked).write();
-    Failure::asks(Question { message: messages.join("; ").into(), form, state })
+    Failure::input_required(InputRequest { message: messages.join("; ").into(), form, state })
 }
 
 /// The answers to questions, by their keys.
@@ -244,7 +245,7 @@ mod tests {
         let requests = serde_json::from_value(requests).expect("requests");
         let failure =
             asks("crm", requests, |server, asked| Pending::Retry { server, asked, request_state: None });
-        let question = failure.question.expect("a question");
+        let question = failure.request.expect("a question");
         assert_eq!(&*question.message, "crm asks which folders it may use; Name?");
         assert_eq!(question.form["properties"]["a"][REQUEST]["method"], "roots/list");
         assert_eq!(question.form["properties"]["b"][REQUEST]["params"]["message"], "Name?");

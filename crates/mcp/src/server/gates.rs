@@ -34,7 +34,7 @@ pub(super) async fn open(
 ) -> Result<Vec<Approval>, Error> {
     let Some(person) = answerer(shared, user, given) else { return Ok(Vec::new()) };
     let mut open = Vec::new();
-    for approval in user.open_questions(run).await? {
+    for approval in user.run_approvals(run).await? {
         if person.may_decide(approval.run_id, &approval.path).await {
             open.push(approval);
         }
@@ -114,7 +114,7 @@ async fn answer_some(
 ) -> Result<bool, Error> {
     let Some(person) = answerer(shared, user, given) else { return Ok(false) };
     let mut decided = false;
-    for approval in user.open_questions(run).await?.into_iter().filter(is_meant) {
+    for approval in user.run_approvals(run).await?.into_iter().filter(is_meant) {
         if let Some(said) = questions::said(&approval, given, answers) {
             decided |= take(&person, &approval, said).await?;
         }

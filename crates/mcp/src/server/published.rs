@@ -10,7 +10,7 @@ use steprail_core::load;
 use steprail_core::plan::{Kind, Plan};
 use steprail_core::source::Source;
 use steprail_core::spec::publish::{Publish, TaskMode};
-use steprail_engine::{Definition, Right, ToolCaller, Traits, User, Workflow};
+use steprail_engine::{Annotations, Definition, Right, ToolCaller, User, Workflow};
 
 use super::Shared;
 use super::answer::{Answer, Asked, Refusal, protocol_error};
@@ -235,10 +235,11 @@ impl Offer {
 
     /// What the workflow may do to the world. What is not known counts as the worst.
     fn hints(&self, shared: &Shared) -> ToolAnnotations {
-        let traits = |tool: &str| shared.gateway.as_ref().map(|gateway| gateway.traits(tool));
-        let all: Vec<Traits> = self.calls.iter().map(|tool| traits(tool).unwrap_or_default()).collect();
-        let read_only = !self.nests && all.iter().all(Traits::is_read_only);
-        let destructive = self.nests || all.iter().any(Traits::is_destructive);
+        let annotations = |tool: &str| shared.gateway.as_ref().map(|gateway| gateway.annotations(tool));
+        let all: Vec<Annotations> =
+            self.calls.iter().map(|tool| annotations(tool).unwrap_or_default()).collect();
+        let read_only = !self.nests && all.iter().all(Annotations::is_read_only);
+        let destructive = self.nests || all.iter().any(Annotations::is_destructive);
         ToolAnnotations::new()
             .read_only(read_only)
             .destructive(destructive)

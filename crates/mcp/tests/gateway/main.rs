@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
-    Answered, CallSite, Failure, FailureKind, OnToolChange, Outcome, Payload, Principal, Question, Report,
-    Reports, Resumes, RunId, RunTrace, ToolCall, ToolCaller,
+    CallSite, Continuation, Failure, FailureKind, InputRequest, InputResponse, OnToolChange, Outcome,
+    Payload, Principal, Report, Reports, RunId, RunTrace, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Era, Gateway, Health, Options};
@@ -114,7 +114,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         deadline: None,
         persona: None,
         cancelled: CancellationToken::new(),
-        resumes: None,
+        continues: None,
         reports: Reports::default(),
         pinned: None,
     }
@@ -153,9 +153,9 @@ async fn calls_reach_their_server() {
     );
     let said = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
-    let traits = gateway.traits("my-server__echo_text");
-    assert!(traits.is_read_only() && traits.is_idempotent() && !traits.is_destructive());
-    assert_eq!(gateway.traits("my-server__meta").destructive, Some(false));
+    let annotations = gateway.annotations("my-server__echo_text");
+    assert!(annotations.is_read_only() && annotations.is_idempotent() && !annotations.is_destructive());
+    assert_eq!(gateway.annotations("my-server__meta").destructive, Some(false));
     let (kind, message) = failed(call(&gateway, "my-server__echo_text", json!({ "text": 1 })).await);
     assert_eq!(kind, FailureKind::Validation);
     assert!(message.contains("`/text`: 1 is not of type \"string\""), "{message}");
@@ -292,7 +292,7 @@ async fn what_was_learnt() {
     first.shutdown().await;
     let second = remembering(&servers, Some(folder.path()));
     second.status();
-    assert!(second.traits("old__echo_text").is_read_only(), "annotations are known without the server");
+    assert!(second.annotations("old__echo_text").is_read_only(), "annotations are known without the server");
     let eras: Vec<_> = second.status().iter().map(|server| (server.name.clone(), server.era)).collect();
     assert_eq!(eras, [("new".to_owned(), Some(Era::Modern)), ("old".to_owned(), Some(Era::Legacy))]);
     let mut other = older(false);
@@ -486,15 +486,15 @@ async fn a_task_is_asked_for() {
     drop(token);
     let second = gateway(&json!({ "a": fixture() }));
     let resumed =
-        ToolCall { resumes: Some(Resumes::Task(id.as_str().into())), ..a_call("a__job", json!({})) };
+        ToolCall { continues: Some(Continuation::Task(id.as_str().into())), ..a_call("a__job", json!({})) };
     assert_eq!(second.call(resumed).await.expect("a result"), json!({ "job": "done" }));
     second.shutdown().await;
     std::fs::remove_file(std::env::temp_dir().join(id)).expect("the count");
 }
 
 /// What a tool asks, as it is asked.
-fn asked(outcome: Outcome) -> Question {
-    *outcome.expect_err("a question").question.expect("a question")
+fn asked(outcome: Outcome) -> InputRequest {
+    *outcome.expect_err("a question").request.expect("a question")
 }
 
 async fn a_tool_that_asks() {
@@ -509,8 +509,9 @@ async fn a_tool_that_asks() {
     first.shutdown().await;
     // The answer may come much later, to another process.
     let second = gateway(&json!({ "a": entry }));
-    let answered = |answer| Resumes::Answer(Box::new(Answered { state: question.state.clone(), answer }));
-    let resumed = |answer| ToolCall { resumes: Some(answered(answer)), ..a_call("a__ask", json!({})) };
+    let answered =
+        |answer| Continuation::Answer(Box::new(InputResponse { state: question.state.clone(), answer }));
+    let resumed = |answer| ToolCall { continues: Some(answered(answer)), ..a_call("a__ask", json!({})) };
     let given = second.call(resumed(Some(json!({ "region": "eu" })))).await.expect("a result");
     assert_eq!(
         given,
@@ -526,13 +527,13 @@ async fn a_tool_that_asks_on_its_connection() {
     let question = asked(call(&gateway, "a__ask", json!({})).await);
     let other = call(&gateway, "b__echo_text", json!({ "text": "calm" })).await;
     assert_eq!(other.expect("nobody else waits"), json!({ "said": "calm" }));
-    let answered = Answered { state: question.state.clone(), answer: Some(json!({ "region": "eu" })) };
-    let answer = Some(Resumes::Answer(Box::new(answered)));
-    let resumed = ToolCall { resumes: answer.clone(), ..a_call("a__ask", json!({})) };
+    let answered = InputResponse { state: question.state.clone(), answer: Some(json!({ "region": "eu" })) };
+    let answer = Some(Continuation::Answer(Box::new(answered)));
+    let resumed = ToolCall { continues: answer.clone(), ..a_call("a__ask", json!({})) };
     let given = gateway.call(resumed).await.expect("a result");
     assert_eq!(given, json!({ "got": { "action": "accept", "content": { "region": "eu" } } }));
     // What was asked is answered once; a connection that was cut has an unknown outcome.
-    let again = ToolCall { resumes: answer, ..a_call("a__ask", json!({})) };
+    let again = ToolCall { continues: answer, ..a_call("a__ask", json!({})) };
     assert_eq!(failed(gateway.call(again).await).0, FailureKind::Lost);
     gateway.shutdown().await;
 }
@@ -572,9 +573,9 @@ async fn a_tool_that_changed() {
     assert_eq!((failed(outcome).0, changes), (FailureKind::Validation, 1));
     let (outcome, _) = made(before, OnToolChange::Approve).await;
     let question = asked(outcome);
-    let answered = Answered { state: question.state, answer: Some(json!({})) };
+    let answered = InputResponse { state: question.state, answer: Some(json!({})) };
     let again = ToolCall {
-        resumes: Some(Resumes::Answer(Box::new(answered))),
+        continues: Some(Continuation::Answer(Box::new(answered))),
         pinned: Some((before, OnToolChange::Approve)),
         ..a_call("a__echo_text", json!({ "text": "hi" }))
     };

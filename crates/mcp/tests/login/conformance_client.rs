@@ -143,7 +143,7 @@ impl Client {
                 }
                 changed = news.changed() => changed?,
             }
-            for question in self.engine.open_questions(run.id()).await? {
+            for question in self.engine.run_approvals(run.id()).await? {
                 self.engine.answer(run.id(), &question.path, &user, answer(&question), None).await?;
             }
             self.log_in_if_needed().await?;

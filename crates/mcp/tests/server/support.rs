@@ -8,8 +8,8 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Builder, Engine, Failure, Grants, Options, Outcome, Principal, Question, Resumes, Right, RunId,
-    SqliteStore, ToolCall, Tools, Workflow,
+    Access, Builder, Continuation, Engine, Failure, Grants, InputRequest, Options, Outcome, Principal, Right,
+    RunId, SqliteStore, ToolCall, Tools, Workflow,
 };
 use steprail_mcp::{Gateway, Server, Settings};
 use tempfile::TempDir;
@@ -49,12 +49,16 @@ pub(crate) fn principal(name: &str) -> Principal {
 
 /// A tool that asks something, and tells what it heard.
 async fn asks(call: ToolCall) -> Outcome {
-    if let Some(Resumes::Answer(answered)) = call.resumes {
+    if let Some(Continuation::Answer(answered)) = call.continues {
         return Ok(json!({ "told": answered.answer, "state": answered.state }));
     }
     let region =
         json!({ "type": "object", "properties": { "region": { "type": "string" } }, "required": ["region"] });
-    Err(Failure::asks(Question { message: "Which region?".into(), form: region, state: json!("s-1") }))
+    Err(Failure::input_required(InputRequest {
+        message: "Which region?".into(),
+        form: region,
+        state: json!("s-1"),
+    }))
 }
 
 impl House {

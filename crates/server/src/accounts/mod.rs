@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use serde::Serialize;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    Access, Account, AccountKind, Engine, Error, Principal, Reads, Right, Scope, StoreError, User,
+    Access, Account, AccountKind, Engine, Error, Principal, Reads, Right, StoreError, TokenScope, User,
 };
 
 pub(crate) use attempts::Attempts;
@@ -75,7 +75,7 @@ pub(crate) struct NewToken {
     pub name: String,
     pub days: u32,
     pub agent: bool,
-    pub scope: Option<Scope>,
+    pub scope: Option<TokenScope>,
 }
 
 /// What a store knows before an engine runs on it, and the rights that follow.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use steprail_core::run::Millis;
-use steprail_engine::Scope;
+use steprail_engine::TokenScope;
 
 /// What every token begins with: a word by which leaked ones are found.
 const PREFIX: &str = "sr_";
@@ -27,7 +27,7 @@ pub(crate) struct Token {
     pub agent: bool,
     /// What it is held to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<TokenScope>,
     /// When it was made.
     pub created_at: Millis,
     /// When it is no longer valid.

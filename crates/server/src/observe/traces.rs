@@ -11,7 +11,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
-use steprail_core::run::{Place, Started, StepRef};
+use steprail_core::run::{Started, StepInfo, StepRef};
 use steprail_engine::{Engine, Error, Event, RunId, RunTrace, StoredEvent, Subscription, TraceParent};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -236,7 +236,7 @@ impl Run {
         }
     }
 
-    fn step_began(&mut self, step: &StepRef, place: &Place, at: i64) {
+    fn step_began(&mut self, step: &StepRef, place: &StepInfo, at: i64) {
         self.steps.entry(step.n).or_insert_with(|| Step {
             path: step.path.to_string(),
             kind: place.kind.to_string(),

@@ -2,7 +2,7 @@
 
 use rusqlite::params;
 use steprail_core::run::{
-    Changes, Event, GateChange, GateRequest, Millis, Payload, Place, Record, Run, RunStatus, StepChange,
+    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, Run, RunStatus, StepChange, StepInfo,
     StepRef, StepStatus, TimerKind, ValueChange,
 };
 
@@ -179,7 +179,7 @@ impl Rows<'_> {
     fn upsert(
         &self,
         step: &StepRef,
-        place: &Place,
+        place: &StepInfo,
         status: StepStatus,
         (tool, input, error): (Option<&str>, Option<&str>, Option<&str>),
     ) -> Result<(), StoreError> {

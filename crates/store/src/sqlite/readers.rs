@@ -9,8 +9,8 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
-    Account, AccountKind, Approval, Definition, ListRuns, RawEvent, RunId, RunRow, Schedule, Session,
-    StepRow, StoreError, StoredEvent, Stretch, UnknownCall, attempt_digest,
+    Account, AccountKind, Approval, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow, Schedule,
+    Session, StepRow, StoreError, StoredEvent, UnknownCall, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -102,7 +102,7 @@ impl Reads for Readers {
         self.all(&sql, params_from_iter(values), rows::run)
     }
 
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Stretch<StoredEvent>, StoreError> {
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
         let sql = format!(
             "SELECT {} FROM workflow_events e WHERE e.run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
              AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
@@ -121,7 +121,7 @@ impl Reads for Readers {
         after: i64,
         limit: usize,
         user: Option<&str>,
-    ) -> Result<Stretch<(RawEvent, String)>, StoreError> {
+    ) -> Result<EventPage<(RawEvent, String)>, StoreError> {
         let sql = format!(
             "SELECT {}, r.run_id, r.created_by FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
              WHERE e.id > ?1 AND (?3 IS NULL OR r.created_by = ?3) ORDER BY e.id LIMIT ?2",
@@ -149,7 +149,7 @@ impl Reads for Readers {
         self.all(&sql, params![user, limit], rows::approval)
     }
 
-    fn open_questions(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
+    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN workflow_runs r ON r.id = b.id
              WHERE a.status = 'open' ORDER BY a.id",

@@ -7,7 +7,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::RunStatus;
 use uuid::Uuid;
 
-use crate::{Approval, Definition, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent, Stretch};
+use crate::{Approval, Definition, EventPage, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
 
 /// Bytes of events after which no more are read at once.
 const STRETCH_BYTES: usize = 1024 * 1024;
@@ -51,18 +51,18 @@ pub(super) fn stretch<T>(
     params: impl rusqlite::Params,
     limit: usize,
     mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<Stretch<T>, StoreError> {
+) -> Result<EventPage<T>, StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(params)?;
     let (mut events, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
         if events.len() == limit || bytes >= STRETCH_BYTES {
-            return Ok(Stretch { events, has_more: true });
+            return Ok(EventPage { events, has_more: true });
         }
         bytes += row.get_ref(3)?.as_str().map_err(damaged)?.len();
         events.push(read(row)?);
     }
-    Ok(Stretch { events, has_more: false })
+    Ok(EventPage { events, has_more: false })
 }
 
 /// Everything that a question finds.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS, PROBE_MS, REFUSED_DELAYS_MS};
 use steprail_core::plan::{Call, RetryPolicy, Verify};
 use steprail_core::run::{Failure, FailureKind, Millis};
-use steprail_core::spec::policy::{Effects, OnUncertain, Scope as KeyScope};
+use steprail_core::spec::policy::{Effects, KeyScope, OnUncertain};
 
 use super::time::Clock;
 use super::values::invalid;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{StoredEvent, Stretch};
+use steprail_engine::{EventPage, StoredEvent};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -38,7 +38,7 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     let limit = args.limit.unwrap_or(EVENTS_PAGE).clamp(1, 5 * EVENTS_PAGE);
-    let Stretch { events, has_more } = asked.user.events(run, args.after_seq, limit).await?;
+    let EventPage { events, has_more } = asked.user.events(run, args.after_seq, limit).await?;
     let last = events.last().map_or(args.after_seq, |event| event.seq);
     let told: Vec<Value> = events.iter().map(event).collect();
     let message = format!("{} events of run {run}.", told.len());

@@ -130,9 +130,9 @@ fn described(tool: &ToolInfo, detail: bool) -> Value {
         "name": tool.name,
         "description": about,
         "arguments": signature(&tool.input_schema),
-        "read_only": tool.traits.read_only,
-        "destructive": tool.traits.destructive,
-        "idempotent": tool.traits.idempotent,
+        "read_only": tool.annotations.read_only,
+        "destructive": tool.annotations.destructive,
+        "idempotent": tool.annotations.idempotent,
     });
     if detail {
         told["example"] = example(&tool.input_schema);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Action, Change};
+use steprail_engine::{InterventionAction, InterventionRequest};
 
 use super::super::Shared;
 use super::super::answer::{Answer, Asked, Facts};
@@ -14,7 +14,7 @@ use super::{Entry, Hints, run_id, schema};
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_intervene",
     dotted: None,
-    title: "Change a run",
+    title: "InterventionRequest a run",
     description: "A human changes a run that is under way: sets the arguments of a step to come (set_arguments), replaces \
                   what a step gave (set_output) or the inputs (set_inputs), leaves a step out (skip), gives its result \
                   (supply_result); or says what became of a call with an unknown outcome (happened, retry, fail, or skip).",
@@ -30,7 +30,7 @@ struct Args {
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// What to do.
-    action: Action,
+    action: InterventionAction,
     /// The step, by its path; its id for set_output. Not for set_inputs.
     step: Option<String>,
     /// The arguments, the output, the inputs or the result.
@@ -43,7 +43,7 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
     let run = run_id(&args.run_id)?;
     let Args { action, step, value, digest, .. } = args;
-    asked.user.change(run, Change { action, step: step.clone(), value, digest }).await?;
+    asked.user.intervene(run, InterventionRequest { action, step: step.clone(), value, digest }).await?;
     Ok(match look(&asked.user, run).await {
         Ok(seen) => view::run(&seen),
         // Who decides need not see the rest of the run.

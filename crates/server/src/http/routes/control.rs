@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use steprail_core::plan::Hash;
-use steprail_engine::{Change, Resume, RunId, User};
+use steprail_engine::{InterventionRequest, Resume, RunId, User};
 
 use crate::http::api::{Api, post};
 use crate::http::extract::{Asker, Body, OfRun, OptionalBody};
@@ -21,7 +21,7 @@ pub(super) fn routes(api: Api) -> Api {
     api.route(TAG, post("/api/v1/runs/{run_id}/cancel", "Cancel a run").more("It and everything in it stops; that is final.").optional_body::<Why>().gives::<Run>(200, changed), cancel)
         .route(TAG, post("/api/v1/runs/{run_id}/pause", "Pause a run").more("No further step begins; what runs may end.").gives::<Run>(200, changed), pause)
         .route(TAG, post("/api/v1/runs/{run_id}/resume", "Resume a run that was paused or interrupted").optional_body::<GoOn>().gives::<Run>(200, changed), resume)
-        .route(TAG, post("/api/v1/runs/{run_id}/intervene", "Change a run that is under way").more("For humans: sets arguments, outputs or inputs, leaves a step out, supplies its result, or says what became of a call whose outcome is unknown.").body::<Change>().gives::<Run>(200, changed), intervene)
+        .route(TAG, post("/api/v1/runs/{run_id}/intervene", "InterventionRequest a run that is under way").more("For humans: sets arguments, outputs or inputs, leaves a step out, supplies its result, or says what became of a call whose outcome is unknown.").body::<InterventionRequest>().gives::<Run>(200, changed), intervene)
         .route(TAG, post("/api/v1/runs/{run_id}/rerun", "Run again what an ended run ran").optional_body::<Again>().gives::<Run>(201, "The new run."), rerun)
         .route(TAG, post("/api/v1/runs/{run_id}/signal", "Bring an event to a run").more("It is kept until a step waits for it.").body::<Signal>().gives::<Reached>(200, "It was brought."), signal)
         .route(TAG, post("/api/v1/signals", "Bring an event to every run that waits for it").body::<Signal>().gives::<Reached>(200, "How many runs it reached."), broadcast)
@@ -112,9 +112,9 @@ pub(super) async fn resume(
 pub(super) async fn intervene(
     Asker(user): Asker,
     OfRun(run): OfRun,
-    Body(change): Body<Change>,
+    Body(change): Body<InterventionRequest>,
 ) -> Result<Json<Run>, Problem> {
-    user.change(run, change).await?;
+    user.intervene(run, change).await?;
     shown(&user, run).await
 }
 

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_engine::{Change, ListRuns, RunId, StepRow, User};
+use steprail_engine::{InterventionRequest, ListRuns, RunId, StepRow, User};
 
 use super::control;
 use super::runs::{self, Start};
@@ -29,7 +29,7 @@ pub(super) fn routes(api: Api) -> Api {
         .route(TAG, delete("/api/workflows/{run_id}", "Cancel a run").gives::<Run>(200, run), cancel)
         .route(TAG, post("/api/workflows/{run_id}/interrupt", "Pause a run").gives::<Run>(200, run), control::pause)
         .route(TAG, post("/api/workflows/{run_id}/resume", "Resume a run").optional_body::<control::GoOn>().gives::<Run>(200, run), control::resume)
-        .route(TAG, post("/api/workflows/{run_id}/intervene", "Change a run that is under way").body::<Change>().gives::<Run>(200, run), control::intervene)
+        .route(TAG, post("/api/workflows/{run_id}/intervene", "InterventionRequest a run that is under way").body::<InterventionRequest>().gives::<Run>(200, run), control::intervene)
         .route(TAG, get("/api/workflows/recurring", "List schedules").gives::<Page<Schedule>>(200, "By name."), recurring)
         .route(TAG, post("/api/workflows/recurring", "Store a schedule").body::<Recurring>().gives::<Schedule>(201, "The schedule."), recur)
         .route(TAG, delete("/api/workflows/recurring/{name}", "Delete a schedule").gives_nothing(204, "It starts nothing any more."), recur_no_more)

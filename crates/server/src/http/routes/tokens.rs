@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steprail_engine::{Right, Scope};
+use steprail_engine::{Right, TokenScope};
 
 use crate::accounts::{NewToken, TOKEN_DAYS, Token};
 use crate::http::App;
@@ -97,7 +97,7 @@ pub(crate) struct Made {
 }
 
 fn shown((id, token): (String, Token)) -> Shown {
-    let Scope { may, tools } = token.scope.unwrap_or_default();
+    let TokenScope { may, tools } = token.scope.unwrap_or_default();
     Shown {
         id,
         name: token.name,
@@ -125,7 +125,7 @@ async fn make(
     {
         return Err(Problem::bad("a name or a tool has 1 to 256 bytes, and there are at most 100 tools"));
     }
-    let scope = (may.is_some() || tools.is_some()).then_some(Scope { may, tools });
+    let scope = (may.is_some() || tools.is_some()).then_some(TokenScope { may, tools });
     let whose = whose.unwrap_or_else(|| user.principal().id.clone());
     let new = NewToken { user: whose, name, days: days.unwrap_or(TOKEN_DAYS.0), agent, scope };
     let (id, token, text) = app.accounts.mint(&user, new).await?;

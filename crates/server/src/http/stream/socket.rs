@@ -138,7 +138,7 @@ async fn asked(user: &User, frame: &Frame) -> Option<String> {
     if !user.may_decide(frame.run, &path).await {
         return None;
     }
-    let open = user.open_questions(frame.run).await.ok()?;
+    let open = user.run_approvals(frame.run).await.ok()?;
     let asked = open.into_iter().find(|open| open.run_id == frame.run && open.path == path)?;
     let params = view::Approval { may_decide: Some(true), ..asked.into() };
     Some(json!({ "method": "approval_requested", "params": params }).to_string())

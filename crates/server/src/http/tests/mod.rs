@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use steprail_core::source::Source;
-use steprail_engine::{Durability, Engine, ManualClock, Options, Principal, Right, Scope, SqliteStore};
+use steprail_engine::{Durability, Engine, ManualClock, Options, Principal, Right, SqliteStore, TokenScope};
 use steprail_mcp::{Server, Settings};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -116,14 +116,14 @@ impl House {
         self.token(id, false, None).await
     }
 
-    pub(super) async fn token(&self, user: &str, agent: bool, scope: Option<Scope>) -> String {
+    pub(super) async fn token(&self, user: &str, agent: bool, scope: Option<TokenScope>) -> String {
         let new = NewToken { user: user.to_owned(), name: "a test".to_owned(), days: 30, agent, scope };
         self.app.accounts.mint(&self.owner(), new).await.expect("a token").2
     }
 
     /// A token that is for one right only.
     pub(super) async fn scoped(&self, user: &str, right: Right) -> String {
-        self.token(user, false, Some(Scope { may: Some([right].into()), tools: None })).await
+        self.token(user, false, Some(TokenScope { may: Some([right].into()), tools: None })).await
     }
 
     /// Sends a request as it stands.

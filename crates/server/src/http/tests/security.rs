@@ -287,7 +287,7 @@ async fn another_user_of_the_machine_has_to_sign_in() {
 async fn a_token_is_held_to_its_tools_also_in_a_workflow() {
     let house = House::new();
     house.user("ann", Role::Author).await;
-    let scope = steprail_engine::Scope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
+    let scope = steprail_engine::TokenScope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
     let token = house.token("ann", true, Some(scope)).await;
     let run = |tool: &str| json!({ "text": format!("name: one\nsteps: [{{ id: r, tool: {tool} }}]"), "wait_s": 10 });
     assert_eq!(house.done(&token, "POST", "/api/v1/runs", &run("crm__read")).await["status"], "completed");
@@ -338,7 +338,7 @@ async fn less_than_a_person_gets_nothing_more_from_what_it_has() {
 async fn a_token_for_some_tools_does_not_change_what_others_start() {
     let house = House::new();
     let ann = house.user("ann", Role::Author).await;
-    let scope = steprail_engine::Scope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
+    let scope = steprail_engine::TokenScope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
     let less = house.token("ann", true, Some(scope)).await;
     let text = |name: &str, tool: &str| json!({ "text": format!("name: {name}\nsteps: [{{ id: r, tool: {tool} }}]") });
     house.done(&ann, "POST", "/api/v1/definitions", &text("nightly", "crm__read")).await;

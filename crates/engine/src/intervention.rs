@@ -13,9 +13,9 @@ use crate::user::User;
 /// What to change.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct InterventionRequest {
     /// What to do.
-    pub action: Action,
+    pub action: InterventionAction,
     /// The step, by its path; its id for `set_output`. Not for `set_inputs`.
     pub step: Option<String>,
     /// The arguments, the output, the inputs or the result.
@@ -27,7 +27,7 @@ pub struct Change {
 /// What to do to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum InterventionAction {
     /// Sets the arguments of a step to come.
     SetArguments,
     /// Replaces what a step gave.
@@ -48,29 +48,29 @@ pub enum Action {
 
 impl User {
     /// Changes a run that is under way.
-    pub async fn change(&self, run: RunId, change: Change) -> Result<(), Error> {
-        let Change { action, step, value, digest } = change;
+    pub async fn intervene(&self, run: RunId, request: InterventionRequest) -> Result<(), Error> {
+        let InterventionRequest { action, step, value, digest } = request;
         let missing = |field: &str| Error::BadInput(format!("`{field}` is missing"));
         let step = match action {
-            Action::SetInputs => String::new(),
+            InterventionAction::SetInputs => String::new(),
             _ => step.filter(|step| !step.is_empty()).ok_or_else(|| missing("step"))?,
         };
         let path = || Box::<str>::from(&*step);
         let value = value.ok_or_else(|| missing("value"));
         let resolution = match action {
-            Action::SetArguments => {
-                return self.intervene(run, Intervention::SetArguments { path: path(), args: value? }).await;
+            InterventionAction::SetArguments => {
+                return self.control(run, Intervention::SetArguments { path: path(), args: value? }).await;
             }
-            Action::SetOutput => return self.set(run, Some(path()), value?).await,
-            Action::SetInputs => return self.set(run, None, value?).await,
-            Action::SupplyResult => {
+            InterventionAction::SetOutput => return self.set(run, Some(path()), value?).await,
+            InterventionAction::SetInputs => return self.set(run, None, value?).await,
+            InterventionAction::SupplyResult => {
                 let output = Payload::new(value?);
-                return self.intervene(run, Intervention::SupplyResult { path: path(), output }).await;
+                return self.control(run, Intervention::SupplyResult { path: path(), output }).await;
             }
-            Action::Skip => Resolution::Skip,
-            Action::Happened => Resolution::Happened(Payload::new(value?)),
-            Action::Retry => Resolution::Retry,
-            Action::Fail => Resolution::Fail,
+            InterventionAction::Skip => Resolution::Skip,
+            InterventionAction::Happened => Resolution::Happened(Payload::new(value?)),
+            InterventionAction::Retry => Resolution::Retry,
+            InterventionAction::Fail => Resolution::Fail,
         };
         let digest = match digest {
             Some(text) => Some(
@@ -78,8 +78,8 @@ impl User {
                     .ok_or_else(|| Error::BadInput("`digest` is not a digest".to_owned()))?,
             ),
             // A step that waits or runs is left out as it is.
-            None if action == Action::Skip => {
-                return self.intervene(run, Intervention::Skip { path: path() }).await;
+            None if action == InterventionAction::Skip => {
+                return self.control(run, Intervention::Skip { path: path() }).await;
             }
             None => return Err(missing("digest")),
         };
@@ -87,6 +87,6 @@ impl User {
     }
 
     async fn set(&self, run: RunId, id: Option<Box<str>>, value: Value) -> Result<(), Error> {
-        self.intervene(run, Intervention::SetValue(Edit { id, value })).await
+        self.control(run, Intervention::SetValue(Edit { id, value })).await
     }
 }
