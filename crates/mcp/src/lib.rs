@@ -19,5 +19,7 @@ pub use gateway::{
     Era, Gateway, Health, LoggedIn, LoginError, LoginNeeded, Logins, Options, ServerStatus, ToolInfo,
     UserVariables, supervise,
 };
-pub use secrets::{Secret, SecretError, SecretScope, SecretStore, is_secret_name};
+pub use secrets::{
+    MemorySecrets, Secret, SecretEntry, SecretError, SecretScope, SecretStore, is_secret_name,
+};
 pub use server::{Expose, Hosts, Identify, Server, Settings, ToolNames, offered, router};

@@ -1,7 +1,8 @@
 //! Secrets: the port through which the gateway reads and stores them. The binary implements it.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::{ProcessEnv, Variables, is_name};
 use crate::limits::SECRET_NAME;
@@ -44,6 +45,15 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// A stored secret without its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretEntry {
+    /// Name of the secret.
+    pub name: String,
+    /// When it was set, in milliseconds since the epoch.
+    pub set_at: i64,
+}
+
 /// Why secrets cannot be read or stored, and what to do. Contains no values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretError(pub String);
@@ -64,6 +74,10 @@ pub trait SecretStore: Send + Sync {
     fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError>;
     /// Deletes a secret durably; whether there was one.
     fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError>;
+    /// Lists the secrets of a scope that users named ([`is_secret_name`]), without logins.
+    fn list(&self, scope: &SecretScope) -> Result<Vec<SecretEntry>, SecretError>;
+    /// Deletes every secret and login of a user. Another user may get the same id later.
+    fn remove_user(&self, user: &str) -> Result<(), SecretError>;
 }
 
 /// Whether users may give a secret this name. Reserved names, such as those of OAuth logins, contain a slash.
@@ -104,5 +118,43 @@ impl Variables for SecretVariables {
 
     fn secret(&self, name: &str) -> Option<String> {
         self.get(&SecretScope::Shared, name)
+    }
+}
+
+/// Secrets that last as long as the process, for embedding programs without a store of their own, and for tests.
+#[derive(Default)]
+pub struct MemorySecrets(Mutex<BTreeMap<(SecretScope, String), (Secret, i64)>>);
+
+impl MemorySecrets {
+    fn secrets(&self) -> MutexGuard<'_, BTreeMap<(SecretScope, String), (Secret, i64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SecretStore for MemorySecrets {
+    fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError> {
+        Ok(self.secrets().get(&(scope.clone(), name.to_owned())).map(|(secret, _)| secret.clone()))
+    }
+
+    fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError> {
+        let set_at = jiff::Timestamp::now().as_millisecond();
+        self.secrets().insert((scope.clone(), name.to_owned()), (value.clone(), set_at));
+        Ok(())
+    }
+
+    fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError> {
+        Ok(self.secrets().remove(&(scope.clone(), name.to_owned())).is_some())
+    }
+
+    fn list(&self, scope: &SecretScope) -> Result<Vec<SecretEntry>, SecretError> {
+        let secrets = self.secrets();
+        let own = secrets.iter().filter(|((of, name), _)| of == scope && is_secret_name(name));
+        Ok(own.map(|((_, name), (_, set_at))| SecretEntry { name: name.clone(), set_at: *set_at }).collect())
+    }
+
+    fn remove_user(&self, user: &str) -> Result<(), SecretError> {
+        let scope = SecretScope::User(user.to_owned());
+        self.secrets().retain(|(of, _), _| *of != scope);
+        Ok(())
     }
 }

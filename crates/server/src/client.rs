@@ -13,8 +13,8 @@ use serde_json::Value;
 use sse_stream::SseStream;
 
 use crate::daemon::{self, Home};
-use crate::http::problem::Problem;
-use crate::view::Event;
+use steprail_http::Problem;
+use steprail_http::views::Event;
 
 /// How often a daemon of this machine is asked again, and after what.
 const TRIES: u32 = 3;

@@ -3,18 +3,15 @@
 // No panic is reachable from input.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod accounts;
 mod cli;
 mod client;
 mod config;
 mod daemon;
 mod demo;
-mod http;
 mod observe;
 mod scripted;
 mod secrets;
 mod tools;
-mod view;
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use steprail_mcp::{Gateway, Logins, Options, ToolInfo};
 
 use crate::scripted::Script;
 use crate::secrets::Vault;
-use crate::view;
+use steprail_http::views;
 
 /// The hidden command that supervises a stdio server.
 pub(crate) const SUPERVISE: &str = "supervise-server";
@@ -106,7 +106,7 @@ impl Tools {
     }
 
     /// Tools that steps can call, as far as they are known.
-    pub(crate) fn list(&self) -> Vec<view::Tool> {
+    pub(crate) fn list(&self) -> Vec<views::Tool> {
         match self {
             Self::Scripted(script) => {
                 script.names().map(|name| scripted(name, script.annotations(name))).collect()
@@ -127,16 +127,16 @@ impl Tools {
     }
 }
 
-fn scripted(name: &str, annotations: Annotations) -> view::Tool {
+fn scripted(name: &str, annotations: Annotations) -> views::Tool {
     tool(name, "scripted", json!({ "type": "object" }), annotations)
 }
 
-fn described(info: &ToolInfo) -> view::Tool {
+fn described(info: &ToolInfo) -> views::Tool {
     tool(&info.name, &info.description, info.input_schema.clone(), info.annotations)
 }
 
-fn tool(name: &str, description: &str, input_schema: Value, annotations: Annotations) -> view::Tool {
-    view::Tool {
+fn tool(name: &str, description: &str, input_schema: Value, annotations: Annotations) -> views::Tool {
+    views::Tool {
         name: name.to_owned(),
         description: description.to_owned(),
         input_schema,

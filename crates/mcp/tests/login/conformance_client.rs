@@ -10,7 +10,7 @@ use steprail_engine::{Approval, Engine, Options, Principal, SqliteStore, Start};
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Health, Logins, ServerStatus};
 
-use crate::support::{Memory, REDIRECT, browse};
+use crate::support::{REDIRECT, browse};
 
 /// The document that the suite knows.
 const DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
@@ -51,7 +51,7 @@ pub(crate) async fn run(url: String) -> Result<(), Failed> {
     let context: Context = serde_json::from_str(&context)?;
     let entry = json!({ "url": url, "elicitation": true, "oauth": oauth(&scenario, &context.credentials) });
     let servers = Servers::read(&json!({ "mcpServers": { "server": entry } }).to_string())?;
-    let logins = Logins::new(Arc::new(Memory::default()), &servers);
+    let logins = Logins::new(Arc::new(steprail_mcp::MemorySecrets::default()), &servers);
     let options = steprail_mcp::Options { logins: Some(logins.clone()), ..steprail_mcp::Options::default() };
     let gateway = Gateway::new(servers, options)?;
     let folder = tempfile::tempdir()?;

@@ -1,45 +1,25 @@
 //! Logins at a server under test, with secrets in memory and a browser that follows one redirect.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steprail_mcp::config::Servers;
-use steprail_mcp::{LoggedIn, LoginError, Logins, Secret, SecretError, SecretScope, SecretStore};
+use steprail_mcp::{LoggedIn, LoginError, Logins, MemorySecrets};
 
 use crate::authority::{Authority, Form, form};
 
 pub(crate) const REDIRECT: &str = "http://127.0.0.1:9/callback";
 
-/// Secrets in memory.
-#[derive(Default)]
-pub(crate) struct Memory(Mutex<BTreeMap<(SecretScope, String), Secret>>);
-
-impl SecretStore for Memory {
-    fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError> {
-        Ok(self.0.lock().expect("no panic").get(&(scope.clone(), name.to_owned())).cloned())
-    }
-
-    fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError> {
-        self.0.lock().expect("no panic").insert((scope.clone(), name.to_owned()), value.clone());
-        Ok(())
-    }
-
-    fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError> {
-        Ok(self.0.lock().expect("no panic").remove(&(scope.clone(), name.to_owned())).is_some())
-    }
-}
-
 /// One server, `crm`, with the logins at it.
 pub(crate) struct Setup {
     pub authority: Authority,
-    pub store: Arc<Memory>,
+    pub store: Arc<MemorySecrets>,
     pub logins: Logins,
 }
 
 impl Setup {
     pub(crate) fn new(authority: Authority, oauth: &Value) -> Self {
-        let store = Arc::new(Memory::default());
+        let store = Arc::new(MemorySecrets::default());
         let logins = logins(&store, &authority.url(), oauth);
         Self { authority, store, logins }
     }
@@ -73,7 +53,7 @@ impl Setup {
     }
 }
 
-fn logins(store: &Arc<Memory>, url: &str, oauth: &Value) -> Logins {
+fn logins(store: &Arc<MemorySecrets>, url: &str, oauth: &Value) -> Logins {
     let entry = json!({ "mcpServers": { "crm": { "url": url, "oauth": oauth } } });
     let servers = Servers::read(&entry.to_string()).expect("servers");
     Logins::new(store.clone(), &servers)

@@ -8,7 +8,7 @@ use super::runs::ago;
 use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
-use crate::view::{Approval, Page};
+use steprail_http::views::{Approval, Page};
 
 /// List open questions, the oldest first
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::{session, show_as};
-use crate::view::Run;
+use steprail_http::views::Run;
 
 /// Which run.
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use super::progress::harmless;
 use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::{session, show_as};
-use crate::view::{Approval, Run};
+use steprail_http::views::{Approval, Run};
 
 /// Which gate, and why.
 ///

@@ -9,7 +9,7 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
 use crate::client::escaped;
-use crate::view::{Definition, Page};
+use steprail_http::views::{Definition, Page};
 
 /// List definitions, show one, or delete one
 #[derive(Debug, Args)]

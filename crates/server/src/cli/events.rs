@@ -13,7 +13,7 @@ use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::{session, show_as};
 use crate::client::{Client, Refused};
-use crate::view::{Event, Page, Run};
+use steprail_http::views::{Event, Page, Run};
 
 /// Events that are asked for at once.
 const PAGE: usize = 1_000;

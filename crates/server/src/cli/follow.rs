@@ -21,7 +21,8 @@ use super::target::Target;
 use super::tree::Tree;
 use super::{exit, go_on, record, show_as};
 use crate::client::{Client, Refused};
-use crate::view::{Approval, Event, Run, millis};
+use steprail_http::timestamp;
+use steprail_http::views::{Approval, Event, Run};
 
 /// How long a server that is gone is looked for, and how often.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -292,7 +293,7 @@ fn stored(event: Event) -> Option<StoredEvent> {
         id: event.id,
         run: event.run_id,
         seq: event.seq,
-        at: millis(&event.at),
+        at: timestamp::parse(&event.at),
         hash: Hash::from_hex(&event.hash)?,
         event: event.event,
     })

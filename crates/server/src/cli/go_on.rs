@@ -5,7 +5,7 @@ use steprail_engine::RunStatus;
 use super::progress::harmless;
 use super::target::Target;
 use super::waiting::quoted;
-use crate::view::{Approval, Run, UnknownCall};
+use steprail_http::views::{Approval, Run, UnknownCall};
 
 /// Says what a run waits for, and how to go on; an entry for each.
 pub(super) fn hints(run: &Run, target: &Target) -> Vec<String> {

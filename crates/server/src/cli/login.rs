@@ -13,7 +13,7 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{exit, session, show_as};
 use crate::client::escaped;
-use crate::http::routes::logins::{Begun, Finished};
+use steprail_http::views::{CompletedLogin, StartedLogin};
 
 /// How long the browser may take: as long as the daemon waits for it.
 const PATIENCE: Duration = Duration::from_secs(steprail_mcp::limits::LOGIN_SECS);
@@ -69,13 +69,13 @@ impl Login {
             let callback = Callback::listen(self.port).await.map_err(|error| {
                 Stop::usage(format!("cannot listen on 127.0.0.1 for the browser: {error}"))
             })?;
-            let begun: Begun =
+            let begun: StartedLogin =
                 client.post(&path, &json!({ "redirect_uri": callback.redirect_uri() })).await?;
             let page = page(&begun.url)?;
             self.show(&page)?;
             let redirect = redirect(callback, &page).await?;
             let body = json!({ "redirect_url": redirect });
-            let finished: Finished = client.post(&format!("{path}/finish"), &body).await?;
+            let finished: CompletedLogin = client.post(&format!("{path}/finish"), &body).await?;
             self.tell(&begun, &finished)?;
             Ok(ExitCode::SUCCESS)
         })
@@ -91,7 +91,7 @@ impl Login {
         Ok(())
     }
 
-    fn tell(&self, begun: &Begun, finished: &Finished) -> Result<(), Stop> {
+    fn tell(&self, begun: &StartedLogin, finished: &CompletedLogin) -> Result<(), Stop> {
         if self.json {
             return show_as::json(finished);
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
-use crate::http::routes::session::Link;
+use steprail_http::views::SignInLink;
 
 /// Print a link that opens the server's page and signs your browser in, once
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(super) struct Open {
 impl Open {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         session::block_on(async {
-            let link: Link = self.target.reach().await?.post("/links", &json!({})).await?;
+            let link: SignInLink = self.target.reach().await?.post("/links", &json!({})).await?;
             if self.json {
                 show_as::json(&link)?;
             } else {

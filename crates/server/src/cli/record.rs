@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::progress::{harmless, length};
-use crate::view::{Run, millis};
+use steprail_http::timestamp;
+use steprail_http::views::Run;
 
 /// Characters of an output that a summary shows.
 const OUTPUT_CHARS: usize = 500;
@@ -18,7 +19,8 @@ pub(super) fn summary(run: &Run) -> String {
         counts.push_str(&format!(", {}", count(retries, "retry", "retries")));
     }
     let took = run.completed_at.as_ref();
-    let took = took.and_then(|end| u64::try_from(millis(end) - millis(&run.started_at)).ok());
+    let took =
+        took.and_then(|end| u64::try_from(timestamp::parse(end) - timestamp::parse(&run.started_at)).ok());
     let took = took.map(|took| format!(" in {}", length(took))).unwrap_or_default();
     let mut text = format!("{} {}{took} ({counts})\nrun    {}", run.name, run.status.word(), run.run_id);
     if let Some(output) = &run.output {

@@ -22,7 +22,7 @@ use super::tree::Tree;
 use super::waiting::Again;
 use crate::client::{Client, Refused};
 use crate::daemon::Home;
-use crate::view;
+use steprail_http::views;
 
 /// Go on with unfinished runs, and answer those that wait for a human
 ///
@@ -92,9 +92,9 @@ impl Resume {
         let client = self.target.reach().await?;
         let run = find_run(&client, self.run.as_deref().unwrap_or_default()).await?;
         self.bring_to(&client, run).await?;
-        let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+        let found: views::Run = client.get(&format!("/runs/{run}")).await?;
         if matches!(found.status, RunStatus::Paused | RunStatus::Interrupted) {
-            match client.post::<view::Run>(&format!("/runs/{run}/resume"), &json!({})).await {
+            match client.post::<views::Run>(&format!("/runs/{run}/resume"), &json!({})).await {
                 // It waits for an answer and not for this.
                 Err(Refused::Problem(problem)) if &*problem.code == "conflict" => {}
                 resumed => drop(resumed?),
@@ -103,7 +103,7 @@ impl Resume {
         if !self.detach {
             return Follow::new(client, self.target.clone(), run).finish(self.json).await;
         }
-        let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+        let found: views::Run = client.get(&format!("/runs/{run}")).await?;
         if self.json {
             show_as::json(&found)?;
         } else {
@@ -116,7 +116,7 @@ impl Resume {
     async fn bring_to(&self, client: &Client, run: RunId) -> Result<(), Stop> {
         let gates = self.approve.iter().map(|path| (path, "approve"));
         for (path, action) in gates.chain(self.deny.iter().map(|path| (path, "deny"))) {
-            let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+            let found: views::Run = client.get(&format!("/runs/{run}")).await?;
             let open = found.approvals.unwrap_or_default().into_iter().find(|open| open.step == *path);
             let open = open.ok_or_else(|| Stop::usage(format!("`{path}` does not wait for a decision")))?;
             let body = json!({ "step": path, "digest": open.digest });
@@ -126,7 +126,7 @@ impl Resume {
         let skipped = self.skip.iter().map(|path| (path, "skip", None));
         let happened = self.happened.iter().map(|(path, gave)| (path, "happened", Some(gave.value())));
         for (path, action, value) in retried.chain(skipped).chain(happened) {
-            let found: view::Run = client.get(&format!("/runs/{run}")).await?;
+            let found: views::Run = client.get(&format!("/runs/{run}")).await?;
             let call = holder(&found, path)?;
             let (run, digest) = (call.run_id, &call.digest);
             let body = json!({ "action": action, "step": call.step, "value": value, "digest": digest });
@@ -241,7 +241,7 @@ fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<()
 }
 
 /// The call that a path means, as it is shown from the run or as its own run has it.
-fn holder<'a>(run: &'a view::Run, path: &'a str) -> Result<&'a view::UnknownCall, Stop> {
+fn holder<'a>(run: &'a views::Run, path: &'a str) -> Result<&'a views::UnknownCall, Stop> {
     let calls = || run.unknown_calls.iter().flatten();
     let shown: Vec<_> = calls().filter(|call| call.shown == path).collect();
     let meant = if shown.is_empty() { calls().filter(|call| call.step == path).collect() } else { shown };

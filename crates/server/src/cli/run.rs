@@ -21,7 +21,7 @@ use super::{exit, input, show_as};
 use crate::client::{Client, Refused, escaped};
 use crate::daemon::Home;
 use crate::tools::Named;
-use crate::view;
+use steprail_http::views;
 
 /// Run a definition, and show how it goes
 ///
@@ -103,7 +103,7 @@ impl Run {
         // If the answer is lost, asking again starts nothing twice.
         body["idempotency_key"] =
             json!(self.key.clone().unwrap_or_else(|| format!("run-{}", uuid::Uuid::now_v7())));
-        let run: view::Run = client.start(&body).await?;
+        let run: views::Run = client.start(&body).await?;
         for (event, payload) in &self.signal {
             let body = json!({ "event": event, "payload": payload });
             let _: Value = client.post(&format!("/runs/{}/signal", run.run_id), &body).await?;
@@ -122,7 +122,7 @@ impl Run {
     /// The plan of a definition that the daemon knows.
     async fn stored(&self, client: &Client) -> Result<Plan, Stop> {
         let path = format!("/definitions/{}", escaped(&self.file));
-        let found: view::Definition = client.get(&path).await.map_err(|refused| match refused {
+        let found: views::Definition = client.get(&path).await.map_err(|refused| match refused {
             Refused::Problem(problem) if problem.status == 404 => {
                 let message = format!("there is no file and no definition `{}`", self.file);
                 Stop::usage(message).hint("`steprail define FILE` stores one")

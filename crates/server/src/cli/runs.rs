@@ -11,7 +11,8 @@ use super::progress::length;
 use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
-use crate::view::{Page, Run, millis};
+use steprail_http::timestamp;
+use steprail_http::views::{Page, Run};
 
 /// List runs, newest first
 #[derive(Debug, Args)]
@@ -82,6 +83,6 @@ fn short(text: &str) -> String {
 /// How long ago something was.
 pub(super) fn ago(time: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let since = i64::try_from(now).unwrap_or(i64::MAX) - millis(time);
+    let since = i64::try_from(now).unwrap_or(i64::MAX) - timestamp::parse(time);
     format!("{} ago", length(u64::try_from(since).unwrap_or_default()))
 }

@@ -9,7 +9,7 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
 use crate::client::escaped;
-use crate::view::{Page, Schedule as Shown};
+use steprail_http::views::{Page, Schedule as Shown};
 
 /// List, add and remove schedules
 #[derive(Debug, Args)]

@@ -10,8 +10,8 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{hidden_input, session, show_as};
 use crate::client::{Client, escaped};
-use crate::http::routes::secrets::Shown;
-use crate::view::Page;
+use steprail_http::views::Page;
+use steprail_http::views::SecretInfo;
 
 /// Set, list and remove secrets
 ///
@@ -86,7 +86,7 @@ impl Secret {
                     show_as::done(self.json, &format!("{name} is set"))?;
                 }
                 Action::List { whose } => {
-                    let page: Page<Shown> = client.get(&format!("/secrets{}", whose.query())).await?;
+                    let page: Page<SecretInfo> = client.get(&format!("/secrets{}", whose.query())).await?;
                     list(&page.items, self.json)?;
                 }
                 Action::Remove { name, whose } => {
@@ -126,12 +126,12 @@ async fn value(name: &str) -> Result<String, Stop> {
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-fn list(secrets: &[Shown], json: bool) -> Result<(), Stop> {
+fn list(secrets: &[SecretInfo], json: bool) -> Result<(), Stop> {
     if json {
         return show_as::json(&secrets);
     }
-    let whose = |secret: &Shown| secret.user.clone().unwrap_or_else(|| "all users".to_owned());
-    let row = |secret: &Shown| vec![secret.name.clone(), whose(secret), secret.set_at.clone()];
+    let whose = |secret: &SecretInfo| secret.user.clone().unwrap_or_else(|| "all users".to_owned());
+    let row = |secret: &SecretInfo| vec![secret.name.clone(), whose(secret), secret.set_at.clone()];
     let rows: Vec<Vec<String>> = secrets.iter().map(row).collect();
     show_as::table(&["NAME", "OF", "SET"], &rows, "there are no secrets")
 }

@@ -17,7 +17,6 @@ use super::{exit, session};
 use crate::config::types::Listen;
 use crate::config::{self, Config, Place};
 use crate::daemon::{Daemon, Home, Pipes};
-use crate::http::sign_in;
 use crate::secrets::Vault;
 use crate::tools::Named;
 use crate::{demo, observe};
@@ -260,7 +259,7 @@ impl Serve {
     async fn show(&self, daemon: &Daemon, home: &Home, out: &mut impl Write) -> Result<(), Stop> {
         let user = daemon.engine.as_user(daemon.client());
         demo::begin(&user).await?;
-        if let Ok(link) = sign_in::link(&daemon.app) {
+        if let Ok(link) = daemon.app.sign_in_link() {
             writeln!(out, "page {link}")?;
         }
         let data = home.path().display();

@@ -18,7 +18,7 @@ use super::waiting::Again;
 use super::{exit, input, record, show_as};
 use crate::scripted::Script;
 use crate::tools::{Named, Tools};
-use crate::view::Run;
+use steprail_http::views::Run;
 
 /// Events of a run that are read at once.
 const PAGE: usize = 1_000;
@@ -218,7 +218,7 @@ impl Session {
 }
 
 fn print(view: &RunView, json: bool) -> Result<(), Stop> {
-    let run = Run::full(view.clone());
+    let run = Run::from(view.clone());
     if json { show_as::json(&run) } else { show_as::line(&record::summary(&run)) }
 }
 

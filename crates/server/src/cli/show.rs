@@ -10,7 +10,8 @@ use super::progress::{harmless, length};
 use super::stop::Stop;
 use super::target::{Target, find_run};
 use super::{exit, go_on, record, session, show_as};
-use crate::view::{Run, Step, millis};
+use steprail_http::timestamp;
+use steprail_http::views::{Run, Step};
 
 /// Show a run: its steps, what it waits for, what it gave
 ///
@@ -68,7 +69,8 @@ fn line(step: &Step) -> String {
     let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
     let tool = step.tool.as_ref().map(|tool| format!(" {tool}")).unwrap_or_default();
     let ends = step.started_at.as_ref().zip(step.completed_at.as_ref());
-    let lasted = ends.and_then(|(began, ended)| u64::try_from(millis(ended) - millis(began)).ok());
+    let lasted =
+        ends.and_then(|(began, ended)| u64::try_from(timestamp::parse(ended) - timestamp::parse(began)).ok());
     let lasted = lasted.map(|lasted| format!(" {}", length(lasted))).unwrap_or_default();
     let why = step.error.as_ref().map(|error| format!(" {error}")).unwrap_or_default();
     let status = if matches!(&*step.status, "done") { String::new() } else { format!(" {}", step.status) };

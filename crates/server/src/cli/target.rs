@@ -10,7 +10,7 @@ use super::exit;
 use super::stop::Stop;
 use super::waiting::quoted;
 use crate::client::{self, Begin, Client, Refused};
-use crate::view::{Page, Run};
+use steprail_http::views::{Page, Run};
 
 /// Characters at the end of a run's id that are enough to mean it.
 const SHORT_ID: usize = 4;

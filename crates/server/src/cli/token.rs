@@ -10,8 +10,8 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
 use crate::client::escaped;
-use crate::http::routes::tokens::{Made, Shown};
-use crate::view::Page;
+use steprail_http::views::Page;
+use steprail_http::views::{CreatedToken, TokenInfo};
 
 /// Make, list and revoke tokens
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ impl Token {
         session::block_on(async {
             let client = self.target.reach().await?;
             match self.action {
-                Action::List => list(&client.get::<Page<Shown>>("/tokens").await?.items, self.json)?,
+                Action::List => list(&client.get::<Page<TokenInfo>>("/tokens").await?.items, self.json)?,
                 Action::Create { name, user, person, days, may, tool } => {
                     let may = (!may.is_empty()).then_some(may);
                     let tools = (!tool.is_empty()).then_some(tool);
@@ -80,7 +80,7 @@ impl Token {
     }
 }
 
-fn made(made: &Made, json: bool) -> Result<(), Stop> {
+fn made(made: &CreatedToken, json: bool) -> Result<(), Stop> {
     if json {
         return show_as::json(made);
     }
@@ -95,11 +95,11 @@ fn made(made: &Made, json: bool) -> Result<(), Stop> {
     Ok(())
 }
 
-fn list(tokens: &[Shown], json: bool) -> Result<(), Stop> {
+fn list(tokens: &[TokenInfo], json: bool) -> Result<(), Stop> {
     if json {
         return show_as::json(&tokens);
     }
-    let row = |token: &Shown| {
+    let row = |token: &TokenInfo| {
         let scope =
             token.may.iter().flatten().map(ToString::to_string).chain(token.tools.iter().flatten().cloned());
         let scope: Vec<String> = scope.collect();

@@ -10,7 +10,7 @@ use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
 use crate::client::escaped;
-use crate::view::{Page, Server, Tool};
+use steprail_http::views::{Page, Server, Tool};
 
 /// Characters of a description that a list shows.
 const SHOWN: usize = 60;

@@ -9,10 +9,10 @@ use serde_json::json;
 use super::stop::Stop;
 use super::target::Target;
 use super::{session, show_as};
-use crate::accounts::{Group as Granted, Person, Role};
 use crate::client::escaped;
-use crate::http::routes::people::Entry;
-use crate::view::Page;
+use steprail_http::accounts::{GroupRecord, Role, UserRecord};
+use steprail_http::views::AccountEntry;
+use steprail_http::views::Page;
 
 /// What is granted, on the command line.
 #[derive(Debug, Args)]
@@ -80,13 +80,15 @@ impl User {
         session::block_on(async {
             let client = self.target.reach().await?;
             let shown = match self.action {
-                None | Some(UserAction::List) => client.get::<Page<Entry<Person>>>("/users").await?.items,
+                None | Some(UserAction::List) => {
+                    client.get::<Page<AccountEntry<UserRecord>>>("/users").await?.items
+                }
                 Some(UserAction::Add { id, name, email, group, grants, disabled, enabled }) => {
-                    let known = client.get::<Page<Entry<Person>>>("/users").await?.items;
+                    let known = client.get::<Page<AccountEntry<UserRecord>>>("/users").await?.items;
                     let before =
                         known.into_iter().find(|user| user.id == id).map(|user| user.is).unwrap_or_default();
                     let (roles, groups) = (grants.role.into_iter().collect(), group.into_iter().collect());
-                    let person = Person {
+                    let person = UserRecord {
                         name: name.unwrap_or(before.name),
                         email: email.unwrap_or(before.email),
                         groups: or(groups, before.groups, BTreeSet::is_empty),
@@ -105,7 +107,7 @@ impl User {
                 show_as::json(&shown)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let row = |user: &Entry<Person>| {
+            let row = |user: &AccountEntry<UserRecord>| {
                 let groups = user.is.groups.iter().cloned().collect::<Vec<_>>().join(" ");
                 let state = if user.is.disabled { "disabled" } else { "" };
                 let (roles, tools) = (roles(&user.is.roles), user.is.tools.join(" "));
@@ -164,9 +166,11 @@ impl Group {
         session::block_on(async {
             let client = self.target.reach().await?;
             let shown = match self.action {
-                None | Some(GroupAction::List) => client.get::<Page<Entry<Granted>>>("/groups").await?.items,
+                None | Some(GroupAction::List) => {
+                    client.get::<Page<AccountEntry<GroupRecord>>>("/groups").await?.items
+                }
                 Some(GroupAction::Add { id, grants }) => {
-                    let group = Granted { roles: grants.role.into_iter().collect(), tools: grants.tool };
+                    let group = GroupRecord { roles: grants.role.into_iter().collect(), tools: grants.tool };
                     vec![client.put(&format!("/groups/{}", escaped(&id)), &json!(group)).await?]
                 }
                 Some(GroupAction::Remove { id }) => {
@@ -178,7 +182,7 @@ impl Group {
                 show_as::json(&shown)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let row = |group: &Entry<Granted>| {
+            let row = |group: &AccountEntry<GroupRecord>| {
                 vec![group.id.clone(), roles(&group.is.roles), group.is.tools.join(" ")]
             };
             let rows: Vec<Vec<String>> = shown.iter().map(row).collect();

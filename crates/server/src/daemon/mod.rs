@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use steprail_engine::{Engine, Principal};
+use steprail_http::App;
 use steprail_mcp::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,6 @@ pub(crate) use bridge::bridge;
 pub(crate) use home::Home;
 pub(crate) use pipes::{connect, reach};
 
-use crate::http::{self, App};
 use crate::tools::Tools;
 
 /// What a daemon serves.
@@ -44,13 +44,13 @@ impl Pipes {
 impl Daemon {
     /// The owner as MCP clients act for them.
     pub(crate) fn client(&self) -> Principal {
-        self.app.accounts.owner().clone().through_agent()
+        self.app.owner().clone().through_agent()
     }
 
     /// Serves the sockets, until it is told to stop.
     pub(crate) fn serve_pipes(&self, pipes: Pipes, stop: &CancellationToken) {
         self.serve_agents(pipes.agents, stop);
-        http::serve_owner(&self.app, pipes.humans, stop);
+        self.app.serve_owner(pipes.humans, stop);
     }
 
     fn serve_agents(&self, listener: UnixListener, stop: &CancellationToken) {
@@ -75,11 +75,7 @@ impl Daemon {
         listener: std::net::TcpListener,
         stop: &CancellationToken,
     ) -> std::io::Result<String> {
-        let listener = TcpListener::from_std(listener)?;
-        let url = format!("http://{}", listener.local_addr()?);
-        let url = self.app.url.get_or_init(|| url).clone();
-        http::serve_port(&self.app, &self.server, listener, stop);
-        Ok(url)
+        self.app.serve_port(&self.server, TcpListener::from_std(listener)?, stop)
     }
 
     /// Takes an address. Where the port is only a wish, another one is taken if it is in use.

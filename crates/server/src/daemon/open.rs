@@ -1,21 +1,19 @@
-//! How a daemon is put together: accounts before the engine, so that nobody's runs go on without their rights.
+//! Assembly of a daemon: accounts are loaded before the engine starts, because recovery makes calls that need their rights.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use steprail_core::run::Millis;
 use steprail_engine::{Engine, Error, Limits, Options, Principal, SqliteStore};
+use steprail_http::accounts::oidc::{Oidc, OidcSettings};
+use steprail_http::accounts::{LoadedAccounts, SessionLifetime};
+use steprail_http::{AccessPolicy, App};
 use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
-use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{Daemon, Home};
-use crate::accounts::oidc::{Oidc, OidcSettings};
-use crate::accounts::{Known, Lasting};
 use crate::config::Config;
 use crate::config::types::{AuthMode, Location};
-use crate::http::stream::Hub;
-use crate::http::{App, Doors, Parts};
 use crate::observe::Metrics;
 use crate::secrets::Vault;
 use crate::tools::Tools;
@@ -32,15 +30,15 @@ impl Daemon {
         store: SqliteStore,
         tools: Tools,
         vault: Vault,
-        observed: Metrics,
+        metrics: Metrics,
         owner: String,
         config: &Config,
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
-        let sign_in = config.auth.mode == AuthMode::Users;
-        let owner = Principal { alone: !sign_in, ..Principal::user(owner) };
+        let requires_sign_in = config.auth.mode == AuthMode::Users;
+        let owner = Principal { alone: !requires_sign_in, ..Principal::user(owner) };
         let none = || StoreError::Other("the database cannot be read".to_owned());
-        let known = Known::read(&store.readers().ok_or_else(none)?, owner)?;
+        let accounts = LoadedAccounts::load(&store.readers().ok_or_else(none)?, owner)?;
         let oidc = provider(config).await?;
         let limits = Limits {
             calls: config.engine.calls.get(),
@@ -48,7 +46,7 @@ impl Daemon {
             ..Limits::default()
         };
         let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits);
-        let engine = builder.authorizer(known.access.clone()).spawn()?;
+        let engine = builder.authorizer(accounts.access()).spawn()?;
         let settings = Settings {
             tool_names: config.mcp.tool_names,
             expose: config.mcp.expose.iter().map(|exposed| exposed.expose.clone()).collect(),
@@ -56,36 +54,39 @@ impl Daemon {
             ask_clients: config.mcp.ask_clients,
         };
         let server = Server::new(engine.clone(), tools.gateway(), settings);
-        let app = App::new(Parts {
-            accounts: known.with(engine.clone(), lasting(config)),
-            gateway: tools.gateway(),
-            tools: tools.clone(),
-            logins: tools.logins(),
-            vault,
-            hub: Hub::spawn(engine.clone(), stop.clone()),
-            doors: doors(config, sign_in),
-            oidc,
-            metrics: Some(observed),
-            url: config.http.url.as_ref().map_or_else(OnceLock::new, |url| OnceLock::from(url.to_string())),
-            body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
-            defining: Mutex::default(),
-            engine: engine.clone(),
-        });
+        let listed = tools.clone();
+        let app = App::new(
+            steprail_http::Options {
+                engine: engine.clone(),
+                accounts,
+                session_lifetime: session_lifetime(config),
+                gateway: tools.gateway(),
+                tools: Arc::new(move || listed.list()),
+                logins: tools.logins(),
+                secrets: Arc::new(vault),
+                access_policy: access_policy(config, requires_sign_in),
+                oidc,
+                metrics: Some(Arc::new(move || metrics.render())),
+                url: config.http.url.as_ref().map(|url| (**url).to_owned()),
+                max_body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
+            },
+            stop.clone(),
+        );
         Ok(Self { engine, tools, server, app })
     }
 }
 
-fn lasting(config: &Config) -> Lasting {
+fn session_lifetime(config: &Config) -> SessionLifetime {
     let millis = |time: std::time::Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
-    Lasting { idle: millis(config.auth.session_idle), most: millis(config.auth.session_max) }
+    SessionLifetime { idle: millis(config.auth.session_idle), max: millis(config.auth.session_max) }
 }
 
-fn doors(config: &Config, sign_in: bool) -> Doors {
+fn access_policy(config: &Config, requires_sign_in: bool) -> AccessPolicy {
     let http = &config.http;
     let own = http.url.as_ref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
     let hosts = http.hosts.iter().map(|host| &**host).chain(own).map(str::to_owned).collect();
     let origins = http.origins.iter().map(|origin| (**origin).to_owned()).collect();
-    Doors { sign_in, hosts, origins }
+    AccessPolicy { requires_sign_in, hosts, origins }
 }
 
 /// The servers whose resources and prompts are offered: each must be one that is configured.

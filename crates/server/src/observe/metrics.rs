@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// Bounds of what is measured in seconds: from a commit in memory to a call of some minutes.
@@ -23,7 +22,7 @@ impl Metrics {
         let (recorder, metrics) = Self::recorder()?;
         metrics::set_global_recorder(recorder)
             .map_err(|_| "metrics are counted already; install them once".to_owned())?;
-        describe();
+        steprail_http::describe_metrics();
         let kept = metrics.0.clone();
         let upkeep = move || loop {
             std::thread::sleep(UPKEEP);
@@ -51,30 +50,6 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         self.0.render()
     }
-}
-
-fn describe() {
-    describe_counter!("steprail_http_requests_total", "Requests over HTTP, by route, method and status");
-    describe_histogram!(
-        "steprail_http_request_duration_seconds",
-        Unit::Seconds,
-        "How long requests over HTTP take, by route"
-    );
-}
-
-/// A request over HTTP was answered. The route is the pattern that it matched, such as `/runs/{id}`, never its path;
-/// what matched none is one route.
-pub(crate) fn http_request(route: Option<&str>, method: &str, status: u16, took: Duration) {
-    let route = route.unwrap_or("other").to_owned();
-    // A client may write any method.
-    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    let method = known.into_iter().find(|known| *known == method).unwrap_or("other");
-    let status = status.to_string();
-    counter!(
-        "steprail_http_requests_total", "route" => route.clone(), "method" => method, "status" => status
-    )
-    .increment(1);
-    histogram!("steprail_http_request_duration_seconds", "route" => route).record(took);
 }
 
 #[cfg(test)]
@@ -146,21 +121,5 @@ steps:
             assert!(text.contains(described), "{described}\n{text}");
         }
         assert!(!text.contains(&run.id().to_string()), "no label is an id");
-    }
-
-    #[test]
-    fn requests_are_counted_by_route() {
-        let (recorder, metrics) = Metrics::recorder().expect("a recorder");
-        metrics::with_local_recorder(&recorder, || {
-            http_request(Some("/runs/{id}"), "GET", 200, Duration::from_millis(3));
-            http_request(Some("/runs/{id}"), "GET", 200, Duration::from_millis(3));
-            http_request(None, "BREW", 404, Duration::from_millis(1));
-        });
-        insta::assert_snapshot!(counts(&metrics), @r#"
-        steprail_http_request_duration_seconds_count{route="/runs/{id}"} 2
-        steprail_http_request_duration_seconds_count{route="other"} 1
-        steprail_http_requests_total{route="/runs/{id}",method="GET",status="200"} 2
-        steprail_http_requests_total{route="other",method="other",status="404"} 1
-        "#);
     }
 }

@@ -5,5 +5,5 @@ mod metrics;
 mod traces;
 
 pub(crate) use logs::logs;
-pub(crate) use metrics::{Metrics, http_request};
+pub(crate) use metrics::Metrics;
 pub(crate) use traces::export_traces;

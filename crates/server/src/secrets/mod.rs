@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
-use steprail_mcp::{Secret, SecretError, SecretScope, SecretStore, limits};
+use steprail_mcp::{Secret, SecretEntry, SecretError, SecretScope, SecretStore, limits};
 
 use crate::config::Config;
 use crate::daemon::Home;
@@ -41,14 +41,6 @@ struct State {
     cipher: Option<Cipher>,
 }
 
-/// A secret in a list: its value is not shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub name: String,
-    /// Milliseconds of the Unix epoch.
-    pub set_at: i64,
-}
-
 impl Vault {
     /// The secrets of a data directory.
     pub(crate) fn of(home: &Home, config: &Config) -> Self {
@@ -64,24 +56,6 @@ impl Vault {
     /// Checks that the secrets can be read.
     pub(crate) fn check(&self) -> Result<(), SecretError> {
         self.read(|_| Ok(()))
-    }
-
-    /// The names in a scope that users gave. Logins have names of their own, which are not listed.
-    pub(crate) fn list(&self, scope: &SecretScope) -> Result<Vec<Listed>, SecretError> {
-        self.read(|state| {
-            let named = state.contents.named(scope).into_iter().flatten();
-            let own = named.filter(|(name, _)| steprail_mcp::is_secret_name(name));
-            Ok(own.map(|(name, sealed)| Listed { name: name.clone(), set_at: sealed.set_at }).collect())
-        })
-    }
-
-    /// Deletes everything of a user: another user may get the same id later.
-    pub(crate) fn remove_user(&self, user: &str) -> Result<(), SecretError> {
-        let has_some = self.read(|state| Ok(state.contents.users.contains_key(user)))?;
-        if !has_some {
-            return Ok(());
-        }
-        self.change(|contents, _| Ok(contents.users.remove(user))).map(drop)
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> Result<T, String>) -> Result<T, SecretError> {
@@ -232,6 +206,22 @@ impl SecretStore for Vault {
             return Ok(false);
         }
         self.change(|contents, _| Ok(contents.take(scope, name)))
+    }
+
+    fn list(&self, scope: &SecretScope) -> Result<Vec<SecretEntry>, SecretError> {
+        self.read(|state| {
+            let named = state.contents.named(scope).into_iter().flatten();
+            let own = named.filter(|(name, _)| steprail_mcp::is_secret_name(name));
+            Ok(own.map(|(name, sealed)| SecretEntry { name: name.clone(), set_at: sealed.set_at }).collect())
+        })
+    }
+
+    fn remove_user(&self, user: &str) -> Result<(), SecretError> {
+        let has_some = self.read(|state| Ok(state.contents.users.contains_key(user)))?;
+        if !has_some {
+            return Ok(());
+        }
+        self.change(|contents, _| Ok(contents.users.remove(user))).map(drop)
     }
 }
 

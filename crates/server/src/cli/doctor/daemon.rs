@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::Finding;
 use crate::client::{At, Begin, Client, Refused};
 use crate::daemon::{self, Home};
-use crate::view::Me;
+use steprail_http::views::Me;
 
 /// How long it has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

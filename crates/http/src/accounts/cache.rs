@@ -1,0 +1,102 @@
+//! The accounts of the store, held in memory: they are few and read on every request.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use steprail_core::run::Millis;
+use steprail_engine::{Account, AccountKind, Grants, StoreError};
+
+use super::DAY_MS;
+use super::sessions::{BrowserSession, SessionLifetime};
+use super::tokens::Token;
+use super::users::{GroupRecord, UserRecord};
+
+/// Expired tokens are listed for this long before they are purged.
+const EXPIRED_TOKENS_MS: Millis = 30 * DAY_MS;
+
+/// A user or group with its revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stored<T> {
+    /// Incremented by every change.
+    pub revision: u32,
+    /// Whether an identity provider owns the name, email and groups.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+    #[serde(rename = "entry")]
+    pub record: T,
+}
+
+/// Users and groups by id, tokens and sessions by the id in their secret.
+#[derive(Debug, Default)]
+pub(super) struct AccountCache {
+    pub users: BTreeMap<String, Stored<UserRecord>>,
+    pub groups: BTreeMap<String, Stored<GroupRecord>>,
+    pub tokens: HashMap<String, Token>,
+    pub sessions: HashMap<String, BrowserSession>,
+}
+
+impl AccountCache {
+    pub(super) fn load(accounts: Vec<Account>) -> Result<Self, StoreError> {
+        let mut cache = Self::default();
+        accounts.into_iter().try_for_each(|account| cache.put(account))?;
+        Ok(cache)
+    }
+
+    pub(super) fn put(&mut self, Account { kind, id, body }: Account) -> Result<(), StoreError> {
+        match kind {
+            AccountKind::User => drop(self.users.insert(id, parse(&body)?)),
+            AccountKind::Group => drop(self.groups.insert(id, parse(&body)?)),
+            AccountKind::Token => drop(self.tokens.insert(id, parse(&body)?)),
+            AccountKind::SignIn => drop(self.sessions.insert(id, parse(&body)?)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, kind: AccountKind, id: &str) {
+        match kind {
+            AccountKind::User => drop(self.users.remove(id)),
+            AccountKind::Group => drop(self.groups.remove(id)),
+            AccountKind::Token => drop(self.tokens.remove(id)),
+            AccountKind::SignIn => drop(self.sessions.remove(id)),
+        }
+    }
+
+    /// The rights of a user: the user's own and those of their groups. A disabled user has none.
+    pub(super) fn grants(&self, user: &str) -> Grants {
+        let mut grants = Grants::default();
+        let Some(Stored { record, .. }) = self.users.get(user).filter(|stored| !stored.record.disabled)
+        else {
+            return grants;
+        };
+        record.grant(&mut grants);
+        let groups = record.groups.iter().filter_map(|group| self.groups.get(group));
+        groups.for_each(|group| group.record.grant(&mut grants));
+        grants
+    }
+
+    /// The tokens and sessions of a user.
+    pub(super) fn credentials_of(&self, user: &str) -> Vec<(AccountKind, String)> {
+        let tokens = self.tokens.iter().filter(|(_, token)| token.user == user);
+        let sessions = self.sessions.iter().filter(|(_, session)| session.user == user);
+        tokens
+            .map(|(id, _)| (AccountKind::Token, id.clone()))
+            .chain(sessions.map(|(id, _)| (AccountKind::SignIn, id.clone())))
+            .collect()
+    }
+
+    pub(super) fn purgeable_tokens(&self, now: Millis) -> Vec<String> {
+        let expired = self.tokens.iter().filter(|(_, token)| token.expires_at + EXPIRED_TOKENS_MS < now);
+        expired.map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(super) fn expired_sessions(&self, now: Millis, lifetime: SessionLifetime) -> Vec<String> {
+        let expired = self.sessions.iter().filter(|(_, session)| session.is_expired(now, lifetime));
+        expired.map(|(id, _)| id.clone()).collect()
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &str) -> Result<T, StoreError> {
+    serde_json::from_str(body)
+        .map_err(|error| StoreError::Corrupt(format!("invalid account record: {error}")))
+}

@@ -1,0 +1,179 @@
+//! Accounts: users, groups, API tokens and browser sessions. Cached in memory, written through to the store.
+
+mod cache;
+mod directory;
+pub mod oidc;
+mod rate_limit;
+mod secret;
+mod sessions;
+mod tokens;
+mod users;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde::Serialize;
+use steprail_core::run::Millis;
+use steprail_engine::{Access, Account, AccountKind, Engine, Error, Principal, Reads, StoreError, User};
+
+use cache::AccountCache;
+pub(crate) use cache::Stored;
+pub(crate) use rate_limit::FailureLimiter;
+pub use sessions::SessionLifetime;
+pub(crate) use tokens::{NewToken, TOKEN_DAYS, Token};
+pub use users::{GroupRecord, Role, UserRecord};
+
+/// Milliseconds in a day.
+pub(crate) const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
+/// The maximum number of accounts of one kind.
+const ACCOUNTS_PER_KIND: usize = 10_000;
+
+/// The accounts of a server. Reads come from memory; a change is durable before it applies.
+pub(crate) struct Accounts {
+    engine: Engine,
+    access: Access,
+    owner: Principal,
+    cache: Arc<RwLock<AccountCache>>,
+    /// Serializes changes, so that a revision that was compared is still current when the change is written.
+    writing: tokio::sync::Mutex<()>,
+    /// Keys of sign-in links that were not used yet, with their expiry.
+    links: Mutex<HashMap<String, Millis>>,
+    lifetime: SessionLifetime,
+    pub failures: FailureLimiter,
+}
+
+/// Why a token or a cookie is rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuthError {
+    /// Unknown or revoked.
+    Unknown,
+    Expired,
+    /// The user was deleted or is disabled.
+    NoUser,
+}
+
+/// The accounts of a store, loaded before an engine runs on it: recovery makes calls, and calls need the rights.
+pub struct LoadedAccounts {
+    cache: AccountCache,
+    access: Access,
+    owner: Principal,
+}
+
+impl LoadedAccounts {
+    /// Loads the accounts. The owner of the data directory has every right.
+    pub fn load(readers: &impl Reads, owner: Principal) -> Result<Self, StoreError> {
+        let cache = AccountCache::load(readers.accounts()?)?;
+        let access = Access::default();
+        cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+        access.grant(&owner.id, steprail_engine::Grants::all());
+        Ok(Self { cache, access, owner })
+    }
+
+    /// The rights of all users, as the engine's authorizer.
+    pub fn access(&self) -> Access {
+        self.access.clone()
+    }
+
+    /// Attaches the engine that writes changes.
+    pub(crate) fn attach(self, engine: Engine, lifetime: SessionLifetime) -> Accounts {
+        Accounts {
+            engine,
+            access: self.access,
+            owner: self.owner,
+            cache: Arc::new(RwLock::new(self.cache)),
+            writing: tokio::sync::Mutex::default(),
+            links: Mutex::default(),
+            lifetime,
+            failures: FailureLimiter::default(),
+        }
+    }
+}
+
+impl Accounts {
+    fn cache(&self) -> std::sync::RwLockReadGuard<'_, AccountCache> {
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owner of the data directory, in person.
+    pub(crate) fn owner(&self) -> &Principal {
+        &self.owner
+    }
+
+    /// The principal of a user, or `None` if the user does not exist or is disabled.
+    pub(crate) fn principal(&self, user: &str) -> Option<Principal> {
+        if user == self.owner.id {
+            return Some(self.owner.clone());
+        }
+        let cache = self.cache();
+        let Stored { record, .. } = cache.users.get(user).filter(|stored| !stored.record.disabled)?;
+        let (name, email) = (record.name.clone(), record.email.clone());
+        let groups = record.groups.iter().cloned().collect();
+        Some(Principal { name, email, groups, ..Principal::user(user) })
+    }
+
+    /// Stores an account, first durably, then in memory.
+    async fn put(&self, kind: AccountKind, id: &str, record: &impl Serialize) -> Result<(), Error> {
+        let body = serde_json::to_string(record).map_err(|error| Error::BadInput(error.to_string()))?;
+        self.change(Change::Put(Account { kind, id: id.to_owned(), body })).await
+    }
+
+    /// Deletes an account, first durably, then from memory.
+    async fn delete(&self, kind: AccountKind, id: &str) -> Result<(), Error> {
+        self.change(Change::Delete(kind, id.to_owned())).await
+    }
+
+    /// Changes the store, then the cache. It runs in its own task, so that a caller that is cancelled in between cannot
+    /// leave the cache behind the store.
+    async fn change(&self, change: Change) -> Result<(), Error> {
+        let (engine, access, cache) = (self.engine.clone(), self.access.clone(), self.cache.clone());
+        let changing = tokio::spawn(async move {
+            let (kind, id) = match change {
+                Change::Put(account) => {
+                    engine.put_account(account.clone()).await?;
+                    let changed = (account.kind, account.id.clone());
+                    cache.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
+                    changed
+                }
+                Change::Delete(kind, id) => {
+                    engine.drop_account(kind, &id).await?;
+                    cache.write().unwrap_or_else(PoisonError::into_inner).remove(kind, &id);
+                    (kind, id)
+                }
+            };
+            refresh_grants(&access, &cache.read().unwrap_or_else(PoisonError::into_inner), kind, &id);
+            Ok(())
+        });
+        changing.await.unwrap_or(Err(Error::Stopped))
+    }
+}
+
+enum Change {
+    Put(Account),
+    Delete(AccountKind, String),
+}
+
+/// Applies the rights that follow from a changed account, from the next call on.
+fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: &str) {
+    match kind {
+        AccountKind::User if cache.users.contains_key(id) => access.grant(id, cache.grants(id)),
+        AccountKind::User => access.revoke(id),
+        AccountKind::Group => cache.users.keys().for_each(|user| access.grant(user, cache.grants(user))),
+        AccountKind::Token | AccountKind::SignIn => {}
+    }
+}
+
+/// Rejects agents and scoped tokens: they must not create or revoke credentials.
+fn need_in_person(by: &User) -> Result<(), Error> {
+    if by.principal().agent || by.principal().scope.is_some() {
+        let message = "tokens are managed in person, not by an agent or with a scoped token";
+        return Err(Error::Denied(message.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_capacity(count: usize, exists: bool, kind: &str) -> Result<(), Error> {
+    if count >= ACCOUNTS_PER_KIND && !exists {
+        return Err(Error::Conflict(format!("the limit of {ACCOUNTS_PER_KIND} {kind} is reached")));
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! The HTTP surface of an engine: REST, server-sent events, WebSocket, MCP, browser sessions and accounts.
+
+// No panic is reachable from input.
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod access_policy;
+pub mod accounts;
+mod api;
+mod api_page;
+mod authentication;
+mod extract;
+mod listen;
+mod metrics;
+mod operations;
+mod page;
+mod peer;
+mod problem;
+mod routes;
+mod sign_in;
+mod state;
+mod stream;
+#[cfg(test)]
+mod tests;
+pub mod timestamp;
+pub mod views;
+
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{any, get};
+use axum::{Router, http::StatusCode};
+use serde_json::Value;
+use steprail_engine::Principal;
+use steprail_mcp::{Hosts, Server};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+pub use access_policy::AccessPolicy;
+pub use metrics::describe as describe_metrics;
+pub use problem::Problem;
+pub use state::{App, Options};
+
+impl App {
+    /// The owner of the data directory, in person.
+    pub fn owner(&self) -> &Principal {
+        self.accounts.owner()
+    }
+
+    /// Creates a link that signs one browser in as the owner.
+    pub fn sign_in_link(&self) -> Result<String, Problem> {
+        sign_in::create_link(self)
+    }
+
+    /// Serves a port for all clients. Returns the base URL.
+    pub fn serve_port(
+        &self,
+        server: &Server,
+        listener: TcpListener,
+        stop: &CancellationToken,
+    ) -> std::io::Result<String> {
+        let url = format!("http://{}", listener.local_addr()?);
+        let url = self.url.get_or_init(|| url).clone();
+        tokio::spawn(listen::serve(listener, public_router(self, server, stop), stop.clone()));
+        Ok(url)
+    }
+
+    /// Serves a socket that only the owner can open. Its requests act as the owner in person.
+    pub fn serve_owner(&self, listener: UnixListener, stop: &CancellationToken) {
+        let router = authenticated_routes(self)
+            .merge(open_routes())
+            .fallback(not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+            .layer(from_fn_with_state(self.clone(), authentication::as_owner))
+            .with_state(self.clone());
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+        });
+    }
+}
+
+/// The `OpenAPI` description of the REST API.
+pub fn openapi() -> Value {
+    routes::all().finish().1
+}
+
+fn authenticated_routes(app: &App) -> Router<App> {
+    let (router, _) = routes::all().finish();
+    router
+        .route("/api/v1/socket", get(stream::socket))
+        .route("/metrics", get(operations::metrics))
+        .layer(DefaultBodyLimit::max(app.max_body_bytes))
+}
+
+/// Routes that need no authentication.
+fn open_routes() -> Router<App> {
+    Router::new()
+        .route("/healthz", get(operations::healthz))
+        .route("/readyz", get(operations::readyz))
+        .route("/api/openapi.json", get(operations::openapi))
+        .route("/api", get(operations::api_page))
+        .route("/", get(async || Redirect::to("/api")))
+        .route("/sign-in", get(sign_in::sign_in))
+        .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
+        .route("/.well-known/{*rest}", any(not_found))
+}
+
+/// The router of a port: hosts, origins and credentials are checked.
+fn public_router(app: &App, server: &Server, stop: &CancellationToken) -> Router {
+    let as_agent =
+        |request: &Request| request.extensions().get::<Principal>().cloned().map(Principal::through_agent);
+    let mcp = steprail_mcp::router(server, as_agent, Hosts::Checked, stop.child_token());
+    let authenticated = authenticated_routes(app).with_state(app.clone()).merge(mcp).fallback(not_found);
+    authenticated
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), authentication::authenticate))
+        .merge(open_routes().method_not_allowed_fallback(method_not_allowed).with_state(app.clone()))
+        .layer(from_fn_with_state(app.clone(), access_policy::enforce))
+        .layer(from_fn(metrics::record_request))
+}
+
+async fn not_found(request: Request) -> Response {
+    let detail = format!("there is no route {}", request.uri().path());
+    Problem::new(StatusCode::NOT_FOUND, "not_found", detail).hint("/api lists the routes").into_response()
+}
+
+async fn method_not_allowed(request: Request) -> Response {
+    let detail = format!("method {} is not allowed for {}", request.method(), request.uri().path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+        .hint("/api lists the methods of each route")
+        .into_response()
+}

@@ -1,0 +1,64 @@
+//! Health checks, metrics, and the description of the API.
+
+use std::sync::OnceLock;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use serde_json::Value;
+use steprail_engine::Right;
+
+use crate::App;
+use crate::accounts::oidc;
+use crate::extract::Caller;
+use crate::problem::Problem;
+
+/// Liveness: the process answers.
+pub(crate) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Readiness: the store accepts writes.
+pub(crate) async fn readyz(State(app): State<App>) -> Response {
+    match app.engine.fault() {
+        None => (StatusCode::OK, "ready\n").into_response(),
+        Some(fault) => {
+            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, fault.code(), fault.to_string());
+            problem.hint("run `steprail doctor`").into_response()
+        }
+    }
+}
+
+/// Metrics in the text format of Prometheus.
+pub(crate) async fn metrics(State(app): State<App>, Caller(user): Caller) -> Result<Response, Problem> {
+    user.need(Right::View)?;
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    Ok((kind, app.metrics.as_ref().map(|render| render()).unwrap_or_default()).into_response())
+}
+
+fn document() -> &'static (Value, String) {
+    static DOCUMENT: OnceLock<(Value, String)> = OnceLock::new();
+    DOCUMENT.get_or_init(|| {
+        let document = crate::openapi();
+        let page = crate::api_page::render(&document);
+        (document, page)
+    })
+}
+
+pub(crate) async fn openapi() -> Json<&'static Value> {
+    Json(&document().0)
+}
+
+/// The description of the API as a web page.
+pub(crate) async fn api_page() -> Html<&'static str> {
+    Html(&document().1)
+}
+
+/// OAuth protected resource metadata (RFC 9728): leads MCP clients to the identity provider.
+pub(crate) async fn protected_resource(State(app): State<App>) -> Result<Json<Value>, Problem> {
+    let none = || Problem::not_found("no identity provider is configured");
+    let oidc = app.oidc.as_ref().ok_or_else(none)?;
+    let url = app.url.get().map(String::as_str).unwrap_or_default();
+    Ok(Json(oidc::protected_resource(&format!("{url}/mcp"), oidc.settings())))
+}

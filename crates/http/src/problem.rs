@@ -1,0 +1,111 @@
+//! Problem details (RFC 9457) with a code, which is the same on every surface, and a hint.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use steprail_core::source::Source;
+use steprail_engine::Error;
+
+/// Why a request failed.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// URI of the problem type.
+    #[serde(rename = "type")]
+    pub kind: Box<str>,
+    /// Title of the problem type.
+    pub title: Box<str>,
+    /// HTTP status.
+    pub status: u16,
+    /// What happened.
+    pub detail: Box<str>,
+    /// Code for programs.
+    pub code: Box<str>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Box<str>>,
+    /// Every problem of a definition, with its position.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Value>,
+    /// Seconds to wait before a retry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<u32>,
+}
+
+impl Problem {
+    /// A problem with a code and a detail.
+    pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:steprail:problem:{code}").into(),
+            title: code.replace('_', " ").into(),
+            status: status.as_u16(),
+            detail: detail.into().into(),
+            code: code.into(),
+            hint: None,
+            problems: Vec::new(),
+            retry_after: None,
+        }
+    }
+
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_input", detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", detail)
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into().into());
+        self
+    }
+
+    /// An invalid definition, with every problem and its position.
+    pub(crate) fn of_definition(error: Error, source: &Source) -> Self {
+        let found: Vec<Value> = match &error {
+            Error::Invalid(found) => found
+                .iter()
+                .filter_map(|problem| serde_json::to_value(problem.finding(source)).ok())
+                .collect(),
+            _ => Vec::new(),
+        };
+        Self { problems: found, ..error.into() }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let status = match &error {
+            Error::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Error::BadInput(_) => StatusCode::BAD_REQUEST,
+            Error::NotFound(_) => StatusCode::NOT_FOUND,
+            Error::Conflict(_) => StatusCode::CONFLICT,
+            Error::Denied(_) => StatusCode::FORBIDDEN,
+            Error::Storage(_) | Error::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let problem = Self::new(status, error.code(), error.to_string());
+        match error {
+            Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
+            _ => problem,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
+        let wait = self.retry_after.map(HeaderValue::from);
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = wait {
+            headers.insert(header::RETRY_AFTER, wait);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"steprail\""));
+        }
+        response
+    }
+}

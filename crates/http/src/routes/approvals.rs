@@ -1,0 +1,177 @@
+//! Approvals: open ones are listed, and decided with the digest of what was shown.
+
+use axum::Json;
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use steprail_core::plan::Hash;
+use steprail_engine::{RunId, User};
+
+use crate::api::{Api, get, post};
+use crate::extract::{Body, Caller, RunParam};
+use crate::page::Page;
+use crate::problem::Problem;
+use crate::timestamp;
+
+const TAG: &str = "approvals";
+/// The maximum number of approvals in a list.
+const LISTED: usize = 100;
+
+pub(super) fn routes(api: Api) -> Api {
+    let binding = "The decision applies only to what `digest` identifies. The first decision wins; later ones get 409 with the \
+                   name of the approver.";
+    api.route(
+        TAG,
+        get("/api/v1/approvals", "List open approvals").returns::<Page<Approval>>(200, "Oldest first."),
+        list,
+    )
+    .route(
+        TAG,
+        post("/api/v1/runs/{run_id}/approve", "Approve")
+            .details(binding)
+            .body::<DecisionRequest>()
+            .returns::<DecisionResult>(200, "The decision."),
+        approve,
+    )
+    .route(
+        TAG,
+        post("/api/v1/runs/{run_id}/deny", "Deny")
+            .details(binding)
+            .body::<DecisionRequest>()
+            .returns::<DecisionResult>(200, "The decision."),
+        deny,
+    )
+}
+
+/// An open approval.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Approval {
+    /// Id of the run.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    pub run_id: RunId,
+    /// Path of the step that waits.
+    pub step: String,
+    /// The rendered prompt.
+    pub prompt: String,
+    /// Digest of what the approver sees. A decision must carry it.
+    pub digest: String,
+    /// The tool that is called after the approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Arguments of that call.
+    #[schemars(with = "Option<Value>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<Box<RawValue>>,
+    /// JSON Schema of the answer, where a tool requests input.
+    #[schemars(with = "Option<Value>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Box<RawValue>>,
+    /// When it was requested.
+    #[schemars(extend("format" = "date-time"))]
+    pub requested_at: String,
+    /// When it times out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// Whether the caller may decide; only in lists of approvals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_decide: Option<bool>,
+}
+
+impl From<steprail_engine::Approval> for Approval {
+    fn from(row: steprail_engine::Approval) -> Self {
+        Self {
+            run_id: row.run_id,
+            step: row.path,
+            prompt: row.prompt,
+            digest: row.digest.to_string(),
+            tool: row.tool,
+            args: row.args,
+            form: row.form,
+            requested_at: timestamp::format(row.requested_at),
+            expires_at: row.expires_at.map(timestamp::format),
+            may_decide: None,
+        }
+    }
+}
+
+/// A decision at a gate.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DecisionRequest {
+    /// Path of the step that waits.
+    step: String,
+    /// `digest` of the approval, as it was shown.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    digest: String,
+    /// Reason, for the log.
+    #[schemars(length(max = 1000))]
+    reason: Option<String>,
+    /// Answer that matches `form`, where a tool requests input.
+    answer: Option<Map<String, Value>>,
+}
+
+/// A decision that was recorded.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct DecisionResult {
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    run_id: RunId,
+    step: String,
+    /// `approved` or `denied`.
+    decision: &'static str,
+    /// The user who decided.
+    by: String,
+}
+
+async fn list(Caller(user): Caller) -> Result<Json<Page<Approval>>, Problem> {
+    open(&user).await.map(Json)
+}
+
+/// Open approvals, with whether the user may decide.
+pub(crate) async fn open(user: &User) -> Result<Page<Approval>, Problem> {
+    let mut items = Vec::new();
+    for open in user.approvals(LISTED).await? {
+        let may_decide = Some(user.may_decide(open.run_id, &open.path).await);
+        items.push(Approval { may_decide, ..open.into() });
+    }
+    Ok(Page::single(items))
+}
+
+async fn approve(
+    Caller(user): Caller,
+    RunParam(run): RunParam,
+    Body(decision): Body<DecisionRequest>,
+) -> Result<Json<DecisionResult>, Problem> {
+    decide(&user, run, true, decision).await.map(Json)
+}
+
+async fn deny(
+    Caller(user): Caller,
+    RunParam(run): RunParam,
+    Body(decision): Body<DecisionRequest>,
+) -> Result<Json<DecisionResult>, Problem> {
+    decide(&user, run, false, decision).await.map(Json)
+}
+
+pub(crate) async fn decide(
+    user: &User,
+    run: RunId,
+    approved: bool,
+    decision: DecisionRequest,
+) -> Result<DecisionResult, Problem> {
+    let DecisionRequest { step, digest, reason, answer } = decision;
+    let digest = Hash::from_hex(&digest).ok_or_else(|| Problem::bad("invalid digest"))?;
+    let was_open = user.may_decide(run, &step).await;
+    match answer {
+        Some(answer) if approved => user.answer(run, &step, Value::Object(answer), Some(digest)).await?,
+        _ => user.decide(run, &step, approved, reason, Some(digest)).await?,
+    }
+    let decision = if approved { "approved" } else { "denied" };
+    if !was_open {
+        // The engine accepts a repeated decision of the same user. Over REST it is a conflict.
+        let detail = format!("`{step}` was already {decision} by {}", user.principal().id);
+        return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+    }
+    Ok(DecisionResult { run_id: run, step, decision, by: user.principal().id.clone() })
+}

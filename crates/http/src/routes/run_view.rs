@@ -1,0 +1,187 @@
+//! Runs as JSON: the run, the attempts of its steps, and its calls with unknown outcomes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use steprail_engine::{Failure, RunId, RunRow, RunStatus, RunView, StepRow};
+
+use super::approvals::Approval;
+use crate::timestamp;
+
+/// A run.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    /// Id of the run.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    pub run_id: RunId,
+    /// Name of the definition.
+    pub name: String,
+    /// Version of the definition.
+    pub version: u32,
+    /// Status of the run.
+    pub status: RunStatus,
+    /// The run that waits for this one as its sub-workflow.
+    #[schemars(with = "Option<String>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
+    /// The user whom the run acts as.
+    pub created_by: String,
+    /// The surface that started it: `rest`, `cli`, an MCP tool, a schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// Path of the step that started last; absent once the run has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step: Option<String>,
+    /// Inputs of the run; not in lists.
+    #[schemars(with = "Option<Value>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Box<RawValue>>,
+    /// Output of a completed run; not in lists.
+    #[schemars(with = "Option<Value>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// Why the run failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// When it was started.
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: String,
+    /// When its last event was committed.
+    #[schemars(extend("format" = "date-time"))]
+    pub updated_at: String,
+    /// When it ended, with any status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<String>,
+    /// Number of its last event.
+    pub seq: u64,
+    /// Every attempt of every step; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Vec<Step>>,
+    /// Open approvals of the run and of its sub-workflows; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<Vec<Approval>>,
+    /// Calls of the run and of its sub-workflows with an unknown outcome, which a person must resolve; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_calls: Option<Vec<UnknownCall>>,
+}
+
+/// A call with an unknown outcome.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct UnknownCall {
+    /// The run that made the call.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    pub run_id: RunId,
+    /// Path of the step in that run.
+    pub step: String,
+    /// Path of the step from the requested run: the same, below the steps that wait for the sub-workflow.
+    pub shown: String,
+    /// Identifies the attempt. `intervene` requires it and rejects it once there is another attempt.
+    pub digest: String,
+    /// The tool that was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Why the outcome is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// One attempt of a step.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// Id of the attempt: `run:execution:attempt`.
+    pub step_id: String,
+    /// Path of the execution in the run.
+    pub path: String,
+    /// Id of the step in the definition.
+    pub id: String,
+    /// Kind of the step.
+    pub kind: String,
+    /// The tool that it calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Status of the step.
+    pub status: String,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Arguments of the call, or items of a `foreach`.
+    #[schemars(with = "Option<Value>")]
+    pub input: Option<Box<RawValue>>,
+    /// Output of a completed step.
+    #[schemars(with = "Option<Value>")]
+    pub output: Option<Box<RawValue>>,
+    /// Why the attempt failed.
+    pub error: Option<Failure>,
+    /// When the attempt may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<String>,
+    /// When the attempt started.
+    pub started_at: Option<String>,
+    /// When the attempt ended.
+    pub completed_at: Option<String>,
+}
+
+impl Run {
+    /// A run in a list: without inputs, output and steps.
+    pub(crate) fn summary(row: RunRow) -> Self {
+        Self {
+            run_id: row.run_id,
+            name: row.name,
+            version: row.version,
+            status: row.status,
+            parent: row.parent,
+            created_by: row.created_by,
+            via: row.via,
+            current_step: row.current_step.filter(|_| !row.status.is_terminal()),
+            input: None,
+            output: None,
+            error: row.error,
+            started_at: timestamp::format(row.started_at),
+            updated_at: timestamp::format(row.updated_at),
+            completed_at: row.completed_at.map(timestamp::format),
+            seq: row.seq,
+            steps: None,
+            approvals: None,
+            unknown_calls: None,
+        }
+    }
+}
+
+impl From<RunView> for Run {
+    fn from(view: RunView) -> Self {
+        let RunView { run, steps, approvals, unknown_calls } = view;
+        let (id, input, output) = (run.run_id, Some(run.input.clone()), run.output.clone());
+        let steps = Some(steps.into_iter().map(|step| Step::new(id, step)).collect());
+        let approvals = Some(approvals.into_iter().map(Approval::from).collect());
+        let unknown_calls = Some(unknown_calls.into_iter().map(UnknownCall::from).collect());
+        Self { input, output, steps, approvals, unknown_calls, ..Self::summary(run) }
+    }
+}
+
+impl From<steprail_engine::UnknownCall> for UnknownCall {
+    fn from(call: steprail_engine::UnknownCall) -> Self {
+        let (step, shown) = (call.path, call.shown);
+        let digest = call.digest.to_string();
+        Self { run_id: call.run_id, step, shown, digest, tool: call.tool, error: call.error }
+    }
+}
+
+impl Step {
+    fn new(run: RunId, row: StepRow) -> Self {
+        Self {
+            step_id: format!("{run}:{}:{}", row.n, row.attempt),
+            path: row.path,
+            id: row.id,
+            kind: row.kind,
+            tool: row.tool,
+            status: row.status,
+            attempt: row.attempt,
+            input: row.input,
+            output: row.output,
+            error: row.error,
+            ready_at: row.ready_at.map(timestamp::format),
+            started_at: row.started_at.map(timestamp::format),
+            completed_at: row.completed_at.map(timestamp::format),
+        }
+    }
+}
