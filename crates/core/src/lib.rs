@@ -24,6 +24,7 @@ pub mod names;
 pub mod pattern;
 pub mod plan;
 pub mod run;
+pub mod schema;
 pub mod source;
 pub mod spec;
 pub mod steps;

@@ -105,3 +105,16 @@ pub(crate) fn cut(mut text: String, bytes: usize) -> String {
     }
     text
 }
+
+/// Nested and repeated parts of one JSON Schema.
+pub const SCHEMA_NODES: usize = 20_000;
+/// Levels of nesting of one JSON Schema.
+pub const SCHEMA_DEPTH: usize = 64;
+/// Nested evaluations of schemas, references included.
+pub const SCHEMA_CALLS: usize = 400;
+/// Steps that checking a value may take,
+pub const SCHEMA_STEPS: usize = 20_000;
+/// and more for each value in it.
+pub const SCHEMA_STEPS_PER_NODE: usize = 100;
+/// Bytes of a compiled regular expression of a schema.
+pub const PATTERN_BYTES: usize = 1 << 20;
