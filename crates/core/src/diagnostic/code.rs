@@ -59,7 +59,7 @@ codes! {
     EmptyStepId = "SR101" Error;
     /// Two steps have the same id.
     DuplicateStepId = "SR102" Error;
-    /// A step id contains characters that paths and references do not allow.
+    /// A step id is too long, or contains characters that paths and references do not allow.
     InvalidStepId = "SR103" Error;
     /// A tool name does not match `^[A-Za-z0-9_.-]{1,128}$`.
     InvalidToolName = "SR104" Error;
@@ -67,13 +67,13 @@ codes! {
     UnknownStep = "SR105" Error;
     /// Steps depend on one another in a cycle.
     DependencyCycle = "SR106" Error;
-    /// No transition leads to a step.
+    /// A step cannot be reached from the first step of the graph.
     UnreachableStep = "SR107" Error;
     /// A `join` is outside the branches of any `parallel`.
     JoinWithoutFork = "SR108" Error;
     /// The branches of a `parallel` of the graph form do not meet at one `join`.
     InvalidFork = "SR109" Error;
-    /// A `goto` leads to a step that cannot be reached from here.
+    /// A `goto` leaves its list of steps, jumps backwards in a list, or is used in a DAG.
     InvalidGoto = "SR110" Error;
     /// A step calls a tool that is not in the definition's `allowed_tools`.
     ToolNotAllowed = "SR111" Error;
@@ -99,7 +99,7 @@ codes! {
     InsideLoop = "SR306" Error;
     /// An input is used but not declared.
     UndeclaredInput = "SR307" Warning;
-    /// A step or loop variable has the same name as something else; the message names the meaning of the bare name.
+    /// A step or loop variable shares its name with an input, a step or a reserved name, so the bare name is ambiguous.
     ShadowedName = "SR308" Warning;
 
     /// A branch has no `else`, so the run fails if no condition holds.
@@ -120,7 +120,7 @@ codes! {
     RetriedEffect = "SR505" Warning;
     /// An argument is not a property of the tool's input schema. Checked against connected servers.
     UnknownArgument = "SR506" Warning;
-    /// A server is not connected, so calls of its tools were not checked.
+    /// A server cannot be reached, so calls of its tools were not checked.
     ServerDown = "SR507" Warning;
     /// A `workflow` step names a definition that is not stored. Checked against the definitions of the server.
     UnknownWorkflow = "SR508" Warning;

@@ -1,7 +1,7 @@
 //! Parses JSON into a tree.
 //!
-//! `serde_json` does the parsing. A borrowed [`RawValue`] is a slice of the text, so its address gives its
-//! position.
+//! `serde_json` does the parsing. A borrowed [`RawValue`] is a slice of the text, so its address
+//! determines its position.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};

@@ -23,8 +23,8 @@ record! {
         inputs: BTreeMap<String, Input>,
         /// Output of a run. Strings can contain references. Default: the output of the last step.
         output: Node,
-        /// Tools that the steps may call, as names or patterns (`crm__read_*`). It can only restrict the tools
-        /// that the user may call. Default: all of these.
+        /// Tools that the steps may call, as names or patterns (`crm__read_*`). It never grants a tool that the user may
+        /// not call. Default: all tools of the user.
         allowed_tools: Vec<Text>,
         /// What happens to an unfinished run when the server restarts. `resume` (default): it continues automatically.
         /// `interrupt`: it becomes `interrupted` until a user resumes it.

@@ -217,11 +217,12 @@ impl JsonSchema for Input {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A JSON Schema, or the name of a JSON type as short form. Inputs are required unless they have `default` or `optional: true`.",
+            "description": "The declaration of an input. An input is required unless it has `default` or `optional: true`.",
             "anyOf": [
-                { "enum": TYPES },
+                { "enum": TYPES, "description": "Short form of `{type: …}`." },
                 {
                     "type": "object",
+                    "description": "A JSON Schema, with any of its keywords.",
                     "properties": {
                         "type": { "anyOf": [{ "enum": TYPES }, { "type": "array", "items": { "enum": TYPES } }] },
                         "description": { "type": "string" },

@@ -41,8 +41,9 @@ record! {
         server_wait: Spanned<Period>,
         /// Whether the step waits for an approval before it runs. Default: `false`.
         needs_human: Spanned<bool>,
-        /// Idempotency key; a template. If a step with the same tool, key and scope has completed, its result is used and
-        /// no call is made. Default: a key generated for the step, the same for all attempts.
+        /// Idempotency key; a template. If a call of the same tool with the same key and scope has completed, its result is
+        /// used instead of a call; if it is in flight, the step waits for it. Other arguments under the same key are an
+        /// error. Default: a key generated for the step, the same for all attempts.
         idempotency_key: Text,
         /// Where the key is unique. `workflow` (default): in the run. `global`: in all runs of all definitions.
         idempotency_scope: KeyScope,
@@ -183,9 +184,9 @@ struct Goto<'g> {
     goto: &'g Text,
 }
 
-pub(crate) fn read_goto(node: Node, words: &[&str], reader: &mut Reader) -> Option<Text> {
+pub(crate) fn read_goto(node: Node, expected: &[&str], reader: &mut Reader) -> Option<Text> {
     if !matches!(node.data, Data::Map(_)) {
-        not_a_choice(&node, words, reader);
+        not_a_choice(&node, expected, reader);
         return None;
     }
     let mut fields = Fields::open(node, "a `goto`", reader)?;
@@ -199,10 +200,10 @@ pub(crate) fn write_goto<S: Serializer>(target: &Text, serializer: S) -> Result<
     Goto { goto: target }.serialize(serializer)
 }
 
-pub(crate) fn goto_schema(words: &[&str]) -> Schema {
+pub(crate) fn goto_schema(values: &[&str]) -> Schema {
     json_schema!({
         "anyOf": [
-            { "enum": words },
+            { "enum": values },
             {
                 "type": "object",
                 "properties": { "goto": { "type": "string", "description": "The step at which the run continues." } },

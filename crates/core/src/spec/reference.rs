@@ -5,28 +5,29 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::fields::Record;
-use super::graph::Transition;
-use super::head::Head;
-use super::policy::Policy;
+use super::graph::{GraphCase, Transition};
+use super::head::{Head, LimitFields};
+use super::policy::{Policy, Verify};
+use super::publish::PublishFields;
+use super::retry::RetryFields;
 use super::schema::{KINDS, definition_schema};
 use super::step::Kind;
 use crate::diagnostic::{Code, Severity};
 use crate::expr::Function;
+use crate::steps::{Case, Escalation};
 
-/// The types that have a section.
-const TYPES: &[&str] = &[
-    "RetryPolicy",
-    "FailureKind",
-    "OnError",
-    "OnDeny",
-    "Escalation",
-    "Verify",
-    "Input",
-    "Limits",
-    "PublishOptions",
-    "Case",
-    "GraphCase",
-    "Duration",
+/// The types that have a section, with their fields in the order of declaration.
+const TYPES: &[(&str, &[&str])] = &[
+    ("RetryPolicy", RetryFields::KEYS),
+    ("FailureKind", &[]),
+    ("Escalation", Escalation::KEYS),
+    ("Verify", Verify::KEYS),
+    ("Input", &[]),
+    ("Limits", LimitFields::KEYS),
+    ("PublishOptions", PublishFields::KEYS),
+    ("Case", Case::KEYS),
+    ("GraphCase", GraphCase::KEYS),
+    ("Duration", &[]),
 ];
 
 /// Returns the reference page as Markdown.
@@ -36,19 +37,24 @@ pub fn markdown() -> String {
     page.heading(2, "Definition");
     page.fields(&schema["anyOf"][0], Head::KEYS);
     page.line(
-        "\n`steps` is required. It is a list of steps (tree or DAG), or a map of name to step (graph; `flow` is an alias). \
-         A graph can have `start`, the name of its first step.",
+        "\n`steps` is a list of steps (tree or DAG), or a map of name to step (graph; `flow` is an alias). A graph can have \
+         `start`, the name of its first step. A definition can also consist of a list of steps only, or have the steps of a \
+         graph at its top level.",
     );
     page.steps();
     page.policies();
     page.heading(2, "Transitions");
-    page.line("In the graph form, a step has one of these transitions:\n");
+    page.line(
+        "In the graph form, a step has one transition: `next`, `branch`, `parallel`, `join` or `done`. \
+         `else` can be added to `branch`, and `join` to `parallel`.\n",
+    );
     page.fields(&page.types["GraphStep"]["anyOf"][0], Transition::KEYS);
     page.line(
-        "\nThe key of a step is its id. If the step has `name` or `id`, that is its id, and the key is an alias.",
+        "\nThe last step of a parallel branch needs no transition if the step with `parallel` has `join`.\n\n\
+         The key of a step is its id. If the step has `name` or `id`, that is its id, and the key is an alias.",
     );
     page.heading(2, "Types");
-    TYPES.iter().for_each(|name| page.section(name));
+    TYPES.iter().for_each(|(name, keys)| page.section(name, keys));
     page.line(LANGUAGE);
     page.heading(3, "Functions");
     Function::DOCS.iter().for_each(|(_, docs)| page.line(&format!("- {}", docs.trim())));
@@ -132,7 +138,7 @@ impl Page<'_> {
         }
     }
 
-    fn section(&mut self, name: &str) {
+    fn section(&mut self, name: &str, keys: &[&str]) {
         let schema = &self.types[name];
         self.heading(3, name);
         let description = text(&schema["description"]);
@@ -143,16 +149,9 @@ impl Page<'_> {
             self.line(&format!("- `{}`: {}", text(&choice["const"]), text(&choice["description"])));
         }
         for choice in schema["anyOf"].as_array().into_iter().flatten() {
-            let line = format!("- {} {}", self.type_of(choice), text(&choice["description"]));
-            self.line(line.trim_end());
+            self.line(&format!("- {}: {}", self.type_of(choice), text(&choice["description"])));
         }
-        let keys: Vec<&str> = schema["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(|map| map.keys())
-            .map(String::as_str)
-            .collect();
-        self.fields(schema, &keys);
+        self.fields(schema, keys);
     }
 
     fn codes(&mut self) {
@@ -175,9 +174,10 @@ impl Page<'_> {
         if let Some(name) = schema["$ref"].as_str() {
             return self.named_type(name.rsplit('/').next().unwrap_or_default());
         }
-        if let Some(words) = schema["enum"].as_array().or_else(|| schema["oneOf"].as_array()) {
-            let word = |word: &Value| format!("`{}`", word.as_str().unwrap_or_else(|| text(&word["const"])));
-            return words.iter().map(word).collect::<Vec<_>>().join(", ");
+        if let Some(values) = schema["enum"].as_array().or_else(|| schema["oneOf"].as_array()) {
+            let quoted =
+                |value: &Value| format!("`{}`", value.as_str().unwrap_or_else(|| text(&value["const"])));
+            return values.iter().map(quoted).collect::<Vec<_>>().join(", ");
         }
         if let Some(options) = schema["anyOf"].as_array() {
             let options: Vec<String> =
@@ -185,8 +185,8 @@ impl Page<'_> {
             return options.join(" or ");
         }
         let types: Vec<&str> = match &schema["type"] {
-            Value::Array(types) => types.iter().map(text).filter(|word| *word != "null").collect(),
-            word => vec![text(word)],
+            Value::Array(types) => types.iter().map(text).filter(|name| *name != "null").collect(),
+            name => vec![text(name)],
         };
         match types.as_slice() {
             ["string"] => "text".into(),
@@ -200,7 +200,7 @@ impl Page<'_> {
             }
             ["object"] => "map".into(),
             [""] => "any".into(),
-            words => words.join(" or "),
+            names => names.join(" or "),
         }
     }
 
@@ -209,7 +209,9 @@ impl Page<'_> {
             "Steps" => "list of steps".into(),
             "Value" => "any".into(),
             "ToolName" => "name".into(),
-            name if TYPES.contains(&name) => format!("[{name}](#{})", name.to_lowercase()),
+            name if TYPES.iter().any(|(other, _)| *other == name) => {
+                format!("[{name}](#{})", name.to_lowercase())
+            }
             name => self.type_of(&self.types[name]),
         }
     }

@@ -26,14 +26,15 @@ record! {
         /// Maximum number of attempts, including the first. 1 means no retry.
         #[schemars(range(min = 1))]
         @required max_attempts: Spanned<u32>,
-        /// Delays between attempts. `fixed`: always the initial delay. `linear`: the initial delay more after each attempt.
-        /// `exponential` (default): doubled after each attempt. A list: these delays, of which the last repeats.
+        /// How the delay between attempts grows. `fixed`: it stays the initial delay. `linear`: it grows by the initial
+        /// delay after each attempt. `exponential` (default): it doubles after each attempt. A list sets the delays; the
+        /// last one repeats.
         backoff: Backoff,
         /// Delay before the first retry, in milliseconds. Default: 500.
         initial_delay_ms: Spanned<u64>,
         /// Maximum delay, in milliseconds. Default: 10000, or the longest delay of a list.
         max_delay_ms: Spanned<u64>,
-        /// Jitter: random fraction by which each delay is shortened or extended, from 0 to 1. Default: 0.
+        /// Random fraction by which each delay is shortened or extended, from 0 to 1. Default: 0.
         jitter: Spanned<f64>,
         /// Kinds of failure to retry. Default: all except `permission`, `cancelled` and `limit`.
         retry_on: Vec<Spanned<FailureKind>>,

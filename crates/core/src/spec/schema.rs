@@ -69,7 +69,13 @@ fn properties<T: JsonSchema>(generator: &mut SchemaGenerator) -> Map<String, Val
 /// The schema of the fields of a kind.
 fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
     match kind {
-        KindName::Tool | KindName::ToolRemote => Tool::json_schema(generator),
+        KindName::Tool => Tool::json_schema(generator),
+        KindName::ToolRemote => {
+            let mut schema = Tool::json_schema(generator);
+            schema
+                .insert("description".into(), "Same as `tool`, with the name of the server in `dcc`.".into());
+            schema
+        }
         KindName::Foreach => Foreach::json_schema(generator),
         KindName::Parallel => Parallel::json_schema(generator),
         KindName::Branch => Branch::json_schema(generator),
@@ -78,7 +84,7 @@ fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
         KindName::Wait => Wait::json_schema(generator),
         KindName::Workflow => Workflow::json_schema(generator),
         KindName::Pass => {
-            json_schema!({ "description": "Has no action and no fields. In the graph form, it is a step that only has a transition." })
+            json_schema!({ "description": "Does nothing. In the graph form, it is a step that only has a transition." })
         }
     }
 }

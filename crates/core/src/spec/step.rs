@@ -269,8 +269,8 @@ pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
 
 /// The kind that a misspelt `kind` most likely means, so that the fields of that kind are not reported as well.
 pub(crate) fn misspelt_kind(fields: &Fields) -> Option<KindName> {
-    let word = fields.text("kind").filter(|word| KindName::from_word(word).is_none())?;
-    nearest(word, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
+    let name = fields.text("kind").filter(|name| KindName::from_word(name).is_none())?;
+    nearest(name, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
 }
 
 /// Reports a step without `kind` and without a field that implies one. Most likely such a field is misspelt.

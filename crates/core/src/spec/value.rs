@@ -247,8 +247,11 @@ impl JsonSchema for Period {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description":
-                "A number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days` or `PT5M` (ISO 8601). A day has 24 hours.",
-            "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+                "A duration of at most a thousand years. A day has 24 hours.",
+            "anyOf": [
+                { "type": "number", "minimum": 0, "description": "Seconds." },
+                { "type": "string", "description": "With units, such as `500ms`, `5m`, `1h 30m`, `2 days` or `PT5M` (ISO 8601)." },
+            ],
         })
     }
 }

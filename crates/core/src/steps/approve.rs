@@ -28,7 +28,7 @@ record! {
         /// What happens when `timeout` expires. `deny` (default): the gate is denied. `escalate`: the last escalation is
         /// notified and the gate stays open.
         on_timeout: OnTimeout,
-        /// Further notifications while no decision was made, in order of time.
+        /// Further notifications until a decision is made, in order of time.
         escalate: Vec<Escalation>,
     }
 }

@@ -3,6 +3,8 @@
 //! A step with `parallel` is a fork. The steps that can be reached from one of its branches before the `join`
 //! form a block, so that the branches which a join waits for are known in advance.
 
+mod joins;
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::outline::{Flow, Outline};
@@ -196,77 +198,6 @@ impl<'s> GraphBuilder<'s, '_> {
     fn branches(&mut self, node: Node) -> Vec<(&'s Text, Node)> {
         let names = self.graph.steps[node].transition.parallel.iter().flat_map(|names| &names.0);
         names.filter_map(|name| self.find(name).map(|target| (name, target))).collect()
-    }
-
-    /// Finds the join of a fork: its own `join`, or that of its branches.
-    fn join_of(&mut self, fork: Node, depth: usize) -> Option<Node> {
-        if let Some(known) = self.joins.get(&fork) {
-            return *known;
-        }
-        self.joins.insert(fork, None);
-        let join = match &self.graph.steps[fork].transition.join {
-            Some(name) => self.find(name),
-            None => self.join_of_branches(fork, depth),
-        };
-        self.joins.insert(fork, join);
-        join
-    }
-
-    fn join_of_branches(&mut self, fork: Node, depth: usize) -> Option<Node> {
-        let mut queue: VecDeque<Node> = self.branches(fork).into_iter().map(|(_, target)| target).collect();
-        let mut seen: HashSet<Node> = queue.iter().copied().collect();
-        let mut join: Option<(&'s Text, Node)> = None;
-        while let Some(node) = queue.pop_front() {
-            self.searched += 1;
-            if self.searched > limits::FORK_SEARCH {
-                self.report_search(fork);
-                return None;
-            }
-            let transition = &self.graph.steps[node].transition;
-            let next = if transition.parallel.is_some() {
-                if depth >= limits::BLOCK_DEPTH {
-                    Vec::new()
-                } else {
-                    Vec::from_iter(self.join_of(node, depth + 1))
-                }
-            } else if let Some(name) = &transition.join {
-                let Some(target) = self.find(name) else { continue };
-                match join {
-                    Some((_, known)) if known != target => {
-                        self.mismatched_joins.insert(name.span);
-                        let message = format!(
-                            "this branch joins at `{}`, but another branch of the same `parallel` joins elsewhere",
-                            name.value
-                        );
-                        let diagnostic = Diagnostic::new(Code::InvalidFork, name.span, message);
-                        self.report(
-                            node,
-                            diagnostic.hint("all branches of a `parallel` must join at the same step"),
-                        );
-                    }
-                    _ => join = Some((name, target)),
-                }
-                continue;
-            } else {
-                self.successors(node)
-            };
-            queue.extend(next.into_iter().filter(|node| seen.insert(*node)));
-        }
-        if join.is_none() {
-            let step = &self.graph.steps[fork];
-            let message = "the branches of this `parallel` never join";
-            let diagnostic = Diagnostic::new(Code::InvalidFork, step.step.span, message);
-            self.report(fork, diagnostic.hint("add `join: <step>` here, or on the last step of each branch"));
-        }
-        join.map(|(_, node)| node)
-    }
-
-    fn report_search(&mut self, fork: Node) {
-        if self.searched == limits::FORK_SEARCH + 1 {
-            let message = "the graph is too large to find the joins of all `parallel` steps";
-            let diagnostic = Diagnostic::new(Code::LimitExceeded, self.graph.steps[fork].step.span, message);
-            self.report(fork, diagnostic.hint("add `join: <step>` to the steps with `parallel`"));
-        }
     }
 
     /// Adds all steps that can be reached from `entry` to a block, up to the join of the branch. `stops` are the joins
