@@ -1,4 +1,4 @@
-//! Benchmarks loading of definitions and evaluation of expressions.
+//! How long it takes to read, check and compile a definition, and to evaluate what is in it.
 //!
 //! These machines are noisy: compare the ratios of one run. The first group measures the YAML parser and
 //! `serde_json` alone on the same text, which is the floor for everything above it.

@@ -155,7 +155,7 @@ impl<'s> Compiler<'s, '_> {
     }
 
     fn block(&self, block: &BlockOutline<'s>) -> Block {
-        let no_needs = |step: &&StepIx| self.outline.step(**step).before.is_empty();
+        let no_needs = |step: &&StepIx| self.outline.step(**step).predecessors.is_empty();
         let entry = match block.flow {
             Flow::Sequence => block.steps.first().copied().into_iter().collect(),
             Flow::Dag => block.steps.iter().filter(no_needs).copied().collect(),
@@ -169,7 +169,7 @@ impl<'s> Compiler<'s, '_> {
         let step = self.outline.step(at);
         let next = self.next(at);
         let needs = match self.outline.block(step.block).flow {
-            Flow::Dag => step.before.clone(),
+            Flow::Dag => step.predecessors.clone(),
             Flow::Sequence | Flow::Graph => Vec::new(),
         };
         let Some(spec) = step.spec else { return self.fork(at, next) };

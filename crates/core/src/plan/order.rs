@@ -16,15 +16,15 @@ pub(super) fn resolve_dependencies(outline: &mut Outline, out: &mut Diagnostics)
             continue;
         }
         let names = own.spec.and_then(|spec| spec.common.depends_on.as_ref());
-        let mut before = Vec::new();
+        let mut dependencies = Vec::new();
         for name in names.iter().flat_map(|names| &names.0) {
             match dependency(outline, step, name, !out.is_full()) {
-                Ok(dependency) if before.contains(&dependency) => {}
-                Ok(dependency) => before.push(dependency),
+                Ok(dependency) if dependencies.contains(&dependency) => {}
+                Ok(dependency) => dependencies.push(dependency),
                 Err(diagnostic) => out.push(Diagnostic { step: Some(own.id.to_owned()), ..diagnostic }),
             }
         }
-        outline.steps[step.index()].before = before;
+        outline.steps[step.index()].predecessors = dependencies;
     }
     for block in &outline.blocks {
         if block.flow == Flow::Dag {
@@ -59,10 +59,14 @@ fn dependency(outline: &Outline, step: StepIx, name: &Text, hints: bool) -> Resu
 /// remaining step is in a cycle or depends on one.
 fn report_cycles(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
     let at = |step: StepIx| outline.step(step).position;
-    let mut waits: Vec<usize> = steps.iter().map(|step| outline.step(*step).before.len()).collect();
+    let mut waits: Vec<usize> = steps.iter().map(|step| outline.step(*step).predecessors.len()).collect();
     let mut dependents: Vec<Vec<StepIx>> = vec![Vec::new(); steps.len()];
     for step in steps {
-        outline.step(*step).before.iter().for_each(|dependency| dependents[at(*dependency)].push(*step));
+        outline
+            .step(*step)
+            .predecessors
+            .iter()
+            .for_each(|dependency| dependents[at(*dependency)].push(*step));
     }
     let mut queue: VecDeque<StepIx> = steps.iter().copied().filter(|step| waits[at(*step)] == 0).collect();
     while let Some(step) = queue.pop_front() {
@@ -104,7 +108,7 @@ fn find_cycle(
     let mut here = start;
     while seen.insert(here) {
         let unmet = |step: &&StepIx| waits[outline.step(**step).position] > 0;
-        here = *outline.step(here).before.iter().find(unmet)?;
+        here = *outline.step(here).predecessors.iter().find(unmet)?;
         path.push(here);
     }
     let from = path[..path.len() - 1].iter().position(|step| *step == here)?;
@@ -134,7 +138,7 @@ pub(super) fn availability(
         return if only_on_failure { Err(Unavailable::Never(ON_FAILURE)) } else { Ok(()) };
     };
     let own = outline.step(from);
-    if own.before.contains(&target) {
+    if own.predecessors.contains(&target) {
         return Ok(());
     }
     let mut enclosing: Vec<(BlockIx, StepIx)> = vec![(own.block, from)];
@@ -218,14 +222,14 @@ impl Reachability {
         self.seen.resize(outline.steps.len(), 0);
         self.search += 1;
         self.open.clear();
-        self.open.extend(&outline.step(later).before);
+        self.open.extend(&outline.step(later).predecessors);
         while let Some(step) = self.open.pop() {
             if step == earlier {
                 return true;
             }
             if self.seen[step.index()] != self.search {
                 self.seen[step.index()] = self.search;
-                self.open.extend(&outline.step(step).before);
+                self.open.extend(&outline.step(step).predecessors);
             }
         }
         false

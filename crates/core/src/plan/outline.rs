@@ -23,7 +23,7 @@ pub(super) struct StepOutline<'s> {
     /// The blocks inside the step, in the order of its fields.
     pub children: Vec<BlockIx>,
     /// The steps that can run directly before it in its block. Unused in sequences, which use `position`.
-    pub before: Vec<StepIx>,
+    pub predecessors: Vec<StepIx>,
 }
 
 /// What determines the order of the steps of a block.
@@ -107,7 +107,14 @@ impl<'s> Outline<'s> {
         let step = StepIx(index(self.steps.len()));
         let position = self.block(block).steps.len();
         self.blocks[block.index()].steps.push(step);
-        self.steps.push(StepOutline { id, spec, block, position, children: Vec::new(), before: Vec::new() });
+        self.steps.push(StepOutline {
+            id,
+            spec,
+            block,
+            position,
+            children: Vec::new(),
+            predecessors: Vec::new(),
+        });
         step
     }
 

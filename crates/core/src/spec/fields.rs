@@ -95,9 +95,9 @@ impl Fields {
         self.entry(key).and_then(|entry| entry.value.as_text())
     }
 
-    /// Removes the entries with one of the keys.
-    pub(crate) fn drop_known(&mut self, known: &[&[&str]]) {
-        self.entries.retain(|entry| !known.iter().any(|keys| keys.contains(&&*entry.key)));
+    /// Removes the entries with one of these keys.
+    pub(crate) fn drop_keys(&mut self, groups: &[&[&str]]) {
+        self.entries.retain(|entry| !groups.iter().any(|keys| keys.contains(&&*entry.key)));
     }
 
     /// The remaining keys and their positions.

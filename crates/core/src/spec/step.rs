@@ -288,7 +288,7 @@ fn report_unknown_kind(mut fields: Fields, reader: &mut Reader) {
     }
     let all = schema::KINDS.iter().map(|kind| Kind::keys(*kind)).chain([Common::KEYS, Policy::KEYS]);
     let all: Vec<&[&'static str]> = all.collect();
-    fields.drop_known(&all);
+    fields.drop_keys(&all);
     // The fields that imply a kind come first, so that hints suggest these.
     fields.finish([&implying[..]].into_iter().chain(all), reader);
 }

@@ -94,14 +94,14 @@ impl<'s> GraphBuilder<'s, '_> {
             self.names.entry(step.step.id()).or_insert(node);
         }
         for (node, step) in self.graph.steps.iter().enumerate() {
-            for name in Self::named_targets(step) {
+            for name in Self::targets(step) {
                 self.lookup(name, Some(node));
             }
         }
     }
 
     /// All targets of a step.
-    fn named_targets(step: &'s GraphStep) -> Vec<&'s Text> {
+    fn targets(step: &'s GraphStep) -> Vec<&'s Text> {
         let transition = &step.transition;
         let mut names: Vec<&Text> = Vec::new();
         names.extend(&transition.next);
@@ -111,12 +111,12 @@ impl<'s> GraphBuilder<'s, '_> {
         names.extend(&transition.r#else);
         names.extend(transition.parallel.iter().flat_map(|names| &names.0));
         names.extend(&transition.join);
-        names.extend(Self::jumps(step));
+        names.extend(Self::goto_targets(step));
         names
     }
 
     /// The targets of `goto` in policies.
-    fn jumps(step: &'s GraphStep) -> impl Iterator<Item = &'s Text> {
+    fn goto_targets(step: &'s GraphStep) -> impl Iterator<Item = &'s Text> {
         let on_error = match &step.step.policy.on_error {
             Some(OnError::Goto(target)) => Some(target),
             _ => None,
@@ -154,14 +154,13 @@ impl<'s> GraphBuilder<'s, '_> {
         if let Some(name) = &self.graph.start {
             return self.lookup(name, None);
         }
-        let mut targets_of_others: HashSet<Node> = HashSet::new();
+        let mut incoming: HashSet<Node> = HashSet::new();
         for (node, step) in self.graph.steps.iter().enumerate() {
-            let targets = Self::named_targets(step).into_iter().filter_map(|name| self.find(name));
-            targets_of_others.extend(targets.filter(|target| *target != node).collect::<Vec<_>>());
+            let targets = Self::targets(step).into_iter().filter_map(|name| self.find(name));
+            incoming.extend(targets.filter(|target| *target != node).collect::<Vec<_>>());
         }
-        let free: Vec<Node> =
-            (0..self.graph.steps.len()).filter(|node| !targets_of_others.contains(node)).collect();
-        match free.as_slice() {
+        let starts: Vec<Node> = (0..self.graph.steps.len()).filter(|node| !incoming.contains(node)).collect();
+        match starts.as_slice() {
             [only] => Some(*only),
             _ if self.graph.steps.is_empty() => {
                 self.out.push(crate::spec::no_steps(span));
@@ -187,7 +186,7 @@ impl<'s> GraphBuilder<'s, '_> {
             }
             names.extend(&transition.r#else);
         }
-        names.extend(Self::jumps(step));
+        names.extend(Self::goto_targets(step));
         let mut nodes: Vec<Node> = names.into_iter().filter_map(|name| self.find(name)).collect();
         if transition.parallel.is_some() {
             nodes.extend(self.join_of(node, 0));
@@ -269,7 +268,7 @@ impl<'s> GraphBuilder<'s, '_> {
                 && target != stops.last().copied()
                 && self.mismatched_joins.insert(join.span)
             {
-                let message = format!("the `parallel` around this step does not join at `{}`", join.value);
+                let message = format!("the enclosing `parallel` does not join at `{}`", join.value);
                 self.report(node, Diagnostic::new(Code::InvalidFork, join.span, message));
             }
         }
@@ -349,7 +348,7 @@ impl<'s> GraphBuilder<'s, '_> {
             let next = self.next_of(node, block);
             let last = match self.forks.get(&node) {
                 Some(fork) if *fork != step => {
-                    self.outline.steps[fork.index()].before.push(step);
+                    self.outline.steps[fork.index()].predecessors.push(step);
                     self.outline.transitions.insert(step, GraphNext::To(Target::Step(*fork)));
                     *fork
                 }
@@ -360,7 +359,7 @@ impl<'s> GraphBuilder<'s, '_> {
                 if let Some(next) =
                     self.steps[successor].filter(|next| self.outline.step(*next).block == block)
                 {
-                    self.outline.steps[next.index()].before.push(last);
+                    self.outline.steps[next.index()].predecessors.push(last);
                 }
             }
         }
