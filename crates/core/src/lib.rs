@@ -1,4 +1,4 @@
-//! The pure part of Steprail: a definition's text becomes a [`Spec`], and that a [`Plan`].
+//! The pure core of Steprail: compiles definitions ([`Spec`] to [`Plan`]) and runs them as a state machine.
 //!
 //! ```
 //! use steprail_core::{load, source::Source};
@@ -9,10 +9,10 @@
 //! assert_eq!(&*loaded.plan.unwrap().name, "hello");
 //! ```
 //!
-//! Nothing here reads a clock, a file or the environment, and nothing is random: what differs from call
-//! to call comes in as an argument.
+//! The core does not read clocks, files or the environment and uses no random numbers: time and other
+//! external values are arguments.
 
-// No panic is reachable from input.
+// Input must not be able to cause a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod diagnostic;
@@ -34,18 +34,18 @@ use plan::Plan;
 use source::Source;
 use spec::Spec;
 
-/// What became of a definition.
+/// The result of [`load`].
 #[derive(Debug)]
 pub struct Loaded {
-    /// The definition as it is written, as far as it could be read.
+    /// The definition as written, without the parts that could not be parsed.
     pub spec: Option<Spec>,
     /// The compiled definition, if there are no errors.
     pub plan: Option<Plan>,
-    /// Every problem, in the order of the text.
+    /// All problems, in source order.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads, checks and compiles a definition in any of the three forms. All problems are reported at once.
+/// Parses, checks and compiles a definition in any of the three forms. Reports all problems, not only the first.
 pub fn load(source: &Source) -> Loaded {
     let mut out = Diagnostics::default();
     let spec = spec::parse(source, &mut out);

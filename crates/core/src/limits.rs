@@ -1,103 +1,103 @@
-//! Every bound of the core, named in one place.
+//! The limits of the core, in one file.
 
-/// Bytes of a definition's text.
+/// Maximum size of a definition's text, in bytes.
 pub const DEFINITION_BYTES: usize = 4 * 1024 * 1024;
-/// Lists and maps inside one another in a document.
+/// Maximum nesting of lists and maps in a document.
 pub const DOCUMENT_DEPTH: usize = 64;
-/// Keys and values in a document.
+/// Maximum number of keys and values in a document.
 pub const DOCUMENT_NODES: usize = 500_000;
-/// Keys and values that aliases (`*name`) may add to a YAML document.
+/// Maximum number of keys and values that aliases (`*name`) add to a YAML document.
 pub const ALIAS_NODES: usize = 20_000;
-/// Steps in a definition, nested ones included.
+/// Maximum number of steps in a definition, including nested ones.
 pub const STEPS: usize = 20_000;
-/// `foreach`, `parallel` and `branch` blocks inside one another.
+/// Maximum nesting of `foreach`, `parallel` and `branch` blocks.
 pub const BLOCK_DEPTH: usize = 16;
-/// Branches of one `parallel`, and names of one graph-form fork.
+/// Maximum number of branches of a `parallel` step, in any form.
 pub const BRANCHES: usize = 1_000;
-/// Steps looked at in all to find where the forks of a graph join.
+/// Maximum number of steps visited to find the joins of all forks of a graph.
 pub const FORK_SEARCH: usize = 500_000;
-/// Problems reported for one definition; the rest is counted.
+/// Maximum number of errors, and of warnings, reported for one definition; the rest is counted.
 pub const DIAGNOSTICS: usize = 100;
-/// Bytes of one message.
+/// Maximum size of a diagnostic message, in bytes.
 pub const MESSAGE_BYTES: usize = 600;
-/// Keys of a map that a message about a missing key names.
+/// Maximum number of keys of a map that an error about a missing key lists.
 pub const SHOWN_KEYS: usize = 12;
-/// Bytes of such a key; longer ones are counted only.
+/// Maximum size of a key in such a list, in bytes; longer keys are only counted.
 pub const SHOWN_KEY_BYTES: usize = 40;
-/// Places that arrows of a drawing keep free; beyond, they are drawn straight through.
+/// Maximum number of layers that the arrows of a drawing cross, in total, to be routed around steps.
 pub const DRAWN_PASSAGES: usize = 5_000;
 
-/// Bytes of a string that holds `{{…}}` or `$key` references.
+/// Maximum size of a string with `{{…}}` or `$key` references, in bytes.
 pub const TEMPLATE_BYTES: usize = 64 * 1024;
-/// Bytes of one expression.
+/// Maximum size of an expression, in bytes.
 pub const EXPRESSION_BYTES: usize = 4 * 1024;
-/// Operators and brackets inside one another in an expression.
+/// Maximum nesting of operators and brackets in an expression.
 pub const EXPRESSION_DEPTH: usize = 32;
-/// Bytes of one JSONPath query.
+/// Maximum size of a JSONPath query, in bytes.
 pub const JSONPATH_BYTES: usize = 512;
-/// Brackets inside one another in a JSONPath query.
+/// Maximum nesting of brackets in a JSONPath query.
 pub const JSONPATH_DEPTH: usize = 16;
-/// Bytes that one evaluated expression or string template may produce.
+/// Maximum size of the result of an expression or string template, in bytes.
 pub const RESULT_BYTES: usize = 1024 * 1024;
-/// Bytes of a compiled regular expression.
+/// Maximum size of a compiled regular expression, in bytes.
 pub const REGEX_BYTES: usize = 1024 * 1024;
-/// Different regular expressions in one definition.
+/// Maximum number of different regular expressions in a definition.
 pub const REGEXES: usize = 100;
 
-/// Seconds that the result under an idempotency key may be kept: ten years.
+/// Maximum `idempotency_ttl_secs`: ten years.
 pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
-/// Characters of a step id or a definition's name.
+/// Maximum length of a step id or definition name, in characters.
 pub const NAME_CHARS: usize = 128;
-/// Labels of a definition.
+/// Maximum number of labels of a definition.
 pub const LABELS: usize = 64;
 
-/// Bytes of a failure's message; the rest is cut.
+/// Maximum size of a failure message, in bytes; longer messages are truncated.
 pub const FAILURE_BYTES: usize = 4 * 1024;
-/// Bytes of one output, one set of arguments or inputs, as JSON.
+/// Maximum size of an output, or of the arguments or inputs of a step or run, as JSON, in bytes.
 pub const PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
-/// Lists and maps inside one another in a value of a run. What reads JSON back gives up soon after.
+/// Maximum nesting of lists and maps in a value of a run, below the recursion limit of JSON parsers.
 pub const VALUE_DEPTH: usize = 100;
-/// Milliseconds that a probe has to answer, where its step has no time limit.
+/// Timeout of a probe whose step has no timeout, in milliseconds.
 pub const PROBE_MS: u64 = 60_000;
-/// Bytes of what a signal carries, and of arguments and values that a human sets.
+/// Maximum size of the payload of a signal, and of arguments and values set by a human, in bytes.
 pub const NOTE_BYTES: usize = 256 * 1024;
-/// Signals that a run keeps until a step waits for them.
+/// Maximum number of signals that a run buffers until a step waits for them.
 pub const SIGNALS: usize = 1_000;
-/// Workflows that wait for one another.
+/// Maximum nesting of runs: a workflow that runs a workflow, and so on.
 pub const RUN_DEPTH: u32 = 16;
-/// Attempts after an unknown outcome, where no retry policy sets a number.
+/// Maximum number of attempts after unknown outcomes if the step has no retry policy.
 pub const LOST_ATTEMPTS: u32 = 5;
-/// Restarts of the engine that may cut off one step before a human is asked: its call may be what ends the engine.
+/// Number of restarts that may interrupt one step before a human has to decide: its call may crash the engine.
 pub const RESTARTS: u32 = 20;
-/// Milliseconds until a call that its server refused is tried again: the first delays; the last one repeats.
+/// Backoff after a server refused a call, in milliseconds; the last delay repeats.
 pub const REFUSED_DELAYS_MS: [u64; 6] = [1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
-/// Milliseconds that a server may ask to be left alone (`Retry-After`).
+/// Maximum `Retry-After` of a server that is honoured, in milliseconds.
 pub const RETRY_AFTER_MS: u64 = 24 * 3_600_000;
-/// Milliseconds that a call is given to stop after it was told to.
+/// Grace period of a call after its cancellation, in milliseconds.
 pub const CANCEL_GRACE_MS: i64 = 5_000;
+/// Maximum size of a progress message or task id of a call, in bytes.
+pub const REPORT_BYTES: usize = 1_000;
 
-/// What a run may use. A definition's `limits` may lower these, never raise them.
+/// The resources that one run may use. A definition's `limits` can lower them, never raise them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Step executions in one run, loops and items included.
+    /// Maximum number of step executions in a run, including those in loops.
     pub step_runs: u32,
-    /// Items of one `foreach`.
+    /// Maximum number of items of a `foreach`.
     pub foreach_items: u32,
-    /// Times that one step of a graph may be entered.
+    /// Maximum number of executions of one step of a graph.
     pub loop_visits: u32,
-    /// Steps of one run in flight at the same time.
+    /// Maximum number of calls of a run in flight.
     pub concurrency: u32,
 }
 
 impl RunLimits {
-    /// The bounds of a run that sets none of its own, and the highest that it may set.
+    /// The defaults, which are also the maximum that a definition can set.
     pub const MAX: Self =
         Self { step_runs: 1_000_000, foreach_items: 100_000, loop_visits: 10_000, concurrency: 256 };
 }
-/// Bytes of what a call says about itself before it ends.
-pub const REPORT_BYTES: usize = 1_000;
 
-/// A text that is not longer than so many bytes.
+/// Truncates a text to a number of bytes, with an ellipsis.
 pub(crate) fn cut(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));

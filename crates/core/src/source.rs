@@ -1,18 +1,18 @@
-//! The text of a definition, and places in it.
+//! The source text of a definition, and positions in it.
 
 /// A range of bytes in a [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// One past the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The bytes from `start` up to `end`; a document is far smaller than 4 GiB, see [`crate::limits`].
+    /// The bytes from `start` to `end`, exclusive. Offsets fit into 32 bits, see [`crate::limits`].
     pub fn new(start: usize, end: usize) -> Self {
-        let clamp = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let clamp = |offset: usize| u32::try_from(offset).unwrap_or(u32::MAX);
         Self { start: clamp(start), end: clamp(end.max(start)) }
     }
 
@@ -22,7 +22,7 @@ impl Span {
     }
 }
 
-/// A line and a column, both counted from 1; the column counts characters.
+/// A line and column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line, from 1.
@@ -31,18 +31,18 @@ pub struct Position {
     pub column: usize,
 }
 
-/// How a definition is written.
+/// The format of a definition's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// JSON and nothing else.
+    /// JSON.
     Json,
-    /// YAML 1.2 (which most JSON is, too).
+    /// YAML 1.2.
     Yaml,
-    /// JSON if it reads as JSON, otherwise YAML.
-    Guess,
+    /// JSON if the text parses as JSON, otherwise YAML.
+    Detect,
 }
 
-/// A definition's text with the name under which people know it.
+/// A definition's text and its name.
 #[derive(Debug, Clone)]
 pub struct Source {
     name: String,
@@ -51,23 +51,23 @@ pub struct Source {
 }
 
 impl Source {
-    /// Text from a file or a request. `name` is shown in messages; its ending tells JSON from YAML.
+    /// Creates a source from a file or a request. Messages show `name`; its extension selects the format.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         let (name, mut text) = (name.into(), text.into());
-        // A byte order mark is no part of the text.
+        // The byte order mark is not part of the text.
         if text.starts_with('\u{feff}') {
             text.drain(..'\u{feff}'.len_utf8());
         }
-        let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending).to_ascii_lowercase();
-        let format = match ending.as_str() {
+        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase();
+        let format = match extension.as_str() {
             "json" => Format::Json,
             "yaml" | "yml" => Format::Yaml,
-            _ => Format::Guess,
+            _ => Format::Detect,
         };
         Self { name, text, format }
     }
 
-    /// A definition that arrived as a JSON value; messages show it as indented JSON.
+    /// Creates a source from a JSON value; messages show it as indented JSON.
     pub fn from_value(name: impl Into<String>, value: &serde_json::Value) -> Self {
         Self { name: name.into(), text: format!("{value:#}"), format: Format::Json }
     }
@@ -82,18 +82,18 @@ impl Source {
         &self.text
     }
 
-    /// How the text is written.
+    /// The format of the text.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The file's name without folders and ending: what a definition without `name` is called.
+    /// The file name without directories and extensions: the default name of a definition.
     pub fn stem(&self) -> &str {
         let file = self.name.rsplit(['/', '\\']).next().unwrap_or_default();
         file.split_once('.').map_or(file, |(stem, _)| stem)
     }
 
-    /// The line and column of a byte.
+    /// Returns the line and column of a byte offset.
     pub fn position(&self, byte: u32) -> Position {
         let mut byte = (byte as usize).min(self.text.len());
         while !self.text.is_char_boundary(byte) {
@@ -118,12 +118,12 @@ mod tests {
         assert_eq!(source.position(0), Position { line: 1, column: 1 });
         assert_eq!(source.position(6), Position { line: 2, column: 1 });
         assert_eq!(source.position(11), Position { line: 2, column: 5 });
-        assert_eq!(source.position(10), source.position(9), "inside a character means its start");
+        assert_eq!(source.position(10), source.position(9), "an offset inside a character maps to its start");
         assert_eq!(source.position(99), Position { line: 2, column: 6 });
     }
 
     #[test]
-    fn the_stem_names_an_unnamed_definition() {
+    fn stem_is_the_file_name_without_extensions() {
         assert_eq!(Source::new("flows/nightly.sync.yaml", "").stem(), "nightly");
         assert_eq!(Source::new("-", "").stem(), "-");
     }

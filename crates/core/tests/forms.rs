@@ -1,4 +1,4 @@
-//! What the three forms compile to: blocks, transitions, inherited policies, references.
+//! Tests the plans of the three forms: blocks, transitions, inherited policies, references.
 
 use serde_json::{Value, json};
 use steprail_core::expr::{Context, Root};
@@ -12,7 +12,7 @@ fn plan(text: &str) -> Plan {
     plan.unwrap_or_else(|| panic!("{diagnostics:?}"))
 }
 
-/// The plan as an outline: each step with where it leads, the blocks inside it indented below.
+/// Renders the plan as an outline: each step with its next steps, nested blocks indented.
 fn outline(plan: &Plan) -> String {
     fn block(plan: &Plan, at: steprail_core::plan::BlockIx, depth: usize, out: &mut String) {
         let id = |step: &StepIx| plan.step(*step).id.to_string();
@@ -118,7 +118,7 @@ steps:
 }
 
 #[test]
-fn a_step_of_a_graph_goes_by_its_key_and_its_name() {
+fn graph_step_is_found_by_key_and_name() {
     let plan = plan("
 start: { name: search, tool: t, next: report }
 report: { tool: t, args: { a: '{{search.x}}', b: '{{steps.start.output.x}}', c: $.start.x }, branch: [{ if: result.more, then: start }, { else: end }] }
@@ -129,7 +129,7 @@ end: { tool: t, done: true }
 }
 
 #[test]
-fn policies_of_a_block_are_inherited_by_what_is_inside() {
+fn nested_steps_inherit_policies_of_their_block() {
     let plan = plan(
         "
 name: policies
@@ -157,7 +157,7 @@ steps:
         (Some(3_600_000), None, Some(5_000))
     );
     assert_eq!((step("each").on_error, step("inherits").on_error), (OnError::Continue, OnError::Fail));
-    assert_eq!(step("each").retry, None, "a block is not attempted again, its steps are");
+    assert_eq!(step("each").retry, None, "blocks are not retried, their steps are");
     let inherited = step("inherits").retry.as_ref().unwrap();
     assert_eq!(
         (inherited.max_attempts, &inherited.backoff),
@@ -185,7 +185,7 @@ fn each_form_has_its_defaults() {
     assert_eq!((attempts(&tree), attempts(&graph)), (None, Some(3)));
 }
 
-/// A run in which every step gave the same output.
+/// A run in which all steps have the same output.
 struct Run {
     inputs: Value,
     output: Value,
@@ -212,7 +212,7 @@ fn arguments(text: &str, id: &str, run: &Run) -> Result<Value, String> {
 }
 
 #[test]
-fn references_mean_what_they_say_at_their_place() {
+fn references_resolve_in_their_scope() {
     let text = "
 name: references
 inputs: { scene: string, note: { type: string, optional: true } }
@@ -249,7 +249,7 @@ steps:
 }
 
 #[test]
-fn a_missing_input_is_empty_in_the_graph_form_only() {
+fn missing_input_is_empty_only_in_the_graph_form() {
     let run = Run { inputs: json!({}), output: json!(null), item: json!(null) };
     let graph =
         "{ name: g, start: a, steps: { a: { tool: t, args: { x: '{{input.topic}}' }, done: true } } }";
@@ -262,7 +262,7 @@ fn a_missing_input_is_empty_in_the_graph_form_only() {
 }
 
 #[test]
-fn a_declared_output_is_a_key_of_the_output_or_all_of_it() {
+fn declared_output_is_a_key_or_the_whole_output() {
     let text = "
 name: outputs
 steps:
@@ -278,9 +278,9 @@ steps:
 }
 
 #[test]
-fn what_people_write_is_understood() {
+fn accepts_valid_variants() {
     let definitions = [
-        ("a condition on where a step leads reads the step itself", "
+        ("a condition of a transition reads the step itself", "
             { name: g, start: a, steps: {
                 a: { tool: t, branch: [{ if: 'steps.a.output.count > 3', then: b }, { if: $.a.ok, then: b }], else: b },
                 b: { tool: t, done: true } } }"),
@@ -288,46 +288,46 @@ fn what_people_write_is_understood() {
             { name: g, start: a, steps: {
                 a: { kind: branch, if: '1 < 2', then: [{ id: x, tool: t }], else: [{ id: y, tool: t }], next: b },
                 b: { tool: t, done: true } } }"),
-        ("what a bare graph says about itself may look like steps", "
+        ("fields of a bare graph can look like steps", "
             { labels: { kind: nightly }, inputs: { tool: { type: string } }, output: { done: '{{b.x}}' },
               start: { tool: t, next: b }, b: { tool: t, done: true } }"),
         ("`start` names the first step among the steps", "{ name: g, flow: { start: b, b: { tool: t, done: true } } }"),
-        ("a result may be compared with any text", "
+        ("a result can be compared with any text", "
             { name: g, start: a, steps: { a: { tool: t, branch: [
                 { if: result == v1.2, then: b }, { if: result != p/q, then: b }, { if: 'result == https://x.y', then: b },
                 { if: result == 50%, then: b }, { if: result == not found, then: b }, { else: b } ] },
                 b: { tool: t, done: true } } }"),
-        ("names may have letters of any language", "
+        ("names can contain letters of any language", "
             { name: t, inputs: { größe: integer }, steps: [{ id: a, tool: t, args: { x: '{{inputs.größe}} {{größe}}', y: $.inputs.größe } }] }"),
-        ("an item may be written with a dollar sign", "
+        ("a loop variable can be written with a dollar sign", "
             { name: t, steps: [{ id: a, items: [1], as: file, steps: [{ id: b, tool: t, args: { x: $file, y: '{{file}}' } }] }] }"),
-        ("a filter binds to what stands before it", "
+        ("a filter binds to the preceding value", "
             { name: t, inputs: { n: integer }, steps: [{ id: a, if: 'inputs.n | default(0) > 3 and n == n | default(1)', then: [], else: [] }] }"),
-        ("a schema may be named for editors", "{ $schema: ./definition.schema.json, name: t, steps: [{ id: a, tool: t }] }"),
-        ("null is like nothing", "{ name: t, inputs: null, steps: [{ id: a, kind: null, tool: t, args: null, retry: null }] }"),
+        ("`$schema` is allowed for editors", "{ $schema: ./definition.schema.json, name: t, steps: [{ id: a, tool: t }] }"),
+        ("null is the same as no value", "{ name: t, inputs: null, steps: [{ id: a, kind: null, tool: t, args: null, retry: null }] }"),
         ("windows line ends and tabs", "name: t\r\nsteps:\r\n  - id: a\r\n    tool: t\r\n    args: {\tx: 1 }\r\n"),
         (
-            "steps of a bare graph may be called like what a definition says about itself",
+            "steps of a bare graph can have the names of fields of a definition",
             "{ name: g, start: { tool: x, next: publish }, publish: { tool: y, next: output }, output: { tool: z, done: true } }",
         ),
         (
-            "the branches of a fork need not say that they join",
+            "branches of a fork with `join` need no transition",
             "{ name: g, start: f, steps: { f: { tool: x, parallel: [b, c], join: d }, b: { tool: y }, c: { tool: y, on_error: { goto: d } }, d: { tool: y, done: true } } }",
         ),
         (
-            "the six result forms stand in a list, too",
+            "the six result forms are allowed in a list",
             "{ name: t, steps: [{ id: a, tool: t }, { id: b, if: result == active, then: [], else: [] }] }",
         ),
         (
             "a path with a star needs no dollar sign",
             "{ name: t, inputs: { list: array }, steps: [{ id: l, tool: t }, { id: b, tool: t, args: { x: '{{steps.l.output[*].name}}', y: '{{ size(inputs.list[?@.ok == true]) }}' } }] }",
         ),
-        ("not may stand twice", "{ name: t, inputs: { a: boolean }, steps: [{ id: s, if: 'not not a', then: [], else: [] }] }"),
+        ("not can be repeated", "{ name: t, inputs: { a: boolean }, steps: [{ id: s, if: 'not not a', then: [], else: [] }] }"),
         ("a byte order mark", "\u{feff}name: t\nsteps: [{ id: a, tool: t }]\n"),
     ];
-    for (why, text) in definitions {
+    for (case, text) in definitions {
         let Loaded { plan, diagnostics, .. } = load(&Source::new("accepted.yaml", text));
-        assert!(plan.is_some(), "{why}: {diagnostics:#?}");
+        assert!(plan.is_some(), "{case}: {diagnostics:#?}");
     }
     let json = load(&Source::new(
         "bom.json",
@@ -337,7 +337,7 @@ fn what_people_write_is_understood() {
 }
 
 #[test]
-fn a_gate_counts_as_approved_or_denied() {
+fn gate_result_matches_approved_or_denied() {
     let plan = plan(
         "
 name: gate

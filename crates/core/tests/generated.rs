@@ -1,4 +1,4 @@
-//! Files in the repository that are made from the code are as the code makes them.
+//! Tests that generated files in the repository are up to date.
 
 use steprail_core::spec::{reference, schema};
 
@@ -7,7 +7,7 @@ fn file(name: &str) -> String {
 }
 
 #[test]
-fn the_schema_and_the_reference_are_current() {
+fn generated_files_are_up_to_date() {
     assert!(
         file("docs/definition.schema.json") == format!("{:#}\n", schema::definition_schema()),
         "run scripts/gen"

@@ -1,6 +1,6 @@
-//! Input that means harm: each is accepted or refused with a clear error, in bounded time and memory.
+//! Tests hostile input: it is accepted or rejected with a clear error, in bounded time and memory.
 //!
-//! Time is bounded by the runner's timeout. The stack is bounded here: what a thread of a server has.
+//! The timeout of the test runner bounds the time. A small stack bounds the recursion.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use steprail_core::diagnostic::Code;
 use steprail_core::source::Source;
 use steprail_core::{Loaded, limits, load};
 
-/// Loads on a small stack, where recursion that follows the input would overflow.
+/// Loads a definition on a small stack, which recursion over the input would overflow.
 fn load_small(name: &str, text: String) -> Loaded {
     let source = Source::new(name, text);
     let builder = std::thread::Builder::new().stack_size(1024 * 1024);
@@ -20,50 +20,50 @@ fn codes(loaded: &Loaded) -> Vec<Code> {
     loaded.diagnostics.iter().map(|diagnostic| diagnostic.code).collect()
 }
 
-fn refused(name: &str, text: String, code: Code) {
+fn rejects(name: &str, text: String, code: Code) {
     let loaded = load_small(name, text);
     assert!(loaded.plan.is_none());
     assert!(codes(&loaded).contains(&code), "{:?}", loaded.diagnostics);
 }
 
 #[test]
-fn two_hundred_nested_blocks() {
+fn deeply_nested_blocks_are_rejected() {
     let mut yaml = String::from("name: deep\nsteps:\n");
     for depth in 0..200 {
         let pad = " ".repeat(depth * 2);
         let _ = write!(yaml, "{pad}- id: s{depth}\n{pad}  items: [1]\n{pad}  steps:\n");
     }
-    refused("deep.yaml", yaml, Code::LimitExceeded);
+    rejects("deep.yaml", yaml, Code::LimitExceeded);
     let (open, close) = (r#"[{"id":"a","items":[1],"steps":"#.repeat(200), "}]".repeat(200));
-    refused("deep.json", format!(r#"{{"name":"deep","steps":{open}[]{close}}}"#), Code::LimitExceeded);
+    rejects("deep.json", format!(r#"{{"name":"deep","steps":{open}[]{close}}}"#), Code::LimitExceeded);
 }
 
 #[test]
-fn a_hundred_thousand_brackets() {
-    refused("deep.json", "[".repeat(100_000), Code::InvalidSyntax);
-    refused("deep.json", format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), Code::LimitExceeded);
-    refused("deep.yaml", "[".repeat(100_000), Code::LimitExceeded);
-    refused("deep.yaml", "- ".repeat(100_000), Code::LimitExceeded);
-    refused("deep.yaml", "{a: ".repeat(100_000), Code::LimitExceeded);
-    refused("keys.yaml", "? ".repeat(10_000), Code::WrongType);
+fn deeply_nested_brackets_are_rejected() {
+    rejects("deep.json", "[".repeat(100_000), Code::InvalidSyntax);
+    rejects("deep.json", format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), Code::LimitExceeded);
+    rejects("deep.yaml", "[".repeat(100_000), Code::LimitExceeded);
+    rejects("deep.yaml", "- ".repeat(100_000), Code::LimitExceeded);
+    rejects("deep.yaml", "{a: ".repeat(100_000), Code::LimitExceeded);
+    rejects("keys.yaml", "? ".repeat(10_000), Code::WrongType);
 }
 
 #[test]
-fn a_file_of_fifty_megabytes() {
-    refused("large.yaml", "x".repeat(50 * 1024 * 1024), Code::LimitExceeded);
+fn large_file_is_rejected() {
+    rejects("large.yaml", "x".repeat(50 * 1024 * 1024), Code::LimitExceeded);
 }
 
 #[test]
-fn a_hundred_thousand_steps() {
+fn too_many_steps_are_rejected() {
     let mut text = String::from("name: many\nsteps:\n");
     for at in 0..100_000 {
         let _ = writeln!(text, " - {{id: s{at}, tool: t}}");
     }
-    refused("many.yaml", text, Code::LimitExceeded);
+    rejects("many.yaml", text, Code::LimitExceeded);
 }
 
 #[test]
-fn as_many_steps_as_are_allowed() {
+fn maximum_number_of_steps_compiles() {
     let list = |extra: &dyn Fn(usize) -> String| {
         let mut text = String::from("name: many\nsteps:\n");
         for at in 0..limits::STEPS {
@@ -83,7 +83,7 @@ fn as_many_steps_as_are_allowed() {
 }
 
 #[test]
-fn a_graph_as_long_as_is_allowed() {
+fn maximum_length_of_a_graph_compiles() {
     let mut text = String::from("name: long\nstart: s0\nsteps:\n");
     for at in 0..limits::STEPS {
         let next =
@@ -94,7 +94,7 @@ fn a_graph_as_long_as_is_allowed() {
 }
 
 #[test]
-fn forks_inside_forks_without_end() {
+fn deeply_nested_forks_are_rejected() {
     let mut text = String::from("name: forks\nstart: s0\nsteps:\n");
     for at in 0..5_000 {
         let _ = writeln!(text, " s{at}: {{parallel: [s{}]}}", at + 1);
@@ -104,17 +104,17 @@ fn forks_inside_forks_without_end() {
 }
 
 #[test]
-fn aliases_that_expand() {
+fn alias_bomb_is_rejected() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..30 {
         let before = format!("*a{}", level - 1);
         let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![before; 10].join(", "));
     }
-    refused("bomb.yaml", text, Code::LimitExceeded);
+    rejects("bomb.yaml", text, Code::LimitExceeded);
 }
 
 #[test]
-fn aliases_and_merge_keys_as_people_use_them() {
+fn aliases_and_merge_keys_are_resolved() {
     let text = "
 name: shared
 inputs: { x: string }
@@ -136,9 +136,9 @@ steps:
 }
 
 #[test]
-fn nul_bytes_and_other_controls() {
-    refused("nul.yaml", "name: a\0b\nsteps: []\n".into(), Code::InvalidSyntax);
-    refused("nul.json", "{\"name\": \"a\0b\"}".into(), Code::InvalidSyntax);
+fn control_characters_are_rejected() {
+    rejects("nul.yaml", "name: a\0b\nsteps: []\n".into(), Code::InvalidSyntax);
+    rejects("nul.json", "{\"name\": \"a\0b\"}".into(), Code::InvalidSyntax);
     let loaded = load_small(
         "control.json",
         r#"{"name": "a\u0000b\u001b[31m", "steps": [{"id": "a\u0007", "tool": "t"}]}"#.into(),
@@ -147,7 +147,7 @@ fn nul_bytes_and_other_controls() {
 }
 
 #[test]
-fn a_template_of_ten_thousand_characters() {
+fn long_templates_are_limited() {
     let long = |text: &str| {
         load_small(
             "long.yaml",
@@ -170,7 +170,7 @@ fn a_template_of_ten_thousand_characters() {
 }
 
 #[test]
-fn jsonpath_that_would_overflow_or_run_away() {
+fn expensive_jsonpath_is_rejected() {
     let path = |text: &str| {
         load_small(
             "path.yaml",
@@ -198,7 +198,7 @@ fn jsonpath_that_would_overflow_or_run_away() {
 }
 
 #[test]
-fn more_problems_than_anyone_reads() {
+fn diagnostics_are_limited() {
     let mut text = String::from("name: bad\nsteps:\n");
     for at in 0..5_000 {
         let _ = writeln!(text, " - {{id: s{at}, tool: t, bogus: 1}}");
@@ -213,7 +213,7 @@ fn more_problems_than_anyone_reads() {
 }
 
 #[test]
-fn forks_that_nobody_can_match() {
+fn join_search_is_limited() {
     let mut text = String::from("name: forks\nstart: f0\nsteps:\n");
     for at in 0..3_000 {
         let _ = writeln!(
@@ -226,11 +226,11 @@ fn forks_that_nobody_can_match() {
             (at + 1) % 3_000
         );
     }
-    refused("forks.yaml", text, Code::LimitExceeded);
+    rejects("forks.yaml", text, Code::LimitExceeded);
 }
 
 #[test]
-fn references_from_far_away() {
+fn distant_references_resolve_in_bounded_time() {
     let mut text = String::from("name: far\nsteps:\n - {id: s0, tool: t}\n");
     for at in 1..10_000 {
         let _ =
@@ -240,7 +240,7 @@ fn references_from_far_away() {
 }
 
 #[test]
-fn thousands_of_names_that_mean_nothing() {
+fn unknown_names_are_reported_in_bounded_time() {
     let mut text = String::from("name: lost\nsteps:\n");
     for at in 0..5_000 {
         let _ = writeln!(
@@ -254,7 +254,7 @@ fn thousands_of_names_that_mean_nothing() {
 }
 
 #[test]
-fn a_key_of_a_megabyte() {
+fn message_with_a_long_key_is_truncated() {
     let loaded =
         load_small("key.yaml", format!("name: k\nsteps: [{{id: a, tool: t, {}: 1}}]\n", "k".repeat(1_000)));
     assert_eq!(codes(&loaded), [Code::UnknownKey]);
@@ -268,7 +268,7 @@ fn a_key_of_a_megabyte() {
 }
 
 #[test]
-fn regular_expressions_without_end() {
+fn number_of_regular_expressions_is_limited() {
     let mut text = String::from("name: r\ninputs: {x: string}\nsteps:\n");
     for at in 0..200 {
         let _ = writeln!(text, " - {{id: s{at}, if: \"matches(x, 'a{{{at}}}')\", then: [], else: []}}");
@@ -292,7 +292,7 @@ fn errors_are_shown_before_warnings() {
 }
 
 #[test]
-fn a_drawing_of_a_dense_graph() {
+fn drawing_of_a_dense_graph_is_limited() {
     let mut text = String::from("name: dense\nsteps:\n");
     for at in 0..300 {
         let before: Vec<String> = (0..at).map(|other| format!("s{other}")).collect();
@@ -315,7 +315,7 @@ fn terminal_escapes_do_not_reach_the_terminal() {
 }
 
 #[test]
-fn a_very_long_line_is_shown_in_part() {
+fn long_line_is_truncated() {
     let steps = vec![r#"{"id":"a","tool":"t","bogus":1}"#; 3_000].join(",");
     let source = Source::new("line.json", format!(r#"{{"name":"line","steps":[{steps}]}}"#));
     for diagnostic in &load(&source).diagnostics {

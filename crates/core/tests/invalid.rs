@@ -1,4 +1,4 @@
-//! Every validation rule: `tests/invalid/*` and what `check` says about it.
+//! Tests validation rules: the diagnostics of the definitions in `tests/invalid`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,9 +29,9 @@ fn every_code_has_a_fixture() {
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/invalid")).unwrap() {
         seen.extend(load(&source(&entry.unwrap().path())).diagnostics.iter().map(|d| d.code));
     }
-    // Told where servers are known: see crates/mcp/tests/gateway.
+    // These need connected servers: see crates/mcp/tests/gateway.
     seen.extend(Code::ALL.iter().filter(|code| code.id().starts_with("SR5")));
-    // Shown only when there are more than a hundred problems: see tests/hostile.rs.
+    // These need more than a hundred problems: see tests/hostile.rs.
     seen.extend([Code::TooManyProblems, Code::TooManyWarnings]);
     let missing: Vec<&str> =
         Code::ALL.iter().filter(|code| !seen.contains(code)).map(|code| code.name()).collect();
@@ -39,7 +39,7 @@ fn every_code_has_a_fixture() {
 }
 
 #[test]
-fn six_independent_mistakes_give_six_errors() {
+fn independent_mistakes_are_all_reported() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/invalid/six_mistakes.yaml");
     assert_eq!(load(&source(&path)).diagnostics.len(), 6);
 }

@@ -1,4 +1,4 @@
-//! References, expressions, JSONPath, conditions and templates: text in, value out.
+//! Tests the evaluation of references, expressions, JSONPath, conditions and templates.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn values() -> Value {
     })
 }
 
-/// Each line of `script`, with what it gives.
+/// Evaluates each line of `script`.
 fn evaluated(script: &str, eval: impl Fn(&str, &mut Names) -> Result<Value, String>) -> String {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     lines
@@ -56,7 +56,7 @@ fn template(text: &str, names: &mut Names) -> Result<Value, String> {
 }
 
 #[test]
-fn references_lead_to_values() {
+fn references_resolve_to_values() {
     insta::assert_snapshot!(evaluated(
         r#"
         n
@@ -126,7 +126,7 @@ fn operators_follow_json() {
 }
 
 #[test]
-fn functions_take_what_they_say() {
+fn functions_check_their_arguments() {
     insta::assert_snapshot!(evaluated(
         r#"
         size(list.files)
@@ -176,7 +176,7 @@ fn functions_take_what_they_say() {
 }
 
 #[test]
-fn jsonpath_gives_one_value_or_a_list() {
+fn jsonpath_returns_a_value_or_a_list() {
     insta::assert_snapshot!(evaluated(
         r"
         $.list.files
@@ -246,7 +246,7 @@ fn templates_keep_types_only_when_whole() {
 }
 
 #[test]
-fn conditions_hold_or_not() {
+fn conditions_evaluate_to_booleans() {
     let holds = |text: &str, names: &mut Names| {
         let condition = Condition::parse(text, names).map_err(|problem| problem.message)?;
         condition.holds(names).map(Value::Bool).map_err(|error| error.to_string())
@@ -274,7 +274,7 @@ fn conditions_hold_or_not() {
 }
 
 #[test]
-fn the_six_result_forms_mean_what_they_always_did() {
+fn result_conditions_compare_loosely() {
     let forms = [
         "result == true",
         "result == false",
@@ -329,7 +329,7 @@ fn the_six_result_forms_mean_what_they_always_did() {
 }
 
 #[test]
-fn results_are_bounded() {
+fn result_size_is_limited() {
     let long = "x".repeat(600 * 1024);
     let mut names = Names::new(&json!({ "long": long }));
     for text in ["long + long", "join([long, long], \"\")", "toJson([long, long])"] {

@@ -1,4 +1,4 @@
-//! What holds for every definition, template and expression, tried on random ones.
+//! Property tests of definitions, templates and expressions.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn json_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Text without references: a brace or dollar sign would mean something.
+/// Replaces the characters that start references.
 fn without_references(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace(['{', '$'], "_")),
@@ -79,7 +79,7 @@ fn steps(depth: u32) -> BoxedStrategy<Vec<Value>> {
     prop::collection::vec(step, 1..4).boxed()
 }
 
-/// Gives every step an id of its own.
+/// Gives each step a unique id.
 fn number(steps: &mut Value, next: &mut usize) {
     match steps {
         Value::Array(items) => items.iter_mut().for_each(|item| number(item, next)),
@@ -111,7 +111,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Steps that wait for some of those before them and read what they gave.
+/// Steps that depend on some of the preceding steps and read their outputs.
 fn dag() -> impl Strategy<Value = Value> {
     prop::collection::vec(prop::collection::btree_set(0..12usize, 0..4), 2..12).prop_map(|picks| {
         let steps = picks.iter().enumerate().map(|(at, picked)| {
@@ -160,7 +160,7 @@ fn definition() -> impl Strategy<Value = Value> {
     prop_oneof![3 => tree().boxed(), 1 => dag().boxed(), 1 => graph().boxed()]
 }
 
-/// YAML in block style, written independently of any library.
+/// Writes block-style YAML, independent of any library.
 fn yaml(value: &Value, indent: usize, out: &mut String) {
     let pad = "  ".repeat(indent);
     match value {
@@ -192,7 +192,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn yaml_json_and_value_are_one_definition(definition in definition()) {
+    fn yaml_and_json_compile_to_the_same_plan(definition in definition()) {
         let mut text = String::new();
         yaml(&definition, 0, &mut text);
         let from_value = loaded(&Source::from_value("d", &definition));
@@ -202,10 +202,10 @@ proptest! {
     }
 
     #[test]
-    fn printing_and_reading_again_changes_nothing(definition in definition()) {
+    fn canonical_json_round_trips(definition in definition()) {
         let (printed, hash, plan) = loaded(&Source::from_value("d", &definition));
-        let again = loaded(&Source::new("d.json", printed.clone()));
-        prop_assert_eq!(again, (printed.clone(), hash.clone(), plan.clone()));
+        let reloaded = loaded(&Source::new("d.json", printed.clone()));
+        prop_assert_eq!(reloaded, (printed.clone(), hash.clone(), plan.clone()));
         prop_assert_eq!(loaded(&Source::new("d.yaml", printed.clone())), (printed, hash, plan));
     }
 
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_whole_reference_keeps_its_value(value in json_value()) {
+    fn whole_reference_keeps_its_value(value in json_value()) {
         let mut names = Names::new(&json!({ "it": value }));
         for text in ["{{it}}", "{{ it }}", "$it", "{{ (it) }}"] {
             let template = Template::parse(text, &mut names, &mut Vec::new());
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn values_are_never_read_as_templates(text in "[{}$.a-z \\[\\]]{0,30}") {
+    fn values_are_never_parsed_as_templates(text in "[{}$.a-z \\[\\]]{0,30}") {
         let mut names = Names::new(&json!({ "it": text }));
         let template = Template::parse("<{{it}}>", &mut names, &mut Vec::new());
         let expected = Value::from(format!("<{text}>"));
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_parsers_panic(text in any::<String>()) {
+    fn parsers_do_not_panic(text in any::<String>()) {
         let mut names = Names::new(&json!({ "a": [1] }));
         let _ = parse(&text, &mut names);
         let _ = Template::parse(&text, &mut names, &mut Vec::new());
@@ -241,7 +241,7 @@ proptest! {
     }
 }
 
-/// Expressions that CEL knows as well, with CEL's answer.
+/// Expressions that are valid in CEL too.
 fn common_expression() -> impl Strategy<Value = String> {
     let number = (-50..50i64).prop_map(|n| if n < 0 { format!("({n})") } else { n.to_string() });
     let text = "[a-c]{0,3}".prop_map(|text| format!("\"{text}\""));
@@ -273,9 +273,9 @@ fn common_expression() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Where CEL gives an answer we give the same one. Errors may differ: CEL's `&&` and `||` swallow them.
+    /// If CEL returns a value, the result is the same. Errors can differ: `&&` and `||` of CEL absorb them.
     #[test]
-    fn we_agree_with_cel(text in common_expression()) {
+    fn expressions_agree_with_cel(text in common_expression()) {
         let Ok(program) = cel::Program::compile(&text) else { return Ok(()) };
         let theirs = program.execute(&cel::Context::default());
         let mut names = Names::default();

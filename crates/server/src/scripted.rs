@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
-use steprail_core::document::{self, Data, Entry, Node};
+use steprail_core::document::{self, Data, MapEntry, Node};
 use steprail_core::source::{Source, Span};
 use steprail_core::spec::value::{Period, ToolName};
 use steprail_engine::{Annotations, BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller};
@@ -178,7 +178,7 @@ impl Reader {
         self.report(Code::WrongType, node.span, message, "");
     }
 
-    fn unknown(&mut self, entry: &Entry, what: &str, known: &[&str]) {
+    fn unknown(&mut self, entry: &MapEntry, what: &str, known: &[&str]) {
         let message = format!("unknown key `{}` in {what}", entry.key);
         let hint = suggest(&entry.key, known).unwrap_or_default();
         self.report(Code::UnknownKey, entry.key_span, message, &hint);

@@ -1,18 +1,18 @@
-//! The table of all codes: a code is never reused for another meaning.
+//! The table of diagnostic codes. A code is never reused with another meaning.
 
 use super::Severity;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $id:literal $severity:ident;)+) => {
-        /// Which rule a definition breaks.
+        /// The rule that a definition breaks.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Code { $($(#[doc = $doc])+ $name,)+ }
 
         impl Code {
-            /// Every code, in the order of the numbers.
+            /// All codes, in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The stable number, such as `SR201`.
+            /// The stable id, such as `SR201`.
             pub fn id(self) -> &'static str {
                 match self { $(Self::$name => $id),+ }
             }
@@ -22,12 +22,12 @@ macro_rules! codes {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
-            /// Whether it stops the definition from running.
+            /// Whether the problem is an error or a warning.
             pub fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity),+ }
             }
 
-            /// What the code stands for.
+            /// The meaning of the code, for the reference page.
             pub fn summary(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
             }
@@ -36,103 +36,103 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The text is not YAML or JSON.
+    /// The text is not valid YAML or JSON.
     InvalidSyntax = "SR001" Error;
-    /// A key stands twice in one map.
+    /// A map contains a key twice.
     DuplicateKey = "SR002" Error;
-    /// A key that means nothing here; nothing is ignored in silence.
+    /// A key is unknown or not allowed here. No key is silently ignored.
     UnknownKey = "SR003" Error;
-    /// A field that must be there is missing.
+    /// A required field is missing.
     MissingField = "SR004" Error;
-    /// A value of another type than the field takes.
+    /// A value has the wrong type.
     WrongType = "SR005" Error;
-    /// A value of the right type that the field cannot take.
+    /// A value has the right type, but is not allowed here.
     InvalidValue = "SR006" Error;
-    /// More than a limit allows.
+    /// A limit is exceeded.
     LimitExceeded = "SR007" Error;
-    /// Two fields that cannot stand together.
+    /// Two fields cannot be used together.
     ConflictingFields = "SR008" Error;
-    /// A YAML number whose spelling other readers take differently.
+    /// Other YAML parsers read this number differently.
     AmbiguousNumber = "SR009" Warning;
 
-    /// A step without an id, or with an empty one.
+    /// The id of a step is missing or empty.
     EmptyStepId = "SR101" Error;
-    /// Two steps of one definition with the same id.
+    /// Two steps have the same id.
     DuplicateStepId = "SR102" Error;
-    /// An id that paths and references could not hold.
+    /// A step id is too long, or contains characters that paths and references do not allow.
     InvalidStepId = "SR103" Error;
-    /// A tool name outside `^[A-Za-z0-9_.-]{1,128}$`.
+    /// A tool name does not match `^[A-Za-z0-9_.-]{1,128}$`.
     InvalidToolName = "SR104" Error;
-    /// `depends_on`, `next`, `then`, `join`, `parallel`, `start` or `goto` names a step that is not there.
+    /// `depends_on`, `next`, `then`, `join`, `parallel`, `start` or `goto` names a step that does not exist.
     UnknownStep = "SR105" Error;
-    /// Steps that wait for one another.
+    /// Steps depend on one another in a cycle.
     DependencyCycle = "SR106" Error;
-    /// A step that nothing leads to.
+    /// A step cannot be reached from the first step of the graph.
     UnreachableStep = "SR107" Error;
-    /// A `join` that no `parallel` leads to.
+    /// A `join` is outside the branches of any `parallel`.
     JoinWithoutFork = "SR108" Error;
-    /// A `parallel` of the graph form whose branches do not meet in one `join`.
+    /// The branches of a `parallel` of the graph form do not meet at one `join`.
     InvalidFork = "SR109" Error;
-    /// A jump that cannot be made from here.
+    /// A `goto` leaves its list of steps, jumps backwards in a list, or is used in a DAG.
     InvalidGoto = "SR110" Error;
-    /// A tool that the definition's own `allowed_tools` leaves out.
+    /// A step calls a tool that is not in the definition's `allowed_tools`.
     ToolNotAllowed = "SR111" Error;
-    /// Two steps that declare the same output.
+    /// An output is declared twice.
     DuplicateOutput = "SR112" Error;
 
-    /// A policy that cannot be kept: no attempts, no time, delays the wrong way round.
+    /// A policy is contradictory or out of range: no attempts, a timeout of zero, an initial delay above the maximum.
     InvalidPolicy = "SR201" Error;
-    /// A jitter outside [0, 1]; it is clamped.
+    /// A jitter is outside [0, 1] and is clamped.
     JitterClamped = "SR202" Warning;
 
-    /// A `{{…}}` or `$` reference that does not parse.
+    /// A `{{…}}` or `$` reference cannot be parsed.
     InvalidTemplate = "SR301" Error;
-    /// A reference whose first name is no input, step, loop variable or well-known root.
+    /// The first name of a reference is not an input, a step, a loop variable or a reserved name.
     UnknownTemplateVar = "SR302" Error;
-    /// A JSONPath query that does not parse or reaches outside the run.
+    /// A JSONPath query cannot be parsed, or does not start at a value of the run.
     InvalidJsonPath = "SR303" Error;
-    /// A condition or expression that does not parse.
+    /// A condition or expression cannot be parsed.
     InvalidExpression = "SR304" Error;
-    /// A reference to a step that can never have run before.
+    /// A reference reads a step that can never have run before.
     NeverRunsBefore = "SR305" Error;
-    /// A reference from outside to a step inside a loop, which has many results.
+    /// A reference outside a loop reads a step inside the loop, which has one result per item.
     InsideLoop = "SR306" Error;
-    /// An input that is used but not declared.
+    /// An input is used but not declared.
     UndeclaredInput = "SR307" Warning;
-    /// A name that means two things; the bare name means the first.
+    /// A step or loop variable shares its name with an input, a step or a reserved name, so the bare name is ambiguous.
     ShadowedName = "SR308" Warning;
 
-    /// A branch that fails the run when no condition holds.
+    /// A branch has no `else`, so the run fails if no condition holds.
     BranchWithoutElse = "SR401" Warning;
-    /// A definition without a name of its own.
+    /// The definition has no `name`.
     UnnamedDefinition = "SR402" Warning;
 
-    /// A tool that its server does not have; checked where servers are known.
+    /// The server has no such tool. Checked against connected servers.
     UnknownTool = "SR501" Warning;
-    /// Arguments that a tool does not take; checked where servers are known.
+    /// The arguments do not match the tool's input schema. Checked against connected servers.
     WrongArguments = "SR502" Error;
-    /// A reference to something that a tool does not give, or of another type; checked where servers are known.
+    /// A reference in an argument may have no value or the wrong type. Checked against connected servers.
     DoubtfulArgument = "SR503" Warning;
-    /// A tool that may destroy something, and no gate before it; checked where servers are known.
+    /// A destructive tool is called without a gate before it. Checked against connected servers.
     UngatedDestruction = "SR504" Warning;
-    /// A retried call that is not repeated after an unknown outcome, because its tool is not known to be repeatable;
-    /// checked where servers are known.
+    /// A call with a retry policy is not retried after an unknown outcome, because its tool is not known to be idempotent.
+    /// Checked against connected servers.
     RetriedEffect = "SR505" Warning;
-    /// An argument that is not among the properties of the tool's schema; checked where servers are known.
+    /// An argument is not a property of the tool's input schema. Checked against connected servers.
     UnknownArgument = "SR506" Warning;
-    /// A server that cannot be reached, so that calls of its tools were not checked.
+    /// A server cannot be reached, so calls of its tools were not checked.
     ServerDown = "SR507" Warning;
-    /// A `workflow` step that names a definition that is not stored; checked where definitions are known.
+    /// A `workflow` step names a definition that is not stored. Checked against the definitions of the server.
     UnknownWorkflow = "SR508" Warning;
-    /// A tool that the user may not call; checked where the user is known.
+    /// The user is not allowed to call a tool. Checked for a signed-in user.
     ToolDenied = "SR509" Warning;
-    /// A reference to something that a tool's output schema rules out; checked where servers are known.
+    /// A reference reads a value that the tool's output schema excludes. Checked against connected servers.
     UnknownOutput = "SR510" Warning;
-    /// `effects` says something else than the annotations of the tool; checked where servers are known.
+    /// `effects` contradicts the annotations of the tool. Checked against connected servers.
     ContradictedEffects = "SR511" Error;
 
-    /// More errors than are shown.
+    /// Further errors are not shown.
     TooManyProblems = "SR901" Error;
-    /// More warnings than are shown.
+    /// Further warnings are not shown.
     TooManyWarnings = "SR902" Warning;
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a definition: a stable code, a place, a message and a hint.
+//! Diagnostics: problems of a definition, each with a stable code, a position, a message and a hint.
 
 mod code;
 mod render;
@@ -11,33 +11,33 @@ use serde::Serialize;
 use crate::limits;
 use crate::source::{Source, Span};
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The definition cannot run.
     Error,
-    /// The definition runs, perhaps not as meant.
+    /// The definition can run, but possibly not as intended.
     Warning,
 }
 
 /// One problem in a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Which rule was broken.
+    /// The rule that the definition breaks.
     pub code: Code,
-    /// What is wrong, naming the thing.
+    /// What is wrong. Quotes the name or value in question.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// Where.
+    /// The position in the source.
     pub span: Span,
-    /// The id of the step that it is in, if any.
+    /// The id of the step that contains the problem, if any.
     pub step: Option<String>,
 }
 
 impl Diagnostic {
-    /// A problem without hint or step. A message that quotes very long text is cut.
+    /// Creates a diagnostic without hint or step. Truncates the message to [`limits::MESSAGE_BYTES`].
     pub fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > limits::MESSAGE_BYTES {
@@ -47,14 +47,14 @@ impl Diagnostic {
         Self { code, message, hint: None, span, step: None }
     }
 
-    /// Adds what to do about it.
+    /// Sets the hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The problem with its place in lines and columns, as machines read it.
+    /// Converts the diagnostic to its JSON form, with lines and columns.
     pub fn finding(&self, source: &Source) -> Finding<'_> {
         let (start, end) = (source.position(self.span.start), source.position(self.span.end));
         Finding {
@@ -73,7 +73,7 @@ impl Diagnostic {
     }
 }
 
-/// A [`Diagnostic`] as it is printed in JSON on every surface.
+/// A [`Diagnostic`] as JSON. All surfaces use this form.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding<'d> {
     code: &'static str,
@@ -89,8 +89,7 @@ pub struct Finding<'d> {
     step: Option<&'d str>,
 }
 
-/// The problems found so far: the first [`limits::DIAGNOSTICS`] errors and as many warnings; the rest is
-/// counted.
+/// Collects the first [`limits::DIAGNOSTICS`] errors and as many warnings, and counts the rest.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
     shown: Vec<Diagnostic>,
@@ -116,69 +115,69 @@ impl Diagnostics {
         self.errors > 0
     }
 
-    /// How many of the problems are errors.
+    /// The number of errors, including those that are only counted.
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// Whether further errors are only counted, so that finding hints for them is wasted.
+    /// Whether further errors are only counted. Searching hints for them is then wasted work.
     pub fn is_full(&self) -> bool {
         self.errors >= limits::DIAGNOSTICS
     }
 
-    /// The problems in the order of the text, each once. Warnings are left out first.
+    /// Returns the problems in source order, without duplicates. If there are too many, omits warnings first.
     pub fn finish(mut self) -> Vec<Diagnostic> {
         let position = |d: &Diagnostic| (d.span, d.code);
         self.shown.sort_by(|a, b| position(a).cmp(&position(b)).then_with(|| a.message.cmp(&b.message)));
-        let found = self.shown.len();
+        let total = self.shown.len();
         self.shown.dedup_by(|a, b| position(a) == position(b) && a.message == b.message);
-        let repeated = found - self.shown.len();
+        let repeated = total - self.shown.len();
         let spare = limits::DIAGNOSTICS - self.errors.min(limits::DIAGNOSTICS);
         let mut warnings = 0;
         self.shown.retain(|diagnostic| {
             warnings += usize::from(diagnostic.code.severity() == Severity::Warning);
             diagnostic.code.severity() == Severity::Error || warnings <= spare
         });
-        let left_out = (self.errors + self.warnings).saturating_sub(self.shown.len() + repeated);
-        if left_out > 0 {
+        let omitted = (self.errors + self.warnings).saturating_sub(self.shown.len() + repeated);
+        if omitted > 0 {
             let code =
                 if self.errors > limits::DIAGNOSTICS { Code::TooManyProblems } else { Code::TooManyWarnings };
             let end = self.shown.last().map(|diagnostic| diagnostic.span).unwrap_or_default();
-            let message = format!("{left_out} more problems are not shown");
-            self.shown.push(Diagnostic::new(code, end, message).hint("mend those above first"));
+            let message = format!("{omitted} more problems are not shown");
+            self.shown.push(Diagnostic::new(code, end, message).hint("fix the problems above first"));
         }
         self.shown
     }
 }
 
-/// The candidate nearest to `word`, if it is near enough to be a slip of the finger.
-/// Only so many candidates are looked at, and no word that is too long for one.
-pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+/// Returns the candidate with the smallest edit distance to `name`, if it is small enough to be a typo.
+/// Bounds its work: compares at most `CANDIDATES` candidates and no overlong name.
+pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     const CANDIDATES: usize = 1_000;
-    let limit = (word.chars().count() / 3).max(1);
-    if word.len() > limits::NAME_CHARS {
+    let limit = (name.chars().count() / 3).max(1);
+    if name.len() > limits::NAME_CHARS {
         return None;
     }
     candidates
         .into_iter()
         .take(CANDIDATES)
-        .filter(|candidate| candidate.len().abs_diff(word.len()) <= 4 * limit)
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, _)| *distance <= limit && *distance < word.chars().count())
+        .filter(|candidate| candidate.len().abs_diff(name.len()) <= 4 * limit)
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit && *distance < name.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
 }
 
-/// "did you mean `x`?", or else the list of what is allowed.
-pub fn suggest(word: &str, candidates: &[&str]) -> Option<String> {
-    match nearest(word, candidates.iter().copied()) {
+/// Returns the hint "did you mean `x`?", or a list of the candidates if none is similar.
+pub fn suggest(name: &str, candidates: &[&str]) -> Option<String> {
+    match nearest(name, candidates.iter().copied()) {
         Some(near) => Some(format!("did you mean `{near}`?")),
         None if candidates.is_empty() || candidates.len() > 24 => None,
-        None => Some(format!("possible here: {}", quoted(candidates))),
+        None => Some(format!("expected one of {}", quoted(candidates))),
     }
 }
 
-/// `a`, `b`, `c` for messages.
-pub fn quoted(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+/// Formats names for a message: `a`, `b`, `c`.
+pub fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

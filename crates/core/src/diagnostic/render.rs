@@ -1,14 +1,14 @@
-//! A diagnostic as a person reads it: the source line with the place marked.
+//! Renders diagnostics for terminals: message, annotated source lines and hint.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::{Diagnostic, Severity};
 use crate::source::Source;
 
-/// The source lines shown of a place that spans many.
+/// Maximum number of source lines shown of a span.
 const LINES_SHOWN: usize = 4;
-/// The characters of a long line that are shown before and after a place.
-const CHARS_SHOWN: usize = 2_000;
+/// Maximum number of bytes of a long line shown before and after a span.
+const BYTES_SHOWN: usize = 2_000;
 
 /// Renders one diagnostic with its source line; `styled` adds terminal colours.
 pub fn render(diagnostic: &Diagnostic, source: &Source, styled: bool) -> String {
@@ -22,8 +22,8 @@ pub fn render(diagnostic: &Diagnostic, source: &Source, styled: bool) -> String 
         .line_start(excerpt.line)
         .annotation(AnnotationKind::Primary.span(excerpt.marked));
     let title = level.primary_title(title).id(diagnostic.code.id());
-    let mut report = vec![if excerpt.cut {
-        // The renderer would count columns from where the excerpt starts.
+    let mut report = vec![if excerpt.truncated {
+        // The renderer would count columns from the start of the excerpt.
         let column = source.position(diagnostic.span.start).column;
         title.element(Origin::path(source.name()).line(excerpt.line).char_column(column)).element(snippet)
     } else {
@@ -36,34 +36,35 @@ pub fn render(diagnostic: &Diagnostic, source: &Source, styled: bool) -> String 
     renderer.render(&report)
 }
 
-/// The few lines around a place. The renderer gets these alone: its cost then does not grow with the
-/// text, and a line of a megabyte does not reach the terminal.
+/// The source lines of a span. The renderer only gets these, so that its cost does not depend on the size
+/// of the text and very long lines are truncated.
 struct Excerpt<'s> {
     text: &'s str,
     line: usize,
     marked: std::ops::Range<usize>,
-    cut: bool,
+    /// Whether the start of the first line is omitted.
+    truncated: bool,
 }
 
 impl<'s> Excerpt<'s> {
     fn around(diagnostic: &Diagnostic, source: &'s Source) -> Self {
         let text = source.text();
-        let at = |byte: u32| text.floor_char_boundary((byte as usize).min(text.len()));
-        let (start, mut end) = (at(diagnostic.span.start), at(diagnostic.span.end));
+        let boundary = |byte: u32| text.floor_char_boundary((byte as usize).min(text.len()));
+        let (start, mut end) = (boundary(diagnostic.span.start), boundary(diagnostic.span.end));
         let marked = &text[start..end];
-        if let Some((cut, _)) = marked.match_indices('\n').nth(LINES_SHOWN - 1) {
-            end = start + cut;
+        if let Some((length, _)) = marked.match_indices('\n').nth(LINES_SHOWN - 1) {
+            end = start + length;
         }
-        end = end.min(text.floor_char_boundary(start + CHARS_SHOWN));
+        end = end.min(text.floor_char_boundary(start + BYTES_SHOWN));
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[end..].find('\n').map_or(text.len(), |newline| end + newline);
-        let from = line_start.max(text.ceil_char_boundary(start.saturating_sub(CHARS_SHOWN)));
-        let to = line_end.min(text.floor_char_boundary(end + CHARS_SHOWN));
+        let from = line_start.max(text.ceil_char_boundary(start.saturating_sub(BYTES_SHOWN)));
+        let to = line_end.min(text.floor_char_boundary(end + BYTES_SHOWN));
         Self {
             text: &text[from..to],
             line: source.position(diagnostic.span.start).line,
             marked: start - from..end - from,
-            cut: from > line_start,
+            truncated: from > line_start,
         }
     }
 }

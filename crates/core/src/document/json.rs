@@ -1,22 +1,22 @@
-//! JSON text to a tree.
+//! Parses JSON into a tree.
 //!
-//! `serde_json` does the reading; a borrowed [`RawValue`] is a slice of the text, so its address tells
-//! where it stands.
+//! `serde_json` does the parsing. A borrowed [`RawValue`] is a slice of the text, so its address
+//! determines its position.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Data, Entry, Node, NodeCount, Outcome, too_deep, without_duplicates};
+use super::{Data, MapEntry, Node, NodeCount, ReadResult, too_deep, without_duplicates};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::limits;
 use crate::source::Span;
 
-pub(super) fn read(text: &str) -> Outcome {
+pub(super) fn read(text: &str) -> ReadResult {
     let mut reader = Reader { text, nodes: NodeCount::default(), problems: Vec::new() };
-    // This pass meets every syntax error while line and column are those of the whole text.
+    // This pass finds the syntax errors, with lines and columns of the whole text.
     let raw = serde_json::from_str::<&RawValue>(text).map_err(|error| {
-        let hint = "JSON takes no comments and no trailing commas; a file with those can be written as YAML";
+        let hint = "JSON allows no comments and no trailing commas; to use them, write the file as YAML";
         Box::new(syntax_error(text, &error, 0).hint(hint))
     })?;
     let node = reader.node(raw.get(), 0)?;
@@ -44,7 +44,7 @@ impl<'t> Reader<'t> {
             Some(b'"') => Data::Text(self.parse(raw)?),
             Some(b't' | b'f') => Data::Bool(self.parse(raw)?),
             Some(b'n') => Data::Null,
-            // YAML has no negative zero among its whole numbers.
+            // YAML integers have no negative zero.
             _ if raw == "-0" => Data::Number(0.into()),
             _ => Data::Number(self.parse(raw)?),
         };
@@ -58,13 +58,13 @@ impl<'t> Reader<'t> {
             let key_span = self.span(key.get());
             self.nodes.add(1, key_span)?;
             let value = self.node(value.get(), depth + 1)?;
-            entries.push(Entry { key: self.parse(key.get())?, key_span, value });
+            entries.push(MapEntry { key: self.parse(key.get())?, key_span, value });
         }
         Ok(Data::Map(without_duplicates(entries, &mut self.problems)))
     }
 
-    /// Parses a part of the text that the first pass found sound; what is left are errors inside
-    /// strings and numbers (a lone surrogate, an exponent out of range).
+    /// Parses a part of the text that the first pass accepted. The remaining errors are inside strings and
+    /// numbers: a lone surrogate, an exponent out of range.
     fn parse<T: Deserialize<'t>>(&self, raw: &'t str) -> Result<T, Box<Diagnostic>> {
         serde_json::from_str(raw).map_err(|error| Box::new(syntax_error(self.text, &error, self.offset(raw))))
     }
@@ -89,7 +89,7 @@ fn syntax_error(text: &str, error: &serde_json::Error, offset: usize) -> Diagnos
     Diagnostic::new(Code::InvalidSyntax, Span::new(start, start + 1), format!("not valid JSON: {message}"))
 }
 
-/// The entries of a map in their order, duplicates included.
+/// The entries of a map in source order, including duplicates.
 struct Pairs<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Pairs<'t> {

@@ -1,4 +1,4 @@
-//! Text to a tree of plain values that knows where each key and value stands.
+//! Parses YAML and JSON into a tree of values with source positions.
 
 mod json;
 mod scalar;
@@ -14,16 +14,16 @@ use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::limits;
 use crate::source::{Format, Source, Span};
 
-/// A value with its place.
+/// A value and its position.
 #[derive(Debug, Clone, Default)]
 pub struct Node {
-    /// Where the value stands.
+    /// Position of the value in the source.
     pub span: Span,
     /// The value.
     pub data: Data,
 }
 
-/// The JSON data model, which YAML is read into as well.
+/// A JSON value. YAML is parsed into the same model.
 #[derive(Debug, Clone, Default)]
 pub enum Data {
     /// `null`
@@ -37,23 +37,23 @@ pub enum Data {
     Text(Box<str>),
     /// A list.
     List(Vec<Node>),
-    /// A map in the order of the text; no key stands twice.
-    Map(Vec<Entry>),
+    /// A map in source order, without duplicate keys.
+    Map(Vec<MapEntry>),
 }
 
-/// A key and its value.
+/// A key of a map and its value.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct MapEntry {
     /// The key.
     pub key: Box<str>,
-    /// Where the key stands.
+    /// Position of the key in the source.
     pub key_span: Span,
     /// The value.
     pub value: Node,
 }
 
 impl Node {
-    /// The name of the type, for messages.
+    /// The name of the value's type, with an article, for messages.
     pub fn type_name(&self) -> &'static str {
         match &self.data {
             Data::Null => "null",
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// The value of a key, if this is a map that has it.
+    /// Returns the value of a key, if this is a map that contains it.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.data {
             Data::Map(entries) => entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value),
@@ -73,12 +73,12 @@ impl Node {
         }
     }
 
-    /// The text, if this is text.
+    /// Returns the text, if this is text.
     pub fn as_text(&self) -> Option<&str> {
         if let Data::Text(text) = &self.data { Some(text) } else { None }
     }
 
-    /// The value without its places.
+    /// Returns the value without positions.
     pub fn to_value(&self) -> Value {
         match &self.data {
             Data::Null => Value::Null,
@@ -93,7 +93,7 @@ impl Node {
     }
 }
 
-/// Maps are written with sorted keys, so that the order of a text does not change a definition's hash.
+/// Serializes maps with sorted keys, so that the hash of a definition does not depend on the order of keys.
 impl Serialize for Node {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.data {
@@ -107,7 +107,7 @@ impl Serialize for Node {
                 list.end()
             }
             Data::Map(entries) => {
-                let mut sorted: Vec<&Entry> = entries.iter().collect();
+                let mut sorted: Vec<&MapEntry> = entries.iter().collect();
                 sorted.sort_by(|a, b| a.key.cmp(&b.key));
                 let mut map = serializer.serialize_map(Some(sorted.len()))?;
                 sorted.iter().try_for_each(|entry| map.serialize_entry(&*entry.key, &entry.value))?;
@@ -124,26 +124,26 @@ impl JsonSchema for Node {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "Any value. Strings in it may hold `{{…}}` and `$key` references."
+            "description": "Any value. Strings can contain `{{…}}` and `$key` references."
         })
     }
 }
 
-/// Reads the text into a tree. `None` means that it could not be read; the reason is in `out`.
+/// Parses the text into a tree. Returns `None` if that fails; the reason is in `out`.
 pub fn read(source: &Source, out: &mut Diagnostics) -> Option<Node> {
     let text = source.text();
     if text.len() > limits::DEFINITION_BYTES {
         out.push(too_large());
         return None;
     }
-    let guess_json = source.format() == Format::Guess && text.trim_start().starts_with(['{', '[']);
+    let starts_like_json = text.trim_start().starts_with(['{', '[']);
     let result = match source.format() {
         Format::Json => json::read(text),
-        // Flow-style YAML starts like JSON; what is neither is most likely JSON with a slip.
-        Format::Guess if guess_json => {
+        // Flow-style YAML starts like JSON. Text that is neither is most likely JSON with a typo.
+        Format::Detect if starts_like_json => {
             json::read(text).or_else(|json_error| yaml::read(text).map_err(|_| json_error))
         }
-        Format::Yaml | Format::Guess => yaml::read(text),
+        Format::Yaml | Format::Detect => yaml::read(text),
     };
     match result {
         Ok((node, problems)) => {
@@ -157,8 +157,8 @@ pub fn read(source: &Source, out: &mut Diagnostics) -> Option<Node> {
     }
 }
 
-/// A tree with the problems that do not keep it from being read, or the one that does.
-type Outcome = Result<(Node, Vec<Diagnostic>), Box<Diagnostic>>;
+/// The tree and its recoverable problems, or the fatal problem.
+type ReadResult = Result<(Node, Vec<Diagnostic>), Box<Diagnostic>>;
 
 fn too_large() -> Diagnostic {
     let message = format!("the text has more than {} bytes", limits::DEFINITION_BYTES);
@@ -167,12 +167,12 @@ fn too_large() -> Diagnostic {
 }
 
 fn too_deep(span: Span) -> Box<Diagnostic> {
-    let message = format!("lists and maps are nested deeper than {}", limits::DOCUMENT_DEPTH);
+    let message = format!("lists and maps are nested more than {} levels deep", limits::DOCUMENT_DEPTH);
     let diagnostic = Diagnostic::new(Code::LimitExceeded, span, message);
     Box::new(diagnostic.hint("move the inner part into a sub-workflow (`kind: workflow`)"))
 }
 
-/// Counts the keys and values of a document as they are read.
+/// Counts the keys and values of a document against [`limits::DOCUMENT_NODES`].
 #[derive(Default)]
 struct NodeCount(usize);
 
@@ -188,9 +188,9 @@ impl NodeCount {
     }
 }
 
-/// Leaves each key once, the first one, and reports the others.
-fn without_duplicates(entries: Vec<Entry>, problems: &mut Vec<Diagnostic>) -> Vec<Entry> {
-    /// Below this, comparing all pairs is cheaper than a set.
+/// Removes and reports all but the first entry of each key.
+fn without_duplicates(entries: Vec<MapEntry>, problems: &mut Vec<Diagnostic>) -> Vec<MapEntry> {
+    /// Up to this size, comparing all pairs is cheaper than building a set.
     const SMALL: usize = 16;
     let duplicate = |index: usize| entries[..index].iter().any(|entry| entry.key == entries[index].key);
     let has_duplicates = if entries.len() <= SMALL {
@@ -203,15 +203,15 @@ fn without_duplicates(entries: Vec<Entry>, problems: &mut Vec<Diagnostic>) -> Ve
         return entries;
     }
     let mut seen = std::collections::HashSet::new();
-    let mut kept = Vec::with_capacity(entries.len());
+    let mut unique = Vec::with_capacity(entries.len());
     for entry in entries {
         if seen.insert(entry.key.clone()) {
-            kept.push(entry);
+            unique.push(entry);
         } else {
-            let message = format!("the key `{}` stands twice in this map", entry.key);
+            let message = format!("duplicate key `{}`", entry.key);
             let diagnostic = Diagnostic::new(Code::DuplicateKey, entry.key_span, message);
-            problems.push(diagnostic.hint("keep one of the two"));
+            problems.push(diagnostic.hint("remove one of the two"));
         }
     }
-    kept
+    unique
 }

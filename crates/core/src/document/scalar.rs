@@ -1,51 +1,52 @@
-//! What an unquoted YAML word means: the core schema of YAML 1.2, and nothing that JSON cannot hold.
+//! Resolves plain YAML scalars by the core schema of YAML 1.2, restricted to the values of JSON.
 
 use serde_json::Number;
 
 use super::Data;
 
-/// The meaning of an unquoted word, or what is wrong with it.
+/// A resolved plain scalar.
 pub(super) enum Scalar {
     Plain(Data),
-    /// A number that another YAML reader may take for another one.
+    /// A number that other YAML parsers read differently.
     Ambiguous(Data),
     /// `.inf` and `.nan`: JSON has no such numbers.
     NotFinite,
 }
 
-pub(super) fn resolve(word: &str) -> Scalar {
-    match word {
+pub(super) fn resolve(scalar: &str) -> Scalar {
+    match scalar {
         "" | "~" | "null" | "Null" | "NULL" => Scalar::Plain(Data::Null),
         "true" | "True" | "TRUE" => Scalar::Plain(Data::Bool(true)),
         "false" | "False" | "FALSE" => Scalar::Plain(Data::Bool(false)),
-        _ if !starts_like_a_number(word) => Scalar::Plain(Data::Text(word.into())),
-        _ => number(word).unwrap_or_else(|| Scalar::Plain(Data::Text(word.into()))),
+        _ if !starts_like_a_number(scalar) => Scalar::Plain(Data::Text(scalar.into())),
+        _ => number(scalar).unwrap_or_else(|| Scalar::Plain(Data::Text(scalar.into()))),
     }
 }
 
-fn starts_like_a_number(word: &str) -> bool {
-    word.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
+fn starts_like_a_number(scalar: &str) -> bool {
+    scalar.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
 }
 
-fn number(word: &str) -> Option<Scalar> {
-    let unsigned = word.strip_prefix(['+', '-']).unwrap_or(word);
-    if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(word, ".nan" | ".NaN" | ".NAN") {
+fn number(scalar: &str) -> Option<Scalar> {
+    let unsigned = scalar.strip_prefix(['+', '-']).unwrap_or(scalar);
+    if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(scalar, ".nan" | ".NaN" | ".NAN") {
         return Some(Scalar::NotFinite);
     }
-    if let Some(digits) = word.strip_prefix("0x") {
+    if let Some(digits) = scalar.strip_prefix("0x") {
         return integer(digits, 16);
     }
-    if let Some(digits) = word.strip_prefix("0o") {
+    if let Some(digits) = scalar.strip_prefix("0o") {
         return integer(digits, 8);
     }
     if !is_decimal(unsigned) {
         return None;
     }
     let number = if unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
-        let number = word.parse::<i64>().map(Number::from).or_else(|_| word.parse::<u64>().map(Number::from));
-        number.ok().or_else(|| float(word))?
+        let number =
+            scalar.parse::<i64>().map(Number::from).or_else(|_| scalar.parse::<u64>().map(Number::from));
+        number.ok().or_else(|| float(scalar))?
     } else {
-        float(word)?
+        float(scalar)?
     };
     // YAML 1.1 reads `010` as eight, YAML 1.2 as ten.
     let leading_zero =
@@ -61,8 +62,8 @@ fn integer(digits: &str, radix: u32) -> Option<Scalar> {
     u64::from_str_radix(digits, radix).ok().map(|value| Scalar::Plain(Data::Number(value.into())))
 }
 
-fn float(word: &str) -> Option<Number> {
-    word.parse::<f64>().ok().and_then(Number::from_f64)
+fn float(scalar: &str) -> Option<Number> {
+    scalar.parse::<f64>().ok().and_then(Number::from_f64)
 }
 
 /// `[0-9]+(\.[0-9]*)?` or `\.[0-9]+`, with an optional exponent.
@@ -84,13 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_what_the_core_schema_says() {
-        let show = |word: &str| match resolve(word) {
+    fn scalars_follow_the_core_schema() {
+        let show = |scalar: &str| match resolve(scalar) {
             Scalar::Plain(data) => format!("{data:?}"),
             Scalar::Ambiguous(data) => format!("ambiguous {data:?}"),
             Scalar::NotFinite => "not finite".into(),
         };
-        let words = [
+        let scalars = [
             "",
             "~",
             "yes",
@@ -122,7 +123,8 @@ mod tests {
             "5m",
             "1-2",
         ];
-        let table: String = words.iter().map(|word| format!("{word:?} -> {}\n", show(word))).collect();
+        let table: String =
+            scalars.iter().map(|scalar| format!("{scalar:?} -> {}\n", show(scalar))).collect();
         insta::assert_snapshot!(table);
     }
 }

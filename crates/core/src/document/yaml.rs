@@ -1,16 +1,16 @@
-//! YAML text to a tree: one document, aliases and merge keys resolved within a budget.
+//! Parses a YAML document into a tree. Resolves aliases and merge keys within limits.
 
 use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
 use super::scalar::{Scalar, resolve};
-use super::{Data, Entry, Node, NodeCount, Outcome, too_deep, without_duplicates};
+use super::{Data, MapEntry, Node, NodeCount, ReadResult, too_deep, without_duplicates};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::limits;
 use crate::source::Span;
 
-pub(super) fn read(text: &str) -> Outcome {
+pub(super) fn read(text: &str) -> ReadResult {
     let offsets = Offsets::new(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -22,17 +22,17 @@ pub(super) fn read(text: &str) -> Outcome {
     Ok((node, builder.problems))
 }
 
-/// The parser counts characters; places are in bytes.
+/// Converts the character offsets of the parser to byte offsets.
 struct Offsets {
-    /// The byte of each character, if they are not the same.
+    /// The byte offset of each character; `None` for ASCII text.
     bytes: Option<Vec<u32>>,
     length: usize,
 }
 
 impl Offsets {
     fn new(text: &str) -> Self {
-        let bytes =
-            (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| Span::new(at, at).start).collect());
+        let bytes = (!text.is_ascii())
+            .then(|| text.char_indices().map(|(byte, _)| Span::new(byte, byte).start).collect());
         Self { bytes, length: text.len() }
     }
 
@@ -47,7 +47,7 @@ impl Offsets {
 fn syntax_error(error: &ScanError, offsets: &Offsets) -> Box<Diagnostic> {
     let at = offsets.byte(error.marker().index());
     if error.info().contains("recursion limit") {
-        // The parser's own limit on brackets is beyond ours, but it is met first: it reads ahead.
+        // The parser reads ahead, so that its own limit on nesting can be exceeded before ours.
         return too_deep(Span::new(at, at + 1));
     }
     let message = format!("not valid YAML: {}", error.info());
@@ -66,10 +66,10 @@ struct Open {
 enum OpenKind {
     List(Vec<Node>),
     Map {
-        entries: Vec<Entry>,
-        /// The key whose value comes next.
+        entries: Vec<MapEntry>,
+        /// The key whose value is parsed next.
         key: Option<Key>,
-        /// The values of `<<`.
+        /// The values of `<<` keys.
         merges: Vec<Node>,
     },
 }
@@ -77,11 +77,11 @@ enum OpenKind {
 struct Key {
     text: Box<str>,
     span: Span,
-    /// Whether it is an unquoted `<<`.
+    /// Whether the key is an unquoted `<<`.
     merges: bool,
 }
 
-/// A finished anchored value, and what it costs to repeat it.
+/// A complete value with an anchor, and its size and depth.
 struct Anchor {
     node: Node,
     nodes: usize,
@@ -103,14 +103,14 @@ impl Builder {
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Diagnostic>> {
         match event {
             Event::DocumentStart(_) => self.document(span),
-            Event::Scalar(word, style, anchor, tag) => {
+            Event::Scalar(text, style, anchor, tag) => {
                 self.nodes.add(1, span)?;
                 if self.wants_key() {
-                    let merges = style == ScalarStyle::Plain && word == "<<";
-                    self.key(Key { text: word.into(), span, merges });
+                    let merges = style == ScalarStyle::Plain && text == "<<";
+                    self.key(Key { text: text.into(), span, merges });
                     return Ok(());
                 }
-                let data = self.scalar(&word, style, tag.as_deref(), span)?;
+                let data = self.scalar(&text, style, tag.as_deref(), span)?;
                 self.value(Node { span, data }, anchor)
             }
             Event::Alias(anchor) => self.alias(anchor, span),
@@ -136,7 +136,7 @@ impl Builder {
         let message = "a second YAML document starts here; a definition is one document";
         Err(Box::new(
             Diagnostic::new(Code::InvalidSyntax, span, message)
-                .hint("put it into a file of its own, or remove `---`"),
+                .hint("move it to a separate file, or remove `---`"),
         ))
     }
 
@@ -152,35 +152,35 @@ impl Builder {
 
     fn scalar(
         &mut self,
-        word: &str,
+        text: &str,
         style: ScalarStyle,
         tag: Option<&Tag>,
         span: Span,
     ) -> Result<Data, Box<Diagnostic>> {
-        let as_text = match tag {
+        let is_text = match tag {
             Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => true,
             Some(tag) => return Err(unknown_tag(tag, span)),
             None => style != ScalarStyle::Plain,
         };
-        if as_text {
-            return Ok(Data::Text(word.into()));
+        if is_text {
+            return Ok(Data::Text(text.into()));
         }
-        match resolve(word) {
+        match resolve(text) {
             Scalar::Plain(data) => Ok(data),
             Scalar::Ambiguous(data) => {
-                let read_as = match &data {
+                let number = match &data {
                     Data::Number(number) => number.to_string(),
-                    _ => word.to_owned(),
+                    _ => text.to_owned(),
                 };
-                let message = format!("`{word}` is read as the number {read_as}");
+                let message = format!("`{text}` is read as the number {number}");
                 self.problems
                     .push(Diagnostic::new(Code::AmbiguousNumber, span, message).hint(format!(
-                        "write \"{word}\" if it is text, or the number without leading zeros"
+                        "write \"{text}\" if it is text, or the number without leading zeros"
                     )));
                 Ok(data)
             }
             Scalar::NotFinite => {
-                let message = format!("`{word}` is no number that JSON can hold");
+                let message = format!("JSON cannot represent the number `{text}`");
                 self.problems
                     .push(Diagnostic::new(Code::InvalidValue, span, message).hint("quote it if it is text"));
                 Ok(Data::Null)
@@ -225,7 +225,7 @@ impl Builder {
         self.value(Node { span, data }, open.anchor)
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a complete value to the innermost open list or map.
     fn value(&mut self, node: Node, anchor: usize) -> Result<(), Box<Diagnostic>> {
         if anchor > 0 {
             let (nodes, depth) = measure(&node);
@@ -237,7 +237,7 @@ impl Builder {
             Some(Open { kind: OpenKind::List(items), .. }) => items.push(node),
             Some(Open { kind: OpenKind::Map { entries, key, merges }, .. }) => match key.take() {
                 Some(key) if key.merges => merges.push(node),
-                Some(key) => entries.push(Entry { key: key.text, key_span: key.span, value: node }),
+                Some(key) => entries.push(MapEntry { key: key.text, key_span: key.span, value: node }),
                 None => {}
             },
         }
@@ -249,7 +249,7 @@ impl Builder {
             return Err(Box::new(Diagnostic::new(Code::WrongType, span, "an alias cannot be a key")));
         }
         let Some(target) = self.anchors.get(&anchor) else {
-            let message = "this alias stands inside the value that it repeats";
+            let message = "an alias cannot refer to the value that contains it";
             return Err(Box::new(Diagnostic::new(Code::InvalidSyntax, span, message)));
         };
         if self.open.len() + target.depth > limits::DOCUMENT_DEPTH {
@@ -268,28 +268,28 @@ impl Builder {
     }
 }
 
-/// Applies `<<: *base` (or a list of bases): keys of the map itself win, then the earlier base.
-fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, Box<Diagnostic>> {
+/// Applies `<<: *base`, or a list of bases. Keys of the map itself take precedence, then earlier bases.
+fn merged(mut entries: Vec<MapEntry>, merges: Vec<Node>) -> Result<Vec<MapEntry>, Box<Diagnostic>> {
     if merges.is_empty() {
         return Ok(entries);
     }
-    let mut taken: HashSet<Box<str>> = entries.iter().map(|entry| entry.key.clone()).collect();
+    let mut keys: HashSet<Box<str>> = entries.iter().map(|entry| entry.key.clone()).collect();
     let bases = merges.into_iter().flat_map(|merge| match merge.data {
         Data::List(bases) => bases,
         _ => vec![merge],
     });
     for base in bases {
         let Data::Map(inherited) = base.data else {
-            let message = "`<<` takes a map or a list of maps";
+            let message = "`<<` must be a map or a list of maps";
             return Err(Box::new(Diagnostic::new(Code::WrongType, base.span, message)));
         };
-        entries.extend(inherited.into_iter().filter(|entry| taken.insert(entry.key.clone())));
+        entries.extend(inherited.into_iter().filter(|entry| keys.insert(entry.key.clone())));
     }
     Ok(entries)
 }
 
-/// Where a list or map ends. In block style the end event stands at whatever comes next, so the last
-/// value tells.
+/// Returns the end of a list or map. In block style, the position of the end event is that of the next
+/// token, so the end of the last value is used instead.
 fn end_of(data: &Data, end_event: Span) -> u32 {
     let closed_by_bracket = end_event.end > end_event.start;
     let last = match data {
@@ -307,7 +307,7 @@ fn unknown_tag(tag: &Tag, span: Span) -> Box<Diagnostic> {
     )
 }
 
-/// The keys and values in a tree, and how deep it is.
+/// Returns the number of keys and values in a tree, and its depth.
 fn measure(node: &Node) -> (usize, usize) {
     let children: Vec<(usize, usize)> = match &node.data {
         Data::List(items) => items.iter().map(measure).collect(),

@@ -1,13 +1,13 @@
-//! [`Spec`] to [`Plan`].
+//! Compiles a [`Spec`] into a [`Plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 use serde_json::Value;
 
-use super::graph::Leads;
-use super::order::{Reach, resolve_dependencies};
-use super::outline::{BlockPlace, Flow, Outline, index};
+use super::graph::GraphNext;
+use super::order::{Reachability, resolve_dependencies};
+use super::outline::{BlockOutline, Flow, Outline, index};
 use super::scope::Undeclared;
 use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
@@ -20,7 +20,7 @@ use crate::spec::value::{Spanned, Text};
 use crate::spec::{Body, Spec};
 use crate::steps::OnFail;
 
-/// Compiles a definition. `None` if it has errors, which are in `out`.
+/// Compiles a definition. Returns `None` if it has errors, which are in `out`.
 pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Option<Plan> {
     let mut outline = Outline::new(spec, out);
     resolve_dependencies(&mut outline, out);
@@ -32,7 +32,7 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
         undeclared: undeclared(spec),
         outline: &outline,
         inferred: BTreeSet::new(),
-        reach: Reach::default(),
+        reachability: Reachability::default(),
         regexes: BTreeMap::new(),
         in_graph: matches!(spec.body, Body::Graph(_)),
         head: &spec.head,
@@ -46,31 +46,31 @@ fn undeclared(spec: &Spec) -> Undeclared {
     match &spec.body {
         Body::Graph(_) => Undeclared::Empty,
         Body::List { .. } if spec.unnamed && spec.head.inputs.is_none() => Undeclared::Infer,
-        Body::List { .. } => Undeclared::Refuse,
+        Body::List { .. } => Undeclared::Error,
     }
 }
 
-/// What compiling needs at hand.
+/// The state of a compilation.
 pub(super) struct Compiler<'s, 'o> {
     pub source: &'o Source,
     pub out: &'o mut Diagnostics,
     pub outline: &'o Outline<'s>,
     pub declared: &'o BTreeSet<&'s str>,
     pub undeclared: Undeclared,
-    /// Inputs that are used but not declared.
+    /// Inputs that are used but not declared, as far as the form allows that.
     pub inferred: BTreeSet<String>,
-    pub reach: Reach,
-    /// The regular expressions of the definition by their text.
+    pub reachability: Reachability,
+    /// The regular expressions of the definition, by their text.
     pub regexes: BTreeMap<String, Regex>,
     pub in_graph: bool,
     pub head: &'s Head,
-    /// The step being compiled.
+    /// The step that is being compiled; `None` for fields of the definition.
     pub at: Option<StepIx>,
 }
 
 impl<'s> Compiler<'s, '_> {
     fn plan(mut self, spec: &'s Spec) -> Plan {
-        self.check_names(spec.unnamed, spec.place);
+        self.check_names(spec.unnamed, spec.span);
         let steps: Vec<Step> = (0..self.outline.steps.len()).map(|at| self.step(StepIx(index(at)))).collect();
         let blocks = self.outline.blocks.iter().map(|block| self.block(block)).collect();
         self.at = None;
@@ -94,7 +94,7 @@ impl<'s> Compiler<'s, '_> {
     }
 
     pub(super) fn report(&mut self, diagnostic: Diagnostic) {
-        let step = diagnostic.step.clone().or_else(|| self.at.map(|at| self.outline.place(at).id.to_owned()));
+        let step = diagnostic.step.clone().or_else(|| self.at.map(|at| self.outline.step(at).id.to_owned()));
         self.out.push(Diagnostic { step, ..diagnostic });
     }
 
@@ -144,35 +144,35 @@ impl<'s> Compiler<'s, '_> {
         }
     }
 
-    /// A number from 1 to `max`; `max` where none is given.
+    /// Checks that a number is between 1 and `max`, which is also the default.
     pub(super) fn limit(&mut self, written: Option<&Spanned<u32>>, max: u32) -> u32 {
         let Some(written) = written else { return max };
         if !(1..=max).contains(&written.value) {
-            let message = format!("{} is outside 1 to {max}", written.value);
+            let message = format!("{} is out of range: expected 1 to {max}", written.value);
             self.report(Diagnostic::new(Code::InvalidValue, written.span, message));
         }
         written.value
     }
 
-    fn block(&self, place: &BlockPlace<'s>) -> Block {
-        let no_needs = |step: &&StepIx| self.outline.place(**step).before.is_empty();
-        let entry = match place.flow {
-            Flow::Sequence => place.steps.first().copied().into_iter().collect(),
-            Flow::Dag => place.steps.iter().filter(no_needs).copied().collect(),
-            Flow::Graph => place.start.into_iter().collect(),
+    fn block(&self, block: &BlockOutline<'s>) -> Block {
+        let no_needs = |step: &&StepIx| self.outline.step(**step).predecessors.is_empty();
+        let entry = match block.flow {
+            Flow::Sequence => block.steps.first().copied().into_iter().collect(),
+            Flow::Dag => block.steps.iter().filter(no_needs).copied().collect(),
+            Flow::Graph => block.start.into_iter().collect(),
         };
-        Block { owner: place.owner, name: place.name.map(Into::into), steps: place.steps.clone(), entry }
+        Block { owner: block.owner, name: block.name.map(Into::into), steps: block.steps.clone(), entry }
     }
 
     fn step(&mut self, at: StepIx) -> Step {
         self.at = Some(at);
-        let place = self.outline.place(at);
+        let step = self.outline.step(at);
         let next = self.next(at);
-        let needs = match self.outline.block(place.block).flow {
-            Flow::Dag => place.before.clone(),
+        let needs = match self.outline.block(step.block).flow {
+            Flow::Dag => step.predecessors.clone(),
             Flow::Sequence | Flow::Graph => Vec::new(),
         };
-        let Some(spec) = place.spec else { return self.fork(at, next) };
+        let Some(spec) = step.spec else { return self.fork(at, next) };
         let kind = self.kind(spec, at);
         if let Some(retry) = &spec.policy.retry {
             self.check_retry(retry);
@@ -180,25 +180,25 @@ impl<'s> Compiler<'s, '_> {
         Step {
             id: spec.id().into(),
             description: boxed(spec.common.description.as_ref()),
-            block: place.block,
+            block: step.block,
             needs,
             next,
             outputs: names(spec.common.outputs.iter().flat_map(|names| &names.0)),
             timeout_ms: self.timeout(&spec.policy),
-            retry: if repeats(&kind) { self.retry(spec, at) } else { None },
+            retry: if can_retry(&kind) { self.retry(spec, at) } else { None },
             on_error: self.on_error(spec.policy.on_error.as_ref()),
             needs_human: spec.policy.needs_human.as_ref().is_some_and(|needs| needs.value),
             kind,
         }
     }
 
-    /// The parallel step that follows the tool of a step with both.
+    /// Creates the `parallel` step that follows the tool of a step with both.
     fn fork(&mut self, at: StepIx, next: Next) -> Step {
-        let place = self.outline.place(at);
+        let step = self.outline.step(at);
         Step {
-            id: format!("{}.fork", place.id).into(),
+            id: format!("{}.fork", step.id).into(),
             description: None,
-            block: place.block,
+            block: step.block,
             kind: self.forked(at),
             needs: Vec::new(),
             next,
@@ -211,22 +211,22 @@ impl<'s> Compiler<'s, '_> {
     }
 
     pub(super) fn forked(&self, at: StepIx) -> Kind {
-        let branches = self.outline.place(at).children.clone();
+        let branches = self.outline.step(at).children.clone();
         Kind::Parallel(super::Parallel { branches, concurrency: None, on_any_fail: OnFail::Abort })
     }
 
     fn next(&mut self, at: StepIx) -> Next {
-        let place = self.outline.place(at);
-        let block = self.outline.block(place.block);
+        let step = self.outline.step(at);
+        let block = self.outline.block(step.block);
         match block.flow {
-            Flow::Sequence => block.steps.get(place.position + 1).map_or(Next::End, |step| Next::Step(*step)),
+            Flow::Sequence => block.steps.get(step.position + 1).map_or(Next::End, |step| Next::Step(*step)),
             Flow::Dag => Next::Dependents(Vec::new()),
             Flow::Graph => match self.outline.transitions.get(&at) {
-                None | Some(Leads::To(Target::End)) => Next::End,
-                Some(Leads::To(Target::Step(step))) => Next::Step(*step),
-                Some(Leads::Choose { cases, otherwise }) => {
+                None | Some(GraphNext::To(Target::End)) => Next::End,
+                Some(GraphNext::To(Target::Step(step))) => Next::Step(*step),
+                Some(GraphNext::Choose { cases, otherwise }) => {
                     if otherwise.is_none() {
-                        self.warn_no_else(place.spec.map_or_else(Span::default, |spec| spec.place));
+                        self.warn_no_else(step.spec.map_or_else(Span::default, |spec| spec.span));
                     }
                     let choices = cases.iter().filter_map(|(text, to)| {
                         let when = self.transition_condition(text, at)?;
@@ -240,46 +240,48 @@ impl<'s> Compiler<'s, '_> {
 
     pub(super) fn warn_no_else(&mut self, span: Span) {
         let message = "this branch has no `else`";
-        self.report(
-            Diagnostic::new(Code::BranchWithoutElse, span, message).hint(
-                "when no condition holds, the run fails with `no_branch_matched`; add an `else` to go on",
-            ),
-        );
+        self.report(Diagnostic::new(Code::BranchWithoutElse, span, message).hint(
+            "if no condition holds, the run fails with `no_branch_matched`; add an `else` to continue",
+        ));
     }
 
-    /// Whether a block is a branch of a fork that joins at a step.
-    fn joins_at(&self, block: &BlockPlace<'s>, step: StepIx) -> bool {
-        let leads = block.owner.and_then(|fork| self.outline.transitions.get(&fork));
-        block.flow == Flow::Graph && matches!(leads, Some(Leads::To(Target::Step(join))) if *join == step)
+    /// Whether a block is a branch of a fork that joins at `step`.
+    fn joins_at(&self, block: &BlockOutline<'s>, step: StepIx) -> bool {
+        let next = block.owner.and_then(|fork| self.outline.transitions.get(&fork));
+        block.flow == Flow::Graph && matches!(next, Some(GraphNext::To(Target::Step(join))) if *join == step)
     }
 
-    /// A jump to a step of the same block, or from a branch to the join.
+    /// Resolves a `goto` to a step of the same block, or from a parallel branch to its join.
     pub(super) fn goto(&mut self, name: &Text) -> Option<Target> {
         let at = self.at?;
-        let place = self.outline.place(at);
-        let block = self.outline.block(place.block);
+        let step = self.outline.step(at);
+        let block = self.outline.block(step.block);
         let (code, message, hint) = match self.outline.ids.get(name.as_str()).copied() {
             None => (
                 Code::UnknownStep,
                 format!("there is no step `{}`", name.value),
-                "name a step of the same list",
+                "use the id of a step of the same list",
             ),
             Some(to) if self.joins_at(block, to) => return Some(Target::End),
-            Some(to) if self.outline.place(to).block != place.block => {
+            Some(to) if self.outline.step(to).block != step.block => {
                 let message = format!("`{}` is not in the same list of steps", name.value);
-                (Code::InvalidGoto, message, "a jump stays in its own list")
+                (Code::InvalidGoto, message, "`goto` cannot leave its list of steps")
             }
             Some(_) if block.flow == Flow::Dag => {
-                let message = "a DAG has no order to jump in".to_owned();
+                let message = "`goto` is not allowed in a DAG".to_owned();
                 (Code::InvalidGoto, message, "use `on_error: continue` and a `branch` on `steps.<id>.status`")
             }
-            Some(to) if block.flow == Flow::Sequence && self.outline.place(to).position <= place.position => {
-                let message = format!("`{}` does not come later", name.value);
-                (Code::InvalidGoto, message, "a sequence jumps forwards only; the graph form has loops")
+            Some(to) if block.flow == Flow::Sequence && self.outline.step(to).position <= step.position => {
+                let message = format!("`{}` is not a later step", name.value);
+                (
+                    Code::InvalidGoto,
+                    message,
+                    "in a list, `goto` only jumps forwards; use the graph form for loops",
+                )
             }
             Some(to) => return Some(Target::Step(to)),
         };
-        // Among the steps of a graph, names that mean no step are reported where the graph is read.
+        // Unknown steps in a graph are reported when the graph is outlined.
         if !(block.flow == Flow::Graph && code == Code::UnknownStep) {
             self.report(Diagnostic::new(code, name.span, message).hint(hint));
         }
@@ -287,20 +289,20 @@ impl<'s> Compiler<'s, '_> {
     }
 }
 
-/// Fills in which steps of a DAG wait for which.
+/// Fills in the dependents of each step of a DAG.
 fn link_dependents(plan: &mut Plan) {
     for at in 0..plan.steps.len() {
-        let waiting = StepIx(index(at));
+        let dependent = StepIx(index(at));
         for need in plan.steps[at].needs.clone() {
             if let Next::Dependents(dependents) = &mut plan.steps[need.index()].next {
-                dependents.push(waiting);
+                dependents.push(dependent);
             }
         }
     }
 }
 
-/// Kinds that are attempted, and can be attempted again.
-fn repeats(kind: &Kind) -> bool {
+/// Whether steps of a kind have attempts that can be retried.
+fn can_retry(kind: &Kind) -> bool {
     matches!(kind, Kind::Call(_) | Kind::Workflow(_))
 }
 

@@ -1,4 +1,4 @@
-//! Templates and conditions of a definition: compiled where they stand, their problems shown there.
+//! Compiles templates and conditions, and maps their problems to source positions.
 
 use std::ops::Range;
 
@@ -15,31 +15,32 @@ use crate::source::{Source, Span};
 use crate::spec::step::Kind;
 use crate::spec::value::Text;
 
-/// What `result` and the step itself mean to an expression.
-struct Meaning {
+/// The scope of an expression beyond the names of the definition.
+struct Bindings {
+    /// The value of `result`, if it is defined.
     result: Option<Root>,
-    /// Whether the step that the expression stands on is done.
+    /// Whether the step of the expression has completed.
     done: bool,
 }
 
-/// A text and where it stands in the source.
-struct Written<'t> {
+/// A text and its position in the source.
+struct SourceText<'t> {
     text: &'t str,
     span: Span,
-    /// The source at that place, with quotes, escapes and indentation.
+    /// The source text at that position, with quotes, escapes and indentation.
     raw: &'t str,
-    /// Where the text starts in it, if it stands there as it is.
+    /// Offset of the text in `raw`, if it contains the text verbatim.
     offset: Option<usize>,
 }
 
-impl<'t> Written<'t> {
+impl<'t> SourceText<'t> {
     fn new(text: &'t str, span: Span, source: &'t Source) -> Self {
         let raw = source.text().get(span.range()).unwrap_or_default();
         Self { text, span, raw, offset: raw.find(text) }
     }
 
-    /// Where a part of the text stands. Where the text is escaped or folded, the part is looked for: the
-    /// n-th in the text is the n-th in the source. Failing that, the whole value is marked.
+    /// Returns the position of a part of the text. If the text is escaped or folded, the n-th occurrence of the
+    /// part in the text is mapped to its n-th occurrence in the source. If that fails, returns the whole value.
     fn locate(&self, at: &Range<usize>) -> Span {
         let part = self.text.get(at.clone()).filter(|part| !part.is_empty());
         let start = match (self.offset, part) {
@@ -56,12 +57,12 @@ impl<'t> Written<'t> {
 }
 
 impl Compiler<'_, '_> {
-    /// Runs `parse` with what names mean here, and reports its problems at their places.
+    /// Runs `parse` with the scope of the current step, and reports its problems at their positions.
     fn with_scope<T>(
         &mut self,
         text: &str,
         span: Span,
-        meaning: Meaning,
+        bindings: Bindings,
         parse: impl FnOnce(&mut Scope, &mut Vec<Problem>) -> T,
     ) -> T {
         let root = self.at.map(|at| self.root_of(at));
@@ -70,11 +71,11 @@ impl Compiler<'_, '_> {
             declared: self.declared,
             undeclared: self.undeclared,
             from: self.at,
-            result: meaning.result,
-            done: meaning.done,
+            result: bindings.result,
+            done: bindings.done,
             failed: root.is_some() && root == self.outline.on_failure,
             hints: !self.out.is_full(),
-            reach: &mut self.reach,
+            reachability: &mut self.reachability,
             regexes: &mut self.regexes,
             problems: Vec::new(),
             inferred: Vec::new(),
@@ -84,17 +85,18 @@ impl Compiler<'_, '_> {
         let inferred = scope.inferred;
         problems.extend(scope.problems);
         if !inferred.is_empty() || !problems.is_empty() {
-            let written = Written::new(text, span, self.source);
-            self.report_inferred(inferred, &written);
+            let source_text = SourceText::new(text, span, self.source);
+            self.report_inferred(inferred, &source_text);
             for problem in problems {
-                let diagnostic = Diagnostic::new(problem.code, written.locate(&problem.at), problem.message);
+                let diagnostic =
+                    Diagnostic::new(problem.code, source_text.locate(&problem.at), problem.message);
                 self.report(Diagnostic { hint: problem.hint, ..diagnostic });
             }
         }
         parsed
     }
 
-    fn report_inferred(&mut self, inferred: Vec<(String, Range<usize>)>, written: &Written) {
+    fn report_inferred(&mut self, inferred: Vec<(String, Range<usize>)>, source_text: &SourceText) {
         for (name, at) in inferred {
             if !self.inferred.insert(name.clone()) {
                 continue;
@@ -104,14 +106,14 @@ impl Compiler<'_, '_> {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("declare it: `inputs: {{ {name}: {{ type: string }} }}`"),
             };
-            self.report(Diagnostic::new(Code::UndeclaredInput, written.locate(&at), message).hint(hint));
+            self.report(Diagnostic::new(Code::UndeclaredInput, source_text.locate(&at), message).hint(hint));
         }
     }
 
     fn root_of(&self, step: StepIx) -> BlockIx {
-        let mut block = self.outline.place(step).block;
+        let mut block = self.outline.step(step).block;
         while let Some(owner) = self.outline.block(block).owner {
-            block = self.outline.place(owner).block;
+            block = self.outline.step(owner).block;
         }
         block
     }
@@ -120,13 +122,13 @@ impl Compiler<'_, '_> {
         self.template_as(text, span, Code::InvalidTemplate)
     }
 
-    /// Compiles a template; a malformed one is reported under the given code.
+    /// Compiles a template. Reports syntax errors with the given code.
     pub(super) fn template_as(&mut self, text: &str, span: Span, malformed: Code) -> Template {
         if !text.contains(['$', '{']) {
             return Template::Literal(Value::from(text));
         }
-        let meaning = self.before();
-        self.with_scope(text, span, meaning, |scope, problems| {
+        let bindings = self.bindings_before();
+        self.with_scope(text, span, bindings, |scope, problems| {
             let template = Template::parse(text, scope, problems);
             problems
                 .iter_mut()
@@ -136,7 +138,7 @@ impl Compiler<'_, '_> {
         })
     }
 
-    /// Compiles a value whose texts may hold references.
+    /// Compiles a value whose strings can contain references.
     pub(super) fn value(&mut self, node: &Node) -> ValueTemplate {
         match &node.data {
             Data::Text(text) => match self.template(text, node.span) {
@@ -154,9 +156,9 @@ impl Compiler<'_, '_> {
                 let mut compiled = Vec::with_capacity(entries.len());
                 for entry in entries {
                     if entry.key.contains("{{") {
-                        let message = "a key is not a template";
+                        let message = "keys cannot contain references";
                         let diagnostic = Diagnostic::new(Code::InvalidTemplate, entry.key_span, message);
-                        self.report(diagnostic.hint("references stand in values only"));
+                        self.report(diagnostic.hint("use references in values only"));
                     }
                     compiled.push((entry.key.clone(), self.value(&entry.value)));
                 }
@@ -171,39 +173,39 @@ impl Compiler<'_, '_> {
         }
     }
 
-    /// Before the step runs: `result` is the output of the step before it in its sequence.
-    fn before(&self) -> Meaning {
+    /// The bindings before the step runs: `result` is the output of the previous step of a sequence.
+    fn bindings_before(&self) -> Bindings {
         let previous = self.at.and_then(|at| {
-            let place = self.outline.place(at);
-            let block = self.outline.block(place.block);
-            let before = place.position.checked_sub(1).filter(|_| block.flow == Flow::Sequence)?;
-            block.steps.get(before).copied()
+            let step = self.outline.step(at);
+            let block = self.outline.block(step.block);
+            let previous = step.position.checked_sub(1).filter(|_| block.flow == Flow::Sequence)?;
+            block.steps.get(previous).copied()
         });
-        Meaning { result: previous.map(Root::Output), done: false }
+        Bindings { result: previous.map(Root::Output), done: false }
     }
 
     pub(super) fn condition(&mut self, text: &Text) -> Option<Condition> {
-        let meaning = self.before();
-        self.parse_condition(text, meaning, Condition::parse_result)
+        let bindings = self.bindings_before();
+        self.parse_condition(text, bindings, Condition::parse_result)
     }
 
     pub(super) fn jsonpath_condition(&mut self, text: &Text) -> Option<Condition> {
-        let meaning = self.before();
-        self.parse_condition(text, meaning, Condition::parse_jsonpath)
+        let bindings = self.bindings_before();
+        self.parse_condition(text, bindings, Condition::parse_jsonpath)
     }
 
-    /// A condition on where a step leads: `result` is its own output.
+    /// Compiles a condition of a transition: `result` is the output of the step itself.
     pub(super) fn transition_condition(&mut self, text: &Text, step: StepIx) -> Option<Condition> {
-        let has_result = !matches!(self.outline.place(step).spec.map(|spec| &spec.kind), Some(Kind::Pass(_)));
+        let has_result = !matches!(self.outline.step(step).spec.map(|spec| &spec.kind), Some(Kind::Pass(_)));
         let result = has_result.then_some(Root::Output(step));
-        self.parse_condition(text, Meaning { result, done: true }, Condition::parse_result)
+        self.parse_condition(text, Bindings { result, done: true }, Condition::parse_result)
     }
 
-    /// A condition on the answer of a `verify` call.
+    /// Compiles a condition on the output of a `verify` call.
     pub(super) fn probe_condition(&mut self, text: &Text) -> Option<Condition> {
         self.parse_condition(
             text,
-            Meaning { result: Some(Root::Probe), done: false },
+            Bindings { result: Some(Root::Probe), done: false },
             Condition::parse_result,
         )
     }
@@ -211,10 +213,10 @@ impl Compiler<'_, '_> {
     fn parse_condition(
         &mut self,
         text: &Text,
-        meaning: Meaning,
+        bindings: Bindings,
         parse: fn(&str, &mut dyn Resolve) -> Result<Condition, Problem>,
     ) -> Option<Condition> {
-        self.with_scope(text, text.span, meaning, |scope, problems| {
+        self.with_scope(text, text.span, bindings, |scope, problems| {
             parse(text, scope).map_err(|problem| problems.push(problem)).ok()
         })
     }

@@ -1,9 +1,9 @@
-//! What each kind of step becomes in a plan.
+//! Compiles the fields of each kind of step.
 
 use serde_json::{Map, Value};
 
 use super::compile::{Compiler, boxed, names};
-use super::scope::{ROOTS, WORDS};
+use super::scope::{KEYWORDS, ROOTS};
 use super::{Approve, Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
@@ -24,7 +24,7 @@ impl Compiler<'_, '_> {
             step::Kind::Tool(tool) => Kind::Call(Box::new(self.call(spec, tool, at))),
             step::Kind::Foreach(foreach) => self.foreach(foreach, at),
             step::Kind::Parallel(parallel) => Kind::Parallel(Parallel {
-                branches: self.outline.place(at).children.clone(),
+                branches: self.outline.step(at).children.clone(),
                 concurrency: parallel.concurrency.as_ref().map(|written| self.concurrency(written)),
                 on_any_fail: parallel.on_any_fail.unwrap_or(OnFail::Abort),
             }),
@@ -33,7 +33,7 @@ impl Compiler<'_, '_> {
             step::Kind::Sleep(sleep) => self.sleep(sleep).map_or(Kind::Pass, Kind::Sleep),
             step::Kind::Wait(wait) => self.wait(wait),
             step::Kind::Workflow(workflow) => self.workflow(workflow),
-            step::Kind::Pass(_) if self.outline.place(at).children.is_empty() => Kind::Pass,
+            step::Kind::Pass(_) if self.outline.step(at).children.is_empty() => Kind::Pass,
             step::Kind::Pass(_) => self.forked(at),
         }
     }
@@ -44,10 +44,10 @@ impl Compiler<'_, '_> {
             Some(server) => names::full_name(&names::alias(server), tool.name()),
             None => tool.name().to_owned(),
         };
-        self.check_allowed(&name, spec.place);
-        let on_uncertain = self.around(at).find_map(|around| around.on_uncertain);
-        let missing_tool = self.around(at).find_map(|around| around.missing_tool);
-        let server_wait = self.around(at).find_map(|around| around.server_wait.as_ref());
+        self.check_allowed(&name, spec.span);
+        let on_uncertain = self.enclosing_policies(at).find_map(|policy| policy.on_uncertain);
+        let missing_tool = self.enclosing_policies(at).find_map(|policy| policy.missing_tool);
+        let server_wait = self.enclosing_policies(at).find_map(|policy| policy.server_wait.as_ref());
         let server_wait = policy.server_wait.as_ref().or(server_wait).or(self.head.server_wait.as_ref());
         let call = Call {
             name: name.into(),
@@ -71,7 +71,7 @@ impl Compiler<'_, '_> {
         call
     }
 
-    /// Arguments and inputs are a map, or a reference that gives one.
+    /// Compiles arguments or inputs: a map, or a reference that may return one.
     pub(super) fn map_of_arguments(&mut self, node: Option<&Node>) -> ValueTemplate {
         let Some(node) = node else { return no_arguments() };
         let errors = self.out.errors();
@@ -83,23 +83,24 @@ impl Compiler<'_, '_> {
                 | ValueTemplate::Text(Template::Whole(_))
         );
         if !is_map && self.out.errors() == errors {
-            let message = format!("arguments are a map, found {}", node.type_name());
+            let message = format!("expected a map of arguments, found {}", node.type_name());
             self.report(Diagnostic::new(Code::WrongType, node.span, message));
         }
         value
     }
 
-    pub(super) fn check_allowed(&mut self, name: &str, place: Span) {
+    pub(super) fn check_allowed(&mut self, name: &str, span: Span) {
         let Some(patterns) = &self.head.allowed_tools else { return };
         if !name.is_empty() && !patterns.iter().any(|pattern| pattern::matches(pattern, name)) {
             let message = format!("`allowed_tools` does not allow the tool `{name}`");
             self.report(
-                Diagnostic::new(Code::ToolNotAllowed, place, message).hint(format!("add `{name}` to it")),
+                Diagnostic::new(Code::ToolNotAllowed, span, message)
+                    .hint(format!("add `{name}` to `allowed_tools`")),
             );
         }
     }
 
-    /// A number of things at the same time.
+    /// Compiles `concurrency` of a `foreach` or `parallel`.
     fn concurrency(&mut self, written: &Spanned<u32>) -> u32 {
         self.limit(Some(written), RunLimits::MAX.concurrency)
     }
@@ -108,20 +109,20 @@ impl Compiler<'_, '_> {
         let items = foreach.items.as_ref().map_or_else(no_arguments, |items| self.items(items));
         if let Some(name) = &foreach.r#as
             && (!is_word(name)
-                || WORDS.contains(&name.as_str())
+                || KEYWORDS.contains(&name.as_str())
                 || (ROOTS.contains(&name.as_str()) && name.as_str() != "item"))
         {
-            let message = format!("`{}` cannot be the name of an item", name.value);
+            let message = format!("`{}` is not a valid name for a loop variable", name.value);
             let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
             self.report(diagnostic.hint("use letters, digits and `_`, such as `file`"));
         }
-        let Some(body) = self.outline.place(at).children.first().copied() else { return Kind::Pass };
+        let Some(body) = self.outline.step(at).children.first().copied() else { return Kind::Pass };
         if self.outline.block(body).steps.is_empty() {
-            let place = self.outline.place(at).spec.map(|spec| spec.place).unwrap_or_default();
+            let span = self.outline.step(at).spec.map(|spec| spec.span).unwrap_or_default();
             self.report(Diagnostic::new(
                 Code::MissingField,
-                place,
-                "a `foreach` step needs at least one step inside",
+                span,
+                "a `foreach` step needs at least one step",
             ));
         }
         Kind::Foreach(Foreach {
@@ -143,7 +144,7 @@ impl Compiler<'_, '_> {
                 | ValueTemplate::Text(Template::Whole(_))
         );
         if !is_list && self.out.errors() == errors {
-            let message = "`items` is a list, or a reference that gives one";
+            let message = "`items` must be a list or a reference to a list";
             let diagnostic = Diagnostic::new(Code::WrongType, node.span, message);
             self.report(diagnostic.hint("write `items: $.step.field` or `items: \"{{inputs.list}}\"`"));
         }
@@ -151,7 +152,7 @@ impl Compiler<'_, '_> {
     }
 
     fn branch(&mut self, spec: &Step, branch: &steps::Branch, at: StepIx) -> Branch {
-        let mut blocks = self.outline.place(at).children.iter().copied();
+        let mut blocks = self.outline.step(at).children.iter().copied();
         let mut cases = Vec::new();
         let single = [
             branch.on.as_ref().map(|text| (text, self.jsonpath_condition(text))),
@@ -165,23 +166,23 @@ impl Compiler<'_, '_> {
                 cases.push(Case { when, written: text.value.as_str().into(), then });
             }
         }
-        let otherwise = branch.r#else.as_ref().and_then(|_| self.outline.place(at).children.last().copied());
+        let otherwise = branch.r#else.as_ref().and_then(|_| self.outline.step(at).children.last().copied());
         if otherwise.is_none() && !cases.is_empty() {
-            self.warn_no_else(spec.place);
+            self.warn_no_else(spec.span);
         }
         Branch { cases, otherwise }
     }
 
     fn approve(&mut self, spec: &Step, approve: &steps::Approve) -> Approve {
         let escalate = approve.escalate.iter().flatten().filter_map(|step| {
-            Some((step.after.as_ref()?.millis, self.people("notify", step.notify.as_ref())))
+            Some((step.after.as_ref()?.millis, self.recipients("notify", step.notify.as_ref())))
         });
         let escalate: Vec<_> = escalate.collect();
         self.check_escalation(spec, approve);
         Approve {
             prompt: approve.prompt.as_ref().map(|prompt| self.template(prompt, prompt.span)),
-            notify: self.people("notify_user", approve.notify_user.as_ref()),
-            approvers: self.people("approvers", approve.approvers.as_ref()),
+            notify: self.recipients("notify_user", approve.notify_user.as_ref()),
+            approvers: self.recipients("approvers", approve.approvers.as_ref()),
             allow_self: approve.allow_self.as_ref().is_some_and(|allow| allow.value),
             on_deny: self.on_deny(approve.on_deny.as_ref()),
             on_timeout: approve.on_timeout.unwrap_or(OnTimeout::Deny),
@@ -189,7 +190,7 @@ impl Compiler<'_, '_> {
         }
     }
 
-    /// Escalating needs a time that is up and someone to tell, before it is up.
+    /// Reports escalations without timeout, recipients or time to take effect.
     fn check_escalation(&mut self, spec: &Step, approve: &steps::Approve) {
         let timeout = spec.policy.deadline();
         let steps = approve.escalate.as_deref().unwrap_or_default();
@@ -197,38 +198,41 @@ impl Compiler<'_, '_> {
             compiler.report(Diagnostic::new(Code::InvalidPolicy, span, message));
         };
         if approve.on_timeout.is_some() && timeout.is_none() {
-            report(self, spec.place, "`on_timeout` needs a `timeout`");
+            report(self, spec.span, "`on_timeout` needs a `timeout`");
         }
         if approve.on_timeout == Some(OnTimeout::Escalate) && steps.is_empty() {
-            report(self, spec.place, "`on_timeout: escalate` needs `escalate: [{after, notify}]`");
+            report(self, spec.span, "`on_timeout: escalate` needs `escalate: [{after, notify}]`");
         }
         for after in steps.iter().filter_map(|step| step.after.as_ref()) {
             if timeout.is_some_and(|timeout| after.millis >= timeout) {
-                report(self, after.span, "the gate's time is up before this escalation");
+                report(self, after.span, "the gate times out before this escalation");
             }
         }
     }
 
-    /// Users and groups: at least one, by their plain names.
-    fn people(&mut self, field: &str, written: Option<&Names>) -> Box<[Box<str>]> {
+    /// Compiles a list of users and groups: at least one, without references.
+    fn recipients(&mut self, field: &str, written: Option<&Names>) -> Box<[Box<str>]> {
         let Some(written) = written else { return Box::default() };
         if written.0.is_empty() {
-            let place = self.at.and_then(|at| self.outline.place(at).spec).map(|spec| spec.place);
-            let message = format!("`{field}` names nobody");
+            let span = self.at.and_then(|at| self.outline.step(at).spec).map(|spec| spec.span);
+            let message = format!("`{field}` is empty");
             self.report(
-                Diagnostic::new(Code::InvalidValue, place.unwrap_or_default(), message).hint("leave it out"),
+                Diagnostic::new(Code::InvalidValue, span.unwrap_or_default(), message)
+                    .hint("remove it, or name a user or group"),
             );
         }
         written.0.iter().for_each(|name| self.check_plain(name));
         names(&written.0)
     }
 
-    /// Reports references in a text that is taken as it is.
+    /// Reports references in a plain text field.
     fn check_plain(&mut self, text: &Text) {
         if text.contains("{{") || text.trim().is_empty() {
-            let message = "this is plain text, not a template, and cannot be empty";
+            let message = "this field is plain text: it cannot be empty or contain references";
             let diagnostic = Diagnostic::new(Code::InvalidTemplate, text.span, message);
-            self.report(diagnostic.hint("references stand in `args`, `prompt`, `output` and the like"));
+            self.report(
+                diagnostic.hint("references are allowed in `args`, `prompt`, `output` and similar fields"),
+            );
         }
     }
 
@@ -241,10 +245,11 @@ impl Compiler<'_, '_> {
         let Template::Literal(Value::String(text)) = &template else {
             return Some(Sleep::UntilComputed(template));
         };
-        if let Ok(moment) = text.parse::<jiff::Timestamp>() {
-            return Some(Sleep::Until(moment.as_millisecond()));
+        if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
+            return Some(Sleep::Until(timestamp.as_millisecond()));
         }
-        let diagnostic = Diagnostic::new(Code::InvalidValue, until.span, format!("`{text}` is not a moment"));
+        let diagnostic =
+            Diagnostic::new(Code::InvalidValue, until.span, format!("`{text}` is not a timestamp"));
         self.report(diagnostic.hint("write it with an offset: `2026-12-01T08:00:00Z` or `…+01:00`"));
         None
     }
@@ -268,7 +273,7 @@ impl Compiler<'_, '_> {
     fn wait(&mut self, wait: &steps::Wait) -> Kind {
         let Some(event) = &wait.event else { return Kind::Pass };
         if event.is_empty() {
-            self.report(Diagnostic::new(Code::InvalidValue, event.span, "an event needs a name"));
+            self.report(Diagnostic::new(Code::InvalidValue, event.span, "the name of the event is empty"));
         }
         Kind::Wait(Wait {
             event: self.template(event, event.span),
@@ -279,9 +284,9 @@ impl Compiler<'_, '_> {
     fn workflow(&mut self, workflow: &steps::Workflow) -> Kind {
         let Some(name) = &workflow.name else { return Kind::Pass };
         if !is_definition_name(name) {
-            let message = format!("`{}` cannot be the name of a workflow", name.value);
+            let message = format!("`{}` is not a valid workflow name", name.value);
             let diagnostic = Diagnostic::new(Code::InvalidValue, name.span, message);
-            let hint = "it is fixed, not a template; use a `branch` with one `workflow` step per case";
+            let hint = "the name cannot contain references; use a `branch` with one `workflow` step per case";
             self.report(diagnostic.hint(hint));
         }
         let inputs = self.map_of_arguments(workflow.inputs.as_ref());

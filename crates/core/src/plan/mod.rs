@@ -1,12 +1,13 @@
-//! A definition ready to run: every name resolved, every default filled in, every expression compiled.
+//! The compiled definition: names resolved, defaults filled in, expressions compiled.
 //!
-//! Steps and blocks stand in two flat lists and point to one another by number. A block starts with its
-//! `entry` steps; a step that is done leads to its `next`; a block is done when nothing in it is left to
-//! run. The three forms differ only in how they are written.
+//! Steps and blocks are in two flat lists and refer to one another by index. A block starts with its `entry`
+//! steps, a completed step continues with its `next`, and a block ends when no step in it is left to run. All
+//! three forms compile to this structure.
 
 mod compile;
 mod expressions;
 mod graph;
+mod hash;
 mod kinds;
 mod names;
 mod order;
@@ -16,17 +17,14 @@ mod retry;
 mod scope;
 
 pub use crate::expr::StepIx;
+pub use hash::Hash;
 pub use retry::{BackoffKind, RetryPolicy};
 
 pub(crate) use compile::compile;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
@@ -35,272 +33,219 @@ use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
 use crate::steps::{OnFail, OnTimeout};
 
-/// A compiled definition. It never changes; its hash is the definition's identity.
+/// A compiled definition. It is immutable; its hash identifies the definition.
 #[derive(Debug)]
 pub struct Plan {
     /// The definition's name.
     pub name: Box<str>,
-    /// What it is for.
+    /// What the workflow does.
     pub description: Option<Box<str>>,
     /// SHA-256 of the definition's canonical JSON.
     pub hash: Hash,
-    /// What a run is started with.
+    /// Inputs of a run, declared and inferred.
     pub inputs: Vec<Input>,
-    /// What a run gives back; without it, the output of the root block.
+    /// Output of a run; `None`: the output of the root block.
     pub output: Option<ValueTemplate>,
-    /// All steps, nested ones included.
+    /// All steps, including nested ones.
     pub steps: Vec<Step>,
     /// All blocks; the first is the root.
     pub blocks: Vec<Block>,
-    /// The steps that run when the run fails.
+    /// The block that runs when the run fails.
     pub on_failure: Option<BlockIx>,
-    /// What else the definition says.
+    /// The other settings of the definition.
     pub settings: Settings,
     /// The steps by their ids.
     ids: BTreeMap<Box<str>, StepIx>,
 }
 
 impl Plan {
-    /// The block that a run starts with.
+    /// The block with which a run starts.
     pub const ROOT: BlockIx = BlockIx(0);
 
-    /// A step by its number.
+    /// Returns a step by index.
     pub fn step(&self, step: StepIx) -> &Step {
         &self.steps[step.index()]
     }
 
-    /// A block by its number.
+    /// Returns a block by index.
     pub fn block(&self, block: BlockIx) -> &Block {
         &self.blocks[block.index()]
     }
 
-    /// A step by its id.
+    /// Finds a step by id.
     pub fn find(&self, id: &str) -> Option<StepIx> {
         self.ids.get(id).copied()
     }
 }
 
-/// What a definition says beside its steps.
+/// Settings of a definition.
 #[derive(Debug)]
 pub struct Settings {
-    /// The only tools that its steps may call, as patterns.
+    /// Patterns of the tools that steps may call; `None`: all.
     pub allowed_tools: Option<Box<[Box<str>]>>,
-    /// What happens to a run when the server restarts.
+    /// What happens to an unfinished run when the server restarts.
     pub on_restart: OnRestart,
-    /// What happens when a tool is no longer what it was.
+    /// What happens if a tool has changed since the definition was stored.
     pub on_tool_change: OnToolChange,
-    /// Bounds of a run.
+    /// Limits of a run.
     pub limits: RunLimits,
-    /// Words to find the definition by.
+    /// Labels to find the definition by.
     pub labels: BTreeMap<String, String>,
-    /// How it is offered to agents as a tool, if it is.
+    /// How the workflow is published as a tool; `None`: not published.
     pub publish: Option<Publish>,
-}
-
-/// SHA-256 of a definition's canonical JSON.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hash(pub [u8; 32]);
-
-impl Hash {
-    /// SHA-256 of some bytes.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(Sha256::digest(bytes).into())
-    }
-
-    /// A hash as it is printed.
-    pub fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-            *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-        }
-        Some(Self(bytes))
-    }
-}
-
-impl fmt::Display for Hash {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0; 64];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
-            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
-        out.write_str(std::str::from_utf8(&text).unwrap_or_default())
-    }
-}
-
-impl Serialize for Hash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Hash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        Self::from_hex(&text).ok_or_else(|| de::Error::custom("a hash has 64 hexadecimal digits"))
-    }
-}
-
-impl fmt::Debug for Hash {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, out)
-    }
 }
 
 /// A declared input.
 #[derive(Debug)]
 pub struct Input {
-    /// Its name.
+    /// Name of the input.
     pub name: Box<str>,
-    /// Its JSON Schema.
+    /// JSON Schema of the value.
     pub schema: Value,
-    /// The value if none is given.
+    /// The default value, if any.
     pub default: Option<Value>,
-    /// Whether a run cannot start without it.
+    /// Whether a run cannot start without a value.
     pub required: bool,
 }
 
-/// The number of a block in its plan.
+/// Index of a block in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockIx(pub u32);
 
 impl BlockIx {
-    /// The number for indexing.
+    /// The index as `usize`.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Steps that belong together: the root, a loop's body, a branch.
+/// A group of steps: the root, the body of a loop, a branch.
 #[derive(Debug)]
 pub struct Block {
-    /// The step that the block is part of; none for the root and `on_failure`.
+    /// The step that contains the block; `None` for the root and `on_failure`.
     pub owner: Option<StepIx>,
-    /// The branch's name, where it has one.
+    /// Name of the branch, if it has one.
     pub name: Option<Box<str>>,
-    /// Its steps, in the order in which they are written.
+    /// The steps, in source order; in a graph, in order of discovery from the first step.
     pub steps: Vec<StepIx>,
-    /// The steps that it starts with.
+    /// The steps with which the block starts.
     pub entry: Vec<StepIx>,
 }
 
-/// One step.
+/// A step.
 #[derive(Debug)]
 pub struct Step {
-    /// Its name, unique in the plan.
+    /// Id of the step, unique in the plan.
     pub id: Box<str>,
-    /// What it is for.
+    /// What the step does.
     pub description: Option<Box<str>>,
-    /// The block that it belongs to.
+    /// The block that contains the step.
     pub block: BlockIx,
-    /// What it does.
+    /// The kind of the step.
     pub kind: Kind,
-    /// The steps that must be done first, in a DAG.
+    /// The dependencies of the step, in a DAG.
     pub needs: Vec<StepIx>,
-    /// Where it leads when it is done.
+    /// What runs after the step.
     pub next: Next,
-    /// Names for what it produces.
+    /// Names of declared outputs.
     pub outputs: Box<[Box<str>]>,
-    /// Its deadline, in milliseconds.
+    /// Timeout in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// When a failed attempt is repeated.
+    /// Retry policy; `None`: no retries.
     pub retry: Option<RetryPolicy>,
-    /// What happens when it has failed for good.
+    /// What happens when the step has failed and no retry is left.
     pub on_error: OnError,
-    /// Whether a human is asked before it runs.
+    /// Whether the step waits for an approval before it runs.
     pub needs_human: bool,
 }
 
-/// Where a step leads when it is done.
+/// What runs after a step.
 #[derive(Debug, Clone)]
 pub enum Next {
-    /// Nowhere: its block goes on without it, or is done.
+    /// Nothing: the block ends when its other steps have ended.
     End,
-    /// To one step.
+    /// One step.
     Step(StepIx),
-    /// To every step that waits for it, in a DAG.
+    /// The steps of a DAG that depend on this one.
     Dependents(Vec<StepIx>),
-    /// To the first whose condition holds.
+    /// The target of the first condition that holds.
     Choose {
-        /// Conditions with where they lead.
+        /// Conditions and their targets, in order.
         choices: Vec<Choice>,
-        /// Where it leads if none holds; none means that the run fails with `no_branch_matched`.
+        /// The target if no condition holds; `None`: the run fails with `no_branch_matched`.
         otherwise: Option<Target>,
     },
 }
 
-/// A condition with where it leads.
+/// A condition and its target.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// The condition.
     pub when: Condition,
-    /// The condition as it is written.
+    /// The condition as written.
     pub written: Box<str>,
-    /// Where it leads.
+    /// The target if the condition holds.
     pub to: Target,
 }
 
-/// Where a transition of a graph leads.
+/// The target of a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// To a step of the same block.
+    /// A step of the same block.
     Step(StepIx),
-    /// Out of the block: the branch that it stands in is done.
+    /// The end of the block.
     End,
 }
 
-/// What happens when a step has failed for good.
+/// What happens when a step has failed and no retry is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// The run fails.
     Fail,
-    /// The run goes on.
+    /// The run continues.
     Continue,
-    /// The run goes on at another step of the same block, or after it.
+    /// The run continues at another step of the same block, or after the block.
     Goto(Target),
 }
 
-/// What a denied gate does.
+/// What happens after a gate is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDeny {
     /// The run is cancelled.
     Cancel,
     /// The step fails.
     Fail,
-    /// The run goes on.
+    /// The run continues.
     Continue,
-    /// The run goes on at another step of the same block, or after it.
+    /// The run continues at another step of the same block, or after the block.
     Goto(Target),
 }
 
-/// What a step does.
+/// The kind of a step.
 #[derive(Debug)]
 pub enum Kind {
     /// Calls a tool.
     Call(Box<Call>),
     /// Runs a block once per item.
     Foreach(Foreach),
-    /// Runs blocks at the same time.
+    /// Runs blocks in parallel.
     Parallel(Parallel),
     /// Runs the first block whose condition holds.
     Branch(Branch),
-    /// Asks a human.
+    /// Waits for an approval.
     Approve(Box<Approve>),
-    /// Waits for a time.
+    /// Waits for a duration or until a timestamp.
     Sleep(Sleep),
     /// Waits for an event.
     Wait(Wait),
     /// Runs another workflow.
     Workflow(Workflow),
-    /// Only leads on.
+    /// Does nothing.
     Pass,
 }
 
 impl Kind {
-    /// The word that stands for it in a definition.
+    /// The kind as written in a definition.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Call(_) => "tool",
@@ -316,54 +261,54 @@ impl Kind {
     }
 }
 
-/// One call of a tool.
+/// A call of a tool.
 #[derive(Debug)]
 pub struct Call {
-    /// The tool's name with its server, as it is called.
+    /// Full name of the tool: `server__tool`.
     pub name: Box<str>,
-    /// The server, if it is named apart from the tool, as it is written.
+    /// The server as written, if it is not part of the tool's name.
     pub server: Option<Box<str>>,
-    /// The tool, as it is written.
+    /// The tool as written.
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,
-    /// The key under which a repeated call is recognised.
+    /// The idempotency key, if the definition sets one.
     pub idempotency: Option<Idempotency>,
-    /// The argument that receives the idempotency key.
+    /// Name of the argument in which the idempotency key is sent.
     pub idempotency_arg: Option<Box<str>>,
-    /// What a repeated call does, if the definition says so.
+    /// The effects of the call, if the definition sets them.
     pub effects: Option<Effects>,
-    /// What happens when the outcome is unknown, if the definition says so.
+    /// What happens when the outcome is unknown, if the definition sets it.
     pub on_uncertain: Option<OnUncertain>,
-    /// How long it may wait for its server before it is sent, in milliseconds; for ever without it.
+    /// Maximum time to wait for an unavailable server, in milliseconds; `None`: no limit.
     pub server_wait_ms: Option<u64>,
-    /// A call that tells whether this one took place.
+    /// The call that determines whether this one has taken effect.
     pub verify: Option<Verify>,
-    /// What happens when the tool does not exist.
+    /// What happens if the tool does not exist.
     pub missing_tool: MissingTool,
-    /// A role for the tool to take.
+    /// Role in which the tool should act.
     pub persona: Option<Box<str>>,
 }
 
-/// The key under which a repeated call is recognised.
+/// An idempotency key.
 #[derive(Debug)]
 pub struct Idempotency {
     /// The key.
     pub key: Template,
-    /// Where it is unique.
+    /// The scope in which the key is unique.
     pub scope: KeyScope,
-    /// How long a result is kept, in seconds; none means as long as its scope.
+    /// Time to live of the result, in seconds; `None`: no expiry within the scope.
     pub ttl_secs: Option<u64>,
 }
 
-/// A call that tells whether another took place.
+/// A call that determines whether another has taken effect.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// The tool.
+    /// Full name of the tool.
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,
-    /// Holds if the call took place; `result` in it is [`crate::expr::Root::Probe`].
+    /// Holds if the call has taken effect. `result` refers to [`crate::expr::Root::Probe`].
     pub when: Condition,
 }
 
@@ -372,76 +317,76 @@ pub struct Verify {
 pub struct Foreach {
     /// The items.
     pub items: ValueTemplate,
-    /// What the item is called in the body.
+    /// Name of the loop variable.
     pub item: Box<str>,
-    /// The body.
+    /// The block to run for each item.
     pub body: BlockIx,
-    /// How many items run at the same time.
+    /// Maximum number of items that run at the same time.
     pub concurrency: u32,
-    /// What a failed item does to the others.
+    /// What happens to the other items when one fails.
     pub on_item_fail: OnFail,
 }
 
-/// Runs blocks at the same time.
+/// Runs blocks in parallel.
 #[derive(Debug)]
 pub struct Parallel {
     /// The branches.
     pub branches: Vec<BlockIx>,
-    /// How many run at the same time; none means all.
+    /// Maximum number of branches that run at the same time; `None`: all.
     pub concurrency: Option<u32>,
-    /// What a failed branch does to the others.
+    /// What happens to the other branches when one fails.
     pub on_any_fail: OnFail,
 }
 
 /// Runs the first block whose condition holds.
 #[derive(Debug)]
 pub struct Branch {
-    /// Conditions with their blocks.
+    /// Conditions and their blocks, in order.
     pub cases: Vec<Case>,
-    /// The block if none holds; without it, the run fails with `no_branch_matched`.
+    /// The block if no condition holds; `None`: the run fails with `no_branch_matched`.
     pub otherwise: Option<BlockIx>,
 }
 
-/// A condition with its block.
+/// A condition and its block.
 #[derive(Debug)]
 pub struct Case {
     /// The condition.
     pub when: Condition,
-    /// The condition as it is written.
+    /// The condition as written.
     pub written: Box<str>,
-    /// The block.
+    /// The block to run if the condition holds.
     pub then: BlockIx,
 }
 
-/// Asks a human.
+/// Waits for an approval.
 #[derive(Debug)]
 pub struct Approve {
-    /// The question.
+    /// The question; `None`: a default question.
     pub prompt: Option<Template>,
-    /// Whom to tell.
+    /// Users and groups to notify.
     pub notify: Box<[Box<str>]>,
-    /// Who may decide; empty means everyone with the right to approve.
+    /// Users and groups who may decide; empty: all users with the right `approve`.
     pub approvers: Box<[Box<str>]>,
-    /// Whether the one who started the run may decide.
+    /// Whether the user who started the run may decide.
     pub allow_self: bool,
-    /// What a denial does.
+    /// What happens after a denial.
     pub on_deny: OnDeny,
-    /// What happens when the time is up.
+    /// What happens when the timeout expires.
     pub on_timeout: OnTimeout,
-    /// Further notices: milliseconds after the question, and whom to tell.
+    /// Further notifications: milliseconds after the start of the gate, and the users and groups to notify.
     pub escalate: Vec<(u64, Box<[Box<str>]>)>,
 }
 
-/// Waits for a time.
+/// Waits for a duration or until a timestamp.
 #[derive(Debug)]
 pub enum Sleep {
-    /// For these milliseconds.
+    /// A duration in milliseconds.
     For(u64),
-    /// For a length of time that is computed.
+    /// A template that returns a duration.
     ForComputed(Template),
-    /// Until this moment, in milliseconds since 1970.
+    /// A timestamp in milliseconds since 1970-01-01 UTC.
     Until(i64),
-    /// Until a moment that is computed.
+    /// A template that returns a timestamp.
     UntilComputed(Template),
 }
 
@@ -450,15 +395,15 @@ pub enum Sleep {
 pub struct Wait {
     /// The event's name.
     pub event: Template,
-    /// What the event must carry.
+    /// The expected payload; `None`: any payload.
     pub correlate: Option<ValueTemplate>,
 }
 
 /// Runs another workflow.
 #[derive(Debug)]
 pub struct Workflow {
-    /// Its name.
+    /// Name of the definition.
     pub name: Box<str>,
-    /// Its inputs.
+    /// Inputs of the run.
     pub inputs: ValueTemplate,
 }

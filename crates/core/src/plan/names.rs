@@ -1,4 +1,4 @@
-//! Warnings about names: a definition without one, and names that mean two things.
+//! Warns about unnamed definitions and ambiguous names.
 
 use super::compile::Compiler;
 use super::scope::ROOTS;
@@ -8,42 +8,45 @@ use crate::spec::step::{Kind, Step};
 use crate::spec::value::Text;
 
 impl Compiler<'_, '_> {
-    pub(super) fn check_names(&mut self, unnamed: bool, place: Span) {
+    pub(super) fn check_names(&mut self, unnamed: bool, span: Span) {
         if unnamed {
             let name = self.source.stem();
-            let message = format!("the definition has no `name`; it is called `{name}` after its file");
-            self.report(Diagnostic::new(Code::UnnamedDefinition, place, message).hint("add `name: …`"));
+            let message = format!("the definition has no `name`; it is named `{name}` after its file");
+            self.report(Diagnostic::new(Code::UnnamedDefinition, span, message).hint("add `name: …`"));
         }
-        for step in self.outline.steps.iter().filter_map(|place| place.spec) {
+        for step in self.outline.steps.iter().filter_map(|step| step.spec) {
             self.check_id(step);
-            self.check_item(step);
+            self.check_loop_variable(step);
         }
     }
 
-    /// A step whose bare name means something else.
+    /// Warns about a step whose bare id refers to something else.
     fn check_id(&mut self, step: &Step) {
         let Some(id) = &step.common.id else { return };
         let other = match id.as_str() {
             name if self.declared.contains(name) => "an input",
-            name if ROOTS.contains(&name) => "a well-known root",
+            name if ROOTS.contains(&name) => "a reserved name",
             _ => return,
         };
-        let message = format!("`{}` is a step and {other}; the bare name does not mean the step", id.value);
-        self.warn_shadowed(step, id, message, format!("read the step as `steps.{}.output`", id.value));
+        let message =
+            format!("`{}` is both a step and {other}; the bare name does not refer to the step", id.value);
+        self.warn_shadowed(step, id, message, format!("refer to the step as `steps.{}.output`", id.value));
     }
 
-    /// A loop's item whose name means something else outside the loop.
-    fn check_item(&mut self, step: &Step) {
+    /// Warns about a loop variable whose name refers to something else outside the loop.
+    fn check_loop_variable(&mut self, step: &Step) {
         let Kind::Foreach(foreach) = &step.kind else { return };
         let Some(item) = &foreach.r#as else { return };
-        let (other, spelling) = match item.as_str() {
+        let (other, reference) = match item.as_str() {
             name if self.declared.contains(name) => ("an input", format!("inputs.{name}")),
             name if self.outline.ids.contains_key(name) => ("a step", format!("steps.{name}.output")),
             _ => return,
         };
-        let message =
-            format!("`{}` is an item and {other}; inside the loop the bare name means the item", item.value);
-        self.warn_shadowed(step, item, message, format!("rename the item, or write `{spelling}`"));
+        let message = format!(
+            "`{}` is both a loop variable and {other}; inside the loop the bare name refers to the loop variable",
+            item.value
+        );
+        self.warn_shadowed(step, item, message, format!("rename the loop variable, or write `{reference}`"));
     }
 
     fn warn_shadowed(&mut self, step: &Step, name: &Text, message: String, hint: String) {

@@ -1,4 +1,4 @@
-//! What must run before what: `depends_on`, cycles, and whether a reference can have a value.
+//! The order of steps: resolves `depends_on`, finds cycles, and checks that references read earlier steps.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,23 +8,23 @@ use crate::diagnostic::{Code, Diagnostic, Diagnostics, nearest};
 use crate::spec::step::Kind;
 use crate::spec::value::Text;
 
-/// Resolves every `depends_on`, and reports names that mean no step and steps that wait for one another.
+/// Resolves `depends_on` of all steps. Reports unknown steps and dependency cycles.
 pub(super) fn resolve_dependencies(outline: &mut Outline, out: &mut Diagnostics) {
     for step in (0..outline.steps.len()).map(|at| StepIx(super::outline::index(at))) {
-        let place = outline.place(step);
-        if outline.block(place.block).flow != Flow::Dag {
+        let own = outline.step(step);
+        if outline.block(own.block).flow != Flow::Dag {
             continue;
         }
-        let names = place.spec.and_then(|spec| spec.common.depends_on.as_ref());
-        let mut before = Vec::new();
+        let names = own.spec.and_then(|spec| spec.common.depends_on.as_ref());
+        let mut dependencies = Vec::new();
         for name in names.iter().flat_map(|names| &names.0) {
             match dependency(outline, step, name, !out.is_full()) {
-                Ok(dependency) if before.contains(&dependency) => {}
-                Ok(dependency) => before.push(dependency),
-                Err(diagnostic) => out.push(Diagnostic { step: Some(place.id.to_owned()), ..diagnostic }),
+                Ok(dependency) if dependencies.contains(&dependency) => {}
+                Ok(dependency) => dependencies.push(dependency),
+                Err(diagnostic) => out.push(Diagnostic { step: Some(own.id.to_owned()), ..diagnostic }),
             }
         }
-        outline.steps[step.index()].before = before;
+        outline.steps[step.index()].predecessors = dependencies;
     }
     for block in &outline.blocks {
         if block.flow == Flow::Dag {
@@ -34,8 +34,8 @@ pub(super) fn resolve_dependencies(outline: &mut Outline, out: &mut Diagnostics)
 }
 
 fn dependency(outline: &Outline, step: StepIx, name: &Text, hints: bool) -> Result<StepIx, Diagnostic> {
-    let block = outline.block(outline.place(step).block);
-    let siblings = || block.steps.iter().map(|step| outline.place(*step).id);
+    let block = outline.block(outline.step(step).block);
+    let siblings = || block.steps.iter().map(|step| outline.step(*step).id);
     match outline.ids.get(name.as_str()) {
         None => {
             let diagnostic =
@@ -46,7 +46,7 @@ fn dependency(outline: &Outline, step: StepIx, name: &Text, hints: bool) -> Resu
                 None => diagnostic,
             })
         }
-        Some(found) if outline.place(*found).block != outline.place(step).block => {
+        Some(found) if outline.step(*found).block != outline.step(step).block => {
             let message = format!("`{}` is not in the same list of steps", name.value);
             let diagnostic = Diagnostic::new(Code::UnknownStep, name.span, message);
             Err(diagnostic.hint("depend on the block that contains it"))
@@ -55,13 +55,18 @@ fn dependency(outline: &Outline, step: StepIx, name: &Text, hints: bool) -> Resu
     }
 }
 
-/// Takes away steps whose dependencies are met until none is left; what remains waits for itself.
+/// Reports dependency cycles: removes steps without dependencies until none is left (Kahn's algorithm); each
+/// remaining step is in a cycle or depends on one.
 fn report_cycles(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
-    let at = |step: StepIx| outline.place(step).position;
-    let mut waits: Vec<usize> = steps.iter().map(|step| outline.place(*step).before.len()).collect();
+    let at = |step: StepIx| outline.step(step).position;
+    let mut waits: Vec<usize> = steps.iter().map(|step| outline.step(*step).predecessors.len()).collect();
     let mut dependents: Vec<Vec<StepIx>> = vec![Vec::new(); steps.len()];
     for step in steps {
-        outline.place(*step).before.iter().for_each(|dependency| dependents[at(*dependency)].push(*step));
+        outline
+            .step(*step)
+            .predecessors
+            .iter()
+            .for_each(|dependency| dependents[at(*dependency)].push(*step));
     }
     let mut queue: VecDeque<StepIx> = steps.iter().copied().filter(|step| waits[at(*step)] == 0).collect();
     while let Some(step) = queue.pop_front() {
@@ -81,18 +86,18 @@ fn report_cycles(outline: &Outline, steps: &[StepIx], out: &mut Diagnostics) {
 }
 
 fn report_cycle(outline: &Outline, cycle: &[StepIx], out: &mut Diagnostics) {
-    let path: Vec<&str> = cycle.iter().chain(cycle.first()).map(|step| outline.place(*step).id).collect();
-    let Some(first) = cycle.first().map(|step| outline.place(*step)) else { return };
+    let path: Vec<&str> = cycle.iter().chain(cycle.first()).map(|step| outline.step(*step).id).collect();
+    let Some(first) = cycle.first().map(|step| outline.step(*step)) else { return };
     let span = first.spec.map_or_else(Default::default, |spec| {
-        spec.common.depends_on.as_ref().and_then(|names| names.0.first()).map_or(spec.place, |name| name.span)
+        spec.common.depends_on.as_ref().and_then(|names| names.0.first()).map_or(spec.span, |name| name.span)
     });
-    let message = format!("these steps wait for one another: {}", path.join(" → "));
+    let message = format!("dependency cycle: {}", path.join(" → "));
     let diagnostic = Diagnostic::new(Code::DependencyCycle, span, message);
     let step = Some(first.id.to_owned());
     out.push(Diagnostic { step, ..diagnostic.hint("remove one of the dependencies") });
 }
 
-/// Follows unmet dependencies until a step comes up again; none if an earlier search was there.
+/// Follows remaining dependencies until a step repeats. Returns `None` if an earlier search visited the cycle.
 fn find_cycle(
     outline: &Outline,
     start: StepIx,
@@ -102,8 +107,8 @@ fn find_cycle(
     let mut path = vec![start];
     let mut here = start;
     while seen.insert(here) {
-        let unmet = |step: &&StepIx| waits[outline.place(**step).position] > 0;
-        here = *outline.place(here).before.iter().find(unmet)?;
+        let unmet = |step: &&StepIx| waits[outline.step(**step).position] > 0;
+        here = *outline.step(here).predecessors.iter().find(unmet)?;
         path.push(here);
     }
     let from = path[..path.len() - 1].iter().position(|step| *step == here)?;
@@ -111,39 +116,39 @@ fn find_cycle(
     Some(path.split_off(from))
 }
 
-/// Why a reference to a step can have no value.
+/// Why a reference to a step can never have a value.
 pub(super) enum Unavailable {
-    /// The step runs later, or never in the same run as the reference.
+    /// The step never runs before the reference is evaluated, for this reason.
     Never(&'static str),
-    /// The step is inside a loop, and the reference outside.
+    /// The step is inside this loop, and the reference outside.
     InsideLoop(StepIx),
 }
 
-/// Whether the step `target` can have run before the step `from` does; `from` is none for what is
-/// evaluated at the end of the run.
+/// Checks that the step `target` can have run before the step `from`, or before the end of the run if `from`
+/// is `None`.
 pub(super) fn availability(
     outline: &Outline,
     from: Option<StepIx>,
     target: StepIx,
-    reach: &mut Reach,
+    reachability: &mut Reachability,
 ) -> Result<(), Unavailable> {
     let Some(from) = from else {
         let (root, _) = leave_blocks(outline, target, None)?;
         let only_on_failure = outline.on_failure == Some(root);
         return if only_on_failure { Err(Unavailable::Never(ON_FAILURE)) } else { Ok(()) };
     };
-    let own = outline.place(from);
-    if own.before.contains(&target) {
+    let own = outline.step(from);
+    if own.predecessors.contains(&target) {
         return Ok(());
     }
-    let mut around: Vec<(BlockIx, StepIx)> = vec![(own.block, from)];
-    while let Some(owner) = around.last().and_then(|(block, _)| outline.block(*block).owner) {
-        around.push((outline.place(owner).block, owner));
+    let mut enclosing: Vec<(BlockIx, StepIx)> = vec![(own.block, from)];
+    while let Some(owner) = enclosing.last().and_then(|(block, _)| outline.block(*block).owner) {
+        enclosing.push((outline.step(owner).block, owner));
     }
-    let (block, target_there) = leave_blocks(outline, target, Some(&around))?;
-    let Some((_, from_there)) = around.iter().find(|(shared, _)| *shared == block) else {
-        // Different roots: `on_failure` runs after everything else.
-        let from_failure = around.last().is_some_and(|(root, _)| outline.on_failure == Some(*root));
+    let (block, target_there) = leave_blocks(outline, target, Some(&enclosing))?;
+    let Some((_, from_there)) = enclosing.iter().find(|(shared, _)| *shared == block) else {
+        // Different roots: `on_failure` runs after the steps of the definition.
+        let from_failure = enclosing.last().is_some_and(|(root, _)| outline.on_failure == Some(*root));
         return if from_failure { Ok(()) } else { Err(Unavailable::Never(ON_FAILURE)) };
     };
     let contained = target_there != target || *from_there != from;
@@ -151,81 +156,80 @@ pub(super) fn availability(
         return Err(Unavailable::Never("it is this step itself"));
     }
     if target_there == *from_there && contained {
-        return Err(Unavailable::Never(beside(outline, target, from, target_there)));
+        return Err(Unavailable::Never(never_reason(outline, target, from, target_there)));
     }
-    if reach.precedes(outline, block, target_there, *from_there) {
+    if reachability.precedes(outline, block, target_there, *from_there) {
         return Ok(());
     }
     Err(Unavailable::Never(match outline.block(block).flow {
         Flow::Sequence => "it comes later",
-        Flow::Dag => "nothing makes this step wait for it",
-        Flow::Graph => "no way leads from it to here",
+        Flow::Dag => "this step does not depend on it",
+        Flow::Graph => "no transition leads from it to this step",
     }))
 }
 
-/// Goes outwards from a step to the first block that is also around the reference, or to the root.
+/// Moves outwards from a step to the first block that also encloses the reference, or to the root.
 fn leave_blocks(
     outline: &Outline,
     target: StepIx,
-    around: Option<&[(BlockIx, StepIx)]>,
+    enclosing: Option<&[(BlockIx, StepIx)]>,
 ) -> Result<(BlockIx, StepIx), Unavailable> {
     let mut step = target;
     loop {
-        let block = outline.place(step).block;
-        let shared = around.is_some_and(|around| around.iter().any(|(other, _)| *other == block));
+        let block = outline.step(step).block;
+        let shared = enclosing.is_some_and(|enclosing| enclosing.iter().any(|(other, _)| *other == block));
         let Some(owner) = outline.block(block).owner.filter(|_| !shared) else { return Ok((block, step)) };
-        if matches!(outline.place(owner).spec.map(|spec| &spec.kind), Some(Kind::Foreach(_))) {
+        if matches!(outline.step(owner).spec.map(|spec| &spec.kind), Some(Kind::Foreach(_))) {
             return Err(Unavailable::InsideLoop(owner));
         }
         step = owner;
     }
 }
 
-fn beside(outline: &Outline, target: StepIx, from: StepIx, shared: StepIx) -> &'static str {
-    match outline.place(shared).spec.map(|spec| &spec.kind) {
-        _ if shared == target => "it contains this step, so it is not done yet",
+fn never_reason(outline: &Outline, target: StepIx, from: StepIx, shared: StepIx) -> &'static str {
+    match outline.step(shared).spec.map(|spec| &spec.kind) {
+        _ if shared == target => "it contains this step, so it has not completed",
         _ if shared == from => "it runs inside this step",
         Some(Kind::Branch(_)) => "it is in another arm of the same branch",
-        _ => "it runs beside this step, in another branch",
+        _ => "it runs in parallel, in another branch",
     }
 }
 
 const ON_FAILURE: &str = "it runs only when the run fails";
 
-/// Searches backwards through a block. It keeps its memory from search to search: a long definition has many
-/// references.
+/// Searches backwards through a block. Reuses its buffers, because a definition can have many references.
 #[derive(Default)]
-pub(super) struct Reach {
-    /// The number of the search that saw each step last.
+pub(super) struct Reachability {
+    /// The number of the last search that visited each step.
     seen: Vec<u32>,
     search: u32,
     open: Vec<StepIx>,
 }
 
-impl Reach {
-    /// Whether a step of a DAG could be made to wait for another without a cycle.
-    pub(super) fn can_wait(&mut self, outline: &Outline, step: StepIx, other: StepIx) -> bool {
-        let block = outline.place(step).block;
-        let in_dag = outline.block(block).flow == Flow::Dag && outline.place(other).block == block;
+impl Reachability {
+    /// Whether a step of a DAG can depend on another without a cycle.
+    pub(super) fn can_depend(&mut self, outline: &Outline, step: StepIx, other: StepIx) -> bool {
+        let block = outline.step(step).block;
+        let in_dag = outline.block(block).flow == Flow::Dag && outline.step(other).block == block;
         in_dag && step != other && !self.precedes(outline, block, step, other)
     }
 
-    /// Whether a way leads from one step of a block to another.
+    /// Whether `earlier` can run before `later` in a block.
     fn precedes(&mut self, outline: &Outline, block: BlockIx, earlier: StepIx, later: StepIx) -> bool {
         if outline.block(block).flow == Flow::Sequence {
-            return outline.place(earlier).position < outline.place(later).position;
+            return outline.step(earlier).position < outline.step(later).position;
         }
         self.seen.resize(outline.steps.len(), 0);
         self.search += 1;
         self.open.clear();
-        self.open.extend(&outline.place(later).before);
+        self.open.extend(&outline.step(later).predecessors);
         while let Some(step) = self.open.pop() {
             if step == earlier {
                 return true;
             }
             if self.seen[step.index()] != self.search {
                 self.seen[step.index()] = self.search;
-                self.open.extend(&outline.place(step).before);
+                self.open.extend(&outline.step(step).predecessors);
             }
         }
         false

@@ -1,4 +1,4 @@
-//! The skeleton of a plan: which steps and blocks there are, before anything in them is compiled.
+//! Finds the steps and blocks of a definition, before their contents are compiled.
 
 use std::collections::HashMap;
 
@@ -11,22 +11,22 @@ use crate::spec::value::Text;
 use crate::spec::{Body, Spec};
 use crate::steps::Branches;
 
-/// A step's place in the definition.
+/// A step and its position in the definition.
 #[derive(Debug)]
-pub(super) struct Place<'s> {
+pub(super) struct StepOutline<'s> {
     pub id: &'s str,
-    /// What is written; a fork that the compiler adds has nothing of its own.
+    /// The step as written; `None` for a fork that the compiler adds.
     pub spec: Option<&'s Step>,
     pub block: BlockIx,
-    /// The place in its block.
+    /// Index in its block.
     pub position: usize,
-    /// The blocks inside it, in the order in which its kind has them.
+    /// The blocks inside the step, in the order of its fields.
     pub children: Vec<BlockIx>,
-    /// The steps that may come directly before it in its block; for a sequence the position tells.
-    pub before: Vec<StepIx>,
+    /// The steps that can run directly before it in its block. Unused in sequences, which use `position`.
+    pub predecessors: Vec<StepIx>,
 }
 
-/// How the steps of a block follow one another.
+/// What determines the order of the steps of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     Sequence,
@@ -35,28 +35,28 @@ pub(super) enum Flow {
 }
 
 #[derive(Debug)]
-pub(super) struct BlockPlace<'s> {
+pub(super) struct BlockOutline<'s> {
     pub owner: Option<StepIx>,
     pub name: Option<&'s str>,
     pub flow: Flow,
     pub steps: Vec<StepIx>,
-    /// Blocks around it.
+    /// Number of enclosing blocks.
     pub depth: usize,
-    /// The first step of a graph.
+    /// The first step, if the block is a graph.
     pub start: Option<StepIx>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Outline<'s> {
-    pub steps: Vec<Place<'s>>,
-    pub blocks: Vec<BlockPlace<'s>>,
-    /// Steps by id, and by the other spellings that the graph form has.
+    pub steps: Vec<StepOutline<'s>>,
+    pub blocks: Vec<BlockOutline<'s>>,
+    /// Steps by id, and by their keys in the graph form.
     pub ids: HashMap<&'s str, StepIx>,
-    /// Declared outputs and the steps that declare them.
+    /// Steps by declared output.
     pub outputs: HashMap<&'s str, StepIx>,
     pub on_failure: Option<BlockIx>,
-    /// Where the steps of a graph lead.
-    pub transitions: HashMap<StepIx, super::graph::Leads<'s>>,
+    /// The transitions of the steps of graphs.
+    pub transitions: HashMap<StepIx, super::graph::GraphNext<'s>>,
 }
 
 impl<'s> Outline<'s> {
@@ -65,11 +65,11 @@ impl<'s> Outline<'s> {
         match &spec.body {
             Body::List { steps } => {
                 if steps.0.is_empty() {
-                    out.push(crate::spec::no_steps(spec.place));
+                    out.push(crate::spec::no_steps(spec.span));
                 }
                 outline.list(&steps.0, None, None, out);
             }
-            Body::Graph(graph) => super::graph::outline(graph, spec.place, &mut outline, out),
+            Body::Graph(graph) => super::graph::outline(graph, spec.span, &mut outline, out),
         }
         if let Some(steps) = &spec.head.on_failure {
             outline.on_failure = Some(outline.list(&steps.0, None, None, out));
@@ -77,23 +77,23 @@ impl<'s> Outline<'s> {
         outline
     }
 
-    pub(super) fn place(&self, step: StepIx) -> &Place<'s> {
+    pub(super) fn step(&self, step: StepIx) -> &StepOutline<'s> {
         &self.steps[step.index()]
     }
 
-    pub(super) fn block(&self, block: BlockIx) -> &BlockPlace<'s> {
+    pub(super) fn block(&self, block: BlockIx) -> &BlockOutline<'s> {
         &self.blocks[block.index()]
     }
 
     pub(super) fn add_block(&mut self, flow: Flow, owner: Option<StepIx>, name: Option<&'s str>) -> BlockIx {
-        let depth = owner.map_or(0, |owner| self.block(self.place(owner).block).depth + 1);
-        self.blocks.push(BlockPlace { owner, name, flow, steps: Vec::new(), depth, start: None });
+        let depth = owner.map_or(0, |owner| self.block(self.step(owner).block).depth + 1);
+        self.blocks.push(BlockOutline { owner, name, flow, steps: Vec::new(), depth, start: None });
         BlockIx(index(self.blocks.len() - 1))
     }
 
     /// Adds a step to a block and registers its names.
     pub(super) fn add_step(&mut self, spec: &'s Step, block: BlockIx, out: &mut Diagnostics) -> StepIx {
-        let step = self.add_place(spec.id(), Some(spec), block);
+        let step = self.push_step(spec.id(), Some(spec), block);
         if let Some(id) = &spec.common.id {
             self.register(&id.value, id.span, step, out);
         }
@@ -103,46 +103,55 @@ impl<'s> Outline<'s> {
         step
     }
 
-    pub(super) fn add_place(&mut self, id: &'s str, spec: Option<&'s Step>, block: BlockIx) -> StepIx {
+    pub(super) fn push_step(&mut self, id: &'s str, spec: Option<&'s Step>, block: BlockIx) -> StepIx {
         let step = StepIx(index(self.steps.len()));
         let position = self.block(block).steps.len();
         self.blocks[block.index()].steps.push(step);
-        self.steps.push(Place { id, spec, block, position, children: Vec::new(), before: Vec::new() });
+        self.steps.push(StepOutline {
+            id,
+            spec,
+            block,
+            position,
+            children: Vec::new(),
+            predecessors: Vec::new(),
+        });
         step
     }
 
-    /// Makes a name mean a step; a name that means another step already is reported.
+    /// Registers a name of a step. Reports a name that another step has.
     pub(super) fn register(&mut self, id: &'s str, span: Span, step: StepIx, out: &mut Diagnostics) {
         if id.is_empty() {
             return;
         }
         if *self.ids.entry(id).or_insert(step) != step {
-            let message = format!("two steps have the id `{id}`");
+            let message = format!("duplicate step id `{id}`");
             let diagnostic = Diagnostic::new(Code::DuplicateStepId, span, message);
             let step = Some(id.to_owned());
             out.push(Diagnostic {
                 step,
-                ..diagnostic.hint("ids are unique in the whole definition, blocks included")
+                ..diagnostic.hint("step ids must be unique in the whole definition, including nested blocks")
             });
         }
     }
 
     fn register_output(&mut self, output: &'s Text, step: StepIx, out: &mut Diagnostics) {
-        let step_id = Some(self.place(step).id.to_owned());
-        let word = crate::expr::is_word(output);
-        if !word {
-            let message = format!("`{}` cannot be read as `$name`", output.value);
+        let step_id = Some(self.step(step).id.to_owned());
+        if !crate::expr::is_word(output) {
+            let message = format!("`{}` is not a valid output name", output.value);
             let diagnostic = Diagnostic::new(Code::InvalidValue, output.span, message);
-            let diagnostic = diagnostic.hint("use letters, digits and `_`, a letter first");
+            let diagnostic = diagnostic.hint("use letters, digits and `_`, starting with a letter");
             out.push(Diagnostic { step: step_id, ..diagnostic });
         } else if self.outputs.insert(&output.value, step).is_some() {
             let message = format!("the output `{}` is declared twice", output.value);
             let diagnostic = Diagnostic::new(Code::DuplicateOutput, output.span, message);
-            out.push(Diagnostic { step: step_id, ..diagnostic.hint("`$name` must mean one value") });
+            out.push(Diagnostic {
+                step: step_id,
+                ..diagnostic.hint(format!("`${}` must refer to one value", output.value))
+            });
         }
     }
 
-    /// Adds a list of steps: a DAG if any of them has `depends_on`, a sequence otherwise.
+    /// Adds a list of steps: a DAG if one of them has `depends_on`, otherwise a sequence.
     fn list(
         &mut self,
         steps: &'s [Step],
@@ -199,15 +208,12 @@ fn check_branch_count(step: &Step, branches: usize, out: &mut Diagnostics) {
     let (code, message) = match branches {
         0 => (Code::MissingField, "a `parallel` step needs at least one branch".to_owned()),
         1..=limits::BRANCHES => return,
-        _ => (
-            Code::LimitExceeded,
-            format!("{branches} branches are more than the limit of {}", limits::BRANCHES),
-        ),
+        _ => (Code::LimitExceeded, format!("{branches} branches exceed the limit of {}", limits::BRANCHES)),
     };
-    out.push(Diagnostic { step: Some(step.id().to_owned()), ..Diagnostic::new(code, step.place, message) });
+    out.push(Diagnostic { step: Some(step.id().to_owned()), ..Diagnostic::new(code, step.span, message) });
 }
 
-/// Steps and blocks are far fewer than 2^32, see [`limits::STEPS`].
+/// Converts an index to 32 bits. Steps and blocks are far fewer, see [`limits::STEPS`].
 pub(super) fn index(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

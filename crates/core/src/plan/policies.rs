@@ -1,4 +1,4 @@
-//! Policies as written to policies as kept: aliases, defaults, inheritance and bounds.
+//! Compiles policies: resolves aliases, defaults and inheritance, and checks ranges.
 
 use super::compile::Compiler;
 use super::{Idempotency, OnDeny, OnError, RetryPolicy, StepIx, Verify};
@@ -13,7 +13,7 @@ use crate::spec::value::Period;
 use crate::steps;
 
 impl<'s> Compiler<'s, '_> {
-    /// The deadline, in milliseconds, under whichever of its names it is written.
+    /// The timeout in milliseconds, from any of its aliases.
     pub(super) fn timeout(&mut self, policy: &Policy) -> Option<u64> {
         let written: Vec<(&str, Span)> = [
             policy.timeout.as_ref().map(|period| ("timeout", period.span)),
@@ -24,48 +24,48 @@ impl<'s> Compiler<'s, '_> {
         .flatten()
         .collect();
         if let [(one, _), (other, span), ..] = written.as_slice() {
-            let message = format!("`{one}` and `{other}` say the same thing");
+            let message = format!("`{one}` and `{other}` cannot be used together");
             self.report(Diagnostic::new(Code::ConflictingFields, *span, message).hint("keep one of them"));
         }
         let ((name, span), millis) = written.first().copied().zip(policy.deadline())?;
         if millis == 0 || millis > Period::LONGEST.millis {
             let message = format!("`{name}` must be greater than 0 and less than a thousand years");
             let diagnostic = Diagnostic::new(Code::InvalidPolicy, span, message);
-            self.report(diagnostic.hint("leave it out for no deadline"));
+            self.report(diagnostic.hint("omit it for no timeout"));
         }
         Some(millis)
     }
 
-    /// The step's own retry policy, that of a block around it, or that of its form.
+    /// The retry policy of the step, of an enclosing block, or the default of the form.
     pub(super) fn retry(&self, step: &Step, at: StepIx) -> Option<RetryPolicy> {
-        let inherited = self.around(at).find_map(|policy| policy.retry.as_ref());
+        let inherited = self.enclosing_policies(at).find_map(|policy| policy.retry.as_ref());
         match step.policy.retry.as_ref().or(inherited) {
             Some(retry) => RetryPolicy::from_spec(retry),
             None => self.in_graph.then(RetryPolicy::graph_default),
         }
     }
 
-    /// The policies of the blocks around a step, innermost first.
-    pub(super) fn around(&self, at: StepIx) -> impl Iterator<Item = &'s Policy> + use<'s, '_> {
+    /// The policies of the enclosing blocks, innermost first.
+    pub(super) fn enclosing_policies(&self, at: StepIx) -> impl Iterator<Item = &'s Policy> + use<'s, '_> {
         let outline = self.outline;
-        let owner = move |step: StepIx| outline.block(outline.place(step).block).owner;
+        let owner = move |step: StepIx| outline.block(outline.step(step).block).owner;
         std::iter::successors(owner(at), move |step| owner(*step))
-            .filter_map(move |step| outline.place(step).spec.map(|spec| &spec.policy))
+            .filter_map(move |step| outline.step(step).spec.map(|spec| &spec.policy))
     }
 
-    /// Reports what is wrong with a retry policy, on the step that it is written on.
+    /// Reports problems of a retry policy, on the step that declares it.
     pub(super) fn check_retry(&mut self, retry: &Retry) {
         let (Retry::Policy(fields), Some(policy)) = (retry, RetryPolicy::from_spec(retry)) else { return };
         let Some(attempts) = &fields.max_attempts else { return };
         if attempts.value == 0 {
-            let message = "`max_attempts` counts the first attempt, so it is at least 1";
+            let message = "`max_attempts` includes the first attempt, so it must be at least 1";
             self.report(
                 Diagnostic::new(Code::InvalidPolicy, attempts.span, message).hint("1 means no retry"),
             );
         }
         if let BackoffKind::Delays(listed) = &policy.backoff {
             if listed.is_empty() || fields.initial_delay_ms.is_some() {
-                let message = "listed delays need at least one entry and no `initial_delay_ms`";
+                let message = "a list of delays must not be empty or used together with `initial_delay_ms`";
                 self.report(Diagnostic::new(Code::InvalidPolicy, attempts.span, message));
             }
         } else if policy.initial_delay_ms > policy.max_delay_ms {
@@ -79,7 +79,7 @@ impl<'s> Compiler<'s, '_> {
             );
         }
         if let Some(jitter) = fields.jitter.as_ref().filter(|jitter| !(0.0..=1.0).contains(&jitter.value)) {
-            let message = format!("a jitter of {} is taken as {}", jitter.value, policy.jitter);
+            let message = format!("the jitter {} is clamped to {}", jitter.value, policy.jitter);
             self.report(
                 Diagnostic::new(Code::JitterClamped, jitter.span, message).hint("use a number from 0 to 1"),
             );
@@ -96,7 +96,7 @@ impl<'s> Compiler<'s, '_> {
 
     pub(super) fn on_deny(&mut self, written: Option<&steps::OnDeny>) -> OnDeny {
         match written {
-            // A denied gate of the graph form cancels the run; in the tree form it fails the step.
+            // In the graph form, a denial cancels the run; in a list, the step fails.
             None if self.in_graph => OnDeny::Cancel,
             None | Some(steps::OnDeny::Fail) => OnDeny::Fail,
             Some(steps::OnDeny::Cancel) => OnDeny::Cancel,
@@ -107,25 +107,24 @@ impl<'s> Compiler<'s, '_> {
 
     pub(super) fn idempotency(&mut self, policy: &Policy) -> Option<Idempotency> {
         let Some(key) = &policy.idempotency_key else {
-            let orphan = policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.span);
-            if orphan.is_some() || policy.idempotency_scope.is_some() {
-                let span = orphan
-                    .or_else(|| self.at.and_then(|at| self.outline.place(at).spec).map(|spec| spec.place));
-                let message = "a scope or time to live of an idempotency key needs `idempotency_key`";
+            let ttl_span = policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.span);
+            if ttl_span.is_some() || policy.idempotency_scope.is_some() {
+                let span = ttl_span
+                    .or_else(|| self.at.and_then(|at| self.outline.step(at).spec).map(|spec| spec.span));
+                let message = "`idempotency_scope` and `idempotency_ttl_secs` need `idempotency_key`";
                 self.report(Diagnostic::new(Code::InvalidPolicy, span.unwrap_or_default(), message));
             }
             return None;
         };
         if key.is_empty() {
-            self.report(Diagnostic::new(Code::InvalidPolicy, key.span, "an idempotency key cannot be empty"));
+            self.report(Diagnostic::new(Code::InvalidPolicy, key.span, "the idempotency key is empty"));
         }
         if let Some(ttl) = policy.idempotency_ttl_secs.as_ref().filter(|ttl| ttl.value > KEY_TTL_SECS) {
-            let message = format!("a result is kept for {KEY_TTL_SECS} seconds (ten years) at most");
+            let message = format!("`idempotency_ttl_secs` exceeds the limit of {KEY_TTL_SECS} (ten years)");
             let diagnostic = Diagnostic::new(Code::InvalidPolicy, ttl.span, message);
-            self.report(diagnostic.hint("0, or no time to live, keeps it for good"));
+            self.report(diagnostic.hint("omit it for no expiry"));
         }
         Some(Idempotency {
-            // A malformed key is an invalid policy.
             key: self.template_as(key, key.span, Code::InvalidPolicy),
             scope: policy.idempotency_scope.unwrap_or(KeyScope::Workflow),
             ttl_secs: policy.idempotency_ttl_secs.as_ref().map(|ttl| ttl.value).filter(|ttl| *ttl > 0),

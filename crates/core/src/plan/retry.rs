@@ -1,45 +1,44 @@
-//! When a failed attempt is repeated: the one place that has the formulas.
+//! Retry policies and their backoff formulas.
 
 use std::time::Duration;
 
 use crate::spec::retry::{Backoff, FailureKind, Retry, Shape};
 
-/// A checked retry policy.
+/// A retry policy with defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryPolicy {
-    /// Attempts in all, the first one included.
+    /// Maximum number of attempts, including the first.
     pub max_attempts: u32,
-    /// How the delay grows.
+    /// How the delay grows with the attempts.
     pub backoff: BackoffKind,
     /// The delay before the first retry, in milliseconds.
     pub initial_delay_ms: u64,
-    /// The upper bound of a delay, in milliseconds.
+    /// The maximum delay, in milliseconds.
     pub max_delay_ms: u64,
-    /// The share by which a delay varies, from 0 to 1.
+    /// The random fraction by which a delay varies, from 0 to 1.
     pub jitter: f64,
-    /// The kinds of failure that are retried; none means all.
+    /// The kinds of failure to retry. `None`: all except `permission`, `cancelled` and `limit`.
     pub retry_on: Option<Box<[FailureKind]>>,
 }
 
 /// How the delay grows with the attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackoffKind {
-    /// It does not.
+    /// Constant.
     Fixed,
-    /// By the initial delay each time.
+    /// Grows by the initial delay each time.
     Linear,
-    /// It doubles each time.
+    /// Doubles each time.
     Exponential,
-    /// As listed, in milliseconds; the last one repeats.
+    /// The listed delays, in milliseconds; the last one repeats.
     Delays(Box<[u64]>),
 }
 
 impl RetryPolicy {
-    /// The bounds of the fields that a definition may leave out.
-    pub(super) const INITIAL_DELAY_MS: u64 = 500;
-    pub(super) const MAX_DELAY_MS: u64 = 10_000;
+    const INITIAL_DELAY_MS: u64 = 500;
+    const MAX_DELAY_MS: u64 = 10_000;
 
-    /// What a step of the graph form has if it says nothing: 3 attempts after 30 s, 120 s, then 300 s.
+    /// The default in the graph form: 3 attempts, with delays of 30 s, 120 s and then 300 s.
     pub fn graph_default() -> Self {
         Self {
             max_attempts: 3,
@@ -51,7 +50,7 @@ impl RetryPolicy {
         }
     }
 
-    /// A number of retries with the delays that a definition gets if it names none.
+    /// A number of retries with the default delays.
     pub fn retries(count: u32) -> Self {
         Self {
             max_attempts: count.saturating_add(1),
@@ -63,7 +62,7 @@ impl RetryPolicy {
         }
     }
 
-    /// A policy as it is written, with its defaults filled in; none if the number of attempts is missing.
+    /// Fills in the defaults of a policy. Returns `None` if the number of attempts is missing.
     pub(super) fn from_spec(retry: &Retry) -> Option<Self> {
         let fields = match retry {
             Retry::Retries(count) => return Some(Self::retries(count.value)),
@@ -94,7 +93,7 @@ impl RetryPolicy {
         })
     }
 
-    /// The delay before attempt `attempt` (the first attempt is 1 and has none), without jitter.
+    /// Returns the delay before an attempt, without jitter. The first attempt is 1 and has no delay.
     pub fn next_delay(&self, attempt: u32) -> Duration {
         let Some(retries) = attempt.checked_sub(2) else { return Duration::ZERO };
         let base = match &self.backoff {
@@ -105,22 +104,27 @@ impl RetryPolicy {
                 self.initial_delay_ms.saturating_mul(factor)
             }
             BackoffKind::Delays(delays) => {
-                let at = usize::try_from(retries).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
-                delays.get(at).copied().unwrap_or_default()
+                let index =
+                    usize::try_from(retries).unwrap_or(usize::MAX).min(delays.len().saturating_sub(1));
+                delays.get(index).copied().unwrap_or_default()
             }
         };
         Duration::from_millis(base.min(self.max_delay_ms))
     }
 
-    /// The delay before attempt `attempt` with jitter; `random` is a number from 0 to 1.
+    /// Returns the delay before an attempt, with jitter. `random` is between 0 and 1.
     pub fn jittered_delay(&self, attempt: u32, random: f64) -> Duration {
         let swing = self.jitter.clamp(0.0, 1.0) * (2.0 * random.clamp(0.0, 1.0) - 1.0);
         let delay = self.next_delay(attempt);
         if swing == 0.0 {
             return delay;
         }
-        // Milliseconds beyond 2^53 lose their last digits, which no one waits long enough to notice.
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "precision is only lost above 2^53 ms"
+        )]
         let varied = (delay.as_millis() as f64 * (1.0 + swing)).round() as u64;
         Duration::from_millis(varied.min(self.max_delay_ms))
     }
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_has_its_formula_and_the_cap() {
+    fn backoff_follows_its_formula_up_to_the_maximum() {
         assert_eq!(delays(&policy(BackoffKind::Fixed)), [0, 0, 500, 500, 500, 500, 500, 500]);
         assert_eq!(delays(&policy(BackoffKind::Linear)), [0, 0, 500, 1000, 1500, 2000, 2500, 3000]);
         assert_eq!(delays(&policy(BackoffKind::Exponential)), [0, 0, 500, 1000, 2000, 4000, 8000, 10_000]);
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_attempt_number_overflows() {
+    fn large_attempt_numbers_do_not_overflow() {
         for backoff in [BackoffKind::Fixed, BackoffKind::Linear, BackoffKind::Exponential] {
             let policy =
                 RetryPolicy { initial_delay_ms: u64::MAX, max_delay_ms: u64::MAX, ..policy(backoff) };
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_within_its_share_and_below_the_cap() {
+    fn jitter_stays_within_its_fraction_and_the_maximum() {
         let policy = RetryPolicy { jitter: 0.25, ..policy(BackoffKind::Exponential) };
         let at = |attempt, random| policy.jittered_delay(attempt, random).as_millis();
         assert_eq!((at(2, 0.0), at(2, 0.5), at(2, 1.0)), (375, 500, 625));

@@ -1,61 +1,61 @@
-//! What names mean at one place of a definition.
+//! Resolves the names of references.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
 use super::StepIx;
-use super::order::{Reach, Unavailable, availability};
+use super::order::{Reachability, Unavailable, availability};
 use super::outline::Outline;
 use crate::diagnostic::{Code, nearest};
 use crate::expr::{Ambient, IfMissing, Problem, Ref, RefPath, Resolve, Root, compile_regex};
 use crate::limits;
 use crate::spec::step::Kind;
 
-/// The first names that always mean the same.
+/// The reserved first names of references.
 pub(super) const ROOTS: &[&str] = &["inputs", "input", "steps", "item", "env", "result", "error"];
-/// Words of the expression language, which no variable can be called.
-pub(super) const WORDS: &[&str] = &["true", "false", "null", "nil", "and", "or", "not", "in"];
-/// What can be read of a step.
+/// The keywords of the expression language, which cannot be names of variables.
+pub(super) const KEYWORDS: &[&str] = &["true", "false", "null", "nil", "and", "or", "not", "in"];
+/// The values of a step that references can read.
 const STEP_PARTS: &[&str] = &["output", "file_refs", "status", "error"];
 
-/// How inputs are treated that the definition does not declare.
+/// How undeclared inputs are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Undeclared {
-    /// They are a mistake.
-    Refuse,
-    /// The graph form: they are empty if they are not given.
+    /// They are errors.
+    Error,
+    /// In the graph form: they are optional, and empty by default.
     Empty,
-    /// A fragment, which declares nothing: they must be given.
+    /// In a list of steps that declares nothing: they become required inputs.
     Infer,
 }
 
-/// A place in a definition.
+/// The scope in which a reference is resolved.
 pub(super) struct Scope<'s, 'o> {
     pub outline: &'o Outline<'s>,
     pub declared: &'o BTreeSet<&'s str>,
     pub undeclared: Undeclared,
-    /// The step that the reference stands on; none for what is evaluated at the end.
+    /// The step that contains the reference; `None` for the output of the run.
     pub from: Option<StepIx>,
-    /// What `result` means here.
+    /// The value of `result`, if it is defined.
     pub result: Option<Root>,
-    /// Whether the step itself is done: in the conditions of where it leads.
+    /// Whether the step itself has completed: true in conditions of its transition.
     pub done: bool,
-    /// Whether hints are worth finding.
+    /// Whether to search for hints.
     pub hints: bool,
-    pub reach: &'o mut Reach,
+    pub reachability: &'o mut Reachability,
     pub regexes: &'o mut BTreeMap<String, Regex>,
-    /// Whether `error` can be read: in `on_failure`.
+    /// Whether `error` is defined: true in `on_failure`.
     pub failed: bool,
-    /// Names that mean nothing here.
+    /// Problems of names that could not be resolved.
     pub problems: Vec<Problem>,
     /// Inputs that are used but not declared.
     pub inferred: Vec<(String, std::ops::Range<usize>)>,
 }
 
 impl Resolve for Scope<'_, '_> {
-    /// A name that means nothing is noted, and something put in its place: the rest of the expression may
-    /// have other problems.
+    /// Resolves a reference. Records a problem and returns a placeholder if that fails, so that the rest of the
+    /// expression is checked too.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
         let is_jsonpath = !path.dollar && path.written.starts_with('$');
         self.hints &= self.problems.len() < limits::DIAGNOSTICS;
@@ -85,7 +85,10 @@ impl Resolve for Scope<'_, '_> {
             return Ok(known.clone());
         }
         if self.regexes.len() >= limits::REGEXES {
-            return Err(format!("a definition has at most {} different ones", limits::REGEXES));
+            return Err(format!(
+                "a definition can have at most {} different regular expressions",
+                limits::REGEXES
+            ));
         }
         let regex = compile_regex(pattern)?;
         self.regexes.insert(pattern.to_owned(), regex.clone());
@@ -96,7 +99,7 @@ impl Resolve for Scope<'_, '_> {
 impl Scope<'_, '_> {
     fn find(&mut self, path: RefPath) -> Result<Ref, Problem> {
         let Some(first) = path.name(0).map(str::to_owned) else {
-            return Err(Problem::new(Code::InvalidTemplate, path.at, "a reference starts with a name"));
+            return Err(Problem::new(Code::InvalidTemplate, path.at, "a reference must start with a name"));
         };
         if path.dollar {
             return self.dollar(&first, path);
@@ -107,7 +110,7 @@ impl Scope<'_, '_> {
             "env" => Ok(path.below(Root::Env, 1)),
             "item" => match self.loops().next() {
                 Some((_, owner)) => Ok(path.below(Root::Item(owner), 1)),
-                None => Err(unknown(&path, "`item` exists only inside a `foreach`")),
+                None => Err(unknown(&path, "`item` is only available inside a `foreach`")),
             },
             "error" if self.failed => Ok(path.below(Root::Failure, 1)),
             "result" => match self.result.clone() {
@@ -118,26 +121,26 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// The loops around the place, innermost first: what the item is called, and the step.
+    /// The enclosing loops, innermost first: the name of the loop variable, and the step.
     fn loops(&self) -> impl Iterator<Item = (&str, StepIx)> {
         let mut step = self.from;
         std::iter::from_fn(move || {
             loop {
-                let owner = self.outline.block(self.outline.place(step?).block).owner;
+                let owner = self.outline.block(self.outline.step(step?).block).owner;
                 step = owner;
-                if let Some(Kind::Foreach(foreach)) = self.outline.place(owner?).spec.map(|spec| &spec.kind) {
+                if let Some(Kind::Foreach(foreach)) = self.outline.step(owner?).spec.map(|spec| &spec.kind) {
                     return Some((foreach.r#as.as_ref().map_or("item", |name| name.as_str()), owner?));
                 }
             }
         })
     }
 
-    /// The loop around the place whose item has this name.
+    /// The enclosing loop whose variable has this name.
     fn item(&self, name: &str) -> Option<StepIx> {
         self.loops().find(|(variable, _)| *variable == name).map(|(_, owner)| owner)
     }
 
-    /// A name without a root: a loop variable, an input or a step.
+    /// Resolves a bare name: a loop variable, an input or a step.
     fn bare(&mut self, first: &str, path: RefPath) -> Result<Ref, Problem> {
         if let Some(owner) = self.item(first) {
             return Ok(path.below(Root::Item(owner), 1));
@@ -157,21 +160,23 @@ impl Scope<'_, '_> {
     fn unknown_name(&self, first: &str, path: &RefPath) -> Problem {
         let message = match first {
             "result" => {
-                "`result` means nothing here: it is the output of the step before in a list, or in a `branch` of the graph form of the step itself if that has a tool"
+                "`result` is not defined here: it is the output of the previous step in a list or, in a `branch` of the graph form, of the step itself if it has a tool"
             }
-            "error" => "`error` can be read in `on_failure` only; a step has `steps.<id>.error`",
+            "error" => {
+                "`error` is only available in `on_failure`; the failure of a step is `steps.<id>.error`"
+            }
             _ => return self.suggest_name(first, path),
         };
         unknown(path, message)
     }
 
     fn suggest_name(&self, first: &str, path: &RefPath) -> Problem {
-        let problem = unknown(path, &format!("`{first}` is no input, step or loop variable"));
+        let problem = unknown(path, &format!("`{first}` is not an input, step or loop variable"));
         if !self.hints {
             return problem;
         }
         if self.outline.outputs.contains_key(first) {
-            return problem.hint(format!("write `${first}` for a declared output"));
+            return problem.hint(format!("write `${first}` to read the declared output"));
         }
         let mut names: Vec<&str> =
             ["inputs", "steps", "env"].into_iter().chain(self.declared.iter().copied()).collect();
@@ -179,18 +184,20 @@ impl Scope<'_, '_> {
         names.extend(self.outline.steps.iter().map(|step| step.id).take(1000));
         match nearest(first, names.iter().copied()) {
             Some(near) => problem.hint(format!("did you mean `{near}`?")),
-            None => problem
-                .hint(format!("known here: {}", crate::diagnostic::quoted(&names[..names.len().min(12)]))),
+            None => problem.hint(format!(
+                "available here: {}",
+                crate::diagnostic::quoted(&names[..names.len().min(12)])
+            )),
         }
     }
 
-    /// An input by its name at `at`; `inputs` alone means all of them.
+    /// Resolves an input whose name is segment `at`; `inputs` alone refers to all inputs.
     fn input(&mut self, path: RefPath, at: usize) -> Result<Ref, Problem> {
         let Some(name) = path.name(at) else { return Ok(path.below(Root::Inputs, at)) };
         if self.declared.contains(name) {
             return Ok(path.below(Root::Inputs, at));
         }
-        if self.undeclared == Undeclared::Refuse {
+        if self.undeclared == Undeclared::Error {
             let problem = unknown(&path, &format!("the input `{name}` is not declared"));
             return Err(match nearest(name, self.declared.iter().copied()) {
                 Some(near) => problem.hint(format!("did you mean `{near}`?")),
@@ -203,10 +210,10 @@ impl Scope<'_, '_> {
         Ok(Ref { if_missing, ..path.below(Root::Inputs, at) })
     }
 
-    /// `steps.<id>.output` and its siblings.
+    /// Resolves `steps.<id>.output` and the other values of a step.
     fn step_part(&mut self, path: RefPath) -> Result<Ref, Problem> {
         let Some(id) = path.name(1) else {
-            return Err(unknown(&path, "`steps` is followed by a step's id: `steps.<id>.output`"));
+            return Err(unknown(&path, "`steps` must be followed by a step id: `steps.<id>.output`"));
         };
         let Some(step) = self.outline.ids.get(id).copied() else {
             let problem = unknown(&path, &format!("there is no step `{id}`"));
@@ -228,7 +235,10 @@ impl Scope<'_, '_> {
                 let rest = other.map(|name| format!(".{name}")).unwrap_or_default();
                 let problem = unknown(
                     &path,
-                    &format!("`steps.{id}` is followed by one of {}", crate::diagnostic::quoted(STEP_PARTS)),
+                    &format!(
+                        "`steps.{id}` must be followed by one of {}",
+                        crate::diagnostic::quoted(STEP_PARTS)
+                    ),
                 );
                 return Err(problem.hint(format!("did you mean `steps.{id}.output{rest}`?")));
             }
@@ -236,10 +246,10 @@ impl Scope<'_, '_> {
         self.available(path, step, root, 3)
     }
 
-    /// `$name`: something about the run, a declared output or an input.
+    /// Resolves `$name`: a declared output, a built-in variable, an input or a loop variable.
     fn dollar(&mut self, first: &str, path: RefPath) -> Result<Ref, Problem> {
         if let Some(step) = self.outline.outputs.get(first).copied() {
-            let single = self.outline.place(step).spec.and_then(|spec| spec.common.outputs.as_ref());
+            let single = self.outline.step(step).spec.and_then(|spec| spec.common.outputs.as_ref());
             let is_only = single.is_some_and(|names| names.0.len() == 1);
             let reference = self.available(path, step, Root::Output(step), 0)?;
             let whole = is_only && reference.path.len() == 1;
@@ -254,10 +264,8 @@ impl Scope<'_, '_> {
         if let Some(owner) = self.item(first) {
             return Ok(path.below(Root::Item(owner), 1));
         }
-        let problem = unknown(
-            &path,
-            &format!("`${first}` is no declared output, no input and nothing that a run knows"),
-        );
+        let problem =
+            unknown(&path, &format!("`${first}` is not a declared output, input or built-in variable"));
         if !self.hints {
             return Err(problem);
         }
@@ -278,27 +286,27 @@ impl Scope<'_, '_> {
         })
     }
 
-    /// The reference, if the step can have run before.
+    /// Returns the reference if the step can have run before.
     fn available(&mut self, path: RefPath, step: StepIx, root: Root, used: usize) -> Result<Ref, Problem> {
-        let id = self.outline.place(step).id;
+        let id = self.outline.step(step).id;
         if self.done && self.from == Some(step) {
             return Ok(path.below(root, used));
         }
-        let problem = match availability(self.outline, self.from, step, self.reach) {
+        let problem = match availability(self.outline, self.from, step, self.reachability) {
             Ok(()) => return Ok(path.below(root, used)),
             Err(Unavailable::Never(reason)) => {
                 let message = format!("the step `{id}` can never have run before: {reason}");
                 Problem::new(Code::NeverRunsBefore, path.at.clone(), message)
             }
             Err(Unavailable::InsideLoop(owner)) => {
-                let owner = self.outline.place(owner).id;
+                let owner = self.outline.step(owner).id;
                 let message = format!("the step `{id}` runs once per item of `{owner}`");
                 Problem::new(Code::InsideLoop, path.at.clone(), message)
                     .hint(format!("read the list of results: `steps.{owner}.output`"))
             }
         };
-        let can_wait = self.from.is_some_and(|from| self.reach.can_wait(self.outline, from, step));
-        Err(if can_wait { problem.hint(format!("add `depends_on: [{id}]`")) } else { problem })
+        let can_depend = self.from.is_some_and(|from| self.reachability.can_depend(self.outline, from, step));
+        Err(if can_depend { problem.hint(format!("add `depends_on: [{id}]`")) } else { problem })
     }
 }
 

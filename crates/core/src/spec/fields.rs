@@ -1,17 +1,17 @@
-//! Reading a map field by field: every problem is reported, and no key is passed over.
+//! Parses maps field by field. Reports every problem, including keys that no field reads.
 
 use crate::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
-use crate::document::{Data, Entry, Node};
+use crate::document::{Data, MapEntry, Node};
 use crate::source::Span;
 
-/// What reading a definition needs at hand.
+/// The state of parsing a definition.
 pub(crate) struct Reader<'s> {
     pub out: &'s mut Diagnostics,
-    /// The step being read, which its problems are filed under.
+    /// Id of the step that is being parsed; its diagnostics carry it.
     pub step: Option<String>,
-    /// Steps read so far, against [`crate::limits::STEPS`].
+    /// Number of steps so far, against [`crate::limits::STEPS`].
     pub steps: usize,
-    /// Blocks that are open, against [`crate::limits::BLOCK_DEPTH`].
+    /// Nesting of the current block, against [`crate::limits::BLOCK_DEPTH`].
     pub depth: usize,
 }
 
@@ -37,47 +37,47 @@ impl Reader<'_> {
     }
 }
 
-/// A type that a value of a document can be read into. `None`: it could not, and that is reported.
+/// A type that can be parsed from a value of a document. Returns `None` after reporting an error.
 pub(crate) trait FromNode: Sized {
     fn from_node(node: Node, reader: &mut Reader) -> Option<Self>;
 }
 
 /// A group of fields, declared with [`record!`].
 pub(crate) trait Record: Sized {
-    /// The keys of the group.
+    /// All keys of the group.
     const KEYS: &[&str];
-    /// Those that must be there.
+    /// The required keys.
     const REQUIRED: &[&str];
 
-    /// Takes the group's fields out of a map.
+    /// Parses the fields of the group and removes them from the map.
     fn read(fields: &mut Fields, reader: &mut Reader) -> Self;
 }
 
-/// The entries of a map that have not been read yet.
+/// The entries of a map that have not been parsed yet.
 pub(crate) struct Fields {
-    /// What the map is, for messages: "a tool step".
-    what: &'static str,
-    entries: Vec<Entry>,
-    /// The place to blame for what is missing.
-    pub place: Span,
+    /// What the map is, for messages: "a `tool` step".
+    subject: &'static str,
+    entries: Vec<MapEntry>,
+    /// Position of problems of the map as a whole, such as a missing field: its first key.
+    pub span: Span,
 }
 
 impl Fields {
-    /// Opens a map; anything else is reported.
-    pub(crate) fn open(node: Node, what: &'static str, reader: &mut Reader) -> Option<Self> {
+    /// Opens a map. Reports any other value.
+    pub(crate) fn open(node: Node, subject: &'static str, reader: &mut Reader) -> Option<Self> {
         let Data::Map(entries) = node.data else {
-            reader.wrong_type(&node, &format!("{what} (a map)"));
+            reader.wrong_type(&node, &format!("{subject} (a map)"));
             return None;
         };
-        let place = entries.first().map_or(node.span, |entry| entry.key_span);
-        Some(Self { what, entries, place })
+        let span = entries.first().map_or(node.span, |entry| entry.key_span);
+        Some(Self { subject, entries, span })
     }
 
-    pub(crate) fn call_it(&mut self, what: &'static str) {
-        self.what = what;
+    pub(crate) fn set_subject(&mut self, subject: &'static str) {
+        self.subject = subject;
     }
 
-    fn entry(&self, key: &str) -> Option<&Entry> {
+    fn entry(&self, key: &str) -> Option<&MapEntry> {
         self.entries.iter().find(|entry| &*entry.key == key)
     }
 
@@ -85,96 +85,97 @@ impl Fields {
         self.entry(key).is_some()
     }
 
-    /// Whether the key is there with a value other than null.
+    /// Whether the key has a value other than null.
     pub(crate) fn is_set(&self, key: &str) -> bool {
         self.entry(key).is_some_and(|entry| !matches!(entry.value.data, Data::Null))
     }
 
-    /// The text of a field, if it is text.
+    /// Returns the value of a field, if it is text.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.entry(key).and_then(|entry| entry.value.as_text())
     }
 
-    /// Drops what is known elsewhere.
-    pub(crate) fn drop_known(&mut self, known: &[&[&str]]) {
-        self.entries.retain(|entry| !known.iter().any(|keys| keys.contains(&&*entry.key)));
+    /// Removes the entries with one of these keys.
+    pub(crate) fn drop_keys(&mut self, groups: &[&[&str]]) {
+        self.entries.retain(|entry| !groups.iter().any(|keys| keys.contains(&&*entry.key)));
     }
 
-    /// The keys that have not been read yet, with their places.
+    /// The remaining keys and their positions.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Span)> {
         self.entries.iter().map(|entry| (&*entry.key, entry.key_span))
     }
 
-    /// Takes a field out as it is.
-    pub(crate) fn take_node(&mut self, key: &str) -> Option<Entry> {
-        let at = self.entries.iter().position(|entry| &*entry.key == key)?;
-        Some(self.entries.swap_remove(at))
+    /// Removes a field and returns it unparsed.
+    pub(crate) fn take_node(&mut self, key: &str) -> Option<MapEntry> {
+        let index = self.entries.iter().position(|entry| &*entry.key == key)?;
+        Some(self.entries.swap_remove(index))
     }
 
-    /// Drops a field that says nothing: `{}`.
-    pub(crate) fn take_empty_map(&mut self, key: &str) {
-        let is_empty = |entry: &Entry| matches!(&entry.value.data, Data::Map(entries) if entries.is_empty());
+    /// Removes a field whose value is an empty map.
+    pub(crate) fn drop_empty_map(&mut self, key: &str) {
+        let is_empty =
+            |entry: &MapEntry| matches!(&entry.value.data, Data::Map(entries) if entries.is_empty());
         if self.entry(key).is_some_and(is_empty) {
             self.take_node(key);
         }
     }
 
-    /// Takes a field out if it is a list.
-    pub(crate) fn take_list(&mut self, key: &str) -> Option<Entry> {
+    /// Removes a field and returns it unparsed, if it is a list.
+    pub(crate) fn take_list(&mut self, key: &str) -> Option<MapEntry> {
         let is_list = self.entry(key).is_some_and(|entry| matches!(entry.value.data, Data::List(_)));
         if is_list { self.take_node(key) } else { None }
     }
 
-    pub(crate) fn put_back(&mut self, entry: Option<Entry>) {
+    pub(crate) fn put_back(&mut self, entry: Option<MapEntry>) {
         self.entries.extend(entry);
     }
 
-    /// Takes a field out and reads it. Null means absent.
+    /// Removes a field and parses it. Null is the same as no value.
     pub(crate) fn take<T: FromNode>(&mut self, key: &str, reader: &mut Reader) -> Option<T> {
         let entry = self.take_node(key)?;
         if matches!(entry.value.data, Data::Null) { None } else { T::from_node(entry.value, reader) }
     }
 
-    /// Reports a field that must be there and is not.
+    /// Reports a required field that is not set.
     pub(crate) fn require(&self, key: &str, reader: &mut Reader) {
         if !self.is_set(key) {
-            let message = format!("{} needs `{key}`", self.what);
-            reader.report(Diagnostic::new(Code::MissingField, self.place, message));
+            let message = format!("{} needs `{key}`", self.subject);
+            reader.report(Diagnostic::new(Code::MissingField, self.span, message));
         }
     }
 
-    /// Reports a list that must not be empty and is.
+    /// Reports a list that is empty.
     pub(crate) fn require_items(&self, key: &str, reader: &mut Reader) {
-        let is_empty = |entry: &&Entry| matches!(&entry.value.data, Data::List(items) if items.is_empty());
+        let is_empty = |entry: &&MapEntry| matches!(&entry.value.data, Data::List(items) if items.is_empty());
         if let Some(entry) = self.entry(key).filter(is_empty) {
-            let message = format!("`{key}` of {} is empty", self.what);
+            let message = format!("`{key}` of {} is empty", self.subject);
             reader.report(Diagnostic::new(Code::MissingField, entry.value.span, message));
         }
     }
 
-    /// Reports two fields that say the same thing.
+    /// Reports two mutually exclusive fields if both are set.
     pub(crate) fn conflict(&self, [one, other]: [&str; 2], reader: &mut Reader) {
         if self.is_set(one) && self.is_set(other) {
-            let message = format!("`{one}` and `{other}` say the same thing");
+            let message = format!("`{one}` and `{other}` cannot be used together");
             reader.report(
-                Diagnostic::new(Code::ConflictingFields, self.place, message).hint("keep one of them"),
+                Diagnostic::new(Code::ConflictingFields, self.span, message).hint("keep one of them"),
             );
         }
     }
 
-    /// Everything that is left, for maps whose keys are names.
-    pub(crate) fn rest(self) -> Vec<Entry> {
+    /// Returns the remaining entries, for maps whose keys are names.
+    pub(crate) fn rest(self) -> Vec<MapEntry> {
         self.entries
     }
 
-    /// Reports every key that nobody took.
+    /// Reports the remaining keys as unknown. `known` are the keys to suggest.
     pub(crate) fn finish<'k>(self, known: impl IntoIterator<Item = &'k [&'static str]>, reader: &mut Reader) {
         if self.entries.is_empty() {
             return;
         }
         let known: Vec<&str> = known.into_iter().flatten().copied().collect();
         for entry in self.entries {
-            let message = format!("unknown key `{}` in {}", entry.key, self.what);
+            let message = format!("unknown key `{}` in {}", entry.key, self.subject);
             let mut diagnostic = Diagnostic::new(Code::UnknownKey, entry.key_span, message);
             diagnostic.hint = suggest(&entry.key, &known);
             reader.report(diagnostic);
@@ -182,18 +183,18 @@ impl Fields {
     }
 }
 
-/// Declares a group of fields once: the struct, its JSON Schema and how it is read.
-/// Every field may be missing in the struct, so that one mistake does not hide the next.
-/// With a name for messages in brackets, the group is a map of its own.
+/// Declares a group of fields: the struct, its JSON Schema and its parser.
+/// All fields are optional in the struct, so that parsing continues after a missing one.
+/// A subject for messages in parentheses makes the group a type of its own: a map with these fields only.
 macro_rules! record {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident $(($what:literal))? {
+        pub struct $name:ident $(($subject:literal))? {
             $($(#[$field_meta:meta])* $(@$required:ident)? $field:ident: $type:ty,)*
         }
     ) => {
-        $(#[$meta])*
         #[derive(Debug, Clone, Default, serde::Serialize, schemars::JsonSchema)]
+        $(#[$meta])*
         #[schemars(deny_unknown_fields)]
         #[schemars(extend("required" = <Self as $crate::spec::fields::Record>::REQUIRED))]
         pub struct $name {
@@ -231,14 +232,14 @@ macro_rules! record {
                     node: $crate::document::Node,
                     reader: &mut $crate::spec::fields::Reader,
                 ) -> Option<Self> {
-                    $crate::spec::fields::whole_map(node, $what, reader)
+                    $crate::spec::fields::read_record(node, $subject, reader)
                 }
             }
         )?
     };
 }
 
-/// Declares a closed set of words once: the enum, its JSON Schema and how it is read.
+/// Declares a closed set of values: the enum, its JSON Schema and its parser.
 macro_rules! choice {
     (
         $(#[$meta:meta])*
@@ -251,15 +252,15 @@ macro_rules! choice {
         pub enum $name { $($(#[$variant_meta])* #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
-            /// The words that stand for the variants.
+            /// All values, as written in a definition.
             pub const WORDS: &[&str] = &[$($word),+];
 
-            /// The word for this variant.
+            /// The value as written in a definition.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
-            /// The variant that a word stands for.
+            /// Parses a value.
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)+ _ => None }
             }
@@ -270,11 +271,11 @@ macro_rules! choice {
                 node: $crate::document::Node,
                 reader: &mut $crate::spec::fields::Reader,
             ) -> Option<Self> {
-                let found = node.as_text().and_then(Self::from_word);
-                if found.is_none() {
+                let value = node.as_text().and_then(Self::from_word);
+                if value.is_none() {
                     $crate::spec::fields::not_a_choice(&node, Self::WORDS, reader);
                 }
-                found
+                value
             }
         }
     };
@@ -282,15 +283,15 @@ macro_rules! choice {
 
 pub(crate) use {choice, record};
 
-/// Reads a map that holds one group of fields and nothing else.
-pub(crate) fn whole_map<T: Record>(node: Node, what: &'static str, reader: &mut Reader) -> Option<T> {
-    let mut fields = Fields::open(node, what, reader)?;
+/// Parses a map with one group of fields.
+pub(crate) fn read_record<T: Record>(node: Node, subject: &'static str, reader: &mut Reader) -> Option<T> {
+    let mut fields = Fields::open(node, subject, reader)?;
     let record = T::read(&mut fields, reader);
     fields.finish([T::KEYS], reader);
     Some(record)
 }
 
-/// The key of a field whose Rust name may need `r#`.
+/// The key of a field: its Rust name without `r#`.
 pub(crate) const fn key(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,
@@ -298,13 +299,13 @@ pub(crate) const fn key(field: &'static str) -> &'static str {
     }
 }
 
-/// Reports a value outside a closed set of words.
-pub(crate) fn not_a_choice(node: &Node, words: &[&str], reader: &mut Reader) {
+/// Reports a value outside a closed set.
+pub(crate) fn not_a_choice(node: &Node, expected: &[&str], reader: &mut Reader) {
     match node.as_text() {
-        Some(word) => {
-            let hint = suggest(word, words).unwrap_or_default();
-            reader.invalid(node.span, format!("`{word}` is not possible here"), &hint);
+        Some(value) => {
+            let hint = suggest(value, expected).unwrap_or_default();
+            reader.invalid(node.span, format!("invalid value `{value}`"), &hint);
         }
-        None => reader.wrong_type(node, &format!("one of {}", crate::diagnostic::quoted(words))),
+        None => reader.wrong_type(node, &format!("one of {}", crate::diagnostic::quoted(expected))),
     }
 }

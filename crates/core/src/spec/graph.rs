@@ -1,4 +1,4 @@
-//! The graph form: steps by name, each saying where it leads.
+//! Parses the graph form: steps by name, each with its transition.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -8,13 +8,13 @@ use super::policy::Policy;
 use super::step::{Common, Kind, KindName, Step, check_step_id, misspelt_kind};
 use super::value::{Names, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Data, Entry, Node};
+use crate::document::{Data, MapEntry, Node};
 use crate::source::Span;
 
-/// Steps by name, with the one to start at.
+/// The steps of a graph, by name.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Graph {
-    /// The step to start at. Without it, the one that no other leads to.
+    /// The first step. Default: the only step without an incoming transition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Text>,
     /// The steps, sorted by key.
@@ -22,49 +22,49 @@ pub struct Graph {
     pub steps: Vec<GraphStep>,
 }
 
-/// A step and where it leads.
+/// A step and its transition.
 #[derive(Debug, Clone, Serialize)]
 pub struct GraphStep {
-    /// The key under which it stands: another spelling of its id.
+    /// Its key in the map, which is an alias of its id.
     #[serde(skip)]
     pub key: Text,
-    /// Where it leads.
+    /// The transition to the next steps.
     #[serde(flatten)]
     pub transition: Transition,
-    /// What it does.
+    /// The step itself.
     #[serde(flatten)]
     pub step: Step,
 }
 
 record! {
-    /// Where a step of the graph form leads: to one of `next`, `branch`, `parallel`, `join` or `done`.
+    /// The transition of a step in the graph form: one of `next`, `branch`, `parallel`, `join` or `done`.
     pub struct Transition {
-        /// The step that follows.
+        /// The next step.
         next: Text,
-        /// The steps that may follow: the first whose condition holds does.
+        /// Conditional transitions. The first whose condition holds is taken.
         #[schemars(length(min = 1))]
         branch: Vec<GraphCase>,
-        /// The step that follows if no condition of `branch` holds.
+        /// The next step if no condition of `branch` holds. Without it, the run fails with `no_branch_matched`.
         r#else: Text,
-        /// The steps that follow at the same time.
+        /// First steps of branches that run in parallel. The branches meet at `join`.
         parallel: Names,
-        /// The step at which parallel branches meet; on the step with `parallel`, or on the last step of
-        /// each branch. Where the fork says it, its branches need not.
+        /// The step at which parallel branches meet. It runs when all branches are done. Set `join` on the step with
+        /// `parallel`, or on the last step of each branch.
         join: Text,
-        /// The run is complete after this step.
+        /// Whether the run ends after this step.
         done: Spanned<bool>,
     }
 }
 
 record! {
-    /// A condition and the step it leads to.
+    /// A conditional transition.
     pub struct GraphCase {
-        /// A condition on `result`, the output of this step: `result == true`, `result != nil`,
+        /// Condition on `result`, the output of this step: `result == true`, `result != nil`,
         /// `result == "active"`, or any expression.
         r#if: Text,
-        /// The step that follows if it is the first that holds.
+        /// The next step if this is the first condition that holds.
         then: Text,
-        /// The step that follows if no condition holds; it stands alone, as the last entry.
+        /// The next step if no condition holds. It must be the only field of the last entry.
         r#else: Text,
     }
 }
@@ -76,8 +76,8 @@ impl FromNode for GraphCase {
             fields.require("if", reader);
             fields.require("then", reader);
         } else if fields.is_set("if") || fields.is_set("then") {
-            let message = "`else` stands in an entry of its own, after those with `if` and `then`";
-            reader.report(Diagnostic::new(Code::ConflictingFields, fields.place, message));
+            let message = "`else` must be a separate entry, after those with `if` and `then`";
+            reader.report(Diagnostic::new(Code::ConflictingFields, fields.span, message));
         }
         let case = Self::read(&mut fields, reader);
         fields.finish([Self::KEYS], reader);
@@ -91,29 +91,29 @@ fn by_key<S: Serializer>(steps: &[GraphStep], serializer: S) -> Result<S::Ok, S:
     map.end()
 }
 
-/// The keys that only a step of the graph form has, or that mark one.
-const STEP_MARKS: &[&str] = &["tool", "next", "branch", "parallel", "join", "done", "kind"];
+/// The keys that identify a map as a step of the graph form.
+const STEP_KEYS: &[&str] = &["tool", "next", "branch", "parallel", "join", "done", "kind"];
 
-/// Whether a value can hardly be anything but a step: it says what it does and where it leads.
+/// Whether a value is certainly a step: it has an action and a transition.
 pub(super) fn is_a_step(node: &Node) -> bool {
     let has = |keys: &[&str]| keys.iter().any(|key| node.get(key).is_some());
     has(&["tool", "kind"]) && has(&["next", "branch", "parallel", "join", "done"])
 }
 
-/// Whether a value looks like a step of the graph form.
+/// Whether a value has a key of a step.
 pub(super) fn looks_like_a_step(node: &Node) -> bool {
-    STEP_MARKS.iter().any(|key| node.get(key).is_some())
+    STEP_KEYS.iter().any(|key| node.get(key).is_some())
 }
 
 impl Graph {
-    /// Reads steps by name. Under `start` stands either the first step or the name of it.
-    pub(super) fn read(entries: Vec<Entry>, start: Option<Text>, reader: &mut Reader) -> Self {
+    /// Parses the steps. The value of `start` is either the first step or its name.
+    pub(super) fn read(entries: Vec<MapEntry>, start: Option<Text>, reader: &mut Reader) -> Self {
         let mut graph = Self { start, steps: Vec::with_capacity(entries.len()) };
         for entry in entries {
             let key = Text { value: entry.key.into(), span: entry.key_span };
             if key.value == "start" {
                 if let Some(start) = graph.start.as_ref().filter(|start| start.value != "start") {
-                    let message = "`start` beside the steps and among them both say where a run starts";
+                    let message = "`start` is set both beside the steps and among them";
                     reader.report(
                         Diagnostic::new(Code::ConflictingFields, start.span, message)
                             .hint("keep one of them"),
@@ -142,7 +142,7 @@ impl GraphStep {
 
     fn read_named(key: Text, node: Node, reader: &mut Reader) -> Option<Self> {
         let mut fields = Fields::open(node, "a step", reader)?;
-        // A list under `else` belongs to a `branch` step, a name to the transition.
+        // A list in `else` belongs to a `branch` step, a name to the transition.
         let else_steps = fields.take_list("else");
         let transition = Transition::read(&mut fields, reader);
         fields.put_back(else_steps);
@@ -153,7 +153,7 @@ impl GraphStep {
             && let Some(name) = fields.take::<Text>("name", reader)
         {
             if common.id.is_some() {
-                let message = "`id` and `name` both say what the step is called";
+                let message = "`id` and `name` cannot be used together";
                 reader.report(
                     Diagnostic::new(Code::ConflictingFields, name.span, message).hint("keep one of them"),
                 );
@@ -164,13 +164,13 @@ impl GraphStep {
         check_step_id(Some(&id.value), id.span, reader);
         reader.step = Some(id.value.clone());
         if let Some(names) = &common.depends_on {
-            let message = "`depends_on` means nothing in the graph form";
-            let place = names.0.first().map_or(fields.place, |name| name.span);
+            let message = "`depends_on` is not allowed in the graph form";
+            let span = names.0.first().map_or(fields.span, |name| name.span);
             reader.report(
-                Diagnostic::new(Code::UnknownKey, place, message).hint("use `next` on the step before"),
+                Diagnostic::new(Code::UnknownKey, span, message).hint("use `next` on the preceding step"),
             );
         }
-        transition.check(fields.place, reader);
+        transition.check(fields.span, reader);
         let implied = transition.fallback_kind(&mut fields);
         let fallback = if kind_is_written { misspelt.or(Some(KindName::Pass)) } else { implied };
         let mut known = Transition::KEYS.to_vec();
@@ -181,69 +181,70 @@ impl GraphStep {
 }
 
 impl Transition {
-    /// What a step without a tool is: a gate, or a mere fork or fan if it leads to several steps.
+    /// The kind of a step without a tool: `pass` if it has several next steps, otherwise `approve`.
     fn fallback_kind(&self, fields: &mut Fields) -> Option<KindName> {
-        let says_no_tool = fields.has("tool") && !fields.is_set("tool");
-        if says_no_tool {
+        let tool_is_null = fields.has("tool") && !fields.is_set("tool");
+        if tool_is_null {
             fields.take_node("tool");
         }
-        if super::step::told_kind(fields).is_some() {
+        if super::step::implied_kind(fields).is_some() {
             return None;
         }
-        fields.take_empty_map("args");
-        let only_leads_on = self.branch.is_some() || self.parallel.is_some();
-        let kind = if only_leads_on && !says_no_tool { KindName::Pass } else { KindName::Approve };
-        // Another field most likely is a misspelt `tool`.
+        fields.drop_empty_map("args");
+        let has_several = self.branch.is_some() || self.parallel.is_some();
+        let kind = if has_several && !tool_is_null { KindName::Pass } else { KindName::Approve };
+        // Any other field is most likely a misspelt `tool`.
         let fits = |key: &str| {
             Kind::keys(kind).contains(&key) || Policy::KEYS.contains(&key) || Common::KEYS.contains(&key)
         };
-        (says_no_tool || fields.keys().all(|(key, _)| fits(key))).then_some(kind)
+        (tool_is_null || fields.keys().all(|(key, _)| fits(key))).then_some(kind)
     }
 
-    /// Whether anything says where the step leads.
-    pub(crate) fn leads_on(&self) -> bool {
+    /// Whether the step has a transition.
+    pub(crate) fn is_specified(&self) -> bool {
         let done = self.done.as_ref().is_some_and(|done| done.value);
         done || self.next.is_some() || self.branch.is_some() || self.parallel.is_some() || self.join.is_some()
     }
 
-    /// The `else` entries of a branch other than the last entry, and beside an `else` on the step.
-    fn check_else(&self, place: Span, reader: &mut Reader) {
+    /// Reports empty transitions, and `else` entries that are not last or beside an `else` of the step.
+    fn check_entries(&self, span: Span, reader: &mut Reader) {
         let cases = self.branch.as_deref().unwrap_or_default();
         let last = cases.len().saturating_sub(1);
         let mut misplaced = cases.iter().enumerate().filter(|(at, _)| *at < last || self.r#else.is_some());
         if let Some(name) = misplaced.find_map(|(_, case)| case.r#else.as_ref()) {
-            let message = "a branch has one `else`, as its last entry or on the step";
+            let message = "a branch can have one `else`: as its last entry or on the step";
             reader.report(Diagnostic::new(Code::ConflictingFields, name.span, message));
         }
         if self.branch.is_some() && cases.is_empty() {
-            reader.report(Diagnostic::new(Code::MissingField, place, "`branch` needs at least one case"));
+            reader.report(Diagnostic::new(Code::MissingField, span, "`branch` needs at least one case"));
         }
         if self.parallel.as_ref().is_some_and(|names| names.0.is_empty()) {
-            reader.report(Diagnostic::new(Code::MissingField, place, "`parallel` needs at least one step"));
+            reader.report(Diagnostic::new(Code::MissingField, span, "`parallel` needs at least one step"));
         }
     }
 
-    fn check(&self, place: Span, reader: &mut Reader) {
-        self.check_else(place, reader);
+    fn check(&self, span: Span, reader: &mut Reader) {
+        self.check_entries(span, reader);
         let done = self.done.as_ref().is_some_and(|done| done.value);
-        let ways = [
+        let transitions = [
             ("next", self.next.is_some()),
             ("branch", self.branch.is_some()),
             ("parallel", self.parallel.is_some()),
             ("done", done),
             ("join", self.join.is_some() && self.parallel.is_none()),
         ];
-        let given: Vec<&str> = ways.iter().filter(|(_, is_given)| *is_given).map(|(key, _)| *key).collect();
-        let diagnostic = match given.as_slice() {
-            // The last step of a branch need not say that it leads to the `join`.
+        let set: Vec<&str> = transitions.iter().filter(|(_, is_set)| *is_set).map(|(key, _)| *key).collect();
+        let diagnostic = match set.as_slice() {
+            // The last step of a parallel branch needs no transition if the fork has a `join`.
             [] => return,
             [_] if self.r#else.is_some() && self.branch.is_none() => {
-                Diagnostic::new(Code::ConflictingFields, place, "`else` belongs to a `branch`")
+                Diagnostic::new(Code::ConflictingFields, span, "`else` needs a `branch`")
             }
             [_] => return,
             [one, other, ..] => {
-                let message = format!("`{one}` and `{other}` both say where this step leads");
-                Diagnostic::new(Code::ConflictingFields, place, message).hint("keep one of them")
+                let message =
+                    format!("`{one}` and `{other}` cannot be used together: a step has one transition");
+                Diagnostic::new(Code::ConflictingFields, span, message).hint("keep one of them")
             }
         };
         reader.report(diagnostic);

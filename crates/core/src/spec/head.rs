@@ -1,4 +1,4 @@
-//! What a definition says about itself, beside its steps.
+//! The fields of a definition beside its steps.
 
 use std::collections::BTreeMap;
 
@@ -13,82 +13,85 @@ use crate::document::Node;
 use crate::limits;
 
 record! {
-    /// What a definition says about itself, beside its steps.
+    /// The fields of a definition beside its steps.
     pub struct Head {
-        /// The definition's name; that of the file by default.
+        /// Name of the definition. Default: the file name without extension.
         name: Text,
-        /// What it is for, for people and agents.
+        /// What the workflow does, for users and agents.
         description: Text,
-        /// What a run is started with: a JSON Schema per input.
+        /// Inputs of a run, by name. The value of each is a JSON Schema.
         inputs: BTreeMap<String, Input>,
-        /// What a run gives back; strings in it may hold references. By default the output of the last step.
+        /// Output of a run. Strings can contain references. Default: the output of the last step.
         output: Node,
-        /// The only tools that its steps may call, as names or patterns (`crm__read_*`). It narrows what the
-        /// user may do and never widens it.
+        /// Tools that the steps may call, as names or patterns (`crm__read_*`). It never grants a tool that the user may
+        /// not call. Default: all tools of the user.
         allowed_tools: Vec<Text>,
-        /// What happens to a run when the server restarts; `resume` by default.
+        /// What happens to an unfinished run when the server restarts. `resume` (default): it continues automatically.
+        /// `interrupt`: it becomes `interrupted` until a user resumes it.
         on_restart: OnRestart,
-        /// What happens when a call's outcome is unknown, where the step does not say.
+        /// Default of `on_uncertain` for all steps.
         on_uncertain: OnUncertain,
-        /// How long steps wait for a server that cannot take their calls, where the step does not say; without it, until
-        /// the server is back.
+        /// Default of `server_wait` for all steps.
         server_wait: Spanned<Period>,
-        /// What happens when a tool does not exist at run time, where the step does not say.
+        /// Default of `missing_tool` for all steps.
         missing_tool: MissingTool,
-        /// What happens when a tool is no longer what it was when this version was stored; `warn` by default.
+        /// What happens if a tool has changed since this version of the definition was stored. `warn` (default): the call
+        /// is made and the change is logged. `block`: the call fails. `approve`: the call waits for an approval.
         on_tool_change: OnToolChange,
-        /// Steps that run when the run fails; they may read `error`.
+        /// Steps to run when the run fails. They can read the failure as `error`.
         on_failure: Steps,
-        /// Bounds of a run, below those of the server.
+        /// Limits of a run, at most those of the server.
         limits: LimitFields,
-        /// Words to find the definition by.
+        /// Labels to find the definition by.
         labels: BTreeMap<String, Text>,
-        /// Whether the workflow is offered to agents as a tool: `true`, or how.
+        /// Publishes the workflow to agents as a tool. `true`: as `wf_<name>`. A map sets the name and the use of tasks.
+        /// Default: not published.
         publish: Publish,
     }
 }
 
 choice! {
-    /// What happens to a run when the server restarts.
+    /// What happens to an unfinished run when the server restarts.
     pub enum OnRestart {
-        /// It goes on by itself.
+        /// The run continues automatically.
         Resume = "resume",
-        /// It is marked `interrupted` and waits for someone to resume it.
+        /// The run becomes `interrupted` until a user resumes it.
         Interrupt = "interrupt",
     }
 }
 
 choice! {
-    /// What happens when a tool is no longer what it was when a definition was stored.
+    /// What happens if a tool has changed since the definition was stored.
     pub enum OnToolChange {
-        /// The call is made, and the log says what is different.
+        /// The call is made and the change is logged.
         Warn = "warn",
         /// The call fails.
         Block = "block",
-        /// A human is asked before the call.
+        /// The call waits for an approval.
         Approve = "approve",
     }
 }
 
 record! {
-    /// Bounds of a run; they may only be lower than the server's.
+    /// Limits of a run. Each value is between 1 and the default, which is the limit of the server.
+    #[schemars(rename = "Limits")]
     pub struct LimitFields("`limits`") {
-        /// Step executions in one run.
+        /// Maximum number of step executions, including those in loops. Default: 1000000.
         #[schemars(range(min = 1))]
         step_runs: Spanned<u32>,
-        /// Items of one `foreach`.
+        /// Maximum number of items of a `foreach`. Default: 100000.
         #[schemars(range(min = 1))]
         foreach_items: Spanned<u32>,
-        /// Times that one step of a graph may be entered.
+        /// Maximum number of executions of one step of a graph. Default: 10000.
         #[schemars(range(min = 1))]
         loop_visits: Spanned<u32>,
-        /// Steps of one run in flight at the same time.
+        /// Maximum number of calls in flight. Default: 256.
         #[schemars(range(min = 1))]
         concurrency: Spanned<u32>,
     }
 }
 
-/// Whether a definition can be called so.
+/// Whether a text is a valid definition name.
 pub(crate) fn is_definition_name(name: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
     (1..=limits::NAME_CHARS).contains(&name.chars().count()) && name.chars().all(allowed)
@@ -97,14 +100,14 @@ pub(crate) fn is_definition_name(name: &str) -> bool {
 impl Head {
     pub(super) fn check(&self, reader: &mut Reader) {
         if let Some(name) = self.name.as_ref().filter(|name| !is_definition_name(name)) {
-            let message = format!("`{}` cannot be a definition's name", name.value);
+            let message = format!("`{}` is not a valid definition name", name.value);
             let hint = "use 1 to 128 letters, digits, spaces, `_`, `-` or `.`";
             reader.invalid(name.span, message, hint);
         }
         if let Some((labels, name)) =
             self.labels.as_ref().zip(self.labels.iter().flatten().nth(limits::LABELS))
         {
-            let message = format!("{} labels are more than the limit of {}", labels.len(), limits::LABELS);
+            let message = format!("{} labels exceed the limit of {}", labels.len(), limits::LABELS);
             reader.report(Diagnostic::new(Code::LimitExceeded, name.1.span, message));
         }
         for pattern in self.allowed_tools.iter().flatten() {

@@ -1,4 +1,4 @@
-//! Declared inputs: a JSON Schema each.
+//! Parses the declarations of inputs, each a JSON Schema.
 
 use std::borrow::Cow;
 
@@ -7,18 +7,18 @@ use serde::{Serialize, Serializer};
 
 use super::fields::{FromNode, Reader};
 use crate::diagnostic::{Code, Diagnostic, nearest, quoted, suggest};
-use crate::document::{Data, Entry, Node};
+use crate::document::{Data, MapEntry, Node};
 
-/// One declared input.
+/// A declared input.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// Its JSON Schema, with `default` and without `optional`.
+    /// The JSON Schema, with `default` and without `optional`.
     pub schema: Node,
-    /// Whether a run may be started without it.
+    /// Whether a run can start without a value.
     pub optional: bool,
 }
 
-/// The keywords of JSON Schema whose value is a number.
+/// The JSON Schema keywords whose value is a number.
 const NUMBERS: &[&str] = &[
     "minLength",
     "maxLength",
@@ -34,7 +34,7 @@ const NUMBERS: &[&str] = &[
     "minProperties",
     "maxProperties",
 ];
-/// The other keywords of JSON Schema.
+/// The other JSON Schema keywords, and `optional`.
 const KEYWORDS: &[&str] = &[
     "type",
     "title",
@@ -82,20 +82,20 @@ const KEYWORDS: &[&str] = &[
 const TYPES: &[&str] = &["string", "number", "integer", "boolean", "array", "object", "null"];
 
 impl Input {
-    /// The value if none is given.
+    /// The default value, if any.
     pub fn default(&self) -> Option<&Node> {
         self.schema.get("default")
     }
 
-    /// Reports keywords that mean nothing and values that a keyword cannot take.
+    /// Reports unknown keywords and invalid values of known ones.
     fn check(&self, reader: &mut Reader) {
         let Data::Map(entries) = &self.schema.data else { return };
         for entry in entries {
             let key = &*entry.key;
             if key == "required" && matches!(entry.value.data, Data::Bool(_)) {
-                let message = "`required: true` or `false` is no JSON Schema; inputs are required";
+                let message = "`required` is not a boolean in JSON Schema; inputs are required by default";
                 let diagnostic = Diagnostic::new(Code::WrongType, entry.key_span, message);
-                reader.report(diagnostic.hint("write `optional: true`, or give it a `default`"));
+                reader.report(diagnostic.hint("write `optional: true`, or add a `default`"));
             } else if NUMBERS.contains(&key) && !matches!(entry.value.data, Data::Number(_)) {
                 reader.wrong_type(&entry.value, "a number");
             } else if !KEYWORDS.contains(&key) && !NUMBERS.contains(&key) && !key.starts_with("x-") {
@@ -117,7 +117,7 @@ impl Input {
             None => reader.wrong_type(pattern, "text"),
             Some(Ok(_)) => {}
             Some(Err(reason)) => {
-                let message = format!("not a regular expression: {reason}");
+                let message = format!("invalid regular expression: {reason}");
                 reader.report(Diagnostic::new(Code::InvalidValue, pattern.span, message));
             }
         }
@@ -141,11 +141,14 @@ impl Input {
             _ => return reader.wrong_type(kind, &format!("one of {}", quoted(TYPES))),
         };
         for node in &named {
-            let word = node.as_text().unwrap_or_default();
-            if !TYPES.contains(&word) {
-                let mut diagnostic =
-                    Diagnostic::new(Code::InvalidValue, node.span, format!("`{word}` is no JSON type"));
-                diagnostic.hint = suggest(word, TYPES);
+            let name = node.as_text().unwrap_or_default();
+            if !TYPES.contains(&name) {
+                let mut diagnostic = Diagnostic::new(
+                    Code::InvalidValue,
+                    node.span,
+                    format!("`{name}` is not a JSON Schema type"),
+                );
+                diagnostic.hint = suggest(name, TYPES);
                 return reader.report(diagnostic);
             }
         }
@@ -159,16 +162,16 @@ impl Input {
     }
 }
 
-fn has_type(node: &Node, word: &str) -> bool {
+fn has_type(node: &Node, name: &str) -> bool {
     match &node.data {
-        Data::Null => word == "null",
-        Data::Bool(_) => word == "boolean",
+        Data::Null => name == "null",
+        Data::Bool(_) => name == "boolean",
         Data::Number(number) => {
-            word == "number" || (word == "integer" && number.as_f64().is_some_and(|n| n.fract() == 0.0))
+            name == "number" || (name == "integer" && number.as_f64().is_some_and(|n| n.fract() == 0.0))
         }
-        Data::Text(_) => word == "string",
-        Data::List(_) => word == "array",
-        Data::Map(_) => word == "object",
+        Data::Text(_) => name == "string",
+        Data::List(_) => name == "array",
+        Data::Map(_) => name == "object",
     }
 }
 
@@ -178,16 +181,16 @@ impl FromNode for Input {
         let mut entries = match node.data {
             Data::Map(entries) => entries,
             // `date: string` is short for `date: { type: string }`.
-            Data::Text(_) => vec![Entry { key: "type".into(), key_span: span, value: node }],
-            // The input is there, whatever it is: what refers to it is no further mistake.
+            Data::Text(_) => vec![MapEntry { key: "type".into(), key_span: span, value: node }],
+            // The input is still declared, so that references to it are not reported as well.
             _ => {
                 reader.wrong_type(&node, "a JSON Schema (a map), or the name of a type");
                 Vec::new()
             }
         };
         let mut optional = false;
-        if let Some(at) = entries.iter().position(|entry| &*entry.key == "optional") {
-            optional = bool::from_node(entries.swap_remove(at).value, reader).unwrap_or_default();
+        if let Some(index) = entries.iter().position(|entry| &*entry.key == "optional") {
+            optional = bool::from_node(entries.swap_remove(index).value, reader).unwrap_or_default();
         }
         let input = Self { schema: Node { span, data: Data::Map(entries) }, optional };
         input.check(reader);
@@ -201,7 +204,7 @@ impl Serialize for Input {
         let mut entries = entries.clone();
         if self.optional {
             let value = Node { data: Data::Bool(true), ..Node::default() };
-            entries.push(Entry { key: "optional".into(), key_span: value.span, value });
+            entries.push(MapEntry { key: "optional".into(), key_span: value.span, value });
         }
         Node { data: Data::Map(entries), span: self.schema.span }.serialize(serializer)
     }
@@ -214,16 +217,17 @@ impl JsonSchema for Input {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A JSON Schema, or the name of a type.",
+            "description": "The declaration of an input. An input is required unless it has `default` or `optional: true`.",
             "anyOf": [
-                { "enum": TYPES },
+                { "enum": TYPES, "description": "Short form of `{type: …}`." },
                 {
                     "type": "object",
+                    "description": "A JSON Schema, with any of its keywords.",
                     "properties": {
                         "type": { "anyOf": [{ "enum": TYPES }, { "type": "array", "items": { "enum": TYPES } }] },
                         "description": { "type": "string" },
-                        "default": { "description": "The value if none is given." },
-                        "optional": { "type": "boolean", "description": "Whether a run may be started without it." },
+                        "default": { "description": "Default value. An input with a default is optional." },
+                        "optional": { "type": "boolean", "description": "Whether a run can start without a value. Default: `false`." },
                     },
                 },
             ],

@@ -1,4 +1,4 @@
-//! A definition as it is written: text to [`Spec`], with every problem of its form.
+//! Parses a definition into a [`Spec`]: typed, as written, without defaults.
 
 pub(crate) mod fields;
 pub mod graph;
@@ -15,7 +15,7 @@ pub mod value;
 use serde::Serialize;
 
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
-use crate::document::{self, Data, Entry, Node};
+use crate::document::{self, Data, MapEntry, Node};
 use crate::source::{Source, Span};
 use fields::{Fields, FromNode, Reader, Record};
 use graph::Graph;
@@ -24,24 +24,24 @@ use publish::Publish;
 use step::Steps;
 use value::Text;
 
-/// A definition as it is written.
+/// A definition as written.
 #[derive(Debug, Clone, Serialize)]
 pub struct Spec {
-    /// What it says about itself.
+    /// The fields beside the steps.
     #[serde(flatten)]
     pub head: Head,
-    /// Its steps.
+    /// The steps.
     #[serde(flatten)]
     pub body: Body,
-    /// Whether it says nothing about its name.
+    /// Whether the definition has no `name`.
     #[serde(skip)]
     pub unnamed: bool,
-    /// The place to blame for what concerns the whole definition.
+    /// Position of diagnostics about the definition as a whole.
     #[serde(skip)]
-    pub place: Span,
+    pub span: Span,
 }
 
-/// The steps in one of the forms.
+/// The steps, in one of the three forms.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Body {
@@ -55,7 +55,7 @@ pub enum Body {
 }
 
 impl Spec {
-    /// Says whether the workflow is offered to agents as a tool.
+    /// Publishes the workflow as a tool, or stops publishing it.
     pub fn publish(&mut self, publish: bool) {
         let is_on = self.head.publish.as_ref().is_some_and(Publish::is_on);
         if is_on != publish {
@@ -63,27 +63,27 @@ impl Spec {
         }
     }
 
-    /// The definition as JSON text that reads back as the same definition. Fields stand in the order in
-    /// which the types declare them and maps are sorted by key, so equal definitions give equal text: this
-    /// is what the hash is taken of.
+    /// Serializes the definition as JSON that parses to the same definition. Fields are in the order of their
+    /// declaration and maps are sorted by key, so equal definitions have equal text. The hash of a definition
+    /// is the hash of this text.
     pub fn to_canonical_json(&self) -> String {
-        // A Spec holds nothing that JSON cannot: its maps have text keys and its numbers are finite.
+        // Serialization cannot fail: maps have text keys and numbers are finite.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Reads a definition in any of the three forms. What can be read is returned even if there are errors,
-/// so that the rest can be checked too.
+/// Parses a definition in any of the three forms. Returns the parts that could be parsed even if there are
+/// errors, so that these parts are checked too.
 pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
     let root = document::read(source, out)?;
-    let place = Span::new(root.span.start as usize, root.span.start as usize + 1);
+    let span = Span::new(root.span.start as usize, root.span.start as usize + 1);
     let unnamed = root.get("name").is_none();
     let mut reader = Reader { out, step: None, steps: 0, depth: 0 };
     let (head, body) = match root.data {
         Data::List(_) => (Head::default(), Steps::from_node(root, &mut reader).map(list)),
         Data::Map(_) => read_map(root, &mut reader)?,
         Data::Null => {
-            let diagnostic = Diagnostic::new(Code::MissingField, place, "the text is empty");
+            let diagnostic = Diagnostic::new(Code::MissingField, span, "the definition is empty");
             reader.report(diagnostic.hint(MINIMAL));
             return None;
         }
@@ -93,7 +93,7 @@ pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
         }
     };
     head.check(&mut reader);
-    Some(Spec { head, body: body?, unnamed, place })
+    Some(Spec { head, body: body?, unnamed, span })
 }
 
 fn list(steps: Steps) -> Body {
@@ -107,7 +107,7 @@ fn read_map(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     }
     let mut fields = Fields::open(root, "a definition", reader)?;
     let head = Head::read(&mut fields, reader);
-    // Editors find the JSON Schema by it.
+    // Editors find the JSON Schema by this key.
     fields.take_node("$schema");
     fields.conflict(["steps", "flow"], reader);
     let body = if let Some(flow) = fields.take_node(if steps_is_map { "steps" } else { "flow" }) {
@@ -116,7 +116,7 @@ fn read_map(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     } else {
         fields.require("steps", reader);
         if let Some(start) = fields.take_node("start") {
-            let message = "`start` belongs to the graph form; a list starts with its first step";
+            let message = "`start` is only allowed in the graph form; a list starts with its first step";
             reader
                 .report(Diagnostic::new(Code::ConflictingFields, start.key_span, message).hint("remove it"));
         }
@@ -138,10 +138,10 @@ fn read_graph(flow: Node, start: Option<Text>, reader: &mut Reader) -> Option<Bo
     Some(Body::Graph(Graph::read(fields.rest(), start, reader)))
 }
 
-/// A graph without a wrapper: the steps stand at the top, beside what the definition says about itself.
+/// Whether the definition is a graph whose steps are at the top level, beside the fields of the definition.
 fn is_bare_graph(root: &Node) -> bool {
     let Data::Map(entries) = &root.data else { return false };
-    let is_head = |entry: &Entry| Head::KEYS.contains(&&*entry.key);
+    let is_head = |entry: &MapEntry| Head::KEYS.contains(&&*entry.key);
     entries
         .iter()
         .any(|entry| &*entry.key == "start" || (!is_head(entry) && graph::looks_like_a_step(&entry.value)))
@@ -149,12 +149,12 @@ fn is_bare_graph(root: &Node) -> bool {
 
 fn read_bare_graph(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body>)> {
     let Data::Map(entries) = root.data else { return None };
-    let is_step = |entry: &Entry| match &*entry.key {
+    let is_step = |entry: &MapEntry| match &*entry.key {
         "start" => true,
         key if Head::KEYS.contains(&key) => graph::is_a_step(&entry.value),
         _ => matches!(entry.value.data, Data::Map(_)),
     };
-    let (steps, head): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_step);
+    let (steps, head): (Vec<MapEntry>, Vec<MapEntry>) = entries.into_iter().partition(is_step);
     let mut fields = Fields::open(Node { span: root.span, data: Data::Map(head) }, "a definition", reader)?;
     let head = Head::read(&mut fields, reader);
     fields.take_node("$schema");
@@ -162,9 +162,9 @@ fn read_bare_graph(root: Node, reader: &mut Reader) -> Option<(Head, Option<Body
     Some((head, Some(Body::Graph(Graph::read(steps, None, reader)))))
 }
 
-const MINIMAL: &str = "the smallest definition: `{name: hello, steps: [{id: greet, tool: demo__echo}]}`";
+const MINIMAL: &str = "a minimal definition: `{name: hello, steps: [{id: greet, tool: demo__echo}]}`";
 
-/// Reports a definition without steps.
-pub(crate) fn no_steps(place: Span) -> Diagnostic {
-    Diagnostic::new(Code::MissingField, place, "the definition has no steps").hint(MINIMAL)
+/// The diagnostic of a definition without steps.
+pub(crate) fn no_steps(span: Span) -> Diagnostic {
+    Diagnostic::new(Code::MissingField, span, "the definition has no steps").hint(MINIMAL)
 }

@@ -1,4 +1,4 @@
-//! Policies: what may stand on a step beside what it does, and on which kinds of step.
+//! Parses policies: the fields that control how a step runs, and the kinds that accept each.
 
 use std::borrow::Cow;
 
@@ -13,48 +13,54 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 
 record! {
-    /// What stands on a step beside what it does.
+    /// The fields that control how a step runs.
     pub struct Policy {
-        /// Deadline of one attempt; on a `foreach`, `parallel` or `branch`, of the whole block; on an
-        /// `approve` or `wait`, of the waiting.
+        /// Timeout of an attempt; of the whole block on a `foreach`, `parallel` or `branch`; of the wait on an
+        /// `approve` or `wait`. Default: none.
         timeout: Spanned<Period>,
-        /// The same as `timeout`, in seconds.
+        /// Alias of `timeout`, in seconds.
         #[schemars(range(min = 1))]
         timeout_secs: Spanned<u64>,
-        /// The same as `timeout`, in seconds.
+        /// Alias of `timeout`, in seconds.
         #[schemars(range(min = 1))]
         timeout_s: Spanned<u64>,
-        /// When and how often a failed attempt is repeated. On a `foreach`, `parallel` or `branch` it is
-        /// the default of the steps inside.
+        /// Retry policy: a number of retries, or a map. On a `foreach`, `parallel` or `branch`, it is the default of the
+        /// steps inside. Default: no retries; in the graph form, 3 attempts with delays of 30 s and 120 s.
         retry: Retry,
-        /// What happens when the step has failed for good. Without it, the run fails.
+        /// What happens when the step has failed and no retry is left. `fail` (default): the run fails. `continue`: the run
+        /// continues, and `steps.<id>.error` is set. `{goto: step}`: the run continues at that step.
         on_error: OnError,
-        /// What happens when a call's outcome is unknown. On a `foreach`, `parallel` or `branch` it is the
-        /// default of the steps inside.
+        /// What happens when the outcome of a call is unknown, for example after a lost connection. `ask`: a human
+        /// decides. `retry`: the call is repeated with the same idempotency key. `fail`: the step fails. `skip`: the step
+        /// is skipped. Default: calls that are safe to repeat are retried, others wait for a human. On a `foreach`,
+        /// `parallel` or `branch`, it is the default of the steps inside.
         on_uncertain: OnUncertain,
-        /// How long an attempt of the step waits for a server that cannot take its call; then the attempt fails with
-        /// `transport`. Without it, the step waits until the server is back. On a `foreach`, `parallel` or `branch` it
-        /// is the default of the steps inside.
+        /// Maximum time that an attempt waits for an unavailable server before it fails with `transport`. Default: it
+        /// waits until the server is available. On a `foreach`, `parallel` or `branch`, it is the default of the steps
+        /// inside.
         server_wait: Spanned<Period>,
-        /// Ask a human before the step runs.
+        /// Whether the step waits for an approval before it runs. Default: `false`.
         needs_human: Spanned<bool>,
-        /// A template. A completed step with the same tool, key and scope is not executed again; its
-        /// result is used.
+        /// Idempotency key; a template. If a call of the same tool with the same key and scope has completed, its result is
+        /// used instead of a call; if it is in flight, the step waits for it. Other arguments under the same key are an
+        /// error. Default: a key generated for the step, the same for all attempts.
         idempotency_key: Text,
-        /// Where the key is unique: in this run (the default), or everywhere.
+        /// Where the key is unique. `workflow` (default): in the run. `global`: in all runs of all definitions.
         idempotency_scope: KeyScope,
-        /// How long a result is kept under its key; 0 or nothing means as long as its scope.
+        /// Time to live of the result stored under the key, in seconds. 0 or no value: no expiry within the scope.
         idempotency_ttl_secs: Spanned<u64>,
-        /// The argument that receives the idempotency key, for tools that take one.
+        /// Name of the argument in which the idempotency key is sent, for tools that accept one.
         idempotency_arg: Text,
-        /// What a repeated call does, for tools that do not say so themselves.
+        /// Effects of a call, for tools without annotations. `read`: it changes nothing. `idempotent`: repeating it changes
+        /// nothing more. `once`: each call has an effect.
         effects: Effects,
-        /// A read-only call that tells whether a call with an unknown outcome took place.
+        /// Read-only call that determines whether a call with an unknown outcome has taken effect.
         verify: Verify,
-        /// What happens when the tool does not exist at run time. On a `foreach`, `parallel` or `branch` it
-        /// is the default of the steps inside.
+        /// What happens if the tool does not exist when the step runs. `fail` (default): the step fails. `ask`: the step
+        /// waits until a human has made the tool available. `create`: the configured provider is called to create it. On a
+        /// `foreach`, `parallel` or `branch`, it is the default of the steps inside.
         missing_tool: MissingTool,
-        /// A role for the tool to take, passed on with the call.
+        /// Role in which the tool should act, passed along with the call.
         persona: Text,
     }
 }
@@ -65,7 +71,7 @@ const INHERITED: &[&str] = &["retry", "on_uncertain", "server_wait", "missing_to
 const CALL: &[&str] = Policy::KEYS;
 
 impl Policy {
-    /// The policy keys that mean something on a kind of step, in groups.
+    /// The policies that a kind of step accepts, in groups.
     pub(crate) fn keys_of(kind: KindName) -> &'static [&'static [&'static str]] {
         match kind {
             KindName::Tool | KindName::ToolRemote => &[CALL],
@@ -76,21 +82,20 @@ impl Policy {
         }
     }
 
-    /// The deadline in milliseconds, under whichever of its names it is written.
+    /// The timeout in milliseconds, from any of its aliases.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let seconds = self.timeout_secs.as_ref().or(self.timeout_s.as_ref());
         let seconds = seconds.map(|seconds| seconds.value.saturating_mul(1000));
         self.timeout.as_ref().map(|period| period.millis).or(seconds)
     }
 
-    /// Takes the policies out of a step's map; those that mean nothing on its kind stay there and are
-    /// reported as unknown.
+    /// Parses the policies of a step. Reports those that its kind does not accept.
     pub(crate) fn read_for(kind: KindName, fields: &mut Fields, reader: &mut Reader) -> Self {
         let allowed = |key: &str| Self::keys_of(kind).iter().any(|group| group.contains(&key));
-        let foreign: Vec<&str> =
+        let misplaced: Vec<&str> =
             Self::KEYS.iter().copied().filter(|key| !allowed(key) && fields.has(key)).collect();
-        for entry in foreign.into_iter().filter_map(|key| fields.take_node(key)) {
-            let message = format!("`{}` means nothing on a `{}` step", entry.key, kind.word());
+        for entry in misplaced.into_iter().filter_map(|key| fields.take_node(key)) {
+            let message = format!("`{}` is not allowed on a `{}` step", entry.key, kind.word());
             let hint = match kind {
                 KindName::Foreach | KindName::Parallel | KindName::Branch => "put it on the steps inside",
                 _ => "remove it",
@@ -102,7 +107,7 @@ impl Policy {
 }
 
 choice! {
-    /// Where an idempotency key is unique.
+    /// The scope in which an idempotency key is unique.
     pub enum KeyScope {
         /// In one run.
         Workflow = "workflow",
@@ -112,11 +117,11 @@ choice! {
 }
 
 choice! {
-    /// What happens when a call's outcome is unknown.
+    /// What happens when the outcome of a call is unknown.
     pub enum OnUncertain {
-        /// The run pauses and a human says what happened.
+        /// A human decides.
         Ask = "ask",
-        /// The call is made again with the same key.
+        /// The call is repeated with the same idempotency key.
         Retry = "retry",
         /// The step fails.
         Fail = "fail",
@@ -126,64 +131,65 @@ choice! {
 }
 
 choice! {
-    /// What a repeated call does.
+    /// The effects of a call.
     pub enum Effects {
-        /// It changes nothing.
+        /// A call changes nothing.
         Read = "read",
-        /// It changes what the first call changed already.
+        /// Repeating a call changes nothing more.
         Idempotent = "idempotent",
-        /// It does its work once more.
+        /// Each call has an effect.
         Once = "once",
     }
 }
 
 choice! {
-    /// What happens when a tool does not exist at run time.
+    /// What happens if the tool does not exist when the step runs.
     pub enum MissingTool {
         /// The step fails.
         Fail = "fail",
-        /// A human is asked.
+        /// The step waits until a human has made the tool available.
         Ask = "ask",
-        /// The configured provider is asked to create it.
+        /// The configured provider is called to create the tool.
         Create = "create",
     }
 }
 
 record! {
-    /// A read-only call that tells whether a call with an unknown outcome took place.
+    /// Read-only call that determines whether a call with an unknown outcome has taken effect.
     pub struct Verify("`verify`") {
-        /// The tool to call.
+        /// Name of the tool, with its server: `server__tool`.
         @required tool: Spanned<ToolName>,
-        /// Its arguments.
+        /// Arguments. Strings can contain references.
         args: Node,
-        /// A condition on its `result`: true means that the call took place.
+        /// Condition on `result`, the output of this tool. If it holds, the call has taken effect and `result` becomes the
+        /// output of the step. Otherwise the call is repeated.
         @required when: Text,
     }
 }
 
-/// What happens when a step has failed for good, or a gate was denied.
+/// What happens when a step has failed and no retry is left.
 #[derive(Debug, Clone)]
 pub enum OnError {
     /// The run fails.
     Fail,
-    /// The run goes on; the step's `error` can be read.
+    /// The run continues; the failure is `steps.<id>.error`.
     Continue,
-    /// The run goes on at another step.
+    /// The run continues at another step.
     Goto(Text),
 }
 
-/// `goto` as it is written: `{goto: step}`.
+/// `goto` as written: `{goto: step}`.
 #[derive(Serialize)]
 struct Goto<'g> {
     goto: &'g Text,
 }
 
-pub(crate) fn read_goto(node: Node, words: &[&str], reader: &mut Reader) -> Option<Text> {
+pub(crate) fn read_goto(node: Node, expected: &[&str], reader: &mut Reader) -> Option<Text> {
     if !matches!(node.data, Data::Map(_)) {
-        not_a_choice(&node, words, reader);
+        not_a_choice(&node, expected, reader);
         return None;
     }
-    let mut fields = Fields::open(node, "a jump", reader)?;
+    let mut fields = Fields::open(node, "a `goto`", reader)?;
     fields.require("goto", reader);
     let target = fields.take("goto", reader);
     fields.finish([&["goto"][..]], reader);
@@ -194,13 +200,13 @@ pub(crate) fn write_goto<S: Serializer>(target: &Text, serializer: S) -> Result<
     Goto { goto: target }.serialize(serializer)
 }
 
-pub(crate) fn goto_schema(words: &[&str]) -> Schema {
+pub(crate) fn goto_schema(values: &[&str]) -> Schema {
     json_schema!({
         "anyOf": [
-            { "enum": words },
+            { "enum": values },
             {
                 "type": "object",
-                "properties": { "goto": { "type": "string", "description": "The step to go on with." } },
+                "properties": { "goto": { "type": "string", "description": "The step at which the run continues." } },
                 "required": ["goto"],
                 "additionalProperties": false,
             },

@@ -1,4 +1,4 @@
-//! `publish`: a workflow as a tool of its own.
+//! Parses `publish`: workflows that are published as MCP tools.
 
 use std::borrow::Cow;
 
@@ -9,40 +9,43 @@ use super::fields::{FromNode, Reader, choice, record};
 use super::value::ToolName;
 use crate::document::{Data, Node};
 
-/// Whether and how a workflow is offered to agents as a tool, as it is written.
+/// Whether and how a workflow is published as a tool, as written.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Publish {
-    /// As `wf_<name>`, or not at all.
+    /// Published as `wf_<name>`, or not published.
     Plain(bool),
-    /// As it says.
+    /// Published with these settings.
     As(PublishFields),
 }
 
 record! {
-    /// How a workflow is offered to agents as a tool.
+    /// How a workflow is published as a tool.
+    #[schemars(rename = "PublishOptions")]
     pub struct PublishFields("`publish`") {
-        /// The tool's name; `wf_<name>` by default.
+        /// Name of the tool. Default: `wf_<name>`.
         r#as: ToolName,
-        /// Whether a call of the tool becomes a task of clients that know tasks; `auto` by default.
+        /// Whether calls of the tool become MCP tasks. `auto` (default): if the client supports tasks and the run does not
+        /// end immediately. `never`: the call waits and then returns the id of the run. `required`: always; clients without
+        /// support for tasks get an error.
         task: TaskMode,
     }
 }
 
 choice! {
-    /// Whether a call of a published workflow becomes a task.
+    /// Whether a call of a published workflow becomes an MCP task.
     pub enum TaskMode {
-        /// If the run does not end at once.
+        /// If the client supports tasks and the run does not end immediately.
         Auto = "auto",
-        /// Never: the call waits, and then gives the run's id.
+        /// Never: the call waits and then returns the id of the run.
         Never = "never",
-        /// Always; clients that do not know tasks are refused.
+        /// Always. Clients without support for tasks get an error.
         Required = "required",
     }
 }
 
 impl Publish {
-    /// Whether it is offered at all.
+    /// Whether the workflow is published.
     pub fn is_on(&self) -> bool {
         !matches!(self, Self::Plain(false))
     }

@@ -1,51 +1,60 @@
-//! The reference page of the definition language, from the same schema that editors get.
+//! Generates the reference page of the definition language from its JSON Schema.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use super::fields::Record;
-use super::graph::Transition;
-use super::head::Head;
-use super::policy::Policy;
+use super::graph::{GraphCase, Transition};
+use super::head::{Head, LimitFields};
+use super::policy::{Policy, Verify};
+use super::publish::PublishFields;
+use super::retry::RetryFields;
 use super::schema::{KINDS, definition_schema};
 use super::step::Kind;
 use crate::diagnostic::{Code, Severity};
 use crate::expr::Function;
+use crate::steps::{Case, Escalation};
 
-/// The parts that fields refer to, with a section of their own.
-const PARTS: &[&str] = &[
-    "RetryFields",
-    "FailureKind",
-    "OnError",
-    "OnDeny",
-    "Escalation",
-    "Verify",
-    "Input",
-    "LimitFields",
-    "Case",
-    "GraphCase",
-    "Period",
+/// The types that have a section, with their fields in the order of declaration.
+const TYPES: &[(&str, &[&str])] = &[
+    ("RetryPolicy", RetryFields::KEYS),
+    ("FailureKind", &[]),
+    ("Escalation", Escalation::KEYS),
+    ("Verify", Verify::KEYS),
+    ("Input", &[]),
+    ("Limits", LimitFields::KEYS),
+    ("PublishOptions", PublishFields::KEYS),
+    ("Case", Case::KEYS),
+    ("GraphCase", GraphCase::KEYS),
+    ("Duration", &[]),
 ];
 
-/// The reference page as Markdown.
+/// Returns the reference page as Markdown.
 pub fn markdown() -> String {
     let schema = definition_schema();
-    let mut page = Page { out: INTRODUCTION.to_owned(), parts: &schema["$defs"] };
-    page.heading(2, "A definition");
+    let mut page = Page { out: INTRODUCTION.to_owned(), types: &schema["$defs"] };
+    page.heading(2, "Definition");
     page.fields(&schema["anyOf"][0], Head::KEYS);
     page.line(
-        "\n`steps` is a list (tree or DAG) or a map of name to step (graph; also called `flow`, with `start`).",
+        "\n`steps` is a list of steps (tree or DAG), or a map of name to step (graph; `flow` is an alias). A graph can have \
+         `start`, the name of its first step. A definition can also consist of a list of steps only, or have the steps of a \
+         graph at its top level.",
     );
     page.steps();
     page.policies();
-    page.heading(2, "Where a step of the graph form leads");
-    page.fields(&page.parts["GraphStep"]["anyOf"][0], Transition::KEYS);
+    page.heading(2, "Transitions");
     page.line(
-        "\nThe key of a step is its id; `name` or `id` inside it gives it another, and both spellings work.",
+        "In the graph form, a step has one transition: `next`, `branch`, `parallel`, `join` or `done`. \
+         `else` can be added to `branch`, and `join` to `parallel`.\n",
     );
-    page.heading(2, "Parts");
-    PARTS.iter().for_each(|name| page.part(name));
+    page.fields(&page.types["GraphStep"]["anyOf"][0], Transition::KEYS);
+    page.line(
+        "\nThe last step of a parallel branch needs no transition if the step with `parallel` has `join`.\n\n\
+         The key of a step is its id. If the step has `name` or `id`, that is its id, and the key is an alias.",
+    );
+    page.heading(2, "Types");
+    TYPES.iter().for_each(|(name, keys)| page.section(name, keys));
     page.line(LANGUAGE);
     page.heading(3, "Functions");
     Function::DOCS.iter().for_each(|(_, docs)| page.line(&format!("- {}", docs.trim())));
@@ -55,8 +64,8 @@ pub fn markdown() -> String {
 
 struct Page<'s> {
     out: String,
-    /// The schema's named parts.
-    parts: &'s Value,
+    /// The named types of the schema.
+    types: &'s Value,
 }
 
 impl Page<'_> {
@@ -68,10 +77,10 @@ impl Page<'_> {
         let _ = writeln!(self.out, "\n{} {text}\n", "#".repeat(level));
     }
 
-    /// A table of some fields of an object.
+    /// Adds a table of fields of an object.
     fn fields(&mut self, object: &Value, keys: &[&str]) {
         if !keys.is_empty() {
-            self.line("| field | value | |\n|---|---|---|");
+            self.line("| field | type | description |\n|---|---|---|");
             self.rows(object, keys);
         }
     }
@@ -80,25 +89,28 @@ impl Page<'_> {
         let required = object["required"].as_array();
         for key in keys {
             let field = &object["properties"][key];
-            let must = if required.is_some_and(|keys| keys.iter().any(|other| other == key)) {
+            let marker = if required.is_some_and(|keys| keys.iter().any(|other| other == key)) {
                 " (required)"
             } else {
                 ""
             };
-            let row =
-                format!("| `{key}`{must} | {} | {} |", self.value(field), cell(text(&field["description"])));
+            let row = format!(
+                "| `{key}`{marker} | {} | {} |",
+                self.type_of(field),
+                cell(text(&field["description"]))
+            );
             self.line(&row);
         }
     }
 
     fn steps(&mut self) {
-        let kinds = &self.parts["Step"]["anyOf"];
+        let kinds = &self.types["Step"]["anyOf"];
         self.heading(2, "Steps");
-        self.line("Every step may have these:\n");
+        self.line("All steps have these fields:\n");
         self.fields(&kinds[0], &["id"]);
-        let words: Vec<String> = KINDS.iter().map(|kind| format!("`{}`", kind.word())).collect();
-        let what = "What the step does. It may be left out where the other fields tell.";
-        self.line(&format!("| `kind` | {} | {what} |", words.join(", ")));
+        let kinds_column: Vec<String> = KINDS.iter().map(|kind| format!("`{}`", kind.word())).collect();
+        let description = "Kind of the step. It can be omitted if other fields imply it.";
+        self.line(&format!("| `kind` | {} | {description} |", kinds_column.join(", ")));
         self.rows(&kinds[0], &["description", "depends_on", "outputs"]);
         for (kind, schema) in KINDS.iter().zip(kinds.as_array().into_iter().flatten()) {
             self.heading(3, &format!("`{}`", kind.word()));
@@ -109,22 +121,25 @@ impl Page<'_> {
 
     fn policies(&mut self) {
         self.heading(2, "Policies");
-        self.line("They stand directly on a step. On which kinds each means something:\n");
-        self.line("| field | value | | on |\n|---|---|---|---|");
+        self.line("Policies control how a step runs. They are fields of the step. The last column lists the kinds that accept each.\n");
+        self.line("| field | type | description | kinds |\n|---|---|---|---|");
         for key in Policy::KEYS {
-            let field = &self.parts["Step"]["anyOf"][0]["properties"][key];
+            let field = &self.types["Step"]["anyOf"][0]["properties"][key];
             let on =
                 KINDS.iter().filter(|kind| Policy::keys_of(**kind).iter().any(|group| group.contains(key)));
             let on: Vec<String> = on.map(|kind| format!("`{}`", kind.word())).collect();
             let on = if on.len() == KINDS.len() { "all".to_owned() } else { on.join(" ") };
-            let row =
-                format!("| `{key}` | {} | {} | {on} |", self.value(field), cell(text(&field["description"])));
+            let row = format!(
+                "| `{key}` | {} | {} | {on} |",
+                self.type_of(field),
+                cell(text(&field["description"]))
+            );
             self.line(&row);
         }
     }
 
-    fn part(&mut self, name: &str) {
-        let schema = &self.parts[name];
+    fn section(&mut self, name: &str, keys: &[&str]) {
+        let schema = &self.types[name];
         self.heading(3, name);
         let description = text(&schema["description"]);
         if !description.is_empty() {
@@ -134,21 +149,15 @@ impl Page<'_> {
             self.line(&format!("- `{}`: {}", text(&choice["const"]), text(&choice["description"])));
         }
         for choice in schema["anyOf"].as_array().into_iter().flatten() {
-            let line = format!("- {} {}", self.value(choice), text(&choice["description"]));
-            self.line(line.trim_end());
+            self.line(&format!("- {}: {}", self.type_of(choice), text(&choice["description"])));
         }
-        let keys: Vec<&str> = schema["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(|map| map.keys())
-            .map(String::as_str)
-            .collect();
-        self.fields(schema, &keys);
+        self.fields(schema, keys);
     }
 
     fn codes(&mut self) {
-        self.heading(2, "What `check` can say");
-        self.line("| code | name | | meaning |\n|---|---|---|---|");
+        self.heading(2, "Diagnostics");
+        self.line("`steprail check` reports these errors and warnings:\n");
+        self.line("| code | name | severity | meaning |\n|---|---|---|---|");
         for code in Code::ALL {
             let severity = if code.severity() == Severity::Error { "error" } else { "warning" };
             self.line(&format!(
@@ -160,47 +169,50 @@ impl Page<'_> {
         }
     }
 
-    /// What kind of value a schema stands for, in a word or two.
-    fn value(&self, schema: &Value) -> String {
+    /// The type of a schema, in short.
+    fn type_of(&self, schema: &Value) -> String {
         if let Some(name) = schema["$ref"].as_str() {
-            return self.part_value(name.rsplit('/').next().unwrap_or_default());
+            return self.named_type(name.rsplit('/').next().unwrap_or_default());
         }
-        if let Some(words) = schema["enum"].as_array().or_else(|| schema["oneOf"].as_array()) {
-            let word = |word: &Value| format!("`{}`", word.as_str().unwrap_or_else(|| text(&word["const"])));
-            return words.iter().map(word).collect::<Vec<_>>().join(", ");
+        if let Some(values) = schema["enum"].as_array().or_else(|| schema["oneOf"].as_array()) {
+            let quoted =
+                |value: &Value| format!("`{}`", value.as_str().unwrap_or_else(|| text(&value["const"])));
+            return values.iter().map(quoted).collect::<Vec<_>>().join(", ");
         }
         if let Some(options) = schema["anyOf"].as_array() {
             let options: Vec<String> =
-                options.iter().map(|option| self.value(option)).filter(|o| o != "null").collect();
+                options.iter().map(|option| self.type_of(option)).filter(|o| o != "null").collect();
             return options.join(" or ");
         }
         let types: Vec<&str> = match &schema["type"] {
-            Value::Array(types) => types.iter().map(text).filter(|word| *word != "null").collect(),
-            word => vec![text(word)],
+            Value::Array(types) => types.iter().map(text).filter(|name| *name != "null").collect(),
+            name => vec![text(name)],
         };
         match types.as_slice() {
             ["string"] => "text".into(),
-            ["array"] => format!("list of {}", self.value(&schema["items"])),
+            ["array"] => format!("list of {}", self.type_of(&schema["items"])),
             ["object"] if schema["properties"].is_object() => {
                 let keys = schema["properties"].as_object().into_iter().flat_map(|map| map.keys());
                 format!("`{{{}}}`", keys.map(String::as_str).collect::<Vec<_>>().join(", "))
             }
             ["object"] if schema["additionalProperties"].is_object() => {
-                format!("map of name to {}", self.value(&schema["additionalProperties"]))
+                format!("map of name to {}", self.type_of(&schema["additionalProperties"]))
             }
             ["object"] => "map".into(),
             [""] => "any".into(),
-            words => words.join(" or "),
+            names => names.join(" or "),
         }
     }
 
-    fn part_value(&self, name: &str) -> String {
+    fn named_type(&self, name: &str) -> String {
         match name {
             "Steps" => "list of steps".into(),
             "Value" => "any".into(),
             "ToolName" => "name".into(),
-            name if PARTS.contains(&name) => format!("[{name}](#{})", name.to_lowercase()),
-            name => self.value(&self.parts[name]),
+            name if TYPES.iter().any(|(other, _)| *other == name) => {
+                format!("[{name}](#{})", name.to_lowercase())
+            }
+            name => self.type_of(&self.types[name]),
         }
     }
 }
@@ -209,7 +221,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A text that fits into a cell of a table.
+/// Escapes a text for a cell of a table.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
@@ -217,46 +229,48 @@ fn cell(text: &str) -> String {
 const INTRODUCTION: &str = "\
 # Definition reference
 
-<!-- Generated by `steprail schema --format markdown`; `just gen` writes it anew. -->
+<!-- Generated by `steprail schema --format markdown`; `just gen` updates it. -->
 
-A definition is YAML or JSON. The [JSON Schema](definition.schema.json) says the same to editors: put
-`# yaml-language-server: $schema=<path>/definition.schema.json` into the first line of a YAML file.
-`steprail check FILE` shows every problem at once.
+A definition is a YAML or JSON document. For completion and validation in an editor, use the
+[JSON Schema](definition.schema.json): write `# yaml-language-server: $schema=<path>/definition.schema.json`
+in the first line of a YAML file. `steprail check FILE` reports all problems of a definition.
 ";
 
 const LANGUAGE: &str = "
-## Values that are computed
+## References
 
-Strings in `args`, `output`, `prompt` and the like may hold references:
+Strings in `args`, `output`, `prompt` and similar fields can contain references:
 
-| written | means |
+| reference | value |
 |---|---|
 | `{{inputs.date}}`, `{{input.date}}`, `{{date}}` | an input |
-| `{{steps.list.output.files[0]}}`, `{{list.files[0]}}` | a part of what the step `list` gave |
-| `{{steps.list.file_refs[0].uri}}` | a file that the step gave |
-| `{{steps.list.status}}`, `{{steps.list.error}}` | how the step ended, and why it failed |
-| `{{item}}`, or the name after `as` | the item of a `foreach` |
-| `{{result}}` | the output of the step before, in a list; of the step itself, in a `branch` of the graph form |
-| `{{error.message}}` | why the run failed, in `on_failure` |
-| `{{env.REGION}}` | an environment variable that the server allows |
+| `{{steps.list.output.files[0]}}`, `{{list.files[0]}}` | a part of the output of step `list` |
+| `{{steps.list.file_refs[0].uri}}` | a file in the result of the step |
+| `{{steps.list.status}}`, `{{steps.list.error}}` | the status of the step, and its failure |
+| `{{item}}`, or the name in `as` | the current item of a `foreach` |
+| `{{result}}` | the output of the previous step of a list; in a `branch` of the graph form, of the step itself |
+| `{{error.message}}` | the failure of the run, in `on_failure` |
+| `{{env.REGION}}` | an environment variable that the server exposes |
 | `$results` | a declared output of an earlier step |
-| `$user_name`, `$user_email`, `$user_id`, `$run_id` | about the run |
-| `$.list.files[?@.size > 0].uri` | a JSONPath (RFC 9535), as the whole string; `{{list.files[*].uri}}` is one, too |
+| `$user_name`, `$user_email`, `$user_id`, `$run_id` | the user who started the run, and the id of the run |
+| `$.list.files[?@.size > 0].uri` | a JSONPath query (RFC 9535) as the whole string; `{{list.files[*].uri}}` is a JSONPath query too |
 
-A string that is one reference and nothing else keeps the value's type; within text the value becomes text.
-`{{{{` stands for two braces, `$$` for a dollar sign.
+If a string consists of one reference, the result keeps the type of the value. Otherwise the value is converted to
+text. Write `{{{{` for two literal braces and `$$` for a literal dollar sign.
 
-A path that leads nowhere is an error that names it. `{{inputs.x | default(\"none\")}}` tolerates it.
-A JSONPath of names and indexes gives the value; with `[*]`, a filter, a slice or `..` it always gives a list.
-Names with a hyphen are written as they are (`steps.my-step.output`), so a subtraction needs spaces: `a - 1`.
+A reference to a missing value is an error. To allow missing values, use `{{inputs.x | default(\"none\")}}`.
+A JSONPath query of names and indexes returns the value. With `[*]`, a filter, a slice or `..`, it always returns a list.
+Names can contain hyphens (`steps.my-step.output`), so a subtraction needs spaces: `a - 1`.
 
 ### Expressions
 
-`if`, `cases` and everything between `{{` and `}}` are expressions: `== != < <= > >= in`, `and or not` (also
-`&& || !`), `+ - * / %`, `a ? b : c`, `[1, 2]`, text in single or double quotes, `true false null nil`, and
-functions as `f(x)`, `x.f()` or `x | f`, which bind tighter than operators. False are `false`, `null`, 0, \"\" and empty lists and maps.
+Conditions (`if`) and the text between `{{` and `}}` are expressions. They consist of references, literals (numbers, text
+in single or double quotes, lists such as `[1, 2]`, `true`, `false`, `null` or its alias `nil`), the operators
+`== != < <= > >= in`, `and or not` (also `&& || !`), `+ - * / %` and `a ? b : c`, and functions. A function is called as
+`f(x)`, `x.f()` or `x | f`; these bind tighter than operators. `false`, `null`, 0, \"\" and empty lists and maps count as
+false, all other values as true.
 
-A condition may also be one of six: `result == true`, `result == false`, `result == nil`, `result != nil`,
-`result == words`, `result != words`. `true` and `false` match their text as well, `nil` matches null, \"\" and \"nil\",
-and the words need no quotes. The result of a gate is `approved` or `denied` to such a condition.
+Conditions of these six forms are special: `result == true`, `result == false`, `result == nil`, `result != nil`,
+`result == some text`, `result != some text`. The text needs no quotes. `true` and `false` also match the texts \"true\" and
+\"false\", and `nil` matches null, \"\" and \"nil\". The result of a gate matches `approved` or `denied`.
 ";

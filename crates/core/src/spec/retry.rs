@@ -1,4 +1,4 @@
-//! Retry policies as they are written.
+//! Parses retry policies.
 
 use std::borrow::Cow;
 
@@ -9,31 +9,34 @@ use super::fields::{FromNode, Reader, choice, record};
 use super::value::{Period, Spanned};
 use crate::document::{Data, Node};
 
-/// A retry policy as it is written: a number of retries, or a map.
+/// A retry policy as written: a number of retries, or a map.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Retry {
-    /// `retry: 2` means two retries, so three attempts.
+    /// The number of retries: `retry: 2` allows three attempts.
     Retries(Spanned<u32>),
-    /// The full form.
+    /// A map.
     Policy(Box<RetryFields>),
 }
 
 record! {
-    /// When and how often a failed attempt is repeated.
+    /// When and how often a failed attempt is retried.
+    #[schemars(rename = "RetryPolicy")]
     pub struct RetryFields("a retry policy") {
-        /// Attempts in all, the first one included; 1 means no retry.
+        /// Maximum number of attempts, including the first. 1 means no retry.
         #[schemars(range(min = 1))]
         @required max_attempts: Spanned<u32>,
-        /// How the delay grows; `exponential` by default.
+        /// How the delay between attempts grows. `fixed`: it stays the initial delay. `linear`: it grows by the initial
+        /// delay after each attempt. `exponential` (default): it doubles after each attempt. A list sets the delays; the
+        /// last one repeats.
         backoff: Backoff,
-        /// Milliseconds before the first retry; 500 by default.
+        /// Delay before the first retry, in milliseconds. Default: 500.
         initial_delay_ms: Spanned<u64>,
-        /// Upper bound of the delay in milliseconds; 10000 by default.
+        /// Maximum delay, in milliseconds. Default: 10000, or the longest delay of a list.
         max_delay_ms: Spanned<u64>,
-        /// Random share by which a delay varies, from 0 to 1; 0 by default.
+        /// Random fraction by which each delay is shortened or extended, from 0 to 1. Default: 0.
         jitter: Spanned<f64>,
-        /// The kinds of failure that are retried; all of them by default.
+        /// Kinds of failure to retry. Default: all except `permission`, `cancelled` and `limit`.
         retry_on: Vec<Spanned<FailureKind>>,
     }
 }
@@ -70,24 +73,24 @@ impl JsonSchema for Retry {
     }
 }
 
-/// How the delay between attempts grows, as it is written.
+/// The delays between attempts, as written.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Backoff {
     /// A formula.
     Shape(Shape),
-    /// The delays themselves; the last one repeats.
+    /// A list of delays; the last one repeats.
     Delays(Vec<Period>),
 }
 
 choice! {
     /// A formula for the delay before attempt n.
     pub enum Shape {
-        /// Always the initial delay.
+        /// The initial delay.
         Fixed = "fixed",
         /// The initial delay times n - 1.
         Linear = "linear",
-        /// The initial delay times 2 to the n - 2.
+        /// The initial delay times 2^(n - 2).
         Exponential = "exponential",
     }
 }
@@ -114,7 +117,7 @@ impl JsonSchema for Backoff {
                     "type": "array",
                     "items": generator.subschema_for::<Period>(),
                     "minItems": 1,
-                    "description": "The delays themselves; the last one repeats.",
+                    "description": "A list of delays; the last one repeats.",
                 },
             ],
         })
@@ -122,21 +125,21 @@ impl JsonSchema for Backoff {
 }
 
 choice! {
-    /// Why an attempt failed, or a class of reasons, as `retry_on` names it.
+    /// The kind of a failure, or a class of failures, for `retry_on`.
     pub enum FailureKind {
-        /// Class: failures that may pass by themselves, such as HTTP 429 and 5xx, or a lost connection.
+        /// Class of failures that may be temporary, such as HTTP 429 and 5xx or a lost connection.
         Transient = "transient",
-        /// The deadline passed.
+        /// The step timed out.
         Timeout = "timeout",
-        /// The call was not sent: the server could not be reached in time (`server_wait`).
+        /// The call was not sent: the server was unavailable for longer than `server_wait`.
         Transport = "transport",
-        /// The outcome is unknown: the call was sent, the answer was lost.
+        /// The call was sent, but its result was lost, so that its outcome is unknown.
         Lost = "lost",
-        /// The tool answered with an error.
+        /// The tool returned an error.
         ToolError = "tool_error",
-        /// The caller lacks the right.
+        /// The user lacks a right, or a human denied the call.
         Permission = "permission",
-        /// The arguments do not fit the tool.
+        /// The arguments are invalid, or an expression could not be evaluated.
         Validation = "validation",
         /// The tool does not exist.
         NotFound = "not_found",
@@ -144,7 +147,7 @@ choice! {
         Cancelled = "cancelled",
         /// A limit was exceeded.
         Limit = "limit",
-        /// The store failed.
+        /// The store reported an error.
         Storage = "storage",
     }
 }

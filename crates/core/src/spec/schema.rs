@@ -1,4 +1,4 @@
-//! The JSON Schema of the definition language, from the same types that read it.
+//! Generates the JSON Schema of the definition language from the types that parse it.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use serde_json::{Map, Value, json};
 use super::graph::Transition;
 use super::head::Head;
 use super::policy::Policy;
-use super::step::{Common, KindName, Step, Steps, TELLTALES};
+use super::step::{Common, IMPLIED_KINDS, KindName, Step, Steps};
 use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
 
-/// The JSON Schema (2020-12) of a definition in any of the three forms.
+/// Returns the JSON Schema (2020-12) of a definition in any of the three forms.
 pub fn definition_schema() -> Value {
     let mut generator = SchemaGenerator::default();
     let head = properties::<Head>(&mut generator);
     let mut list = generator.subschema_for::<Steps>().to_value();
     list["minItems"] = 1.into();
     let graph_step = generator.subschema_for::<GraphStepSchema>();
-    let start = json!({ "type": "string", "description": "The step to start at." });
-    let first = json!({ "anyOf": [start, graph_step], "description": "The step to start at, or its name." });
+    let start = json!({ "type": "string", "description": "The first step." });
+    let first = json!({ "anyOf": [start, graph_step], "description": "The first step, or its name." });
     let graph = json!({
         "type": "object",
         "description": "Steps by name.",
@@ -44,11 +44,11 @@ pub fn definition_schema() -> Value {
         object(with(&[("flow", &graph), ("start", &start)]), "flow", "Graph: steps by name."),
         {
             "type": "object",
-            "description": "Graph without a wrapper: the steps stand at the top.",
+            "description": "Graph without `steps` or `flow`: the steps are at the top level.",
             "properties": with(&[("start", &first), ("steps", &json!(false)), ("flow", &json!(false))]),
             "additionalProperties": graph_step,
         },
-        { "description": "A list of steps and nothing else.", "$ref": "#/$defs/Steps" },
+        { "description": "Only a list of steps.", "$ref": "#/$defs/Steps" },
     ]);
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -66,10 +66,16 @@ fn properties<T: JsonSchema>(generator: &mut SchemaGenerator) -> Map<String, Val
     }
 }
 
-/// A kind's own schema.
+/// The schema of the fields of a kind.
 fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
     match kind {
-        KindName::Tool | KindName::ToolRemote => Tool::json_schema(generator),
+        KindName::Tool => Tool::json_schema(generator),
+        KindName::ToolRemote => {
+            let mut schema = Tool::json_schema(generator);
+            schema
+                .insert("description".into(), "Same as `tool`, with the name of the server in `dcc`.".into());
+            schema
+        }
         KindName::Foreach => Foreach::json_schema(generator),
         KindName::Parallel => Parallel::json_schema(generator),
         KindName::Branch => Branch::json_schema(generator),
@@ -78,15 +84,15 @@ fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
         KindName::Wait => Wait::json_schema(generator),
         KindName::Workflow => Workflow::json_schema(generator),
         KindName::Pass => {
-            json_schema!({ "description": "Does nothing by itself; in the graph form, it only leads on." })
+            json_schema!({ "description": "Does nothing. In the graph form, it is a step that only has a transition." })
         }
     }
 }
 
-/// What an id looks like.
+/// The pattern of step ids.
 const ID: &str = "^[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*$";
 
-/// All kinds, in the order in which the reference lists them.
+/// All kinds, in the order of the reference page.
 pub(crate) const KINDS: &[KindName] = &[
     KindName::Tool,
     KindName::ToolRemote,
@@ -100,7 +106,7 @@ pub(crate) const KINDS: &[KindName] = &[
     KindName::Pass,
 ];
 
-/// The fields of which a kind needs one set.
+/// The sets of fields of which a kind requires one.
 fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
     match kind {
         KindName::Tool => Some(&[&["tool"], &["agent", "action"]]),
@@ -112,11 +118,11 @@ fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
     }
 }
 
-/// Where a step of the graph form leads: one of these.
-const LEADS: &[&str] = &["next", "branch", "parallel", "join", "done"];
+/// The transitions of the graph form. A step requires one.
+const TRANSITIONS: &[&str] = &["next", "branch", "parallel", "join", "done"];
 
-/// A step of one kind. `extra` are the fields of the graph form, which also allows a step to be a gate
-/// without saying so.
+/// The schema of a step of one kind. `extra` are the fields of the graph form, in which a step without a
+/// tool is a gate.
 fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut SchemaGenerator) -> Value {
     let own = kind_schema(kind, generator);
     let mut all = properties::<Common>(generator);
@@ -127,15 +133,15 @@ fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut S
         all.extend(fields.clone());
     }
     all.insert("kind".into(), json!({ "enum": [kind.word(), null] }));
-    all.insert("id".into(), json!({ "type": "string", "pattern": ID, "description": "The step's name, unique in the definition." }));
+    all.insert("id".into(), json!({ "type": "string", "pattern": ID, "description": "Id of the step, unique in the definition." }));
     let mut required: Vec<Value> = own.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut schema = json!({ "title": kind.word(), "description": own.get("description"), "type": "object" });
     if let Some(extra) = extra {
         all.extend(extra.clone());
-        let leads: Vec<Value> = LEADS.iter().map(|key| json!({ "required": [key] })).collect();
-        schema["allOf"] = json!([{ "anyOf": leads }]);
+        let transitions: Vec<Value> = TRANSITIONS.iter().map(|key| json!({ "required": [key] })).collect();
+        schema["allOf"] = json!([{ "anyOf": transitions }]);
         if kind == KindName::Branch {
-            all.insert("else".into(), json!({ "description": "Steps, or the step that follows." }));
+            all.insert("else".into(), json!({ "description": "Steps, or the next step." }));
         }
         all.remove("depends_on");
         if matches!(kind, KindName::Approve | KindName::Pass) {
@@ -144,9 +150,9 @@ fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut S
         }
     } else {
         required.push("id".into());
-        let telltales = TELLTALES.iter().filter(|(_, told)| *told == kind).map(|(key, _)| *key);
-        let told: Vec<Value> = telltales.chain(["kind"]).map(|key| json!({ "required": [key] })).collect();
-        schema["allOf"] = json!([{ "anyOf": told }]);
+        let implying = IMPLIED_KINDS.iter().filter(|(_, implied)| *implied == kind).map(|(key, _)| *key);
+        let implying: Vec<Value> = implying.chain(["kind"]).map(|key| json!({ "required": [key] })).collect();
+        schema["allOf"] = json!([{ "anyOf": implying }]);
     }
     if let Some(needs) = one_of(kind) {
         schema["anyOf"] = needs.iter().map(|keys| json!({ "required": keys })).collect();
@@ -164,7 +170,7 @@ impl JsonSchema for Step {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, None, generator)).collect();
-        json_schema!({ "description": "A step; its fields tell its kind, or `kind` does.", "anyOf": kinds })
+        json_schema!({ "description": "A step. `kind` or the other fields determine its kind.", "anyOf": kinds })
     }
 }
 
@@ -180,9 +186,9 @@ impl JsonSchema for GraphStepSchema {
         let mut extra = properties::<Transition>(generator);
         extra.insert(
             "name".into(),
-            json!({ "type": "string", "description": "The step's id; by default, its key." }),
+            json!({ "type": "string", "description": "Id of the step. Default: its key." }),
         );
         let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, Some(&extra), generator)).collect();
-        json_schema!({ "description": "A step of the graph form: what it does and where it leads.", "anyOf": kinds })
+        json_schema!({ "description": "A step of the graph form, with its transition.", "anyOf": kinds })
     }
 }

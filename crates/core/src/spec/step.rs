@@ -1,4 +1,4 @@
-//! A step as it is written: what all steps share, their policies, and what their kind adds.
+//! Parses a step: the common fields, the policies and the fields of its kind.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,43 +14,45 @@ use crate::source::Span;
 use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
 
 choice! {
-    /// What a step does.
+    /// The kind of a step.
     pub enum KindName {
         /// Calls a tool.
         Tool = "tool",
-        /// Calls a tool of a named server.
+        /// Calls a tool of the server named by `dcc`.
         ToolRemote = "tool_remote",
-        /// Runs its steps once per item.
+        /// Runs steps once per item.
         Foreach = "foreach",
-        /// Runs its branches at the same time.
+        /// Runs branches in parallel.
         Parallel = "parallel",
         /// Runs one of several lists of steps.
         Branch = "branch",
-        /// Asks a human.
+        /// Waits for an approval by a human.
         Approve = "approve",
-        /// Waits for a time.
+        /// Waits for a duration or until a timestamp.
         Sleep = "sleep",
         /// Waits for an event.
         Wait = "wait",
         /// Runs another workflow.
         Workflow = "workflow",
-        /// Does nothing by itself; in the graph form, it only leads on.
+        /// Does nothing except to continue with the next step.
         Pass = "pass",
     }
 }
 
 record! {
-    /// What every step may have.
+    /// The fields that all kinds of steps have.
     pub struct Common {
-        /// The step's name, unique in the definition.
+        /// Id of the step, unique in the definition.
         id: Text,
-        /// What the step does. It may be left out where the other fields tell.
+        /// Kind of the step. It can be omitted if other fields imply it.
         kind: Spanned<KindName>,
-        /// What the step is for, for people.
+        /// What the step does, for users.
         description: Text,
-        /// The steps that must be done first. A list in which any step has it is a DAG, not a sequence.
+        /// Steps that must complete before this one starts. A list of steps in which one has `depends_on` is a DAG
+        /// instead of a sequence.
         depends_on: Names,
-        /// Names for what the step produces; later steps read them as `$name`.
+        /// Names of outputs, which later steps read as `$name`: the value of that key in the output of the step. If one
+        /// name is declared and the output has no such key, it is the whole output.
         outputs: Names,
     }
 }
@@ -58,21 +60,21 @@ record! {
 /// One step.
 #[derive(Debug, Clone, Serialize)]
 pub struct Step {
-    /// What every step may have.
+    /// The fields of all kinds.
     #[serde(flatten)]
     pub common: Common,
-    /// What stands beside what it does.
+    /// The policies.
     #[serde(flatten)]
     pub policy: Policy,
-    /// What it does.
+    /// The fields of its kind.
     #[serde(flatten)]
     pub kind: Kind,
-    /// The place to blame for what concerns the whole step.
+    /// Position of diagnostics about the step as a whole.
     #[serde(skip)]
-    pub place: Span,
+    pub span: Span,
 }
 
-/// What a step does, with the fields of that kind.
+/// The kind of a step with its fields.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Kind {
@@ -96,20 +98,20 @@ pub enum Kind {
     Pass(Pass),
 }
 
-/// A step that only leads on.
+/// A step without an action of its own.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Pass {}
 
 impl Kind {
-    /// Reads the fields of a kind.
+    /// Parses the fields of a kind.
     fn read(kind: KindName, fields: &mut Fields, reader: &mut Reader) -> Self {
         match kind {
             KindName::Tool | KindName::ToolRemote => Self::Tool(Tool::read_as(kind, fields, reader)),
             KindName::Foreach => Self::Foreach(Record::read(fields, reader)),
-            KindName::Parallel => Self::Parallel(Parallel::read_one(fields, reader)),
-            KindName::Branch => Self::Branch(Branch::read_one(fields, reader)),
+            KindName::Parallel => Self::Parallel(Parallel::read_checked(fields, reader)),
+            KindName::Branch => Self::Branch(Branch::read_checked(fields, reader)),
             KindName::Approve => Self::Approve(Record::read(fields, reader)),
-            KindName::Sleep => Self::Sleep(Sleep::read_one(fields, reader)),
+            KindName::Sleep => Self::Sleep(Sleep::read_checked(fields, reader)),
             KindName::Wait => Self::Wait(Record::read(fields, reader)),
             KindName::Workflow => Self::Workflow(Record::read(fields, reader)),
             KindName::Pass => Self::Pass(Pass {}),
@@ -132,8 +134,8 @@ impl Kind {
     }
 }
 
-/// The fields that tell a kind, in the order in which they are looked for.
-pub(crate) const TELLTALES: &[(&str, KindName)] = &[
+/// The fields that imply a kind, in order of precedence.
+pub(crate) const IMPLIED_KINDS: &[(&str, KindName)] = &[
     ("items", KindName::Foreach),
     ("branches", KindName::Parallel),
     ("on", KindName::Branch),
@@ -150,13 +152,13 @@ pub(crate) const TELLTALES: &[(&str, KindName)] = &[
     ("until", KindName::Sleep),
 ];
 
-/// The kind that the fields of a step tell, if they tell one.
-pub(crate) fn told_kind(fields: &Fields) -> Option<KindName> {
-    TELLTALES.iter().find(|(key, _)| fields.is_set(key)).map(|(_, kind)| *kind)
+/// The kind that the fields of a step imply, if any.
+pub(crate) fn implied_kind(fields: &Fields) -> Option<KindName> {
+    IMPLIED_KINDS.iter().find(|(key, _)| fields.is_set(key)).map(|(_, kind)| *kind)
 }
 
-/// "a `foreach` step", for messages.
-fn what(kind: KindName) -> &'static str {
+/// The kind with an article, for messages.
+fn subject(kind: KindName) -> &'static str {
     match kind {
         KindName::Tool => "a `tool` step",
         KindName::ToolRemote => "a `tool_remote` step",
@@ -180,14 +182,14 @@ impl FromNode for Step {
         reader.step = fields.text("id").map(str::to_owned);
         let id_is_unreadable = fields.is_set("id") && fields.text("id").is_none();
         let common = Common::read(&mut fields, reader);
-        let (id, span) = common.id.as_ref().map_or((None, fields.place), |id| (Some(id.as_str()), id.span));
+        let (id, span) = common.id.as_ref().map_or((None, fields.span), |id| (Some(id.as_str()), id.span));
         if !id_is_unreadable {
             check_step_id(id, span, reader);
         }
-        // A kind that is no kind was reported already; nothing more is known about such a step.
+        // An unknown kind was reported already; the other fields cannot be checked without it.
         let is_unknown = kind_is_written && common.kind.is_none() && fallback.is_none();
-        let step = if is_unknown && told_kind(&fields).is_none() {
-            Some(Self::placeholder(common, fields.place))
+        let step = if is_unknown && implied_kind(&fields).is_none() {
+            Some(Self::placeholder(common, fields.span))
         } else {
             Self::read_rest(common, fallback, &[], fields, reader)
         };
@@ -197,8 +199,8 @@ impl FromNode for Step {
 }
 
 impl Step {
-    /// Reads everything but what all steps share. `fallback` is the kind if the fields tell none;
-    /// `extra` are keys that the caller has read already.
+    /// Parses everything except the common fields. `fallback` is the kind if the fields imply none;
+    /// `extra` are keys that the caller has parsed already.
     pub(crate) fn read_rest(
         common: Common,
         fallback: Option<KindName>,
@@ -210,46 +212,46 @@ impl Step {
         if reader.steps > limits::STEPS {
             if reader.steps == limits::STEPS + 1 {
                 let message = format!("the definition has more than {} steps", limits::STEPS);
-                let diagnostic = Diagnostic::new(Code::LimitExceeded, fields.place, message);
+                let diagnostic = Diagnostic::new(Code::LimitExceeded, fields.span, message);
                 reader.report(diagnostic.hint("use a `foreach`, or move parts into sub-workflows"));
             }
             return None;
         }
-        let place = common.id.as_ref().map_or(fields.place, |id| id.span);
+        let span = common.id.as_ref().map_or(fields.span, |id| id.span);
         let written = common.kind.as_ref().map(|kind| kind.value);
-        let Some(kind) = written.or_else(|| told_kind(&fields)).or(fallback) else {
+        let Some(kind) = written.or_else(|| implied_kind(&fields)).or(fallback) else {
             report_unknown_kind(fields, reader);
-            return Some(Self::placeholder(common, place));
+            return Some(Self::placeholder(common, span));
         };
-        fields.call_it(what(kind));
+        fields.set_subject(subject(kind));
         report_other_kinds(kind, &mut fields, reader);
         let policy = Policy::read_for(kind, &mut fields, reader);
         let details = Kind::read(kind, &mut fields, reader);
         let own = [Common::KEYS, Kind::keys(kind), extra];
         fields.finish(own.iter().chain(Policy::keys_of(kind)).copied(), reader);
-        let kind_field = Some(Spanned { value: kind, span: place });
-        Some(Self { common: Common { kind: kind_field, ..common }, policy, kind: details, place })
+        let kind_field = Some(Spanned { value: kind, span });
+        Some(Self { common: Common { kind: kind_field, ..common }, policy, kind: details, span })
     }
 
-    /// Stands for a step that could not be read, so that references to it are not reported as well.
-    fn placeholder(common: Common, place: Span) -> Self {
-        Self { common, policy: Policy::default(), kind: Kind::Pass(Pass::default()), place }
+    /// Replaces a step that could not be parsed, so that references to it are not reported as well.
+    fn placeholder(common: Common, span: Span) -> Self {
+        Self { common, policy: Policy::default(), kind: Kind::Pass(Pass::default()), span }
     }
 
-    /// The id, or an empty one where that is the mistake.
+    /// The id; empty if it is missing, which is reported when the step is parsed.
     pub fn id(&self) -> &str {
         self.common.id.as_ref().map_or("", |id| &id.value)
     }
 
-    /// The kind by name.
+    /// The kind of the step.
     pub fn kind_name(&self) -> KindName {
         self.common.kind.as_ref().map_or(KindName::Pass, |kind| kind.value)
     }
 }
 
-/// Reports an id that is missing, empty or could not stand in a path or reference.
+/// Reports an id that is missing, empty or invalid in paths and references.
 pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
-    let hint = "an id has letters, digits and `_`, with `-` between them, such as `fetch-orders`";
+    let hint = "use letters, digits and `_`, with `-` between them, such as `fetch-orders`";
     let (code, message) = match id {
         None => (Code::EmptyStepId, "a step needs an `id`".to_owned()),
         Some("") => (Code::EmptyStepId, "the step's id is empty".to_owned()),
@@ -258,51 +260,50 @@ pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
             format!("the id has {} characters; the limit is {}", id.len(), limits::NAME_CHARS),
         ),
         Some(id) if !id.is_ascii() || !crate::expr::is_name(id) => {
-            (Code::InvalidStepId, format!("`{id}` cannot be a step id"))
+            (Code::InvalidStepId, format!("`{id}` is not a valid step id"))
         }
         Some(_) => return,
     };
     reader.report(Diagnostic::new(code, span, message).hint(hint));
 }
 
-/// The kind that a misspelt `kind` most likely means, so that its fields are not reported as well.
+/// The kind that a misspelt `kind` most likely means, so that the fields of that kind are not reported as well.
 pub(crate) fn misspelt_kind(fields: &Fields) -> Option<KindName> {
-    let word = fields.text("kind").filter(|word| KindName::from_word(word).is_none())?;
-    nearest(word, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
+    let name = fields.text("kind").filter(|name| KindName::from_word(name).is_none())?;
+    nearest(name, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
 }
 
-/// The step has no kind and no field that tells one: most likely such a field is misspelt.
+/// Reports a step without `kind` and without a field that implies one. Most likely such a field is misspelt.
 fn report_unknown_kind(mut fields: Fields, reader: &mut Reader) {
-    let telltales: Vec<&str> = TELLTALES.iter().map(|(key, _)| *key).collect();
-    let empty = telltales.iter().find_map(|key| fields.take_node(key));
-    let misspelt = fields.keys().any(|(key, _)| nearest(key, telltales.iter().copied()).is_some());
+    let implying: Vec<&str> = IMPLIED_KINDS.iter().map(|(key, _)| *key).collect();
+    let empty = implying.iter().find_map(|key| fields.take_node(key));
+    let misspelt = fields.keys().any(|(key, _)| nearest(key, implying.iter().copied()).is_some());
     if let Some(empty) = empty {
         let message = format!("`{}` needs a value", empty.key);
         reader.report(Diagnostic::new(Code::MissingField, empty.key_span, message));
     } else if !misspelt {
         let kinds = crate::diagnostic::quoted(KindName::WORDS);
-        let diagnostic =
-            Diagnostic::new(Code::MissingField, fields.place, "nothing tells what this step does");
-        reader.report(diagnostic.hint(format!("give it a `tool`, or a `kind`: {kinds}")));
+        let diagnostic = Diagnostic::new(Code::MissingField, fields.span, "the step has no `tool` or `kind`");
+        reader.report(diagnostic.hint(format!("add `tool`, or a `kind`: {kinds}")));
     }
     let all = schema::KINDS.iter().map(|kind| Kind::keys(*kind)).chain([Common::KEYS, Policy::KEYS]);
     let all: Vec<&[&'static str]> = all.collect();
-    fields.drop_known(&all);
-    // Those that tell a kind first, so that the hint names the one that is missing.
-    fields.finish([&telltales[..]].into_iter().chain(all), reader);
+    fields.drop_keys(&all);
+    // The fields that imply a kind come first, so that hints suggest these.
+    fields.finish([&implying[..]].into_iter().chain(all), reader);
 }
 
-/// Reports fields that would make the step one of another kind.
+/// Reports fields that imply another kind.
 fn report_other_kinds(kind: KindName, fields: &mut Fields, reader: &mut Reader) {
-    for (key, other) in TELLTALES {
+    for (key, other) in IMPLIED_KINDS {
         if *other == kind || Kind::keys(kind).contains(key) {
             continue;
         }
         if let Some(entry) = fields.take_node(key) {
             let message =
-                format!("`{key}` makes a `{}` step, but this is a `{}` step", other.word(), kind.word());
+                format!("`{key}` belongs to a `{}` step, but this is a `{}` step", other.word(), kind.word());
             let diagnostic = Diagnostic::new(Code::ConflictingFields, entry.key_span, message);
-            reader.report(diagnostic.hint("a step is of one kind; put it into a step of its own"));
+            reader.report(diagnostic.hint(format!("a step has one kind; move `{key}` to a separate step")));
         }
     }
 }
@@ -315,7 +316,7 @@ pub struct Steps(pub Vec<Step>);
 impl FromNode for Steps {
     fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
         if reader.depth > limits::BLOCK_DEPTH {
-            let message = format!("blocks are nested deeper than {}", limits::BLOCK_DEPTH);
+            let message = format!("blocks are nested more than {} levels deep", limits::BLOCK_DEPTH);
             let diagnostic = Diagnostic::new(Code::LimitExceeded, node.span, message);
             reader.report(diagnostic.hint("move the inner part into a sub-workflow (`kind: workflow`)"));
             return None;
@@ -328,10 +329,10 @@ impl FromNode for Steps {
         let mut steps = Vec::with_capacity(items.len());
         for item in items {
             let is_map = matches!(item.data, Data::Map(_));
-            let place = item.span;
+            let span = item.span;
             match Step::from_node(item, reader) {
                 Some(step) => steps.push(step),
-                None if !is_map => steps.push(Step::placeholder(Common::default(), place)),
+                None if !is_map => steps.push(Step::placeholder(Common::default(), span)),
                 None => {}
             }
         }

@@ -1,4 +1,4 @@
-//! The small types that fields are made of.
+//! The basic types of fields: text with positions, names, durations, tool names.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::source::Span;
 
-/// A value with its place.
+/// A value and its position.
 #[derive(Debug, Clone, Default)]
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
-    /// Where it stands.
+    /// Its position in the source.
     pub span: Span,
 }
 
-/// Text with its place.
+/// Text and its position.
 pub type Text = Spanned<String>;
 
 impl<T> Deref for Spanned<T> {
@@ -87,7 +87,7 @@ impl FromNode for bool {
 
 impl FromNode for u64 {
     fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
-        let expected = "a whole number, zero or more";
+        let expected = "a non-negative integer";
         let Data::Number(number) = &node.data else {
             reader.wrong_type(&node, expected);
             return None;
@@ -107,7 +107,7 @@ impl FromNode for u32 {
         let value = u64::from_node(node, reader)?;
         let small = Self::try_from(value).ok();
         if small.is_none() {
-            reader.invalid(span, format!("{value} is too large"), &format!("at most {}", Self::MAX));
+            reader.invalid(span, format!("{value} is too large"), &format!("the maximum is {}", Self::MAX));
         }
         small
     }
@@ -144,7 +144,7 @@ impl<T: FromNode> FromNode for BTreeMap<String, T> {
     }
 }
 
-/// One name, or a list of names.
+/// A name or a list of names.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub struct Names(pub Vec<Text>);
@@ -169,38 +169,38 @@ impl JsonSchema for Names {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "One name, or a list of names.",
+            "description": "A name or a list of names.",
             "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
         })
     }
 }
 
-/// A length of time: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.
+/// A duration as written: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// Its length.
+    /// Length in milliseconds.
     pub millis: u64,
 }
 
 impl Period {
-    /// Reads `5m` and the like. A day has 24 hours here.
+    /// Parses text such as `5m`. A day has 24 hours.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let span: jiff::Span = text.parse().map_err(|_| format!("`{text}` is not a length of time"))?;
-        let length = span
+        let span: jiff::Span = text.parse().map_err(|_| format!("`{text}` is not a duration"))?;
+        let duration = span
             .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
-            .map_err(|_| format!("`{text}` has no fixed length: months and years differ"))?;
-        let millis = u64::try_from(length.as_millis()).map_err(|_| format!("`{text}` lies in the past"))?;
+            .map_err(|_| format!("`{text}` has no fixed length: months and years vary"))?;
+        let millis = u64::try_from(duration.as_millis()).map_err(|_| format!("`{text}` is negative"))?;
         Ok(Self { millis })
     }
 }
 
 impl Period {
-    /// A thousand years: beyond it, no deadline can be kept and dates overflow.
+    /// The maximum: a thousand years. Longer durations would overflow dates.
     pub const LONGEST: Self = Self { millis: 31_556_952_000_000 };
     pub(crate) const HINT: &str =
         "write seconds (`90`), or text such as \"500ms\", \"5m\", \"1h 30m\", \"2 days\"";
 
-    /// Reads a number of seconds or a text.
+    /// Parses a number of seconds or text.
     pub(crate) fn from_data(data: &Data) -> Result<Self, String> {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let longest = Self::LONGEST.millis as f64 / 1000.0;
@@ -218,7 +218,7 @@ impl Period {
                 }
                 _ => Err(format!("{number} is not a number of seconds from 0 to a thousand years")),
             },
-            _ => Err("a length of time is a number or text".to_owned()),
+            _ => Err("a duration is a number or text".to_owned()),
         }
     }
 }
@@ -241,25 +241,28 @@ impl Serialize for Period {
 
 impl JsonSchema for Period {
     fn schema_name() -> Cow<'static, str> {
-        "Period".into()
+        "Duration".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description":
-                "A length of time: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.",
-            "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+                "A duration of at most a thousand years. A day has 24 hours.",
+            "anyOf": [
+                { "type": "number", "minimum": 0, "description": "Seconds." },
+                { "type": "string", "description": "With units, such as `500ms`, `5m`, `1h 30m`, `2 days` or `PT5M` (ISO 8601)." },
+            ],
         })
     }
 }
 
-/// A tool's name.
+/// The name of an MCP tool or server.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ToolName(#[schemars(regex(pattern = r"^[A-Za-z0-9_.-]{1,128}$"))] pub String);
 
 impl ToolName {
-    /// Whether MCP allows the name.
+    /// Whether MCP allows the name for a tool.
     pub fn is_valid(name: &str) -> bool {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         (1..=128).contains(&name.len()) && name.bytes().all(allowed)

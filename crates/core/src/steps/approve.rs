@@ -1,4 +1,4 @@
-//! `approve`: a gate that a human opens.
+//! `approve`: waits for the decision of a human.
 
 use std::borrow::Cow;
 
@@ -11,56 +11,58 @@ use crate::spec::policy::{goto_schema, read_goto, write_goto};
 use crate::spec::value::{Names, Period, Spanned, Text};
 
 record! {
-    /// Pauses the run until a human approves or denies. Its output is
-    /// `{approved, by, reason}`.
+    /// Waits until a human approves or denies. The output is `{approved, by, reason}`.
     pub struct Approve {
-        /// The question; a template.
+        /// Question to the approvers; a template.
         prompt: Text,
-        /// Whom to tell.
+        /// Users or groups to notify.
         notify_user: Names,
-        /// Who may decide: users or groups. By default, everyone with the right to approve.
+        /// Users or groups who may decide. Default: all users with the right `approve`.
         approvers: Names,
-        /// Whether the one who started the run may decide; `false` by default.
+        /// Whether the user who started the run may decide. Default: `false`.
         allow_self: Spanned<bool>,
-        /// What a denial does. By default the run is cancelled; in the tree form the step fails.
+        /// What happens after a denial. `cancel` (default in the graph form): the run is cancelled. `fail` (default in a
+        /// list): the step fails. `continue`: the run continues with `approved: false` in the output. `{goto: step}`: the run
+        /// continues at that step.
         on_deny: OnDeny,
-        /// What happens when the time is up; `deny` by default.
+        /// What happens when `timeout` expires. `deny` (default): the gate is denied. `escalate`: the last escalation is
+        /// notified and the gate stays open.
         on_timeout: OnTimeout,
-        /// Further notices while nobody has answered.
+        /// Further notifications until a decision is made, in order of time.
         escalate: Vec<Escalation>,
     }
 }
 
 choice! {
-    /// What happens to a gate when its time is up.
+    /// What happens to a gate when its timeout expires.
     pub enum OnTimeout {
-        /// It counts as denied.
+        /// The gate is denied.
         Deny = "deny",
-        /// The last escalation is told, and the gate stays open.
+        /// The last escalation is notified and the gate stays open.
         Escalate = "escalate",
     }
 }
 
 record! {
-    /// A further notice when nobody has answered.
+    /// A further notification if no decision was made.
     pub struct Escalation("an escalation") {
-        /// How long after the question.
+        /// Time after the start of the gate.
         @required after: Spanned<Period>,
-        /// Whom to tell.
+        /// Users or groups to notify.
         @required notify: Names,
     }
 }
 
-/// What a denial does.
+/// What happens after a denial, as written.
 #[derive(Debug, Clone)]
 pub enum OnDeny {
     /// The run is cancelled with the reason `denied`.
     Cancel,
     /// The step fails.
     Fail,
-    /// The run goes on; the step's output says `approved: false`.
+    /// The run continues with `approved: false` in the output.
     Continue,
-    /// The run goes on at another step.
+    /// The run continues at another step.
     Goto(Text),
 }
 

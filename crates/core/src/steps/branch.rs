@@ -1,4 +1,4 @@
-//! `branch`: one of several lists of steps, chosen by conditions.
+//! `branch`: runs one of several lists of steps, selected by conditions.
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::spec::fields::{Fields, Reader, Record, record};
@@ -6,18 +6,18 @@ use crate::spec::step::Steps;
 use crate::spec::value::Text;
 
 record! {
-    /// Runs the steps of the first condition that holds. Its output is that of the last step that ran.
+    /// Runs the steps of the first condition that holds. The output is that of the last step that ran.
     pub struct Branch {
-        /// A JSONPath; true if it finds something other than `false`, `null`, 0, "" and empty lists and maps.
+        /// JSONPath query as condition. It holds if the result is not `false`, `null`, 0, "" or an empty list or map.
         on: Text,
-        /// A condition, such as `steps.check.output.total > 100`.
+        /// Condition: an expression such as `steps.check.output.total > 100`.
         r#if: Text,
-        /// The steps that run if the condition holds.
+        /// Steps to run if the condition holds.
         then: Steps,
-        /// Several conditions, tried in order.
+        /// Several conditions with their steps, evaluated in order.
         #[schemars(length(min = 1))]
         cases: Vec<Case>,
-        /// The steps that run if no condition holds. Without it, the run fails with `no_branch_matched`.
+        /// Steps to run if no condition holds. Without it, the run then fails with `no_branch_matched`.
         r#else: Steps,
     }
 }
@@ -25,33 +25,33 @@ record! {
 record! {
     /// A condition and its steps.
     pub struct Case("a case") {
-        /// A condition, such as `steps.check.output.total > 100`.
+        /// Condition: an expression such as `steps.check.output.total > 100`.
         @required r#if: Text,
-        /// The steps that run if it is the first that holds.
+        /// Steps to run if this is the first condition that holds.
         @required then: Steps,
     }
 }
 
 impl Branch {
-    pub(crate) fn read_one(fields: &mut Fields, reader: &mut Reader) -> Self {
+    pub(crate) fn read_checked(fields: &mut Fields, reader: &mut Reader) -> Self {
         let conditions: Vec<&str> =
             ["on", "if", "cases"].into_iter().filter(|key| fields.is_set(key)).collect();
         match conditions.as_slice() {
             [] => {
                 let message = "a `branch` step needs a condition";
-                let hint = "give it `on` (a JSONPath), `if` (an expression) or `cases`";
-                reader.report(Diagnostic::new(Code::MissingField, fields.place, message).hint(hint));
+                let hint = "add `on` (a JSONPath query), `if` (an expression) or `cases`";
+                reader.report(Diagnostic::new(Code::MissingField, fields.span, message).hint(hint));
             }
             ["cases"] if fields.is_set("then") => {
-                let message = "`then` belongs to `on` or `if`; each of the `cases` has its own";
-                reader.report(Diagnostic::new(Code::ConflictingFields, fields.place, message));
+                let message = "`then` cannot be used together with `cases`: each case has its own `then`";
+                reader.report(Diagnostic::new(Code::ConflictingFields, fields.span, message));
             }
             ["cases"] => fields.require_items("cases", reader),
             [_] => fields.require("then", reader),
             [one, other, ..] => {
-                let message = format!("`{one}` and `{other}` are both conditions of this branch");
+                let message = format!("`{one}` and `{other}` cannot be used together");
                 let hint = "use `cases` for several conditions";
-                reader.report(Diagnostic::new(Code::ConflictingFields, fields.place, message).hint(hint));
+                reader.report(Diagnostic::new(Code::ConflictingFields, fields.span, message).hint(hint));
             }
         }
         Self::read(fields, reader)

@@ -1,4 +1,4 @@
-//! `foreach`: the same steps once per item.
+//! `foreach`: runs steps once per item.
 
 use crate::document::Node;
 use crate::spec::fields::{choice, record};
@@ -6,30 +6,30 @@ use crate::spec::step::Steps;
 use crate::spec::value::{Spanned, Text};
 
 record! {
-    /// Runs its steps once per item. Its output is the list of the items' results, in the items' order;
-    /// an item's result is the output of the last step.
+    /// Runs steps once per item. The output is the list of the results, in the order of the items. The result of an
+    /// item is the output of its last step.
     pub struct Foreach {
-        /// What to go through: a list, or a JSONPath or template that gives one.
+        /// Items: a list, or a JSONPath query or template that returns a list.
         @required items: Node,
-        /// The name of the item in the steps; `item` by default.
+        /// Name of the loop variable, which holds the current item. Default: `item`.
         r#as: Text,
-        /// The steps that run for each item.
+        /// Steps to run for each item.
         @required steps: Steps,
-        /// How many items run at the same time; 1 by default.
+        /// Maximum number of items that run at the same time. Default: 1.
         #[schemars(range(min = 1))]
         concurrency: Spanned<u32>,
-        /// What a failed item does to the others. With `continue`, each result is
-        /// `{status, output}` or `{status, error}`.
+        /// What happens when an item fails. `abort` (default): the other items are cancelled and the step fails. `continue`:
+        /// the other items continue, and each result is `{status, output}` or `{status, error}`.
         on_item_fail: OnFail,
     }
 }
 
 choice! {
-    /// What the failure of one part does to the others.
+    /// What happens to the other items or branches when one fails.
     pub enum OnFail {
         /// The others are cancelled and the step fails.
         Abort = "abort",
-        /// The others go on.
+        /// The others continue.
         Continue = "continue",
     }
 }

@@ -1,4 +1,4 @@
-//! One file per kind of step: its fields as they are written.
+//! The fields of each kind of step, one file per kind.
 
 mod approve;
 mod branch;

@@ -1,4 +1,4 @@
-//! `parallel`: several branches at the same time, joined when all are done.
+//! `parallel`: runs branches at the same time and waits for all of them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,29 +14,29 @@ use crate::spec::step::Steps;
 use crate::spec::value::Spanned;
 
 record! {
-    /// Runs its branches at the same time and goes on when all are done. Its output maps each branch's
-    /// name to the output of the branch's last step.
+    /// Runs branches at the same time and waits for all of them. The output maps the name of each branch to the output of
+    /// its last step.
     pub struct Parallel {
-        /// The branches: a map of name to steps, or a list of lists of steps.
+        /// Branches: a map of name to steps, or a list of lists of steps. The names of branches in a list are `0`, `1`, …
         branches: Branches,
-        /// Steps that are a branch each.
+        /// Short form of `branches` in which each step is a branch, named by its id.
         steps: Steps,
-        /// How many branches run at the same time; all by default.
+        /// Maximum number of branches that run at the same time. Default: all.
         #[schemars(range(min = 1))]
         concurrency: Spanned<u32>,
-        /// What a failed branch does to the others. With `continue`, each result is
-        /// `{status, output}` or `{status, error}`.
+        /// What happens when a branch fails. `abort` (default): the other branches are cancelled and the step fails.
+        /// `continue`: the other branches continue, and each result is `{status, output}` or `{status, error}`.
         on_any_fail: OnFail,
     }
 }
 
 impl Parallel {
-    pub(crate) fn read_one(fields: &mut Fields, reader: &mut Reader) -> Self {
+    pub(crate) fn read_checked(fields: &mut Fields, reader: &mut Reader) -> Self {
         match (fields.is_set("branches"), fields.is_set("steps")) {
             (true, true) => {
-                let message = "`branches` and `steps` both say what the branches are";
+                let message = "`branches` and `steps` cannot be used together";
                 reader.report(
-                    Diagnostic::new(Code::ConflictingFields, fields.place, message).hint("keep one of them"),
+                    Diagnostic::new(Code::ConflictingFields, fields.span, message).hint("keep one of them"),
                 );
             }
             (false, false) => fields.require("branches", reader),
@@ -46,11 +46,11 @@ impl Parallel {
     }
 }
 
-/// Branches as they are written.
+/// Branches as written.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Branches {
-    /// Lists of steps; a branch is called by its place, from 0.
+    /// Lists of steps. The name of a branch is its index.
     Listed(Vec<Steps>),
     /// Named lists of steps.
     Named(BTreeMap<String, Steps>),
@@ -79,7 +79,7 @@ impl JsonSchema for Branches {
         json_schema!({
             "anyOf": [
                 { "type": "object", "additionalProperties": steps, "description": "Branches by name." },
-                { "type": "array", "items": steps, "description": "Branches by place." },
+                { "type": "array", "items": steps, "description": "Branches by index." },
             ],
         })
     }

@@ -1,4 +1,4 @@
-//! `tool` and `tool_remote`: one call of an MCP tool.
+//! `tool` and `tool_remote`: calls an MCP tool.
 
 use crate::document::Node;
 use crate::spec::fields::{Fields, Reader, Record, record};
@@ -6,19 +6,19 @@ use crate::spec::step::KindName;
 use crate::spec::value::ToolName;
 
 record! {
-    /// One call of an MCP tool, made as the user who started the run.
+    /// Calls an MCP tool, with the rights of the user who started the run. The output is the result of the tool.
     pub struct Tool {
-        /// The tool: `server__tool`, or the tool alone beside `server` or `dcc`.
+        /// Name of the tool: `server__tool`, or without the server if `server` or `dcc` is set.
         tool: ToolName,
-        /// The server that has the tool.
+        /// Name of the server.
         server: ToolName,
-        /// The server that has the tool, for `tool_remote`.
+        /// Name of the server, for `tool_remote`.
         dcc: ToolName,
-        /// The server that has the tool, beside `action`.
+        /// Alias of `server`, used with `action`.
         agent: ToolName,
-        /// The tool, beside `agent`.
+        /// Alias of `tool`, used with `agent`.
         action: ToolName,
-        /// The arguments. Strings in them may hold references.
+        /// Arguments of the call: a map, or a reference to one. Strings can contain references.
         args: Node,
     }
 }
@@ -31,12 +31,12 @@ impl Tool {
             fields.require(server_key, reader);
         }
         fields.require(tool_key, reader);
-        let ways = [["server", "dcc"], ["server", "agent"], ["dcc", "agent"], ["tool", "action"]];
-        ways.into_iter().for_each(|pair| fields.conflict(pair, reader));
+        let exclusive = [["server", "dcc"], ["server", "agent"], ["dcc", "agent"], ["tool", "action"]];
+        exclusive.into_iter().for_each(|pair| fields.conflict(pair, reader));
         Self::read(fields, reader)
     }
 
-    /// The server named beside the tool.
+    /// The server, if it is not part of the tool's name.
     pub fn server(&self) -> Option<&str> {
         [&self.server, &self.dcc, &self.agent].into_iter().flatten().next().map(|name| name.0.as_str())
     }

@@ -1,17 +1,16 @@
-//! `wait`: until an event arrives from outside.
+//! `wait`: waits for an event from outside the run.
 
 use crate::document::Node;
 use crate::spec::fields::record;
 use crate::spec::value::Text;
 
 record! {
-    /// Waits until an event with this name (and this correlation) is signalled. Its output is the event's
-    /// payload.
+    /// Waits until an event is signalled that matches `event` and `correlate`. The output is the payload of the event.
     pub struct Wait {
-        /// The event's name.
+        /// Name of the event; a template.
         @required event: Text,
-        /// What the event must carry to be meant for this run, such as `{ order: "{{inputs.order}}" }`: each of these
-        /// keys with this value, beside whatever else it carries. What is no map must be the whole payload. A template.
+        /// Expected payload of the event, such as `{ order: "{{inputs.order}}" }`; a template. A map matches a payload that
+        /// contains these keys with equal values. Any other value must equal the payload. Default: any payload matches.
         correlate: Node,
     }
 }

@@ -1,15 +1,15 @@
-//! `workflow`: another workflow as a step.
+//! `workflow`: runs another workflow.
 
 use crate::document::Node;
 use crate::spec::fields::record;
 use crate::spec::value::Text;
 
 record! {
-    /// Runs another workflow as the same user and waits for it. Its output is that workflow's output.
+    /// Runs another workflow as the same user and waits until it ends. The output is the output of that workflow.
     pub struct Workflow {
-        /// The workflow's name.
+        /// Name of the stored definition.
         @required name: Text,
-        /// Its inputs. Strings in them may hold references.
+        /// Inputs of the run: a map, or a reference to one. Strings can contain references.
         inputs: Node,
     }
 }

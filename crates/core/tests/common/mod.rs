@@ -1,11 +1,11 @@
-//! A run's values for tests: every step has an output, every name means something.
+//! A context of values for expression tests.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, StepIx};
 
-/// A run with one object per first name: `a.b` reads `b` of the object `a`.
+/// Values by first name: `a.b` reads the key `b` of the value `a`.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Vec<String>,
