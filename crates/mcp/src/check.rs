@@ -450,6 +450,6 @@ fn before(plan: &Plan, at: StepIx, block: BlockIx) -> BTreeSet<StepIx> {
 
 /// The inputs of a run as one schema.
 fn inputs(plan: &Plan) -> Value {
-    let all = plan.inputs.iter().map(|input| (input.name.to_string(), input.schema.clone()));
+    let all = plan.inputs.iter().map(|input| (input.name.to_string(), input.schema.json().clone()));
     json!({ "type": "object", "properties": all.collect::<serde_json::Map<_, _>>() })
 }

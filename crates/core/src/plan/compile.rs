@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
-use serde_json::Value;
 
 use super::graph::GraphNext;
 use super::order::{Reachability, resolve_dependencies};
@@ -13,6 +12,7 @@ use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Ste
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::Node;
 use crate::limits::RunLimits;
+use crate::schema::Schema;
 use crate::source::{Source, Span};
 use crate::spec::head::{Head, OnRestart, OnToolChange};
 use crate::spec::publish::Publish;
@@ -102,12 +102,14 @@ impl<'s> Compiler<'s, '_> {
         let declared = self.head.inputs.iter().flatten().map(|(name, input)| {
             let default = input.default().map(Node::to_value);
             let required = !input.optional && default.is_none();
-            Input { name: name.as_str().into(), schema: input.schema.to_value(), default, required }
+            // An invalid schema has been reported when the input was parsed.
+            let schema = Schema::new(&input.schema.to_value()).unwrap_or_else(|_| Schema::any());
+            Input { name: name.as_str().into(), schema, default, required }
         });
         let required = self.undeclared == Undeclared::Infer;
         let inferred = self.inferred.iter().map(|name| Input {
             name: name.as_str().into(),
-            schema: Value::Object(serde_json::Map::new()),
+            schema: Schema::any(),
             default: None,
             required,
         });

@@ -28,6 +28,7 @@ use serde_json::Value;
 
 use crate::expr::{Condition, Template, ValueTemplate};
 use crate::limits::RunLimits;
+use crate::schema::Schema;
 use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
@@ -101,7 +102,7 @@ pub struct Input {
     /// Name of the input.
     pub name: Box<str>,
     /// JSON Schema of the value.
-    pub schema: Value,
+    pub schema: Schema,
     /// The default value, if any.
     pub default: Option<Value>,
     /// Whether a run cannot start without a value.

@@ -77,6 +77,17 @@ impl Schema {
         read::read(schema)
     }
 
+    /// A schema that every value matches.
+    pub fn any() -> Self {
+        Self {
+            root: Value::Bool(true),
+            patterns: BTreeMap::new(),
+            anchors: BTreeMap::new(),
+            unsupported: Vec::new(),
+            tracks_evaluated: false,
+        }
+    }
+
     /// The schema as it was given.
     pub fn json(&self) -> &Value {
         &self.root

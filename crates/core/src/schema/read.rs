@@ -1,7 +1,5 @@
 //! Reads a schema: checks its keywords, compiles patterns, and finds the targets of references.
 
-use std::collections::BTreeMap;
-
 use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
@@ -13,17 +11,8 @@ use crate::limits::{PATTERN_BYTES, SCHEMA_DEPTH, SCHEMA_NODES};
 pub(super) const META_SCHEMA: [&str; 2] = ["http://json-schema.org/", "https://json-schema.org/"];
 
 pub(super) fn read(schema: &Value) -> Result<Schema, SchemaError> {
-    let mut reader = Reader {
-        schema: Schema {
-            root: schema.clone(),
-            patterns: BTreeMap::new(),
-            anchors: BTreeMap::new(),
-            unsupported: Vec::new(),
-            tracks_evaluated: false,
-        },
-        references: Vec::new(),
-        nodes: 0,
-    };
+    let mut reader =
+        Reader { schema: Schema { root: schema.clone(), ..Schema::any() }, references: Vec::new(), nodes: 0 };
     reader.schema(schema, &mut String::new(), 0)?;
     let Reader { mut schema, references, .. } = reader;
     for (pointer, reference) in references {

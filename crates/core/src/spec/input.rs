@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::fields::{FromNode, Reader};
 use crate::diagnostic::{Code, Diagnostic, nearest, quoted, suggest};
 use crate::document::{Data, MapEntry, Node};
+use crate::schema::Schema;
 
 /// A declared input.
 #[derive(Debug, Clone)]
@@ -90,6 +91,7 @@ impl Input {
     /// Reports unknown keywords and invalid values of known ones.
     fn check(&self, reader: &mut Reader) {
         let Data::Map(entries) = &self.schema.data else { return };
+        let before = reader.out.errors();
         for entry in entries {
             let key = &*entry.key;
             if key == "required" && matches!(entry.value.data, Data::Bool(_)) {
@@ -109,6 +111,28 @@ impl Input {
         self.check_pattern(reader);
         self.check_types(reader);
         self.check_choices(reader);
+        if reader.out.errors() == before {
+            self.check_schema(reader);
+        }
+    }
+
+    /// Reports what makes the schema unusable, and the parts that would not be enforced.
+    fn check_schema(&self, reader: &mut Reader) {
+        match Schema::new(&self.schema.to_value()) {
+            Ok(schema) => {
+                for part in schema.unsupported() {
+                    let message = format!("`{part}` cannot be enforced");
+                    let hint =
+                        "use a regular expression without look-around, and references within the schema";
+                    reader.report(Diagnostic::new(Code::InvalidValue, self.schema.span, message).hint(hint));
+                }
+            }
+            Err(error) => {
+                let message = format!("invalid JSON Schema: {}", error.message);
+                let span = part(&self.schema, &error.pointer).span;
+                reader.report(Diagnostic::new(Code::InvalidValue, span, message));
+            }
+        }
     }
 
     fn check_pattern(&self, reader: &mut Reader) {
@@ -160,6 +184,18 @@ impl Input {
             reader.report(Diagnostic::new(Code::InvalidValue, default.span, message));
         }
     }
+}
+
+/// The node at a JSON pointer, or the last one on the way.
+fn part<'n>(node: &'n Node, pointer: &str) -> &'n Node {
+    pointer.split('/').skip(1).fold(node, |node, step| {
+        let key = step.replace("~1", "/").replace("~0", "~");
+        let child = match &node.data {
+            Data::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+            _ => node.get(&key),
+        };
+        child.unwrap_or(node)
+    })
 }
 
 fn has_type(node: &Node, name: &str) -> bool {
@@ -215,7 +251,7 @@ impl JsonSchema for Input {
         "Input".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
         json_schema!({
             "description": "The declaration of an input. An input is required unless it has `default` or `optional: true`.",
             "anyOf": [

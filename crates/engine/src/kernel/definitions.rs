@@ -15,6 +15,9 @@ use super::{Defined, Kernel};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
 
+/// Problems that are reported for one input.
+const INPUT_PROBLEMS: usize = 10;
+
 /// A definition ready to run.
 pub struct Compiled {
     /// Its plan.
@@ -25,7 +28,6 @@ pub struct Compiled {
     pub id: i64,
     /// What its tools were like when it was stored.
     pub pins: Pins,
-    validators: Vec<(Box<str>, Option<jsonschema::Validator>)>,
 }
 
 impl Compiled {
@@ -38,13 +40,8 @@ impl Compiled {
                 definition.version, definition.name
             )));
         };
-        let validators = plan.inputs.iter().map(|input| {
-            let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
-            (input.name.clone(), options.build(&input.schema).ok())
-        });
-        let validators = validators.collect();
         let pins = definition.pins.clone();
-        Ok(Self { plan, version: definition.version, id: definition.id, pins, validators })
+        Ok(Self { plan, version: definition.version, id: definition.id, pins })
     }
 
     /// Fills in defaults and checks inputs against what the definition declares. Every problem is told.
@@ -61,9 +58,10 @@ impl Compiled {
                 None => {}
             }
         }
-        for (name, validator) in &self.validators {
-            let Some((value, validator)) = inputs.get(&**name).zip(validator.as_ref()) else { continue };
-            problems.extend(validator.iter_errors(value).map(|error| format!("the input `{name}`: {error}")));
+        for declared in &self.plan.inputs {
+            let Some(value) = inputs.get(&*declared.name) else { continue };
+            let violations = declared.schema.check(value, INPUT_PROBLEMS);
+            problems.extend(violations.iter().map(|found| format!("the input `{}`: {found}", declared.name)));
         }
         for name in given.keys().filter(|name| !inputs.contains_key(*name)) {
             let known: Vec<String> =

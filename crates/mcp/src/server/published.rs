@@ -175,7 +175,7 @@ fn plan(definition: &Definition) -> Option<Plan> {
 
 fn inputs_of(plan: &Plan) -> JsonObject {
     let properties: Map<String, Value> =
-        plan.inputs.iter().map(|input| (input.name.to_string(), input.schema.clone())).collect();
+        plan.inputs.iter().map(|input| (input.name.to_string(), input.schema.json().clone())).collect();
     let required: Vec<&str> =
         plan.inputs.iter().filter(|input| input.required).map(|input| &*input.name).collect();
     let mut schema = Map::from_iter([

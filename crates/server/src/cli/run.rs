@@ -199,7 +199,8 @@ impl Run {
     fn inputs(&self, plan: &Plan) -> Value {
         let mut inputs = self.inputs.clone().unwrap_or_default();
         for (name, text) in &self.input {
-            let is_text = plan.inputs.iter().any(|input| *input.name == **name && takes_text(&input.schema));
+            let is_text =
+                plan.inputs.iter().any(|input| *input.name == **name && takes_text(input.schema.json()));
             let value = if is_text { None } else { serde_json::from_str(text).ok() };
             inputs.insert(name.clone(), value.unwrap_or_else(|| text.as_str().into()));
         }

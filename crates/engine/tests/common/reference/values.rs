@@ -177,7 +177,7 @@ pub(super) fn check_inputs(plan: &Plan, given: &Value) -> Option<Value> {
     let mut inputs = Map::new();
     for declared in &plan.inputs {
         match given.get(&*declared.name).or(declared.default.as_ref()) {
-            Some(value) if fits(value, declared.schema.get("type")) => {
+            Some(value) if fits(value, declared.schema.json().get("type")) => {
                 inputs.insert(declared.name.to_string(), value.clone());
             }
             None if !declared.required => {}
