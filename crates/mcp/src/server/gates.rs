@@ -23,7 +23,7 @@ fn in_person(shared: &Shared, user: &User) -> Option<User> {
     shared.settings.ask_clients.then(|| user.in_person())
 }
 
-/// The user as which answers to approvals of a run are recorded; `None` if clients are not asked.
+/// The user as which answers to approvals of a run are recorded; `None` without `ask_clients`.
 ///
 /// The client of a relayed call always answers the input requests of its own tool.
 fn responder(shared: &Shared, user: &User, form: ResultForm) -> Option<User> {

@@ -96,7 +96,7 @@ impl NotificationStream {
         }
     }
 
-    /// Handles a change at a server. `None` stands for changes that were missed: anything may have changed.
+    /// Handles a change at a server. `None` means that changes were missed: anything may have changed.
     async fn on_server_change(&mut self, change: Option<Change>) {
         let settings = &self.server.shared.settings;
         let (exposes, federates) = (!settings.expose.is_empty(), !settings.federate.is_empty());
