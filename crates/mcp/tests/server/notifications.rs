@@ -104,7 +104,8 @@ async fn sessionless_client_listens() {
     client.call_tool(call("workflow_approve", &approve)).await.expect("approved");
     let (mut tools, mut updated) = (false, false);
     while !(tools && updated) {
-        let notification = serde_json::to_value(listening.next().await.expect("a notification")).expect("JSON");
+        let notification =
+            serde_json::to_value(listening.next().await.expect("a notification")).expect("JSON");
         tools |= notification["method"] == "notifications/tools/list_changed";
         updated |= notification["params"]["uri"] == uri.as_str();
     }
@@ -116,7 +117,8 @@ async fn alias_calls_receive_workflow_updated() {
     let (client, mut received) = client(&fixture, "admin", ClientLifecycleMode::Initialize).await;
     let gate =
         "name: gate\nsteps: [{ id: ask, kind: approve, allow_self: true }, { id: read, tool: crm__read }]";
-    let started = client.call_tool(call("workflows.run", &json!({ "spec_yaml": gate }))).await.expect("a run");
+    let started =
+        client.call_tool(call("workflows.run", &json!({ "spec_yaml": gate }))).await.expect("a run");
     let run = started.structured_content.expect("structured content")["run_id"].clone();
     let updated = |kind: &str, step: Value| json!(["notifications/$/dcc.workflowUpdated", kind, step]);
     let mut notifications = Vec::new();

@@ -26,7 +26,7 @@ pub(super) struct Args {
     server: Option<String>,
     /// Whether to include schemas and examples.
     detail: Option<bool>,
-    /// 20 by default, up to 50.
+    /// 40 by default, up to 50.
     limit: Option<usize>,
     /// next_cursor of the previous page.
     cursor: Option<String>,
