@@ -31,6 +31,7 @@ mod reading;
 mod start;
 mod trace;
 mod user;
+mod waiting;
 
 pub use access::{Access, Grants};
 pub use builder::Builder;
@@ -47,11 +48,13 @@ pub use ports::{
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};
 pub use user::User;
+pub use waiting::{NextAction, WaitCause, WaitingFor, next_action};
 
 pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, InputResponse, Intervention, Payload, Report,
-    Resolution, RunStatus,
+    Resolution, RunStatus, StepStatus,
 };
+pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, Approval, Definition, EventPage, Fired, ListRuns, Overlap, Principal, RawEvent,

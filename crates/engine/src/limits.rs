@@ -53,3 +53,5 @@ pub(crate) const FEED_PAGE: usize = 256;
 pub(crate) const PROGRESS_AT_ONCE: u32 = 10;
 /// Milliseconds between reports of progress that are written.
 pub(crate) const PROGRESS_MS: u64 = 1_000;
+/// Events at the end of a log that are searched for the start of steps that wait.
+pub(crate) const WAIT_EVENTS: usize = 500;

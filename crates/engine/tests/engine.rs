@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steprail_engine::{
     Authorizer, BoxFuture, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns, ManualClock,
-    Options, Principal, RunStatus, Schedule, SqliteStore, Start, Subscription, ToolCall, Tools,
+    Options, Principal, RunStatus, Schedule, SqliteStore, Start, StepStatus, Subscription, ToolCall, Tools,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -60,7 +60,7 @@ async fn a_definition_is_stored_started_and_waited_for() {
     assert_eq!(view.run.status, RunStatus::Completed);
     let output: Value = serde_json::from_str(view.run.output.expect("an output").get()).expect("json");
     assert_eq!(output, json!({ "spoke": "hi", "run": run.id().to_string(), "by": "ann" }));
-    assert_eq!((view.run.version, view.steps.len(), view.steps[0].status.as_str()), (2, 1, "done"));
+    assert_eq!((view.run.version, view.steps.len(), view.steps[0].status), (2, 1, StepStatus::Done));
     engine.delete_definition("echo").await.expect("deleted");
     let gone = engine.start(Start::named("echo", ann())).await.expect_err("an error");
     assert_eq!((gone.code(), gone.to_string()), ("not_found", "there is no definition `echo`".to_owned()));

@@ -179,7 +179,5 @@ pub const STEP_PAGE_BYTES: usize = 16_000;
 pub const BLOCK_BYTES: usize = 1_000_000;
 /// Bytes of an error message of a step.
 pub const ERROR_BYTES: usize = 600;
-/// Events at the end of a log in which the beginning of a waiting step is looked for.
-pub const WAIT_EVENTS: usize = 500;
 /// Bytes of a section of the guide.
 pub const GUIDE_BYTES: usize = 7_500;

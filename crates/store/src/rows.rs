@@ -7,7 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Failure, Millis, Parent, Payload, RunStatus, TimerKind};
+use steprail_core::run::{Event, Failure, Millis, Parent, Payload, RunStatus, StepStatus, TimerKind};
+use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{Principal, StoreError};
@@ -356,12 +357,12 @@ pub struct StepRow {
     /// The step's id.
     pub id: String,
     /// Its kind.
-    pub kind: String,
+    pub kind: KindName,
     /// The tool that it calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Its status.
-    pub status: String,
+    pub status: StepStatus,
     /// The attempt.
     pub attempt: u32,
     /// What it was given.

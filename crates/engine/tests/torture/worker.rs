@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use steprail_engine::{
     Annotations, BoxFuture, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns, Notice,
     Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start,
-    ToolCall, ToolCaller,
+    StepStatus, ToolCall, ToolCaller,
 };
 use steprail_store::Reads as _;
 use tokio::sync::mpsc;
@@ -185,7 +185,7 @@ impl Worker {
             let list = ListRuns { status: Some(status), limit: 100_000, ..ListRuns::default() };
             for run in self.engine.list(list).await? {
                 let steps = self.engine.status(run.run_id).await?.steps;
-                for step in steps.iter().filter(|step| step.status == "uncertain") {
+                for step in steps.iter().filter(|step| step.status == StepStatus::Uncertain) {
                     self.resolve(run.run_id, &step.path).await;
                 }
             }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_engine::{InterventionRequest, ListRuns, RunId, StepRow, User};
+use steprail_engine::{InterventionRequest, KindName, ListRuns, RunId, StepRow, StepStatus, User};
 
 use super::control;
 use super::run_view::Run;
@@ -135,16 +135,18 @@ async fn ready(
     OptionalBody(payload): OptionalBody<Map<String, Value>>,
 ) -> Result<Json<Run>, Problem> {
     let (run, step) = find(&user, &id).await?;
-    match (&*step.kind, &*step.status) {
-        ("wait", "waiting") => {
+    match (step.kind, step.status) {
+        (KindName::Wait, StepStatus::Waiting) => {
             let event = event_of(&user, run, &step).await?;
             user.signal(&event, Value::Object(payload), Some(run)).await?;
         }
-        ("approve", "waiting") => user.decide(run, &step.path, true, None, None).await?,
+        (KindName::Approve, StepStatus::Waiting) => user.decide(run, &step.path, true, None, None).await?,
         (kind, status) => {
             let detail = format!(
-                "step `{}` ({kind}) is {status} and does not wait for an approval or an event",
-                step.path
+                "step `{}` ({}) is {} and does not wait for an approval or an event",
+                step.path,
+                kind.word(),
+                status.word()
             );
             return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
         }

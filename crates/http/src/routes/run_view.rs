@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use steprail_engine::{Failure, RunId, RunRow, RunStatus, RunView, StepRow};
+use steprail_engine::{Failure, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus};
 
 use super::approvals::Approval;
 use crate::timestamp;
@@ -101,7 +101,7 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Status of the step.
-    pub status: String,
+    pub status: StepStatus,
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// Arguments of the call, or items of a `foreach`.
@@ -172,7 +172,7 @@ impl Step {
             step_id: format!("{run}:{}:{}", row.n, row.attempt),
             path: row.path,
             id: row.id,
-            kind: row.kind,
+            kind: row.kind.word().to_owned(),
             tool: row.tool,
             status: row.status,
             attempt: row.attempt,

@@ -1,15 +1,15 @@
-//! Tools of other servers that are offered as they are, under their names or others.
+//! Patterns of `--expose`: which tools of other servers are offered to clients, and under which names.
 
 use std::str::FromStr;
 
 use steprail_core::pattern;
 
-/// Which tools are passed on: `git__*`, or `read_*=files__read_*` to give them other names.
+/// One pattern: `git__*` exposes tools under their names, `read_*=files__read_*` renames them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expose {
-    /// What they are called, as a pattern.
+    /// Pattern of the names that clients use.
     name: String,
-    /// What they are, as a pattern.
+    /// Pattern of the qualified names of the tools.
     tool: String,
 }
 
@@ -29,19 +29,19 @@ impl FromStr for Expose {
 }
 
 impl Expose {
-    /// What a tool is called here, if it is passed on.
+    /// The name under which a tool is exposed.
     pub(super) fn name_of(&self, tool: &str) -> Option<String> {
-        translated(&self.tool, &self.name, tool)
+        map_name(&self.tool, &self.name, tool)
     }
 
-    /// The tool that goes by a name here.
+    /// The tool that is exposed under a name.
     pub(super) fn tool_of(&self, name: &str) -> Option<String> {
-        translated(&self.name, &self.tool, name)
+        map_name(&self.name, &self.tool, name)
     }
 }
 
-/// A name that matches one pattern, with what its star stands for put into another.
-fn translated(from: &str, to: &str, name: &str) -> Option<String> {
+/// Matches a name with one pattern and inserts the text of its `*` into the other.
+fn map_name(from: &str, to: &str, name: &str) -> Option<String> {
     if from == to || !from.contains('*') {
         return pattern::matches(from, name)
             .then(|| if from == to { name.to_owned() } else { to.to_owned() });
@@ -56,7 +56,7 @@ mod tests {
     use super::Expose;
 
     #[test]
-    fn tools_keep_their_names_or_get_others() {
+    fn tools_are_exposed_with_or_without_renaming() {
         let plain: Expose = "git__*".parse().expect("a pattern");
         assert_eq!(plain.name_of("git__log").as_deref(), Some("git__log"));
         assert_eq!(plain.tool_of("fs__log"), None);

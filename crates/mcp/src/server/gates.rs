@@ -1,77 +1,81 @@
-//! Gates as questions to the client's user. The question is only a way to ask: who may decide is checked as everywhere.
+//! Approvals through clients: open approvals become input requests, and the answers become decisions.
+//!
+//! A client only transports the question. The engine checks who may decide, as for every other surface.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{CustomNotification, ElicitationAction, ErrorData};
+use rmcp::model::{CustomNotification, ElicitationAction};
 use rmcp::service::NotificationContext;
 use serde::Deserialize;
 use serde_json::Value;
 use steprail_engine::{Approval, Error, Relay, RunId, User};
 
-use super::answer::{Asked, Refusal};
-use super::questions::{self, Keys, Said};
-use super::tasks::Given;
+use super::error::ToolError;
+use super::input_requests::{self, ClientAnswer, KeyStyle};
+use super::request::ToolRequest;
+use super::tasks::ResultForm;
 use super::{Server, Shared, relayed};
 
-/// Whoever answers questions at a client: a person, if gates are put to clients' users at all.
-pub(super) fn person(shared: &Shared, user: &User) -> Option<User> {
+/// The user in person, if approvals are requested from the users of clients (`ask_clients`).
+fn in_person(shared: &Shared, user: &User) -> Option<User> {
     shared.settings.ask_clients.then(|| user.in_person())
 }
 
-/// Whoever answers what is open in a run: what an exposed tool asks is always put to the client that called it.
-fn answerer(shared: &Shared, user: &User, given: Given) -> Option<User> {
-    if given == Given::Exact { Some(user.relaying(Relay::default())) } else { person(shared, user) }
+/// The user as which answers to approvals of a run are recorded; `None` without `ask_clients`.
+///
+/// The client of a relayed call always answers the input requests of its own tool.
+fn responder(shared: &Shared, user: &User, form: ResultForm) -> Option<User> {
+    if form == ResultForm::Relayed { Some(user.relaying(Relay::default())) } else { in_person(shared, user) }
 }
 
-/// Open gates that are put to the user of a client.
-pub(super) async fn open(
+/// Open approvals of a run that the client's user may decide.
+pub(super) async fn open_approvals(
     shared: &Shared,
     user: &User,
     run: RunId,
-    given: Given,
+    form: ResultForm,
 ) -> Result<Vec<Approval>, Error> {
-    let Some(person) = answerer(shared, user, given) else { return Ok(Vec::new()) };
+    let Some(responder) = responder(shared, user, form) else { return Ok(Vec::new()) };
     let mut open = Vec::new();
     for approval in user.run_approvals(run).await? {
-        if person.may_decide(approval.run_id, &approval.path).await {
+        if responder.may_decide(approval.run_id, &approval.path).await {
             open.push(approval);
         }
     }
     Ok(open)
 }
 
-/// The state that a client sends back with its answers: the run, and the question that it was asked first.
-pub(super) fn state(run: RunId, first: &Approval) -> String {
+/// The `requestState` of an `input_required` result: the run, and the digest of its first open approval.
+pub(super) fn request_state(run: RunId, first: &Approval) -> String {
     format!("{run}.{}", &first.digest.to_string()[..8])
 }
 
-/// The run of a state.
+/// The run that a `requestState` names.
 pub(super) fn run_of(state: &str) -> Option<RunId> {
-    let (run, question) = state.split_once('.')?;
-    let is_digest = question.len() == 8 && question.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (run, digest) = state.split_once('.')?;
+    let is_digest = digest.len() == 8 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     run.parse().ok().filter(|_| is_digest)
 }
 
-/// Takes what a user said to a question. False if it decides nothing. Somebody else may have decided meanwhile; then
-/// there is nothing left to decide.
-async fn take(person: &User, approval: &Approval, said: Said) -> Result<bool, Error> {
+/// Applies an answer to an approval. Returns whether the approval is decided, also by an earlier decision.
+async fn apply_answer(responder: &User, approval: &Approval, answer: ClientAnswer) -> Result<bool, Error> {
     let (run, path, digest) = (approval.run_id, approval.path.as_str(), Some(approval.digest));
-    let decided = match said {
-        Said::Response(response) => person.answer(run, path, response, digest).await,
-        Said::Form(said) => {
-            let content = said.content.unwrap_or_default();
+    let decided = match answer {
+        ClientAnswer::Response(response) => responder.answer(run, path, response, digest).await,
+        ClientAnswer::Form(result) => {
+            let content = result.content.unwrap_or_default();
             let reason = content["reason"].as_str().map(str::to_owned);
-            match (said.action, content["confirm"].as_bool()) {
+            match (result.action, content["confirm"].as_bool()) {
                 (ElicitationAction::Decline, _) => {
-                    person.decide(run, path, false, Some("declined".to_owned()), digest).await
+                    responder.decide(run, path, false, Some("declined".to_owned()), digest).await
                 }
-                (ElicitationAction::Accept, _) if questions::asked_form(approval).is_some() => {
-                    person.answer(run, path, content, digest).await
+                (ElicitationAction::Accept, _) if input_requests::tool_form(approval).is_some() => {
+                    responder.answer(run, path, content, digest).await
                 }
                 (ElicitationAction::Accept, Some(confirm)) => {
-                    person.decide(run, path, confirm, reason, digest).await
+                    responder.decide(run, path, confirm, reason, digest).await
                 }
                 _ => return Ok(false),
             }
@@ -83,83 +87,83 @@ async fn take(person: &User, approval: &Approval, said: Said) -> Result<bool, Er
     }
 }
 
-/// Takes answers to open questions; what answers none is left aside. Says whether any decided something.
-pub(super) async fn answer(
+/// Applies answers to the open approvals of a run; other answers are ignored. Returns whether any decided an approval.
+pub(super) async fn apply_answers(
     shared: &Shared,
     user: &User,
     run: RunId,
     answers: &BTreeMap<String, Value>,
 ) -> Result<bool, Error> {
-    let given = Given::of(&user.row(run).await?);
-    answer_some(shared, (user, given), run, answers, |_| true).await
+    let form = ResultForm::of(&user.row(run).await?);
+    apply_matching(shared, (user, form), run, answers, |_| true).await
 }
 
-/// Takes answers that came before their questions, which a client does that knows what a tool asks. No gate is decided so:
-/// nobody has seen it.
-pub(super) async fn answer_early(
+/// Applies answers that a client sent with the call, before the input request. They never decide a gate, because no
+/// human has seen it.
+pub(super) async fn apply_early_answers(
     shared: &Shared,
     user: &User,
     run: RunId,
     answers: &BTreeMap<String, Value>,
 ) -> Result<bool, Error> {
-    answer_some(shared, (user, Given::Output), run, answers, questions::is_named).await
+    let form = ResultForm::Output;
+    apply_matching(shared, (user, form), run, answers, input_requests::has_tool_key).await
 }
 
-async fn answer_some(
+async fn apply_matching(
     shared: &Shared,
-    (user, given): (&User, Given),
+    (user, form): (&User, ResultForm),
     run: RunId,
     answers: &BTreeMap<String, Value>,
-    is_meant: impl Fn(&Approval) -> bool,
+    matches: impl Fn(&Approval) -> bool,
 ) -> Result<bool, Error> {
-    let Some(person) = answerer(shared, user, given) else { return Ok(false) };
+    let Some(responder) = responder(shared, user, form) else { return Ok(false) };
     let mut decided = false;
-    for approval in user.run_approvals(run).await?.into_iter().filter(is_meant) {
-        if let Some(said) = questions::said(&approval, given, answers) {
-            decided |= take(&person, &approval, said).await?;
+    for approval in user.run_approvals(run).await?.into_iter().filter(matches) {
+        if let Some(answer) = input_requests::answer_to(&approval, form, answers) {
+            decided |= apply_answer(&responder, &approval, answer).await?;
         }
     }
     Ok(decided)
 }
 
-/// A run that asked its client something, and that the call goes on with.
-pub(super) struct Continued {
+/// A run whose client called again with the `requestState` of an `input_required` result.
+pub(super) struct ContinuedRun {
     pub run: RunId,
-    /// Whether the client's user decided something.
+    /// Whether the answers decided an approval.
     pub decided: bool,
 }
 
-/// A call goes on with a run that asked its client something: takes the answers.
-pub(super) async fn continued(shared: &Shared, asked: &Asked, state: &str) -> Result<Continued, Refusal> {
-    let invalid = || Refusal::Protocol(ErrorData::invalid_params("invalid requestState", None));
-    let run = run_of(state).ok_or_else(invalid)?;
-    asked.user.row(run).await.map_err(|_| invalid())?;
-    let decided = match &asked.request.input_responses {
-        Some(answers) => answer(shared, &asked.user, run, answers).await?,
+/// Finds the run of a `requestState` and applies the answers of the request.
+pub(super) async fn continue_run(request: &ToolRequest, state: &str) -> Result<ContinuedRun, ToolError> {
+    let run = run_of(state).ok_or_else(ToolError::invalid_request_state)?;
+    request.user.row(run).await.map_err(|_| ToolError::invalid_request_state())?;
+    let decided = match &request.params.input_responses {
+        Some(answers) => apply_answers(&request.shared, &request.user, run, answers).await?,
         None => false,
     };
-    Ok(Continued { run, decided })
+    Ok(ContinuedRun { run, decided })
 }
 
-/// Asks a client with a session one question, not longer than `patience`. False if it was not decided.
-pub(super) async fn ask(
-    shared: &Shared,
-    asked: &Asked,
-    (approval, given): (&Approval, Given),
-    patience: Duration,
-) -> Result<bool, Refusal> {
-    let Some(person) = answerer(shared, &asked.user, given) else { return Ok(false) };
-    let client = asked.context.client_capabilities();
-    let requests = questions::requests(std::slice::from_ref(approval), given, client.as_ref(), Keys::Own);
-    let asking = relayed::answers(&asked.context.peer, requests);
-    let Ok(Ok(answers)) = tokio::time::timeout(patience, asking).await else { return Ok(false) };
-    match questions::said(approval, given, &answers) {
-        Some(said) => Ok(take(&person, approval, said).await?),
+/// Requests an approval from a client with a session, within `timeout`. Returns whether it is decided.
+pub(super) async fn elicit(
+    request: &ToolRequest,
+    (approval, form): (&Approval, ResultForm),
+    timeout: Duration,
+) -> Result<bool, ToolError> {
+    let Some(responder) = responder(&request.shared, &request.user, form) else { return Ok(false) };
+    let client = request.context.client_capabilities();
+    let approvals = std::slice::from_ref(approval);
+    let requests = input_requests::requests(approvals, form, client.as_ref(), KeyStyle::Tool);
+    let answers = relayed::send_requests(&request.context.peer, requests);
+    let Ok(Ok(answers)) = tokio::time::timeout(timeout, answers).await else { return Ok(false) };
+    match input_requests::answer_to(approval, form, &answers) {
+        Some(answer) => Ok(apply_answer(&responder, approval, answer).await?),
         None => Ok(false),
     }
 }
 
-/// What clients that know `$/dcc.approveResponse` send.
+/// Parameters of the notification `$/dcc.approveResponse`.
 #[derive(Deserialize)]
 struct ApproveResponse {
     #[serde(alias = "run_id")]
@@ -170,8 +174,8 @@ struct ApproveResponse {
     reason: Option<String>,
 }
 
-/// An answer that comes as a notification: through the same checks. Nobody waits for a reply; what is wrong is logged.
-pub(super) async fn answered(
+/// Handles a decision that arrives as a notification. Notifications have no response, so errors are logged.
+pub(super) async fn on_approve_response(
     server: &Server,
     notification: CustomNotification,
     context: NotificationContext<RoleServer>,
@@ -180,14 +184,14 @@ pub(super) async fn answered(
         return;
     }
     let Ok(Some(response)) = notification.params_as::<ApproveResponse>() else {
-        tracing::warn!("an approveResponse that cannot be read");
+        tracing::warn!("invalid parameters of approveResponse");
         return;
     };
     let Ok(user) = server.user(&context.extensions) else { return };
-    let user = person(&server.shared, &user).unwrap_or(user);
+    let user = in_person(&server.shared, &user).unwrap_or(user);
     let Ok(run) = response.workflow_id.parse::<RunId>() else { return };
     let decided = user.decide(run, &response.step_id, response.approved, response.reason, None).await;
     if let Err(error) = decided {
-        tracing::warn!(%run, step = response.step_id, %error, "an approveResponse was refused");
+        tracing::warn!(%run, step = response.step_id, %error, "approveResponse was rejected");
     }
 }

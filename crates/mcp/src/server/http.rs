@@ -1,4 +1,4 @@
-//! The server over streamable HTTP: who asks, whose session it is, and which pages may not ask.
+//! The server over streamable HTTP: authentication, ownership of sessions, allowed origins.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::sessions::{REQUESTER, SESSION, Sessions};
 use super::{Server, published};
 
-/// Says who sends a request, by its headers or by what was found out before. Nobody is refused with 401.
+/// Identifies the sender of a request. Requests without a principal are rejected with status 401.
 pub trait Identify: Send + Sync + 'static {
-    /// The user.
+    /// Returns the principal of a request, by its headers or extensions.
     fn identify(&self, request: &Request) -> Option<Principal>;
 }
 
@@ -27,17 +27,17 @@ impl<F: Fn(&Request) -> Option<Principal> + Send + Sync + 'static> Identify for 
     }
 }
 
-struct Door {
+struct Authentication {
     engine: Engine,
     identify: Box<dyn Identify>,
 }
 
-/// Which names and origins a request may come under.
+/// Which `Host` and `Origin` headers are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {
-    /// Those that mean this machine.
+    /// Loopback names and addresses.
     ThisMachine,
-    /// Any: whatever stands before the router has looked already.
+    /// Any: an outer layer has checked them.
     Checked,
 }
 
@@ -53,26 +53,30 @@ pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: 
     };
     config.session_store = Some(Arc::new(Sessions(engine.clone())));
     let shared = server.shared.clone();
-    tokio::spawn(async move { shutdown.run_until_cancelled(published::keep_known(&shared)).await });
+    tokio::spawn(async move { shutdown.run_until_cancelled(published::refresh_on_change(&shared)).await });
     let handler = server.clone();
     let sessions = Arc::new(LocalSessionManager::default());
     let service = StreamableHttpService::new(move || Ok(handler.for_client()), sessions, config);
-    let door = Arc::new(Door { engine, identify: Box::new(identify) });
-    Router::new().nest_service("/mcp", service).layer(from_fn_with_state(door, enter))
+    let authentication = Arc::new(Authentication { engine, identify: Box::new(identify) });
+    Router::new().nest_service("/mcp", service).layer(from_fn_with_state(authentication, authenticate))
 }
 
-/// Lets a request in for a user, and to no session but their own.
-async fn enter(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
-    let Some(user) = door.identify.identify(&request) else {
+/// Rejects requests without a principal, and requests for sessions of other users.
+async fn authenticate(
+    State(authentication): State<Arc<Authentication>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(user) = authentication.identify.identify(&request) else {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"steprail\"")];
-        return (StatusCode::UNAUTHORIZED, challenge, "a valid token is needed").into_response();
+        return (StatusCode::UNAUTHORIZED, challenge, "a valid token is required").into_response();
     };
     if let Some(session) = request.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
-        match Sessions(door.engine.clone()).owner(session).await {
+        match Sessions(authentication.engine.clone()).owner(session).await {
             Ok(Some(owner)) if owner == user.id => {}
-            Ok(_) => return (StatusCode::NOT_FOUND, "there is no such session").into_response(),
+            Ok(_) => return (StatusCode::NOT_FOUND, "unknown session").into_response(),
             Err(error) => {
-                return (StatusCode::SERVICE_UNAVAILABLE, format!("sessions cannot be read: {error}"))
+                return (StatusCode::SERVICE_UNAVAILABLE, format!("cannot read the session: {error}"))
                     .into_response();
             }
         }

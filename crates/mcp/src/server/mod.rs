@@ -1,26 +1,29 @@
-//! The way in: workflows that agents define, run and watch over MCP.
+//! The MCP server: agents define, run and observe workflows.
 
-mod answer;
 mod content;
+mod error;
 mod expose;
 mod federated;
+mod findings;
 mod gates;
 mod http;
-mod news;
-mod problems;
+mod input_requests;
+mod notifications;
+mod output;
 mod progress;
 mod prompts;
 mod published;
-mod questions;
 mod relayed;
+mod request;
 mod resources;
 mod sessions;
+mod snapshot;
+mod subscriptions;
 mod tasks;
 mod tools;
 mod values;
 mod view;
-mod waits;
-mod watches;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -32,7 +35,7 @@ use rmcp::model::{
     ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams, UpdateTaskParams,
 };
-#[expect(deprecated, reason = "log messages are passed on as long as servers send them")]
+#[expect(deprecated, reason = "log messages are relayed as long as servers send them")]
 use rmcp::model::{SetLevelRequestMethod, SetLevelRequestParams};
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -44,105 +47,103 @@ pub use tools::{ToolNames, offered};
 
 use crate::Gateway;
 use crate::limits::{LIST_TTL_MS, TOOLS_PAGE};
-use answer::Asked;
-use federated::States;
-use published::Published;
+use federated::RequestStates;
+use published::PublishedTools;
+use request::ToolRequest;
 use sessions::session_of;
-use watches::{Armed, Watches};
+use subscriptions::{ChangeReceivers, Subscriptions};
 
 const INSTRUCTIONS: &str = "\
-Durable workflows of tool calls. To write one: workflow_guide teaches the language, workflow_tools finds the tools that \
-steps can call, workflow_check reports problems, workflow_define stores it, workflow_start runs it. A run goes on by \
-itself, also when this conversation ends: workflow_status with wait_s=30 waits for news, so never poll faster. A run that \
-is `paused` waits for somebody: an approval is given by a human (in the terminal: steprail approve), not by you. If a run \
-failed, workflow_explain says why and what to do.";
+Durable workflows of tool calls. To write one: workflow_guide describes the language, workflow_tools finds the tools that \
+steps can call, workflow_check reports problems, workflow_define stores it, workflow_start runs it. A run continues by \
+itself, also when this conversation ends: workflow_status with wait_s=30 waits for a change, so never poll faster. A run \
+that is `paused` waits for a human: only a human can approve (in the terminal: steprail approve), not you. If a run \
+failed, workflow_explain states the reason and what to do.";
 
-/// What a server is told.
+/// Settings of a server.
 #[derive(Clone, Default)]
 pub struct Settings {
-    /// Which names of tools are listed. All are always understood.
+    /// Which names of tools are listed. Calls may use any of them.
     pub tool_names: ToolNames,
-    /// Tools of the servers behind the gateway that are offered as they are.
+    /// Tools of the servers behind the gateway that are offered to clients.
     pub expose: Vec<Expose>,
-    /// Servers behind the gateway whose resources, prompts and completions are offered, too.
+    /// Servers behind the gateway whose resources, prompts and completions are offered.
     pub federate: Vec<String>,
-    /// Whether gates are put to the users of clients, whose answers then count as their own.
+    /// Whether approvals are requested from the users of clients. Their answers count as decisions in person.
     pub ask_clients: bool,
 }
 
-/// Workflows over MCP, for one user or for many. A clone is another handle to the same one.
+/// The MCP server, for one user or for many. Clones share their state.
 #[derive(Clone)]
 pub struct Server {
     shared: Arc<Shared>,
-    /// Whom it serves, where the transport does not say: on a pipe.
+    /// The user of a transport without authentication; `None` if each request identifies its user.
     user: Option<Principal>,
-    /// What this client wants to hear of.
-    watches: Watches,
+    subscriptions: Subscriptions,
 }
 
 struct Shared {
     engine: Engine,
     gateway: Option<Gateway>,
     settings: Settings,
-    published: Published,
-    /// What federated servers want back from clients.
-    states: States,
+    published: PublishedTools,
+    request_states: RequestStates,
 }
 
 impl Server {
-    /// A server for an engine. The gateway is the one that the engine's calls go through.
+    /// Creates a server for an engine. `gateway` is the one that makes the calls of the engine.
     pub fn new(engine: Engine, gateway: Option<Gateway>, settings: Settings) -> Self {
-        let (published, states) = (Published::default(), States::default());
-        let shared = Shared { engine, gateway, settings, published, states };
-        Self { shared: Arc::new(shared), user: None, watches: Watches::default() }
+        let (published, request_states) = (PublishedTools::default(), RequestStates::default());
+        let shared = Shared { engine, gateway, settings, published, request_states };
+        Self { shared: Arc::new(shared), user: None, subscriptions: Subscriptions::default() }
     }
 
-    /// The same for one user, and for a client of its own.
+    /// The same server for a client of one user.
     #[must_use]
     pub fn for_user(&self, user: Principal) -> Self {
         Self { user: Some(user), ..self.for_client() }
     }
 
-    /// The same for another client.
+    /// The same server for another client.
     fn for_client(&self) -> Self {
-        Self { shared: self.shared.clone(), user: self.user.clone(), watches: Watches::default() }
+        Self { shared: self.shared.clone(), user: self.user.clone(), subscriptions: Subscriptions::default() }
     }
 
-    /// Serves one client over a pair of streams, until it goes away.
+    /// Serves one client over a pair of streams until it disconnects.
     pub async fn serve<R, W>(self, read: R, write: W) -> Result<(), String>
     where
         R: tokio::io::AsyncRead + Send + Unpin + 'static,
         W: tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        // In a box: it holds the first request, which may be any.
+        // The future holds the first request, which makes it large.
         let served = Box::pin(rmcp::serve_server(self, (read, write))).await;
         let running = match served {
             Ok(running) => running,
-            // A client that goes away before it has said anything is none.
+            // The client disconnected before its first request.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         running.waiting().await.map(drop).map_err(|error| error.to_string())
     }
 
-    /// The engine as whoever sent a request sees it.
+    /// The engine with the rights of the user who sent a request.
     fn user(&self, extensions: &rmcp::model::Extensions) -> Result<User, ErrorData> {
         let parts = extensions.get::<::http::request::Parts>();
         let of_request = parts.and_then(|parts| parts.extensions.get::<Principal>());
         match of_request.or(self.user.as_ref()) {
             Some(principal) => Ok(self.shared.engine.as_user(principal.clone())),
-            None => Err(ErrorData::invalid_request("nobody is signed in", None)),
+            None => Err(ErrorData::invalid_request("the request is not authenticated", None)),
         }
     }
 }
 
-/// Whether a request is of a revision without sessions.
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+/// Whether a request uses a revision of the protocol without sessions.
+fn is_sessionless(context: &RequestContext<RoleServer>) -> bool {
     let version = context.protocol_version();
     version.is_some_and(|version| version.as_str() >= rmcp::model::ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// One page of a list, and the cursor of the next: the key of its first entry.
+/// One page of a list, and the cursor of the next page: the key of its first item.
 fn page<T>(
     items: Vec<T>,
     request: Option<PaginatedRequestParams>,
@@ -151,7 +152,7 @@ fn page<T>(
     let from = match request.and_then(|request| request.cursor) {
         None => 0,
         Some(cursor) => {
-            let invalid = || ErrorData::invalid_params("invalid cursor", None);
+            let invalid = || ErrorData::invalid_params("invalid cursor; list again without one", None);
             items.iter().position(|item| key(item) == cursor).ok_or_else(invalid)?
         }
     };
@@ -159,7 +160,18 @@ fn page<T>(
     Ok((items.into_iter().skip(from).take(TOOLS_PAGE).collect(), next))
 }
 
-/// The trace that a request belongs to: as MCP says it, or else as HTTP does.
+/// The result of a list request: one page, cached by one user for a short time.
+macro_rules! list_result {
+    ($result:ident, $items:expr, $request:expr, $key:expr) => {{
+        let (items, next) = page($items, $request, $key)?;
+        let mut result = $result::with_all_items(items);
+        result.next_cursor = next;
+        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
+        Ok(result)
+    }};
+}
+
+/// The trace that a request belongs to: from its `_meta`, otherwise from its HTTP header.
 fn traceparent(context: &RequestContext<RoleServer>) -> Option<&str> {
     let header = || {
         let parts = context.extensions.get::<::http::request::Parts>()?;
@@ -179,7 +191,7 @@ impl ServerHandler for Server {
             .enable_completions()
             .enable_tasks()
             .build();
-        // Ours do not change; those of other servers may.
+        // Only the lists of federated servers change.
         let federates = (!self.shared.settings.federate.is_empty()).then_some(true);
         if let Some(resources) = &mut capabilities.resources {
             resources.list_changed = federates;
@@ -187,10 +199,11 @@ impl ServerHandler for Server {
         if let Some(prompts) = &mut capabilities.prompts {
             prompts.list_changed = federates;
         }
-        // Log messages are those of exposed tools.
+        // Only exposed tools send log messages.
         capabilities.logging = (!self.shared.settings.expose.is_empty()).then(Default::default);
-        let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION")).with_title("Steprail");
-        ServerConfig::new(capabilities).with_server_info(ourselves).with_instructions(INSTRUCTIONS)
+        let implementation =
+            Implementation::new("steprail", env!("CARGO_PKG_VERSION")).with_title("Steprail");
+        ServerConfig::new(capabilities).with_server_info(implementation).with_instructions(INSTRUCTIONS)
     }
 
     async fn list_tools(
@@ -199,12 +212,12 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let user = self.user(&context.extensions)?;
-        let cursor = request.and_then(|request| request.cursor);
-        tools::list(&self.shared, &user, cursor.as_deref()).await
+        let all = tools::list(&self.shared, &user).await?;
+        list_result!(ListToolsResult, all, request, |tool| &tool.name)
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::described(&self.shared, name)
+        tools::definition(&self.shared, name)
     }
 
     async fn call_tool(
@@ -213,11 +226,11 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let user = self.user(&context.extensions)?.traced(traceparent(&context));
-        let watches = self.watches.clone();
-        tools::call(&self.shared, Asked { user, request, context, watches }).await
+        let (shared, subscriptions) = (self.shared.clone(), self.subscriptions.clone());
+        tools::call(ToolRequest { shared, user, params: request, context, subscriptions }).await
     }
 
-    #[expect(deprecated, reason = "log messages are passed on as long as servers send them")]
+    #[expect(deprecated, reason = "log messages are relayed as long as servers send them")]
     async fn set_level(
         &self,
         request: SetLevelRequestParams,
@@ -226,7 +239,7 @@ impl ServerHandler for Server {
         if self.shared.settings.expose.is_empty() {
             return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
         }
-        self.watches.set_level(request.level);
+        self.subscriptions.set_log_level(request.level);
         Ok(())
     }
 
@@ -238,11 +251,7 @@ impl ServerHandler for Server {
         let user = self.user(&context.extensions)?;
         let mut all = resources::list(&user).await?;
         all.extend(federated::resources(&self.shared, &user).await);
-        let (items, next) = page(all, request, |resource| &resource.uri)?;
-        let mut result = ListResourcesResult::with_all_items(items);
-        result.next_cursor = next;
-        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
-        Ok(result)
+        list_result!(ListResourcesResult, all, request, |resource| &resource.uri)
     }
 
     async fn list_resource_templates(
@@ -253,11 +262,7 @@ impl ServerHandler for Server {
         let user = self.user(&context.extensions)?;
         let mut all = resources::templates();
         all.extend(federated::templates(&self.shared, &user).await);
-        let (items, next) = page(all, request, |template| &template.uri_template)?;
-        let mut result = ListResourceTemplatesResult::with_all_items(items);
-        result.next_cursor = next;
-        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
-        Ok(result)
+        list_result!(ListResourceTemplatesResult, all, request, |template| &template.uri_template)
     }
 
     async fn read_resource(
@@ -266,7 +271,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let user = self.user(&context.extensions)?;
-        if resources::is_ours(&request.uri) {
+        if resources::is_own(&request.uri) {
             return resources::read(&user, &request.uri).await.map(ReadResourceResponse::Complete);
         }
         federated::read(&self.shared, &user, &context, request).await
@@ -280,11 +285,7 @@ impl ServerHandler for Server {
         let user = self.user(&context.extensions)?;
         let mut all = prompts::list();
         all.extend(federated::prompts(&self.shared, &user).await);
-        let (items, next) = page(all, request, |prompt| &prompt.name)?;
-        let mut result = ListPromptsResult::with_all_items(items);
-        result.next_cursor = next;
-        (result.ttl_ms, result.cache_scope) = (Some(LIST_TTL_MS), Some(CacheScope::Private));
-        Ok(result)
+        list_result!(ListPromptsResult, all, request, |prompt| &prompt.name)
     }
 
     async fn get_prompt(
@@ -337,7 +338,7 @@ impl ServerHandler for Server {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        news::follow(self, context);
+        notifications::start_session(self, context);
     }
 
     async fn subscribe(
@@ -346,11 +347,11 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         let user = self.user(&context.extensions)?;
-        if resources::is_ours(&request.uri) {
+        if resources::is_own(&request.uri) {
             resources::check(&user, &request.uri).await?;
         }
-        self.watches.add(self, &user, request.uri).await?;
-        self.watches.save(self, session_of(&context.extensions)).await
+        self.subscriptions.add(self, &user, request.uri).await?;
+        self.subscriptions.save(self, session_of(&context.extensions)).await
     }
 
     async fn unsubscribe(
@@ -358,17 +359,18 @@ impl ServerHandler for Server {
         request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.watches.remove(&request.uri);
-        self.watches.save(self, session_of(&context.extensions)).await
+        self.subscriptions.remove(&request.uri);
+        self.subscriptions.save(self, session_of(&context.extensions)).await
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        self.watches.arm(Armed::new(&self.shared));
+        // Changes between the acknowledgement and `listen` must not be lost.
+        self.subscriptions.prepare(ChangeReceivers::new(&self.shared));
         Some(requested.clone())
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        news::listen(self, context).await
+        notifications::listen(self, context).await
     }
 
     async fn on_custom_notification(
@@ -376,6 +378,6 @@ impl ServerHandler for Server {
         notification: CustomNotification,
         context: NotificationContext<RoleServer>,
     ) {
-        gates::answered(self, notification, context).await;
+        gates::on_approve_response(self, notification, context).await;
     }
 }

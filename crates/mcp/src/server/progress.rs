@@ -1,4 +1,4 @@
-//! Progress of a run, for a client that waits for it.
+//! Progress of a run for a client that waits for it, and the notifications `$/dcc.workflowUpdated`.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,97 +9,103 @@ use rmcp::service::Peer;
 use serde_json::{Value, json};
 use steprail_engine::{Error, Event, RunId, RunRow, StoredEvent, Subscription};
 
-use super::answer::{Asked, Refusal};
-use super::watches::Watches;
+use super::error::ToolError;
+use super::request::ToolRequest;
+use super::subscriptions::Subscriptions;
 use crate::limits::HEARTBEAT_SECS;
 
-/// Tells a client what happens to a run while it waits.
+/// Reports the events of a run to the client of a request.
 pub(super) struct Progress {
     peer: Peer<RoleServer>,
     token: Option<ProgressToken>,
-    /// Whether the client called a tool by a name that promises notifications of its own.
-    dotted: bool,
-    feed: Subscription,
-    told: f64,
-    seen: u64,
-    /// Where what follows is told, when nobody waits any more.
-    watches: Watches,
+    /// Whether the client called the tool by an alias: such clients receive `$/dcc.workflowUpdated`.
+    by_alias: bool,
+    events: Subscription,
+    /// Number of reports sent.
+    reports: f64,
+    /// Number of the last event that was read.
+    seq: u64,
+    /// Sends the events that follow after the request.
+    subscriptions: Subscriptions,
 }
 
 impl Progress {
-    /// For a client that wants to know.
-    pub(super) async fn new(asked: &Asked, run: RunId, after: u64) -> Result<Option<Self>, Refusal> {
-        let token = asked.context.meta.get_progress_token();
-        let dotted = super::tools::is_old_name(&asked.request.name);
-        if token.is_none() && !dotted {
+    /// Subscribes to the events of a run after a number; `None` if the client requested no progress.
+    pub(super) async fn new(
+        request: &ToolRequest,
+        run: RunId,
+        after: u64,
+    ) -> Result<Option<Self>, ToolError> {
+        let token = request.context.meta.get_progress_token();
+        let by_alias = super::tools::is_alias(&request.params.name);
+        if token.is_none() && !by_alias {
             return Ok(None);
         }
-        let feed = asked.user.follow(run, after).await?;
-        let peer = asked.context.peer.clone();
-        let watches = asked.watches.clone();
-        Ok(Some(Self { peer, token, dotted, feed, told: 0.0, seen: after, watches }))
+        let events = request.user.follow(run, after).await?;
+        let peer = request.context.peer.clone();
+        let subscriptions = request.subscriptions.clone();
+        Ok(Some(Self { peer, token, by_alias, events, reports: 0.0, seq: after, subscriptions }))
     }
 
-    /// Reports while something else waits, and whatever it has seen in the end.
-    pub(super) async fn beside(
+    /// Reports events until `wait` ends, and then those that it includes.
+    pub(super) async fn report_during(
         &mut self,
-        waiting: impl Future<Output = Result<RunRow, Error>>,
+        wait: impl Future<Output = Result<RunRow, Error>>,
     ) -> Result<RunRow, Error> {
-        let mut waiting = std::pin::pin!(waiting);
+        let mut wait = std::pin::pin!(wait);
         let row = loop {
-            let silence = tokio::time::sleep(Duration::from_secs(HEARTBEAT_SECS));
+            let heartbeat = tokio::time::sleep(Duration::from_secs(HEARTBEAT_SECS));
             tokio::select! {
                 biased;
-                event = self.feed.next() => {
+                event = self.events.next() => {
                     let event = event?.ok_or(Error::Stopped)?;
-                    self.tell(&event).await;
+                    self.report_event(&event).await;
                 }
-                row = &mut waiting => break row?,
-                () = silence => self.report("still under way").await,
+                row = &mut wait => break row?,
+                () = heartbeat => self.report("still running").await,
             }
         };
-        while self.seen < row.seq {
-            let event = self.feed.next().await?.ok_or(Error::Stopped)?;
-            self.tell(&event).await;
+        while self.seq < row.seq {
+            let event = self.events.next().await?.ok_or(Error::Stopped)?;
+            self.report_event(&event).await;
         }
-        if self.dotted && !row.status.is_terminal() {
-            self.watches.follow(row.run_id, self.seen);
+        if self.by_alias && !row.status.is_terminal() {
+            self.subscriptions.follow_run(row.run_id, self.seq);
         }
         Ok(row)
     }
 
-    async fn tell(&mut self, stored: &StoredEvent) {
-        self.seen = stored.seq;
-        let Some((kind, words)) = transition(&stored.event) else { return };
-        self.report(&words).await;
-        if self.dotted {
+    async fn report_event(&mut self, stored: &StoredEvent) {
+        self.seq = stored.seq;
+        let Some(kind) = kind(&stored.event) else { return };
+        self.report(&message(&stored.event)).await;
+        if self.by_alias {
             let update = ServerNotification::CustomNotification(workflow_updated(stored, kind));
-            // The client may be gone; its run goes on.
+            // The run continues without its client.
             let _ = self.peer.send_notification(update).await;
         }
     }
 
-    /// Values only have to grow: how many steps there will be is not known.
-    async fn report(&mut self, words: &str) {
+    /// Sends a report. Its number only has to grow, because the number of steps is not known.
+    async fn report(&mut self, message: &str) {
         let Some(token) = &self.token else { return };
-        self.told += 1.0;
-        let report = ProgressNotificationParam::new(token.clone(), self.told).with_message(words);
+        self.reports += 1.0;
+        let report = ProgressNotificationParam::new(token.clone(), self.reports).with_message(message);
         let _ = self.peer.notify_progress(report).await;
     }
 }
 
-/// An event in the words of clients that know `$/dcc.workflowUpdated`, if they have a word for it.
-pub(super) fn in_old_words(stored: &StoredEvent) -> Option<CustomNotification> {
+/// An event as `$/dcc.workflowUpdated`, if it is one of those that these notifications report.
+pub(super) fn dcc_notification(stored: &StoredEvent) -> Option<CustomNotification> {
     kind(&stored.event).map(|kind| workflow_updated(stored, kind))
 }
 
-/// What an event is to somebody who watches: a kind, and words.
-fn transition(event: &Event) -> Option<(&'static str, String)> {
+/// An event as the message of a progress report.
+fn message(event: &Event) -> String {
     let path = event.step().map(|step| step.path.as_ref()).unwrap_or_default();
-    let kind = kind(event)?;
-    let words = match event {
-        Event::StepStarted { .. } => format!("`{path}` began"),
-        Event::StepCompleted { .. } => format!("`{path}` is done"),
+    match event {
+        Event::StepStarted { .. } => format!("`{path}` started"),
+        Event::StepCompleted { .. } => format!("`{path}` completed"),
         Event::StepFailed { error, .. } => format!("`{path}` failed: {error}"),
         Event::ApprovalRequested { prompt, .. } => format!("`{path}` waits for approval: {prompt}"),
         Event::StepProgressed { progress, total, message, .. } => {
@@ -107,14 +113,13 @@ fn transition(event: &Event) -> Option<(&'static str, String)> {
             let message = message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
             format!("`{path}` {progress}{total}{message}")
         }
-        Event::ServerAwaited { error, .. } => format!("`{path}` waits: {error}"),
-        Event::RetryScheduled { error, .. } => format!("`{path}` is tried again after: {error}"),
+        Event::ServerAwaited { error, .. } => format!("`{path}` waits for its server: {error}"),
+        Event::RetryScheduled { error, .. } => format!("`{path}` is retried after: {error}"),
         other => other.word().replace('_', " "),
-    };
-    Some((kind, words))
+    }
 }
 
-/// The word that stands for an event in `detail.kind`.
+/// The name of an event in `detail.kind`; `None` if it is not reported.
 fn kind(event: &Event) -> Option<&'static str> {
     Some(match event {
         Event::StepStarted { .. } => "step_enter",

@@ -1,24 +1,24 @@
-//! Prompts: how to write a workflow, and how to explain a run.
+//! Prompts: write a workflow, explain a run.
 
 use rmcp::model::{
     ErrorData, GetPromptRequestParams, GetPromptResult, Prompt, PromptArgument, PromptMessage, Role,
 };
 use steprail_engine::{RunId, User};
 
-use super::answer::protocol_error;
-use super::tools::{guide, story};
+use super::error::protocol_error;
+use super::tools::{guide, history};
 
 const AUTHOR: &str = "author_workflow";
 pub(super) const EXPLAIN: &str = "explain_run";
 
-/// Every prompt of ours.
+/// The names of Steprail's own prompts.
 pub(super) const NAMES: [&str; 2] = [AUTHOR, EXPLAIN];
 
-const HOW_TO: &str = "\
+const AUTHOR_TEXT: &str = "\
 Write a Steprail workflow definition in YAML for this: {{goal}}
 
-Find its tools with workflow_tools and use only those. Put an approve step before what cannot be undone; give calls that \
-change something an idempotency_key; retry only calls that may be repeated. Check it with workflow_check, correct every \
+Find its tools with workflow_tools and use only those. Put an approve step before calls that cannot be undone; give calls \
+that change data an idempotency_key; retry only calls that may be repeated. Check it with workflow_check, correct every \
 problem, then store it with workflow_define.
 
 ";
@@ -30,37 +30,41 @@ pub(super) fn list() -> Vec<Prompt> {
         Prompt::new(
             AUTHOR,
             Some("Write a workflow definition, check it and store it."),
-            Some(vec![argument("goal", "What the workflow is to do.")]),
+            Some(vec![argument("goal", "What the workflow should do.")]),
         ),
         Prompt::new(
             EXPLAIN,
-            Some("Explain to the user what happened in a run and what can be done."),
+            Some("Explain to the user what happened in a run and what they can do."),
             Some(vec![argument("run_id", "The run's id.")]),
         ),
     ]
 }
 
 pub(super) async fn get(user: &User, request: GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {
-    let given = request.arguments.unwrap_or_default();
+    let arguments = request.arguments.unwrap_or_default();
     let argument = |name: &str| {
         let missing = || ErrorData::invalid_params(format!("the argument `{name}` is missing"), None);
-        given.get(name).and_then(|value| value.as_str()).ok_or_else(missing)
+        arguments.get(name).and_then(|value| value.as_str()).ok_or_else(missing)
     };
     let text = match &*request.name {
-        AUTHOR => format!("{}{}", HOW_TO.replace("{{goal}}", argument("goal")?), guide()),
+        AUTHOR => format!("{}{}", AUTHOR_TEXT.replace("{{goal}}", argument("goal")?), guide()),
         EXPLAIN => explain(user, argument("run_id")?).await?,
-        other => return Err(ErrorData::invalid_params(format!("there is no prompt `{other}`"), None)),
+        other => return Err(not_found(other)),
     };
     Ok(GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]))
 }
 
+pub(super) fn not_found(name: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("unknown prompt `{name}`"), None)
+}
+
 async fn explain(user: &User, run: &str) -> Result<String, ErrorData> {
-    let unknown = |_| ErrorData::invalid_params(format!("there is no run `{run}`"), None);
+    let unknown = |_| ErrorData::invalid_params(format!("unknown run `{run}`"), None);
     let run: RunId = run.parse().map_err(unknown)?;
     let view = user.status(run).await.map_err(|error| protocol_error(&error))?;
     Ok(format!(
-        "Explain to me in a few plain sentences what happened in this workflow run, why it stands as it does, and what \
-         I can do. workflow_explain and workflow_events have more.\n\nrun_id {run}\n{}",
-        story(&view).join("\n")
+        "Explain to me in a few plain sentences what happened in this workflow run, what its current state means, and what \
+         I can do. workflow_explain and workflow_events return more.\n\nrun_id {run}\n{}",
+        history(&view).join("\n")
     ))
 }

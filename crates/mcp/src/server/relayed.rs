@@ -1,6 +1,6 @@
-//! Calls of exposed tools: the request goes to the server unchanged, and the result comes back unchanged.
+//! Calls of exposed tools: requests and results are relayed unchanged.
 
-#![expect(deprecated, reason = "sampling, roots and logging are passed on as long as servers use them")]
+#![expect(deprecated, reason = "sampling, roots and logging are relayed as long as servers use them")]
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -13,187 +13,188 @@ use rmcp::{RoleServer, ServiceError};
 use serde_json::{Value, json};
 use steprail_engine::{Relay, RunId};
 
-use super::answer::{Answer, Asked, Refusal};
-use super::tasks::{self, EXPOSED, Given, Waiting};
-use super::{Shared, gates};
+use super::error::{ToolError, ToolResult};
+use super::request::ToolRequest;
+use super::tasks::{self, ResultForm, VIA_EXPOSED, WaitOptions};
+use super::{content, gates};
 use crate::limits::{PASSED_ON_SECS, RELAY_BYTES, RELAY_ROUNDS};
 use crate::relay::{FromServer, Relayed, Reply};
 
-/// What goes along with one call beside its arguments.
+/// The answers to the previous `input_required` result of the server, sent along with the arguments.
 #[derive(Default)]
-struct Round {
+struct RoundTrip {
     responses: Option<InputResponses>,
     state: Option<String>,
 }
 
-/// Calls an exposed tool. A client with a session is asked what the tool asks; any other client calls again.
-pub(super) async fn call(shared: &Shared, asked: &Asked, tool: &str) -> Answer {
-    let mut round = Round { responses: asked.request.input_responses.clone(), state: None };
-    if let Some(state) = &asked.request.request_state {
-        match resumed(asked, tool, state).await? {
-            Resumed::Waiting => return super::tools::go_on(shared, asked, state, None).await,
-            Resumed::Asked(state) => round.state = state,
+/// Calls an exposed tool. A client with a session answers input requests during the call; any other calls again.
+pub(super) async fn call(request: &ToolRequest, tool: &str) -> ToolResult {
+    let mut round_trip = RoundTrip { responses: request.params.input_responses.clone(), state: None };
+    if let Some(state) = &request.params.request_state {
+        match suspended_call(request, tool, state).await? {
+            SuspendedCall::InFlight => return super::tools::continue_call(request, state, None).await,
+            SuspendedCall::InputRequired(state) => round_trip.state = state,
         }
     }
     for _ in 0..RELAY_ROUNDS {
-        let response = make(shared, asked, tool, round).await?;
-        let CallToolResponse::InputRequired(needed) = &response else { return Ok(response) };
-        if asked.is_modern() {
+        let response = relay_call(request, tool, round_trip).await?;
+        let CallToolResponse::InputRequired(required) = &response else { return Ok(response) };
+        if request.is_sessionless() {
             return Ok(response);
         }
-        let state = needed.request_state.as_deref();
-        let state = match state {
-            Some(run) => match resumed(asked, tool, run).await? {
-                Resumed::Asked(state) => state,
-                Resumed::Waiting => None,
+        let state = match required.request_state.as_deref() {
+            Some(run) => match suspended_call(request, tool, run).await? {
+                SuspendedCall::InputRequired(state) => state,
+                SuspendedCall::InFlight => None,
             },
             None => None,
         };
-        let requests = needed.input_requests.clone().unwrap_or_default();
+        let requests = required.input_requests.clone().unwrap_or_default();
         let not_answered = |error: ServiceError| {
-            let message = format!("the tool asked something that the client did not answer: {error}");
-            Refusal::new("not_answered", message)
+            let message = format!("the client did not answer an input request of the tool: {error}");
+            ToolError::new("not_answered", message)
         };
-        let responses = answers(&asked.context.peer, requests).await.map_err(not_answered)?;
-        round = Round { responses: Some(responses), state };
+        let responses = send_requests(&request.context.peer, requests).await.map_err(not_answered)?;
+        round_trip = RoundTrip { responses: Some(responses), state };
     }
-    Err(Refusal::new("too_many_questions", format!("`{tool}` asked more than {RELAY_ROUNDS} times")))
+    let message = format!("`{tool}` requested input more than {RELAY_ROUNDS} times");
+    Err(ToolError::new("too_many_questions", message))
 }
 
-/// The run that a `requestState` of ours stands for.
-enum Resumed {
-    /// The tool waited for an answer in the middle of its call.
-    Waiting,
-    /// The call ended with questions; the server wants this state back.
-    Asked(Option<String>),
+/// The relayed call that a `requestState` names.
+enum SuspendedCall {
+    /// The call is in flight and waits for an answer.
+    InFlight,
+    /// The call ended with `input_required` and this `requestState` of its server.
+    InputRequired(Option<String>),
 }
 
-/// Finds the run of a `requestState`: one of the same user and of the same tool.
-async fn resumed(asked: &Asked, tool: &str, state: &str) -> Result<Resumed, Refusal> {
-    let invalid = || Refusal::Protocol(ErrorData::invalid_params("invalid requestState", None));
+/// Finds the call of a `requestState`. It must be of the same user and tool.
+async fn suspended_call(request: &ToolRequest, tool: &str, state: &str) -> Result<SuspendedCall, ToolError> {
+    let invalid = ToolError::invalid_request_state;
     let run = gates::run_of(state).or_else(|| state.parse::<RunId>().ok()).ok_or_else(invalid)?;
-    let row = asked.user.row(run).await.map_err(|_| invalid())?;
-    let is_same = row.via.as_deref() == Some(&*format!("{EXPOSED}{tool}"));
-    if !is_same || row.created_by != asked.user.principal().id {
+    let row = request.user.row(run).await.map_err(|_| invalid())?;
+    let is_same = row.via.as_deref() == Some(&*format!("{VIA_EXPOSED}{tool}"));
+    if !is_same || row.created_by != request.user.principal().id {
         return Err(invalid());
     }
     if gates::run_of(state).is_some() {
-        return Ok(Resumed::Waiting);
+        return Ok(SuspendedCall::InFlight);
     }
-    let output = row.output.as_ref().and_then(|output| serde_json::from_str::<Value>(output.get()).ok());
-    let output = output.filter(|output| output["resultType"] == "input_required").ok_or_else(invalid)?;
-    Ok(Resumed::Asked(output["requestState"].as_str().map(str::to_owned)))
+    let output = Some(content::output_of(&row)).filter(|output| output["resultType"] == "input_required");
+    let output = output.ok_or_else(invalid)?;
+    Ok(SuspendedCall::InputRequired(output["requestState"].as_str().map(str::to_owned)))
 }
 
-/// Makes one call, and serves what the server asks the client meanwhile.
-async fn make(shared: &Shared, asked: &Asked, tool: &str, round: Round) -> Answer {
-    let full = || Refusal::new("unavailable", "too many relayed calls are in flight; try again later");
-    let gateway = shared.gateway.as_ref().ok_or_else(full)?;
+/// Makes one call, and serves the requests of the server meanwhile.
+async fn relay_call(request: &ToolRequest, tool: &str, round_trip: RoundTrip) -> ToolResult {
+    let full = || ToolError::new("unavailable", "too many relayed calls are in flight; try again later");
+    let gateway = request.shared.gateway.as_ref().ok_or_else(full)?;
     let mut client = gateway.relay().ok_or_else(full)?;
-    let responses = round.responses.map(|given| json!(given));
-    if responses.as_ref().is_some_and(|given| given.to_string().len() > RELAY_BYTES) {
+    let responses = round_trip.responses.map(|responses| json!(responses));
+    if responses.as_ref().is_some_and(|responses| responses.to_string().len() > RELAY_BYTES) {
         let message = format!("inputResponses is larger than {RELAY_BYTES} bytes");
-        return Err(Refusal::Protocol(ErrorData::invalid_params(message, None)));
+        return Err(ToolError::Protocol(ErrorData::invalid_params(message, None)));
     }
-    let capabilities = asked.context.client_capabilities().unwrap_or_default();
-    let relay =
-        Relay { id: client.id.clone(), capabilities: json!(capabilities), responses, state: round.state };
-    let args = Value::Object(asked.request.arguments.clone().unwrap_or_default());
-    let user = asked.user.via(format!("{EXPOSED}{tool}")).relaying(relay);
+    let capabilities = request.context.client_capabilities().unwrap_or_default();
+    let state = round_trip.state;
+    let relay = Relay { id: client.id.clone(), capabilities: json!(capabilities), responses, state };
+    let args = Value::Object(request.params.arguments.clone().unwrap_or_default());
+    let user = request.user.via(format!("{VIA_EXPOSED}{tool}")).relaying(relay);
     let run = user.call_tool(tool, &args).await?.id();
-    let answering = tasks::answer(shared, asked, run, Given::Exact, Waiting::new(PASSED_ON_SECS));
-    beside(answering, asked, &capabilities, &mut client).await
+    let response = tasks::respond(request, run, ResultForm::Relayed, WaitOptions::new(PASSED_ON_SECS));
+    serve_during(response, request, &capabilities, &mut client).await
 }
 
-/// Serves the requests of a server until the call is answered.
-async fn beside(
-    answering: impl Future<Output = Answer>,
-    asked: &Asked,
+/// Serves the requests of a server until the call has a response.
+async fn serve_during(
+    response: impl Future<Output = ToolResult>,
+    request: &ToolRequest,
     capabilities: &ClientCapabilities,
     client: &mut Relayed,
-) -> Answer {
-    let mut answering = std::pin::pin!(answering);
+) -> ToolResult {
+    let mut response = std::pin::pin!(response);
     let mut serving = FuturesUnordered::new();
-    let mut told = f64::NEG_INFINITY;
+    let mut last_progress = f64::NEG_INFINITY;
     loop {
         tokio::select! {
             biased;
-            Some(request) = client.requests.recv() => match request {
-                // Notifications are sent one after another: their order means something.
-                FromServer::Progress(progress) if progress.progress > told => {
-                    told = progress.progress;
-                    report(asked, progress).await;
+            Some(message) = client.requests.recv() => match message {
+                // Notifications are sent one after another, to keep their order.
+                FromServer::Progress(progress) if progress.progress > last_progress => {
+                    last_progress = progress.progress;
+                    relay_progress(request, progress).await;
                 }
                 FromServer::Progress(_) => {}
-                FromServer::Log(message) => log(asked, message).await,
-                request => serving.push(serve(asked, capabilities, request)),
+                FromServer::Log(message) => relay_log(request, message).await,
+                message => serving.push(serve(request, capabilities, message)),
             },
             Some(()) = serving.next() => {}
-            answer = &mut answering => return answer,
+            response = &mut response => return response,
         }
     }
 }
 
-/// Passes one request of a server on to the client. What the client cannot answer is dropped, and the
-/// server hears that.
-async fn serve(asked: &Asked, client: &ClientCapabilities, request: FromServer) {
-    let peer = &asked.context.peer;
-    let is_legacy = !asked.is_modern();
-    match request {
-        FromServer::Elicit(params, reply) if is_legacy && client.elicitation.is_some() => {
+/// Relays one request of a server to the client. A request that the client does not support is dropped, which the
+/// gateway reports to the server.
+async fn serve(request: &ToolRequest, client: &ClientCapabilities, message: FromServer) {
+    let peer = &request.context.peer;
+    let has_session = !request.is_sessionless();
+    match message {
+        FromServer::Elicit(params, reply) if has_session && client.elicitation.is_some() => {
             reply_with(reply, peer.create_elicitation(*params).await);
         }
-        FromServer::Sample(params, reply) if is_legacy && client.sampling.is_some() => {
+        FromServer::Sample(params, reply) if has_session && client.sampling.is_some() => {
             reply_with(reply, peer.create_message(*params).await);
         }
-        FromServer::Roots(reply) if is_legacy && client.roots.is_some() => {
+        FromServer::Roots(reply) if has_session && client.roots.is_some() => {
             reply_with(reply, peer.list_roots().await);
         }
         _ => {}
     }
 }
 
-/// Passes progress on under the token of the client. It may be gone; its run goes on.
-async fn report(asked: &Asked, mut progress: ProgressNotificationParam) {
-    let Some(token) = asked.context.meta.get_progress_token() else { return };
+/// Relays progress under the token of the client. Errors are ignored: the run continues without its client.
+async fn relay_progress(request: &ToolRequest, mut progress: ProgressNotificationParam) {
+    let Some(token) = request.context.meta.get_progress_token() else { return };
     progress.progress_token = token;
-    let _ = asked.context.peer.notify_progress(progress).await;
+    let _ = request.context.peer.notify_progress(progress).await;
 }
 
-/// Passes a log message on to a client with a session that wants messages of its level.
-async fn log(asked: &Asked, message: LoggingMessageNotificationParam) {
-    if !asked.is_modern() && asked.watches.wants_log(message.level) {
-        let _ = asked.context.peer.notify_logging_message(message).await;
+/// Relays a log message to a client with a session, if it is at or above the level that the client set.
+async fn relay_log(request: &ToolRequest, message: LoggingMessageNotificationParam) {
+    if !request.is_sessionless() && request.subscriptions.includes_log(message.level) {
+        let _ = request.context.peer.notify_logging_message(message).await;
     }
 }
 
-fn reply_with<T>(reply: Reply<T>, answer: Result<T, ServiceError>) {
+fn reply_with<T>(reply: Reply<T>, response: Result<T, ServiceError>) {
     // The call may have ended meanwhile.
-    let _ = reply.send(answer.map_err(|error| match error {
+    let _ = reply.send(response.map_err(|error| match error {
         ServiceError::McpError(error) => error,
         other => ErrorData::internal_error(other.to_string(), None),
     }));
 }
 
-/// Asks a client with a session what a server of 2026-07-28 wants to know.
-pub(super) async fn answers(
+/// Sends the input requests of a server of 2026-07-28 to a client with a session.
+pub(super) async fn send_requests(
     peer: &Peer<RoleServer>,
     requests: InputRequests,
 ) -> Result<InputResponses, ServiceError> {
-    let mut answers = InputResponses::new();
+    let mut responses = InputResponses::new();
     for (key, request) in requests {
-        let answer = match request {
+        let response = match request {
             InputRequest::Elicitation(request) => json!(peer.create_elicitation(request.params).await?),
             InputRequest::CreateMessage(request) => json!(peer.create_message(request.params).await?),
             InputRequest::ListRoots(_) => json!(peer.list_roots().await?),
             _ => return Err(ServiceError::UnexpectedResponse),
         };
-        answers.insert(key, answer);
+        responses.insert(key, response);
     }
-    Ok(answers)
+    Ok(responses)
 }
 
-/// How severe a level of logging is.
+/// The severity of a log level as a number.
 pub(super) fn severity(level: LoggingLevel) -> u8 {
     match level {
         LoggingLevel::Debug => 0,

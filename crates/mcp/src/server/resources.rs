@@ -1,4 +1,4 @@
-//! Definitions, runs and open questions as resources.
+//! Definitions, runs and open approvals as resources.
 
 use rmcp::model::{
     CacheScope, CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, ReadResourceResult,
@@ -7,8 +7,8 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use steprail_engine::{Error, ListRuns, RunId, User};
 
-use super::answer::protocol_error;
-use super::tools::event_facts;
+use super::error::protocol_error;
+use super::tools::event_fields;
 use crate::limits::{PAGE, RESOURCE_EVENTS};
 
 const JSON: &str = "application/json";
@@ -17,7 +17,7 @@ pub(super) const APPROVALS: &str = "workflow://approvals";
 const DEFINITIONS: &str = "workflow://definitions/";
 const RUNS: &str = "workflow://runs/";
 
-/// What a URI speaks of.
+/// A parsed URI of a resource.
 enum Uri<'u> {
     Schema,
     Approvals,
@@ -27,7 +27,7 @@ enum Uri<'u> {
 }
 
 impl<'u> Uri<'u> {
-    fn read(uri: &'u str) -> Option<Self> {
+    fn parse(uri: &'u str) -> Option<Self> {
         if let Some(rest) = uri.strip_prefix(DEFINITIONS) {
             return Some(match rest.rsplit_once('@').map(|(name, version)| (name, version.parse())) {
                 Some((name, Ok(version))) => Self::Definition(name, Some(version)),
@@ -48,17 +48,17 @@ impl<'u> Uri<'u> {
     }
 }
 
-/// The run that a URI speaks of.
+/// The run that a URI names.
 pub(super) fn run_of(uri: &str) -> Option<RunId> {
-    match Uri::read(uri)? {
+    match Uri::parse(uri)? {
         Uri::Run(run) | Uri::Events(run) => Some(run),
         _ => None,
     }
 }
 
-/// The version that a URI of a definition leads to.
+/// The version of the definition that a URI names; empty for other resources.
 pub(super) async fn version_of(user: &User, uri: &str) -> Option<String> {
-    match Uri::read(uri)? {
+    match Uri::parse(uri)? {
         Uri::Definition(name, version) => {
             let definition = user.definition(&decoded(name), version).await.ok()?;
             Some(definition.version.to_string())
@@ -67,29 +67,33 @@ pub(super) async fn version_of(user: &User, uri: &str) -> Option<String> {
     }
 }
 
-/// The schema, open questions, every definition, and the newest runs.
+/// Lists the schema, the open approvals, the definitions and the newest runs.
 pub(super) async fn list(user: &User) -> Result<Vec<Resource>, ErrorData> {
-    let refused = |error: Error| protocol_error(&error);
-    let plain = |uri: &str, name: &str, about: &str| {
-        Resource::new(uri, name).with_description(about).with_mime_type(JSON)
+    let failed = |error: Error| protocol_error(&error);
+    let resource = |uri: &str, name: &str, description: &str| {
+        Resource::new(uri, name).with_description(description).with_mime_type(JSON)
     };
     let mut resources = vec![
-        plain(SCHEMA, "schema", "The JSON Schema of workflow definitions."),
-        plain(APPROVALS, "approvals", "Questions that wait for a human."),
+        resource(SCHEMA, "schema", "The JSON Schema of workflow definitions."),
+        resource(APPROVALS, "approvals", "Open approvals."),
     ];
-    // Somebody without the right sees what is left.
+    // A user without the right sees the other resources.
     for definition in user.definitions().await.unwrap_or_default().into_iter().take(4 * PAGE) {
         let uri = format!("{DEFINITIONS}{}", encoded(&definition.name));
-        resources.push(plain(&uri, &definition.name, "A workflow definition, its newest version."));
+        resources.push(resource(&uri, &definition.name, "A workflow definition, its newest version."));
     }
-    for run in user.list(ListRuns { limit: PAGE, ..ListRuns::default() }).await.map_err(refused)? {
-        let about = format!("A run of {}, {}.", run.name, run.status.word());
-        resources.push(plain(&format!("{RUNS}{}", run.run_id), &format!("run {}", run.run_id), &about));
+    for run in user.list(ListRuns { limit: PAGE, ..ListRuns::default() }).await.map_err(failed)? {
+        let description = format!("A run of {}, {}.", run.name, run.status.word());
+        resources.push(resource(
+            &format!("{RUNS}{}", run.run_id),
+            &format!("run {}", run.run_id),
+            &description,
+        ));
     }
     Ok(resources)
 }
 
-/// A name as it stands in a URI.
+/// A name in a URI.
 fn encoded(name: &str) -> String {
     name.replace('%', "%25").replace(' ', "%20")
 }
@@ -99,8 +103,8 @@ fn decoded(name: &str) -> String {
 }
 
 pub(super) fn templates() -> Vec<ResourceTemplate> {
-    let template = |uri: String, name: &str, about: &str| {
-        ResourceTemplate::new(uri, name).with_description(about).with_mime_type(JSON)
+    let template = |uri: String, name: &str, description: &str| {
+        ResourceTemplate::new(uri, name).with_description(description).with_mime_type(JSON)
     };
     vec![
         template(
@@ -108,7 +112,7 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
             "definition",
             "A workflow definition; name@2 is its second version.",
         ),
-        template(format!("{RUNS}{{run_id}}"), "run", "Where a run stands, with every step."),
+        template(format!("{RUNS}{{run_id}}"), "run", "The state of a run, with every step."),
         template(format!("{RUNS}{{run_id}}/events"), "events", "The log of a run."),
     ]
 }
@@ -123,22 +127,22 @@ pub(super) async fn read(user: &User, uri: &str) -> Result<ReadResourceResult, E
     Ok(result)
 }
 
-/// Whether a resource is there.
+/// Checks that a resource exists.
 pub(super) async fn check(user: &User, uri: &str) -> Result<(), ErrorData> {
     value(user, uri).await.map(drop)
 }
 
-/// Whether a URI is one of ours, whatever it leads to.
-pub(super) fn is_ours(uri: &str) -> bool {
+/// Whether a URI is reserved for Steprail's own resources.
+pub(super) fn is_own(uri: &str) -> bool {
     uri.starts_with("workflow:")
 }
 
 pub(super) fn not_found(uri: &str) -> ErrorData {
-    ErrorData::resource_not_found(format!("there is no resource `{uri}`"), Some(json!({ "uri": uri })))
+    ErrorData::resource_not_found(format!("unknown resource `{uri}`"), Some(json!({ "uri": uri })))
 }
 
 async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
-    let value = match Uri::read(uri).ok_or_else(|| not_found(uri))? {
+    let value = match Uri::parse(uri).ok_or_else(|| not_found(uri))? {
         Uri::Schema => Ok(steprail_core::spec::schema::definition_schema()),
         Uri::Approvals => user.approvals(PAGE).await.map(|open| json!({ "approvals": open })),
         Uri::Definition(name, version) => user.definition(&decoded(name), version).await.map(|definition| {
@@ -147,7 +151,7 @@ async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
         }),
         Uri::Run(run) => user.status(run).await.map(|view| json!(view)),
         Uri::Events(run) => user.events(run, 0, RESOURCE_EVENTS).await.map(|page| {
-            json!({ "run_id": run, "events": page.events.iter().map(event_facts).collect::<Vec<_>>() })
+            json!({ "run_id": run, "events": page.events.iter().map(event_fields).collect::<Vec<_>>() })
         }),
     };
     value.map_err(|error| match error {
@@ -156,12 +160,12 @@ async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
     })
 }
 
-/// Names of definitions and ids of runs that begin as what was typed.
+/// Completes names of definitions and ids of runs.
 pub(super) async fn complete(
     user: &User,
     request: CompleteRequestParams,
 ) -> Result<CompleteResult, ErrorData> {
-    let begun = &request.argument.value;
+    let prefix = &request.argument.value;
     let of_runs = match &request.r#ref {
         Reference::Resource(resource) => resource.uri.starts_with(RUNS),
         Reference::Prompt(prompt) => prompt.name == super::prompts::EXPLAIN,
@@ -169,7 +173,7 @@ pub(super) async fn complete(
     };
     let of_definitions =
         matches!(&request.r#ref, Reference::Resource(resource) if resource.uri.starts_with(DEFINITIONS));
-    let words: Vec<String> = if of_runs {
+    let candidates: Vec<String> = if of_runs {
         let rows = user.list(ListRuns::default()).await.map_err(|error| protocol_error(&error))?;
         rows.iter().map(|row| row.run_id.to_string()).collect()
     } else if of_definitions {
@@ -178,8 +182,8 @@ pub(super) async fn complete(
     } else {
         Vec::new()
     };
-    let fitting = words.into_iter().filter(|word| word.starts_with(begun.as_str()));
-    let values = fitting.take(CompletionInfo::MAX_VALUES).collect();
+    let matching = candidates.into_iter().filter(|name| name.starts_with(prefix.as_str()));
+    let values = matching.take(CompletionInfo::MAX_VALUES).collect();
     CompletionInfo::new(values)
         .map(CompleteResult::new)
         .map_err(|problem| ErrorData::internal_error(problem, None))

@@ -1,4 +1,4 @@
-//! Sessions of clients: in the database, so that they outlive our process, and each for one user only.
+//! Sessions of clients, stored in the database: they survive a restart, and each belongs to one user.
 
 use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError};
@@ -6,33 +6,33 @@ use serde_json::{Value, json};
 use steprail_engine::{Engine, Error, Session};
 
 tokio::task_local! {
-    /// Who sent the request that is being served.
+    /// Id of the user who sent the current request.
     pub(super) static REQUESTER: String;
 }
 
 /// The header that names a session.
 pub(super) const SESSION: &str = "mcp-session-id";
-/// The resources that a session watches, beside what rmcp keeps of it.
+/// Key of the subscribed URIs in the stored state of a session, beside the keys of rmcp.
 const SUBSCRIPTIONS: &str = "dev.steprail/subscriptions";
 
-/// Sessions in the engine's database.
+/// Access to the stored sessions.
 pub(super) struct Sessions(pub Engine);
 
 impl Sessions {
-    /// Whose session it is, if there is such a session.
+    /// Id of the user that a session belongs to; `None` if it does not exist.
     pub(super) async fn owner(&self, id: &str) -> Result<Option<String>, SessionStoreError> {
         Ok(self.0.session(id).await?.map(|session| session.user))
     }
 
-    /// The resources that a session watches.
+    /// URIs that a session is subscribed to.
     pub(super) async fn subscriptions(&self, id: &str) -> Vec<String> {
         let Ok(Some(session)) = self.0.session(id).await else { return Vec::new() };
         let state: Value = serde_json::from_str(&session.state).unwrap_or_default();
         serde_json::from_value(state[SUBSCRIPTIONS].clone()).unwrap_or_default()
     }
 
-    /// Stores the resources that a session watches, in place of those before.
-    pub(super) async fn keep_subscriptions(&self, id: &str, uris: Vec<String>) -> Result<(), Error> {
+    /// Replaces the URIs that a session is subscribed to.
+    pub(super) async fn set_subscriptions(&self, id: &str, uris: Vec<String>) -> Result<(), Error> {
         let Some(session) = self.0.session(id).await? else { return Ok(()) };
         let mut state: Value = serde_json::from_str(&session.state).unwrap_or_default();
         state[SUBSCRIPTIONS] = json!(uris);

@@ -1,4 +1,4 @@
-//! How long a call waits for a run, and what it gives then: the end, a task, a question, or the run's id.
+//! How long a call waits for its run, and what it returns: a result, a task, or an input request.
 
 use std::time::{Duration, Instant};
 
@@ -9,183 +9,216 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 use steprail_core::spec::publish::TaskMode;
-use steprail_engine::{Error, RunId, RunRow, RunStatus, User};
+use steprail_engine::{Approval, Error, RunId, RunRow, RunStatus, User};
 
-use super::answer::{Answer, Asked, Refusal, protocol_error};
+use super::error::{ToolError, ToolResult, protocol_error};
+use super::input_requests::{self, KeyStyle};
 use super::progress::Progress;
-use super::questions::Keys;
-use super::waits::{Seen, look};
-use super::{Shared, content, gates, questions, view};
+use super::request::ToolRequest;
+use super::snapshot::RunSnapshot;
+use super::{Shared, content, gates, view};
 use crate::limits::{MAX_WAIT_SECS, POLL_MS, POLL_PAUSED_MS, TASK_SECS};
 
-/// What a call gives when its run has ended.
+/// The form in which a call returns its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Given {
-    /// Everything about the run.
-    Facts,
-    /// What the run gave, as a tool gives it.
+pub(super) enum ResultForm {
+    /// The state of the run.
+    State,
+    /// The output of the run, as the result of a published workflow.
     Output,
-    /// What the server of an exposed tool sent.
-    Exact,
+    /// The result of the server, for an exposed tool.
+    Relayed,
 }
 
-/// What a run is started through, so that its end is told in the same way after a restart.
-pub(super) const AS_TOOL: &str = "mcp tool ";
+/// Prefix of `via` for runs of published workflows. The result has the same form after a restart.
+pub(super) const VIA_PUBLISHED: &str = "mcp tool ";
 
-/// What a relayed call is started through.
-pub(super) const EXPOSED: &str = "mcp exposed tool ";
+/// Prefix of `via` for calls of exposed tools.
+pub(super) const VIA_EXPOSED: &str = "mcp exposed tool ";
 
-impl Given {
+impl ResultForm {
+    /// The form in which a stored run is returned.
     pub(super) fn of(row: &RunRow) -> Self {
         match row.via.as_deref() {
-            Some(via) if via.starts_with(AS_TOOL) => Self::Output,
-            Some(via) if via.starts_with(EXPOSED) => Self::Exact,
-            _ => Self::Facts,
+            Some(via) if via.starts_with(VIA_PUBLISHED) => Self::Output,
+            Some(via) if via.starts_with(VIA_EXPOSED) => Self::Relayed,
+            _ => Self::State,
         }
     }
 }
 
-/// How a call waits.
+/// How a call waits for its run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct WaitOptions {
     pub seconds: f64,
-    /// Whether it becomes a task.
-    pub mode: TaskMode,
-    /// The event after which there is something to tell.
+    pub task_mode: TaskMode,
+    /// Progress is reported for events after this number.
     pub after: u64,
-    /// Whether open gates may be put to the client's user.
-    pub asks: bool,
+    /// Whether open approvals may be requested from the client.
+    pub requests_input: bool,
 }
 
-impl Waiting {
-    /// For a new run.
+impl WaitOptions {
+    /// Options for a new run.
     pub(super) fn new(seconds: f64) -> Self {
-        Self { seconds, mode: TaskMode::Auto, after: 0, asks: true }
+        Self { seconds, task_mode: TaskMode::Auto, after: 0, requests_input: true }
     }
 }
 
-/// Waits for a run and answers, as far as the client can take it: a task or a question; else the run's id. All of it
-/// together takes no longer than a client waits.
-pub(super) async fn answer(
-    shared: &Shared,
-    asked: &Asked,
+/// Waits for a run and returns its result, a task or an input request, depending on the capabilities of the client.
+/// The call takes at most [`MAX_WAIT_SECS`] in total.
+pub(super) async fn respond(
+    request: &ToolRequest,
     run: RunId,
-    given: Given,
-    waiting: Waiting,
-) -> Answer {
+    form: ResultForm,
+    options: WaitOptions,
+) -> ToolResult {
     let deadline = Instant::now() + Duration::from_secs_f64(MAX_WAIT_SECS);
-    let as_task = asked.takes_tasks() && waiting.mode != TaskMode::Never;
-    let seconds = match (as_task, waiting.mode) {
+    let as_task = request.supports_tasks() && options.task_mode != TaskMode::Never;
+    let seconds = match (as_task, options.task_mode) {
         (true, TaskMode::Required) => 0.0,
-        (true, _) => waiting.seconds.min(TASK_SECS),
-        (false, _) => waiting.seconds,
+        (true, _) => options.seconds.min(TASK_SECS),
+        (false, _) => options.seconds,
     };
     // The client of a relayed call gets the progress that its server reports.
-    let mut progress = match given {
-        Given::Exact => None,
-        _ => Progress::new(asked, run, waiting.after).await?,
+    let mut progress = match form {
+        ResultForm::Relayed => None,
+        _ => Progress::new(request, run, options.after).await?,
     };
-    let mut row = wait_for(asked, run, None, seconds, &mut progress).await?;
-    if as_task && (waiting.mode == TaskMode::Required || !row.status.is_terminal()) {
+    let row = wait_for(request, run, None, seconds, &mut progress).await?;
+    if as_task && (options.task_mode == TaskMode::Required || !row.status.is_terminal()) {
         return Ok(CreateTaskResult::new(task(&row, &[])).into());
     }
-    let mut asks = waiting.asks && asked.takes_questions();
-    let is_new = asked.request.request_state.is_none();
-    let mut early = asked.request.input_responses.as_ref().filter(|_| is_new);
-    while asks && !row.status.is_terminal() {
-        let open = gates::open(shared, &asked.user, run, given).await?;
-        let Some(first) = open.first() else { break };
-        let early = early.take().filter(|_| given == Given::Output);
-        if let Some(answers) = early
-            && gates::answer_early(shared, &asked.user, run, answers).await?
-        {
-            let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
-            row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
-            continue;
+    if options.requests_input && request.supports_input_requests() && !row.status.is_terminal() {
+        let budget = Budget { deadline, seconds };
+        if let Some(required) = request_input(request, run, form, budget, &mut progress).await? {
+            return Ok(required.into());
         }
-        if asked.is_modern() {
-            let client = asked.context.client_capabilities();
-            let requests = questions::requests(&open, given, client.as_ref(), Keys::Own);
-            if requests.is_empty() {
-                break;
-            }
-            let state = gates::state(run, first);
-            return Ok(InputRequiredResult::new(Some(requests), Some(state)).into());
-        }
-        asks = gates::ask(shared, asked, (first, given), deadline.saturating_duration_since(Instant::now()))
-            .await?;
-        let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
-        row = wait_for(asked, run, None, seconds.min(left), &mut progress).await?;
     }
-    let seen = look(&asked.user, run).await?;
-    match protocol_failure(&seen.view.run, given) {
-        Some(error) => Err(Refusal::Protocol(error)),
-        None if given == Given::Exact && has_result(&seen.view.run) => Ok(content::exact(&seen.view.run)),
-        None => Ok(ended(&seen, given).into()),
+    let snapshot = RunSnapshot::read(&request.user, run).await?;
+    match protocol_failure(&snapshot.view.run, form) {
+        Some(error) => Err(ToolError::Protocol(error)),
+        None if form == ResultForm::Relayed && has_result(&snapshot.view.run) => {
+            Ok(content::relayed_result(&snapshot.view.run))
+        }
+        None => Ok(call_result(&snapshot, form).into()),
     }
 }
 
-/// Waits for news of a run.
-pub(super) async fn wait(asked: &Asked, run: RunId, since: Option<u64>, wait_s: f64) -> Result<(), Refusal> {
-    let seq = asked.user.row(run).await?.seq;
-    let mut progress = Progress::new(asked, run, seq).await?;
-    wait_for(asked, run, since, wait_s, &mut progress).await.map(drop)
+/// The time that a call has left.
+#[derive(Clone, Copy)]
+struct Budget {
+    deadline: Instant,
+    /// Seconds to wait for the run after each answer.
+    seconds: f64,
 }
 
-/// Waits, and reports what happens meanwhile.
+impl Budget {
+    fn left(self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn wait_secs(self) -> f64 {
+        self.seconds.min(self.left().as_secs_f64())
+    }
+}
+
+/// Requests the open approvals of a run from the client until none is left or one is not decided. A client without a
+/// session gets them as an `input_required` result, which is returned.
+async fn request_input(
+    request: &ToolRequest,
+    run: RunId,
+    form: ResultForm,
+    budget: Budget,
+    progress: &mut Option<Progress>,
+) -> Result<Option<InputRequiredResult>, ToolError> {
+    let is_first = request.params.request_state.is_none() && form == ResultForm::Output;
+    let mut early_answers = request.params.input_responses.as_ref().filter(|_| is_first);
+    loop {
+        let open = gates::open_approvals(&request.shared, &request.user, run, form).await?;
+        let Some(first) = open.first() else { return Ok(None) };
+        let decided = match early_answers.take() {
+            Some(answers) => gates::apply_early_answers(&request.shared, &request.user, run, answers).await?,
+            None => false,
+        };
+        if !decided && request.is_sessionless() {
+            let client = request.context.client_capabilities();
+            let requests = input_requests::requests(&open, form, client.as_ref(), KeyStyle::Tool);
+            let state = Some(gates::request_state(run, first));
+            return Ok((!requests.is_empty()).then(|| InputRequiredResult::new(Some(requests), state)));
+        }
+        let decided = decided || gates::elicit(request, (first, form), budget.left()).await?;
+        let row = wait_for(request, run, None, budget.wait_secs(), progress).await?;
+        if !decided || row.status.is_terminal() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Waits for a change of a run.
+pub(super) async fn wait(
+    request: &ToolRequest,
+    run: RunId,
+    since: Option<u64>,
+    wait_s: f64,
+) -> Result<(), ToolError> {
+    let seq = request.user.row(run).await?.seq;
+    let mut progress = Progress::new(request, run, seq).await?;
+    wait_for(request, run, since, wait_s, &mut progress).await.map(drop)
+}
+
 async fn wait_for(
-    asked: &Asked,
+    request: &ToolRequest,
     run: RunId,
     since: Option<u64>,
     wait_s: f64,
     progress: &mut Option<Progress>,
-) -> Result<RunRow, Refusal> {
+) -> Result<RunRow, ToolError> {
     let wait_s = if wait_s.is_finite() { wait_s.clamp(0.0, MAX_WAIT_SECS) } else { 0.0 };
-    let waiting = asked.user.wait(run, since, Duration::from_secs_f64(wait_s));
+    let wait = request.user.wait(run, since, Duration::from_secs_f64(wait_s));
     Ok(match progress {
-        Some(progress) => progress.beside(waiting).await?,
-        None => waiting.await?,
+        Some(progress) => progress.report_during(wait).await?,
+        None => wait.await?,
     })
 }
 
-/// Whether the server of a relayed call has answered.
+/// Whether the server of a relayed call has responded.
 fn has_result(run: &RunRow) -> bool {
     matches!(run.status, RunStatus::Completed | RunStatus::Failed)
 }
 
 /// A run as the result of the call that started it.
-fn ended(seen: &Seen, given: Given) -> CallToolResult {
-    let view = &seen.view;
-    let output = view.run.output.as_ref().and_then(|output| serde_json::from_str::<Value>(output.get()).ok());
-    let mut result = match (given, view.run.status, output) {
-        (Given::Output, RunStatus::Completed, output) => content::result(&output.unwrap_or_default()),
-        (Given::Output, RunStatus::Failed, _) => {
-            let why = view.run.error.as_ref().map(ToString::to_string).unwrap_or_default();
+fn call_result(snapshot: &RunSnapshot, form: ResultForm) -> CallToolResult {
+    let run = &snapshot.view.run;
+    let mut result = match (form, run.status) {
+        (ResultForm::Output, RunStatus::Completed) => content::to_result(&content::output_of(run)),
+        (ResultForm::Output, RunStatus::Failed) => {
+            let why = run.error.as_ref().map(ToString::to_string).unwrap_or_default();
             CallToolResult::error(vec![ContentBlock::text(why)])
         }
-        _ => view::run(seen).into_result(),
+        _ => view::run(snapshot).into_result(),
     };
-    if matches!(view.run.status, RunStatus::Failed | RunStatus::Cancelled) {
+    if matches!(run.status, RunStatus::Failed | RunStatus::Cancelled) {
         result.is_error = Some(true);
     }
     let mut meta = rmcp::model::MetaObject::new();
-    meta.0.insert("dev.steprail/run".to_owned(), view.run.run_id.to_string().into());
+    meta.0.insert("dev.steprail/run".to_owned(), run.run_id.to_string().into());
     result.meta = Some(meta);
     result
 }
 
-/// What a server behind the gateway refused by the protocol is refused by the protocol here.
-fn protocol_failure(run: &RunRow, given: Given) -> Option<ErrorData> {
-    let error = run.error.as_ref().filter(|_| given != Given::Facts)?;
+/// The JSON-RPC error of the server behind a published workflow or an exposed tool.
+fn protocol_failure(run: &RunRow, form: ResultForm) -> Option<ErrorData> {
+    let error = run.error.as_ref().filter(|_| form != ResultForm::State)?;
     let code = error.code.as_deref()?.strip_prefix("mcp ")?.parse::<i32>().ok()?;
-    let sent = error.details.as_deref().filter(|_| given == Given::Exact);
+    let sent = error.details.as_deref().filter(|_| form == ResultForm::Relayed);
     let message = sent.and_then(|sent| sent["message"].as_str()).unwrap_or(&error.message);
     let data = sent.map(|sent| sent["data"].clone()).filter(|data| !data.is_null());
     Some(ErrorData::new(ErrorCode(code), message.to_owned(), data))
 }
 
 /// A run as a task.
-fn task(row: &RunRow, open: &[steprail_engine::Approval]) -> Task {
+fn task(row: &RunRow, open: &[Approval]) -> Task {
     let status = match row.status {
         RunStatus::Completed | RunStatus::Failed => TaskStatus::Completed,
         RunStatus::Cancelled => TaskStatus::Cancelled,
@@ -193,7 +226,7 @@ fn task(row: &RunRow, open: &[steprail_engine::Approval]) -> Task {
         _ => TaskStatus::Working,
     };
     let time = |millis| view::time(millis).as_str().unwrap_or_default().to_owned();
-    // A run that only others can move on takes its time.
+    // A run that only others can continue changes rarely.
     let poll = if row.status == RunStatus::Paused && open.is_empty() { POLL_PAUSED_MS } else { POLL_MS };
     let at = row.current_step.as_ref().map(|step| format!(", at `{step}`")).unwrap_or_default();
     let message = format!("{} is {}{at}", row.name, row.status.word());
@@ -202,19 +235,16 @@ fn task(row: &RunRow, open: &[steprail_engine::Approval]) -> Task {
         .with_status_message(message)
 }
 
-fn unknown_task(id: &str) -> ErrorData {
-    ErrorData::invalid_params(format!("there is no task `{id}`"), None)
-}
-
 async fn find(user: &User, id: &str) -> Result<RunRow, ErrorData> {
-    let run = id.parse::<RunId>().map_err(|_| unknown_task(id))?;
+    let unknown = || ErrorData::invalid_params(format!("unknown task `{id}`"), None);
+    let run = id.parse::<RunId>().map_err(|_| unknown())?;
     user.row(run).await.map_err(|error| match error {
-        Error::NotFound(_) => unknown_task(id),
+        Error::NotFound(_) => unknown(),
         other => protocol_error(&other),
     })
 }
 
-/// `tasks/get`: where a run stands.
+/// `tasks/get`: returns the state of a run.
 pub(super) async fn get(
     shared: &Shared,
     user: &User,
@@ -222,22 +252,22 @@ pub(super) async fn get(
     id: &str,
 ) -> Result<GetTaskResult, ErrorData> {
     let row = find(user, id).await?;
-    let refused = |error: Error| protocol_error(&error);
-    let given = Given::of(&row);
+    let failed = |error: Error| protocol_error(&error);
+    let form = ResultForm::of(&row);
     let (open, payload) = match row.status {
         RunStatus::Completed | RunStatus::Failed => {
-            let payload = if let Some(error) = protocol_failure(&row, given) {
+            let payload = if let Some(error) = protocol_failure(&row, form) {
                 TaskPayload::Failed { error: object(json!(error)) }
             } else {
-                let seen = look(user, row.run_id).await.map_err(refused)?;
-                TaskPayload::Completed { result: object(result_of(&seen, given)) }
+                let snapshot = RunSnapshot::read(user, row.run_id).await.map_err(failed)?;
+                TaskPayload::Completed { result: object(task_result(&snapshot, form)) }
             };
             (Vec::new(), payload)
         }
         RunStatus::Cancelled => (Vec::new(), TaskPayload::Cancelled),
         _ => {
-            let open = gates::open(shared, user, row.run_id, given).await.map_err(refused)?;
-            let input_requests = questions::requests(&open, given, client, Keys::Unique);
+            let open = gates::open_approvals(shared, user, row.run_id, form).await.map_err(failed)?;
+            let input_requests = input_requests::requests(&open, form, client, KeyStyle::Unique);
             let payload = if input_requests.is_empty() {
                 TaskPayload::Working
             } else {
@@ -250,14 +280,14 @@ pub(super) async fn get(
 }
 
 /// The result of a task that has ended.
-fn result_of(seen: &Seen, given: Given) -> Value {
-    if given != Given::Exact {
-        return json!(ended(seen, given));
+fn task_result(snapshot: &RunSnapshot, form: ResultForm) -> Value {
+    if form != ResultForm::Relayed {
+        return json!(call_result(snapshot, form));
     }
-    if let CallToolResponse::Complete(result) = content::exact(&seen.view.run) {
+    if let CallToolResponse::Complete(result) = content::relayed_result(&snapshot.view.run) {
         return json!(result);
     }
-    let message = "the tool asked for input after the call had become a task; call it again";
+    let message = "the tool requested input after the call had become a task; call it again";
     json!(CallToolResult::error(vec![ContentBlock::text(message)]))
 }
 
@@ -268,14 +298,14 @@ fn object(value: Value) -> JsonObject {
     }
 }
 
-/// `tasks/update`: answers to questions. What answers no open question is left aside.
+/// `tasks/update`: applies answers to open input requests. Other answers are ignored.
 pub(super) async fn update(shared: &Shared, user: &User, request: UpdateTaskParams) -> Result<(), ErrorData> {
     let row = find(user, &request.task_id).await?;
-    let answered = gates::answer(shared, user, row.run_id, &request.input_responses).await;
-    answered.map(drop).map_err(|error| protocol_error(&error))
+    let applied = gates::apply_answers(shared, user, row.run_id, &request.input_responses).await;
+    applied.map(drop).map_err(|error| protocol_error(&error))
 }
 
-/// `tasks/cancel`: stops a run. One that has ended stays as it is.
+/// `tasks/cancel`: cancels a run that has not ended.
 pub(super) async fn cancel(user: &User, id: &str) -> Result<(), ErrorData> {
     let row = find(user, id).await?;
     if row.status.is_terminal() {
@@ -287,8 +317,8 @@ pub(super) async fn cancel(user: &User, id: &str) -> Result<(), ErrorData> {
     }
 }
 
-/// The answer to a call of a workflow that is always a task, from a client that does not know tasks.
+/// The error for a client without tasks that calls a workflow with `task: required`.
 pub(super) fn tasks_required() -> ErrorData {
-    let needed = ClientCapabilities::builder().enable_tasks().build();
-    ErrorData::missing_required_client_capability(needed)
+    let required = ClientCapabilities::builder().enable_tasks().build();
+    ErrorData::missing_required_client_capability(required)
 }

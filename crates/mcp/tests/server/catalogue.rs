@@ -1,4 +1,4 @@
-//! What an agent finds out about the tools of other servers, before and after it uses them.
+//! Tools of other servers: search, checks and results.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde_json::{Value, json};
 use steprail_mcp::Gateway;
 
-use super::support::{House, call, facts, verdict};
+use super::support::{Fixture, call, fields, outcome};
 
-/// A server with thirty tools: `read_00` to `read_28`, which read, and `write`, which does not.
+/// A server with thirty tools: `read_00` to `read_28`, which are read-only, and `write`, which is destructive.
 #[derive(Clone)]
 struct Shop;
 
@@ -41,14 +41,14 @@ impl ServerHandler for Shop {
             "required": ["order", "mode"],
         });
         let schema = Arc::new(schema.as_object().cloned().expect("a map"));
-        let reads = |n: usize| {
-            let about = format!("Reads part {n} of an order. It is fast.");
-            let tool = Tool::new(format!("read_{n:02}"), about, schema.clone());
+        let read_tool = |n: usize| {
+            let description = format!("Reads part {n} of an order. It is fast.");
+            let tool = Tool::new(format!("read_{n:02}"), description, schema.clone());
             tool.annotate(ToolAnnotations::new().read_only(true))
         };
-        let mut tools: Vec<Tool> = (0..29).map(reads).collect();
-        let destroys = ToolAnnotations::new().destructive(true);
-        tools.push(Tool::new("write", "Writes an invoice", schema.clone()).annotate(destroys));
+        let mut tools: Vec<Tool> = (0..29).map(read_tool).collect();
+        let destructive = ToolAnnotations::new().destructive(true);
+        tools.push(Tool::new("write", "Writes an invoice", schema.clone()).annotate(destructive));
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -62,7 +62,7 @@ impl ServerHandler for Shop {
     }
 }
 
-async fn house() -> (House, Gateway) {
+async fn fixture() -> (Fixture, Gateway) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     let sessions = Arc::new(LocalSessionManager::default());
@@ -72,14 +72,14 @@ async fn house() -> (House, Gateway) {
     let config = json!({ "mcpServers": { "shop": { "url": url }, "gone": { "command": "false" } } });
     let servers = steprail_mcp::config::Servers::read(&config.to_string()).expect("a config");
     let gateway = Gateway::new(servers, steprail_mcp::Options::default()).expect("a gateway");
-    (House::over(&gateway), gateway)
+    (Fixture::with_gateway(&gateway), gateway)
 }
 
 #[tokio::test]
-async fn tools_are_found_by_words_and_paged() {
-    let (house, gateway) = house().await;
-    let client = house.client("starter").await;
-    let found = facts(&call(&client, "workflow_tools", json!({ "query": "writes invoice" })).await);
+async fn search_finds_tools_by_words_in_pages() {
+    let (fixture, gateway) = fixture().await;
+    let client = fixture.client("starter").await;
+    let found = fields(&call(&client, "workflow_tools", json!({ "query": "writes invoice" })).await);
     let tool = &found["tools"][0];
     assert_eq!((&found["total"], &tool["name"]), (&json!(1), &json!("shop__write")), "{found}");
     assert_eq!(tool["example"], json!({ "mode": "fast", "order": "o-1" }));
@@ -95,71 +95,74 @@ async fn tools_are_found_by_words_and_paged() {
             search["cursor"] = cursor.clone();
         }
         let page = call(&client, "workflow_tools", search).await;
-        let page_facts = facts(&page);
-        let tools = page_facts["tools"].as_array().cloned().expect("tools");
-        assert!(tools.iter().all(|tool| tool.get("input_schema").is_none()), "many are shown in brief");
+        let page_fields = fields(&page);
+        let tools = page_fields["tools"].as_array().cloned().expect("tools");
+        assert!(
+            tools.iter().all(|tool| tool.get("input_schema").is_none()),
+            "many matches are listed in brief"
+        );
         assert_eq!(tools[0]["description"], format!("Reads part {} of an order", names.len()));
         names.extend(tools.iter().map(|tool| tool["name"].to_string()));
-        cursor = page_facts["next_cursor"].clone();
+        cursor = page_fields["next_cursor"].clone();
         if cursor.is_null() {
             break;
         }
         let text = serde_json::to_string(&page.content).expect("JSON");
-        assert!(text.contains(cursor.as_str().expect("text")), "the text has the cursor, too: {text}");
+        assert!(text.contains(cursor.as_str().expect("text")), "the text contains the cursor: {text}");
     }
     names.dedup();
     assert_eq!(names.len(), 29);
     let wrong = call(&client, "workflow_tools", json!({ "cursor": "nonsense" })).await;
-    assert_eq!(verdict(&wrong), "bad_input");
+    assert_eq!(outcome(&wrong), "bad_input");
     let elsewhere = call(&client, "workflow_tools", json!({ "server": "shopp" })).await;
-    assert!(facts(&elsewhere)["error"]["hint"].to_string().contains("`shop`"), "{elsewhere:?}");
+    assert!(fields(&elsewhere)["error"]["hint"].to_string().contains("`shop`"), "{elsewhere:?}");
     gateway.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_definition_that_does_not_compile_is_compared_with_the_tools_as_well() {
-    let (house, gateway) = house().await;
-    let client = house.client("starter").await;
+async fn definition_with_errors_is_compared_with_the_tools() {
+    let (fixture, gateway) = fixture().await;
+    let client = fixture.client("starter").await;
     let spec = "name: draft\nsteps:\n  - { id: a, tool: shop__writ, timout: 3 }\n  - { id: b, tool: shop__write, args: { mode: fast } }\n";
-    let checked = facts(&call(&client, "workflow_check", json!({ "spec_yaml": spec })).await);
+    let checked = fields(&call(&client, "workflow_check", json!({ "spec_yaml": spec })).await);
     let codes = checked["problems"].as_array().expect("problems").iter().map(|problem| &problem["code"]);
     assert_eq!(codes.collect::<Vec<_>>(), ["SR003", "SR501", "SR502"], "{checked}");
     assert_eq!(checked["problems"][2]["step"], "b", "{checked}");
-    let refused = facts(&call(&client, "workflow_define", json!({ "spec_yaml": spec })).await);
-    assert_eq!(refused["error"]["problems"], checked["problems"], "{refused}");
+    let rejected = fields(&call(&client, "workflow_define", json!({ "spec_yaml": spec })).await);
+    assert_eq!(rejected["error"]["problems"], checked["problems"], "{rejected}");
     gateway.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_user_finds_only_the_tools_that_they_may_call() {
-    let (house, gateway) = house().await;
-    let client = house.client("reader").await;
-    let found = facts(&call(&client, "workflow_tools", json!({ "query": "write" })).await);
+async fn search_excludes_tools_that_the_user_may_not_call() {
+    let (fixture, gateway) = fixture().await;
+    let client = fixture.client("reader").await;
+    let found = fields(&call(&client, "workflow_tools", json!({ "query": "write" })).await);
     assert_eq!(found["total"], 0, "{found}");
     let spec = "name: denied\nsteps: [{ id: w, tool: shop__write, args: { order: o-1, mode: fast } }]";
-    let checked = facts(&call(&client, "workflow_check", json!({ "spec_yaml": spec })).await);
+    let checked = fields(&call(&client, "workflow_check", json!({ "spec_yaml": spec })).await);
     assert_eq!((&checked["valid"], &checked["runnable"]), (&json!(true), &json!(false)), "{checked}");
     assert!(checked["problems"].to_string().contains("SR509"), "{checked}");
     gateway.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_start_shows_warnings_and_binaries_as_blocks() {
-    let (house, gateway) = house().await;
-    let client = house.client("starter").await;
+async fn start_returns_warnings_and_binaries_as_blocks() {
+    let (fixture, gateway) = fixture().await;
+    let client = fixture.client("starter").await;
     call(&client, "workflow_tools", json!({})).await;
     let spec = "name: picture\nsteps: [{ id: draw, tool: shop__read_00, args: { order: o-1, mode: fast, size: 3 } }]";
     let ran = call(&client, "workflow_start", json!({ "spec_yaml": spec })).await;
-    let told = facts(&ran);
+    let started = fields(&ran);
     assert_eq!(
-        (&told["status"], &told["warnings"][0]["code"]),
+        (&started["status"], &started["warnings"][0]["code"]),
         (&json!("completed"), &json!("SR506")),
-        "{told}"
+        "{started}"
     );
     let content = serde_json::to_value(&ran.content).expect("JSON");
     assert_eq!(content[1], json!({ "type": "image", "data": "aGVsbG8=", "mimeType": "image/png" }));
     let text = content[0]["text"].as_str().expect("text");
     assert!(text.contains("SR506") && text.contains("content_block") && !text.contains("aGVsbG8="), "{text}");
-    assert!(!told.to_string().contains("aGVsbG8="), "{told}");
+    assert!(!started.to_string().contains("aGVsbG8="), "{started}");
     gateway.shutdown().await;
 }

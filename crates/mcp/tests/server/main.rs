@@ -1,10 +1,10 @@
-//! The server as clients see it: what it offers to whom, what it says, and what it refuses.
+//! The MCP server as clients use it: lists, rights, results, notifications.
 
 mod catalogue;
+mod input_requests;
+mod lists;
 mod matrix;
-mod news;
-mod offers;
-mod questions;
+mod notifications;
 mod support;
 mod traces;
 mod users;

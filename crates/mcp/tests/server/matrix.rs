@@ -1,10 +1,10 @@
-//! Every tool for every kind of user: whether it is offered, and whether it does what it is asked.
+//! The access matrix: for every tool and kind of user, whether it is offered and whether a call succeeds.
 
 use serde_json::{Value, json};
 
-use super::support::{House, USERS, call, verdict};
+use super::support::{Fixture, USERS, call, outcome};
 
-/// What each tool is called with: something that works for somebody.
+/// Arguments with which a call succeeds for a user with the rights.
 fn arguments(tool: &str, run: &str) -> Value {
     let spec = "name: hello\nsteps: [{ id: read, tool: crm__read }]";
     match tool {
@@ -21,10 +21,10 @@ fn arguments(tool: &str, run: &str) -> Value {
     }
 }
 
-/// Some tools want a run in another state.
-async fn prepared(house: &House, tool: &str) -> String {
-    let run = house.waiting_run().await;
-    let starter = house.engine.as_user(super::support::principal("starter"));
+/// A run in the state that a tool needs.
+async fn prepare_run(fixture: &Fixture, tool: &str) -> String {
+    let run = fixture.waiting_run().await;
+    let starter = fixture.engine.as_user(super::support::principal("starter"));
     match tool {
         "workflow_rerun" => starter.cancel(run, "over").await.expect("cancelled"),
         "workflow_resume" => starter.pause(run).await.expect("paused"),
@@ -34,19 +34,19 @@ async fn prepared(house: &House, tool: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_tool_is_for_those_who_may() {
-    let house = House::new();
+async fn tools_require_their_rights() {
+    let fixture = Fixture::new();
     let mut table = String::new();
     for tool in steprail_mcp::offered(|_| true) {
         let mut line = format!("{tool}:");
         for user in USERS {
-            let client = house.client(user).await;
+            let client = fixture.client(user).await;
             let offered =
                 client.list_all_tools().await.expect("tools").iter().any(|listed| listed.name == tool);
-            let run = prepared(&house, tool).await;
-            let came_to = verdict(&call(&client, tool, arguments(tool, &run)).await);
+            let run = prepare_run(&fixture, tool).await;
+            let outcome = outcome(&call(&client, tool, arguments(tool, &run)).await);
             let listed = if offered { "" } else { " (not offered)" };
-            line.push_str(&format!("\n  {user}: {came_to}{listed}"));
+            line.push_str(&format!("\n  {user}: {outcome}{listed}"));
         }
         table.push_str(&format!("{line}\n"));
     }

@@ -1,4 +1,4 @@
-//! An engine with users, and clients of its server.
+//! Test fixture: an engine with users, and clients of its MCP server.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,27 @@ use tempfile::TempDir;
 
 pub(crate) type Client = RunningService<RoleClient, ()>;
 
-/// A server with users: each kind once.
-pub(crate) struct House {
+/// A server with one user of each kind.
+pub(crate) struct Fixture {
     pub engine: Engine,
     pub server: Server,
     pub access: Access,
     _folder: TempDir,
 }
 
-/// Every kind of user, by name. `agent` is somebody's agent who may do everything.
+/// One user of each kind, by name. `agent` is the agent of a user with every right.
 pub(crate) const USERS: [&str; 7] = ["starter", "runner", "viewer", "approver", "admin", "nothing", "agent"];
 
 fn users() -> BTreeMap<String, Grants> {
-    let may = |may: &[Right]| Grants { tools: vec!["*".to_owned()], may: may.iter().copied().collect() };
+    let grant = |may: &[Right]| Grants { tools: vec!["*".to_owned()], may: may.iter().copied().collect() };
     let named = [
-        ("starter", may(&[Right::Workflow])),
-        ("runner", may(&[Right::Workflow])),
-        ("viewer", may(&[Right::View])),
-        ("approver", may(&[Right::Approve])),
-        ("admin", may(&Right::ALL)),
-        ("nothing", may(&[])),
-        ("agent", may(&Right::ALL)),
+        ("starter", grant(&[Right::Workflow])),
+        ("runner", grant(&[Right::Workflow])),
+        ("viewer", grant(&[Right::View])),
+        ("approver", grant(&[Right::Approve])),
+        ("admin", grant(&Right::ALL)),
+        ("nothing", grant(&[])),
+        ("agent", grant(&Right::ALL)),
         ("reader", Grants { tools: vec!["shop__read_*".to_owned()], may: [Right::Workflow].into() }),
     ];
     named.map(|(name, grants)| (name.to_owned(), grants)).into()
@@ -47,10 +47,10 @@ pub(crate) fn principal(name: &str) -> Principal {
     if name == "agent" { user.through_agent() } else { user }
 }
 
-/// A tool that asks something, and tells what it heard.
-async fn asks(call: ToolCall) -> Outcome {
-    if let Some(Continuation::Answer(answered)) = call.continues {
-        return Ok(json!({ "told": answered.answer, "state": answered.state }));
+/// A tool that requests input, and returns the answer.
+async fn ask(call: ToolCall) -> Outcome {
+    if let Some(Continuation::Answer(response)) = call.continues {
+        return Ok(json!({ "answer": response.answer, "state": response.state }));
     }
     let region =
         json!({ "type": "object", "properties": { "region": { "type": "string" } }, "required": ["region"] });
@@ -61,7 +61,7 @@ async fn asks(call: ToolCall) -> Outcome {
     }))
 }
 
-impl House {
+impl Fixture {
     pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -69,7 +69,7 @@ impl House {
     pub(crate) fn with(settings: Settings) -> Self {
         let tools = Tools::new()
             .tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) })
-            .tool("crm__ask", asks)
+            .tool("crm__ask", ask)
             .tool("crm__trace", |call: ToolCall| async move { Ok(json!(call.trace.to_string())) })
             .tool("crm__slow", |call: ToolCall| async move {
                 call.cancelled.cancelled().await;
@@ -78,8 +78,8 @@ impl House {
         Self::build(|builder| builder.tools(tools), None, settings)
     }
 
-    /// The same with the tools of MCP servers.
-    pub(crate) fn over(gateway: &Gateway) -> Self {
+    /// A fixture whose tools are those of MCP servers.
+    pub(crate) fn with_gateway(gateway: &Gateway) -> Self {
         let tools = gateway.clone();
         Self::build(|builder| builder.tools(tools), Some(gateway.clone()), Settings::default())
     }
@@ -91,7 +91,7 @@ impl House {
     ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let store =
-            SqliteStore::open(folder.path().join("house.db"), &Options::default()).expect("a database");
+            SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
         let access = Access::new(users());
         let builder = with_tools(Engine::builder().store(store)).authorizer(access.clone());
         let engine = builder.spawn().expect("an engine");
@@ -99,7 +99,7 @@ impl House {
         Self { engine, server, access, _folder: folder }
     }
 
-    /// A client of a user, of an older revision.
+    /// A client of a user, with a session.
     pub(crate) async fn client(&self, name: &str) -> Client {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (read, write) = tokio::io::split(ours);
@@ -109,12 +109,12 @@ impl House {
 
     /// A run of `starter` that waits at a gate.
     pub(crate) async fn waiting_run(&self) -> RunId {
-        let text = "name: gate\nsteps: [{ id: ask, kind: approve, prompt: 'Go on?' }, { id: read, tool: crm__read }]";
+        let text = "name: gate\nsteps: [{ id: ask, kind: approve, prompt: 'Continue?' }, { id: read, tool: crm__read }]";
         let gate = Workflow::Inline { text: text.to_owned(), source: "gate".to_owned() };
         let starter = self.engine.as_user(principal("starter"));
         let run = starter.start(gate, json!({}), None).await.expect("a run").id();
-        let waits = starter.wait(run, None, std::time::Duration::from_secs(10)).await.expect("a run");
-        assert_eq!(waits.status, steprail_engine::RunStatus::Paused);
+        let row = starter.wait(run, None, std::time::Duration::from_secs(10)).await.expect("a run");
+        assert_eq!(row.status, steprail_engine::RunStatus::Paused);
         run
     }
 }
@@ -125,15 +125,15 @@ pub(crate) async fn call(client: &Client, tool: &str, args: Value) -> CallToolRe
     client.call_tool(params).await.expect("an answer")
 }
 
-/// What a call came to: `ok`, or the code of the refusal.
-pub(crate) fn verdict(result: &CallToolResult) -> String {
-    match result.structured_content.as_ref().map(|facts| &facts["error"]["code"]) {
+/// The outcome of a call: `ok`, or the code of the error.
+pub(crate) fn outcome(result: &CallToolResult) -> String {
+    match result.structured_content.as_ref().map(|fields| &fields["error"]["code"]) {
         Some(Value::String(code)) if result.is_error == Some(true) => code.clone(),
         _ => "ok".to_owned(),
     }
 }
 
-/// The facts of an answer.
-pub(crate) fn facts(result: &CallToolResult) -> Value {
+/// The structured content of a result.
+pub(crate) fn fields(result: &CallToolResult) -> Value {
     result.structured_content.clone().unwrap_or_default()
 }

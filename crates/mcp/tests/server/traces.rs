@@ -1,19 +1,19 @@
-//! Traces: a run is part of the one that it was started in, and so is every call that it makes.
+//! Traces: a run belongs to the trace of the request that started it, and so do its calls.
 
 use rmcp::model::{CallToolRequestParams, RequestMetaObject};
 use rmcp::service::PeerRequestOptions;
 use serde_json::{Value, json};
 use steprail_engine::{RunId, RunTrace};
 
-use super::support::{Client, House, facts};
+use super::support::{Client, Fixture, fields};
 
 const OUTER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const OUTER_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// Runs a workflow that another one waits in, started in a trace; gives the run, and what each call had with it.
-async fn started_in(house: &House, client: &Client, traceparent: Option<&str>) -> (RunId, Value) {
+/// Runs a workflow with a sub-workflow, started in a trace. Returns the run, and the `traceparent` of each call.
+async fn start_in(fixture: &Fixture, client: &Client, traceparent: Option<&str>) -> (RunId, Value) {
     let inner = "name: inner\nsteps: [{ id: deep, tool: crm__trace }]";
-    house.engine.define(inner, &super::support::principal("admin")).await.expect("defined");
+    fixture.engine.define(inner, &super::support::principal("admin")).await.expect("defined");
     let outer = "name: outer\nsteps:\n  - { id: first, tool: crm__trace }\n  - { id: second, kind: workflow, name: inner }\n\
                  output: { first: '{{steps.first.output}}', second: '{{steps.second.output}}' }";
     let args = json!({ "spec_yaml": outer, "wait_s": 45 });
@@ -30,30 +30,30 @@ async fn started_in(house: &House, client: &Client, traceparent: Option<&str>) -
     else {
         panic!("no result")
     };
-    let facts = facts(&result);
-    let run = facts["run_id"].as_str().unwrap_or_else(|| panic!("{facts}")).parse().expect("an id");
-    (run, facts["output"].clone())
+    let fields = fields(&result);
+    let run = fields["run_id"].as_str().unwrap_or_else(|| panic!("{fields}")).parse().expect("an id");
+    (run, fields["output"].clone())
 }
 
 #[tokio::test]
-async fn a_run_without_a_trace_is_one() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn run_without_a_trace_starts_one() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     for none in [None, Some("00-what-is-this")] {
-        let (run, output) = started_in(&house, &client, none).await;
+        let (run, output) = start_in(&fixture, &client, none).await;
         let own = RunTrace::new(run, None);
         assert_eq!(output["first"], own.attempt(1, 1).to_string(), "{none:?}");
         let deep = output["second"].as_str().expect("a traceparent");
-        assert_eq!(deep[3..35], run.to_string().replace('-', ""), "what it waits for is in its trace");
+        assert_eq!(deep[3..35], run.to_string().replace('-', ""), "the sub-workflow is in the same trace");
     }
 }
 
 #[tokio::test]
-async fn a_trace_goes_on_through_runs_and_calls() {
-    let house = House::new();
-    let client = house.client("starter").await;
-    let (run, output) = started_in(&house, &client, Some(OUTER)).await;
+async fn trace_continues_through_runs_and_calls() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
+    let (run, output) = start_in(&fixture, &client, Some(OUTER)).await;
     assert_eq!(output["first"], RunTrace::new(run, Some(OUTER)).attempt(1, 1).to_string());
     assert_eq!(output["second"].as_str().expect("a traceparent")[3..35], *OUTER_TRACE);
-    assert_eq!(house.engine.row(run).await.expect("a run").trace.as_deref(), Some(OUTER));
+    assert_eq!(fixture.engine.row(run).await.expect("a run").trace.as_deref(), Some(OUTER));
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use steprail_engine::RunStatus;
+use steprail_engine::{RunStatus, StepStatus};
 
 use super::progress::{harmless, length};
 use super::stop::Stop;
@@ -58,13 +58,13 @@ fn print(run: &Run, target: &Target) -> Result<(), Stop> {
 }
 
 fn line(step: &Step) -> String {
-    let (colour, mark) = match &*step.status {
-        "done" => ("32", "✓"),
-        "failed" => ("31", "✗"),
-        "running" => ("36", "▸"),
-        "waiting" => ("36", "?"),
-        "uncertain" => ("33", "?"),
-        _ => ("2", "·"),
+    let (colour, mark) = match step.status {
+        StepStatus::Done => ("32", "✓"),
+        StepStatus::Failed => ("31", "✗"),
+        StepStatus::Running => ("36", "▸"),
+        StepStatus::Waiting => ("36", "?"),
+        StepStatus::Uncertain => ("33", "?"),
+        StepStatus::Pending | StepStatus::Ready | StepStatus::Skipped | StepStatus::Cancelled => ("2", "·"),
     };
     let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
     let tool = step.tool.as_ref().map(|tool| format!(" {tool}")).unwrap_or_default();
@@ -73,7 +73,10 @@ fn line(step: &Step) -> String {
         ends.and_then(|(began, ended)| u64::try_from(timestamp::parse(ended) - timestamp::parse(began)).ok());
     let lasted = lasted.map(|lasted| format!(" {}", length(lasted))).unwrap_or_default();
     let why = step.error.as_ref().map(|error| format!(" {error}")).unwrap_or_default();
-    let status = if matches!(&*step.status, "done") { String::new() } else { format!(" {}", step.status) };
+    let status = match step.status {
+        StepStatus::Done => String::new(),
+        status => format!(" {}", status.word()),
+    };
     let told = harmless(&format!("{tool}{attempt}{status}{lasted}{why}"));
     format!("\x1b[{colour}m{mark}\x1b[0m {}\x1b[2m{told}\x1b[0m", step.path)
 }

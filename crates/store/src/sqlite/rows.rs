@@ -4,7 +4,8 @@ use rusqlite::{Connection, Row};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
-use steprail_core::run::RunStatus;
+use steprail_core::run::{RunStatus, StepStatus};
+use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{Approval, Definition, EventPage, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
@@ -122,9 +123,9 @@ pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
         n: row.get(0)?,
         path: row.get(1)?,
         id: row.get(2)?,
-        kind: row.get(3)?,
+        kind: kind(row.get_ref(3)?.as_str().map_err(damaged)?)?,
         tool: row.get(4)?,
-        status: row.get(5)?,
+        status: step_status(row.get_ref(5)?.as_str().map_err(damaged)?)?,
         attempt: row.get(6)?,
         input: raw(row, 7)?,
         output: raw(row, 8)?,
@@ -173,6 +174,14 @@ pub(super) fn run_id(text: &str) -> Result<RunId, StoreError> {
 
 pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
     RunStatus::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
+}
+
+fn step_status(word: &str) -> Result<StepStatus, StoreError> {
+    word.parse().map_err(|_| StoreError::Corrupt(format!("`{word}` is no status of a step")))
+}
+
+fn kind(word: &str) -> Result<KindName, StoreError> {
+    KindName::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of step")))
 }
 
 pub(super) fn hash_from_text(text: &str) -> Result<Hash, StoreError> {

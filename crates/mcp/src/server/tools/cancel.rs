@@ -1,41 +1,28 @@
-//! `workflow_cancel`: stops a run and everything in it.
+//! `workflow_cancel`: cancels a run and the runs of its sub-workflows.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked};
+use super::super::error::ToolResult;
+use super::super::request::ToolRequest;
+use super::super::snapshot::RunSnapshot;
 use super::super::view;
-use super::super::waits::look;
-use super::{Entry, Hints, run_id, schema};
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_cancel",
-    dotted: Some("workflows.cancel"),
-    title: "Cancel a run",
-    description: "Stops a run for good, running or paused, with every call in flight and every run that it started. What \
-                  its steps have done is not undone.",
-    hints: Hints::STOPS,
-    for_those_who: super::CONTROL,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
+use super::run_id;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub(super) struct Args {
     #[serde(alias = "workflow_id")]
     run_id: String,
-    /// Why, for those who look later.
+    /// Why; recorded in the log.
     reason: Option<String>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let run = run_id(&args.run_id)?;
     let reason = args.reason.unwrap_or_else(|| "cancelled over MCP".to_owned());
-    if !asked.user.row(run).await?.status.is_terminal() {
-        asked.user.cancel(run, &reason).await?;
+    if !request.user.row(run).await?.status.is_terminal() {
+        request.user.cancel(run, &reason).await?;
     }
-    Ok(view::run(&look(&asked.user, run).await?).into())
+    Ok(view::run(&RunSnapshot::read(&request.user, run).await?).into())
 }

@@ -1,30 +1,20 @@
-//! `workflow_events`: the log of a run.
+//! `workflow_events`: reads the log of a run.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_engine::{EventPage, StoredEvent};
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts};
+use super::super::error::ToolResult;
+use super::super::output::ToolOutput;
+use super::super::request::ToolRequest;
 use super::super::view;
-use super::{Entry, Hints, run_id, schema};
+use super::run_id;
 use crate::limits::EVENTS_PAGE;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_events",
-    dotted: None,
-    title: "Events of a run",
-    description: "The append-only log of a run: everything that happened to it, in order, each event with its number (seq).",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub(super) struct Args {
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// Only events after this number; 0 by default.
@@ -34,29 +24,29 @@ struct Args {
     limit: Option<usize>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let run = run_id(&args.run_id)?;
     let limit = args.limit.unwrap_or(EVENTS_PAGE).clamp(1, 5 * EVENTS_PAGE);
-    let EventPage { events, has_more } = asked.user.events(run, args.after_seq, limit).await?;
+    let EventPage { events, has_more } = request.user.events(run, args.after_seq, limit).await?;
     let last = events.last().map_or(args.after_seq, |event| event.seq);
-    let told: Vec<Value> = events.iter().map(event).collect();
-    let message = format!("{} events of run {run}.", told.len());
-    let facts = Facts::new(json!({ "run_id": run, "events": told, "last_seq": last }), message).about(run);
+    let events: Vec<Value> = events.iter().map(fields).collect();
+    let message = format!("{} events of run {run}.", events.len());
+    let output = ToolOutput::new(json!({ "run_id": run, "events": events, "last_seq": last }), message);
+    let output = output.link_run(run);
     Ok(if has_more {
-        facts.next(format!("workflow_events with after_seq={last} has those that follow"))
+        output.next(format!("workflow_events with after_seq={last} returns the events that follow"))
     } else {
-        facts
+        output
     }
     .into())
 }
 
 /// An event with its number and time.
-pub(in super::super) fn event(stored: &StoredEvent) -> Value {
-    let mut told = serde_json::to_value(&stored.event).unwrap_or_default();
-    if let Value::Object(map) = &mut told {
+pub(in super::super) fn fields(stored: &StoredEvent) -> Value {
+    let mut fields = serde_json::to_value(&stored.event).unwrap_or_default();
+    if let Value::Object(map) = &mut fields {
         map.insert("seq".to_owned(), stored.seq.into());
         map.insert("at".to_owned(), view::time(stored.at));
     }
-    told
+    fields
 }

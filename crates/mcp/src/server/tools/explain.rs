@@ -1,39 +1,33 @@
 //! `workflow_explain`: what happened in a run, in words, and what can be done.
 
 use serde_json::json;
-use steprail_engine::{Failure, FailureKind, RunStatus, RunView, StepRow};
+use steprail_engine::{
+    Failure, FailureKind, NextAction, RunStatus, RunView, StepRow, StepStatus, WaitingFor, next_action,
+};
 
-use super::super::answer::{Answer, Asked, Facts};
-use super::super::{Shared, view};
-use super::{Entry, Hints, OfRun, run_id, schema};
+use super::super::error::ToolResult;
+use super::super::output::ToolOutput;
+use super::super::request::ToolRequest;
+use super::super::snapshot::RunSnapshot;
+use super::super::{Shared, view, waiting};
+use super::{RunArgs, run_id};
 use crate::check::{reason, servers};
 use crate::limits::HISTORY;
 use crate::names::alias;
 
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_explain",
-    dotted: None,
-    title: "Explain a run",
-    description: "What happened in a run, step by step, why it failed or what it waits for, and what to do.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<OfRun>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
-
-async fn run(shared: &Shared, asked: &Asked) -> Answer {
-    let args: OfRun = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
     let run = run_id(&args.run_id)?;
-    let view = asked.user.status(run).await?;
-    let story = story(&view);
-    let options = options(shared, &view).await;
-    let message = format!("{}\nWhat can be done:\n- {}", story.join("\n"), options.join("\n- "));
-    let facts = json!({ "run_id": run, "status": view.run.status, "story": story, "options": options });
-    Ok(Facts::new(facts, message).worded(&["run_id", "status", "story", "options"]).into())
+    let snapshot = RunSnapshot::read(&request.user, run).await?;
+    let history = history(&snapshot.view);
+    let options = options(&request.shared, &snapshot).await;
+    let message = format!("{}\nOptions:\n- {}", history.join("\n"), options.join("\n- "));
+    let status = snapshot.view.run.status;
+    let fields = json!({ "run_id": run, "status": status, "story": history, "options": options });
+    Ok(ToolOutput::new(fields, message).in_message(&["run_id", "status", "story", "options"]).into())
 }
 
 /// What happened, one line per step.
-pub(in super::super) fn story(view: &RunView) -> Vec<String> {
+pub(in super::super) fn history(view: &RunView) -> Vec<String> {
     let run = &view.run;
     let mut lines = vec![format!(
         "{} (run_id {}, version {}), started by {}: {}.",
@@ -43,73 +37,86 @@ pub(in super::super) fn story(view: &RunView) -> Vec<String> {
         run.created_by,
         run.status.word()
     )];
-    let skipped = view.steps.len().saturating_sub(HISTORY);
-    if skipped > 0 {
-        lines.push(format!("({skipped} earlier steps are left out.)"));
+    let omitted = view.steps.len().saturating_sub(HISTORY);
+    if omitted > 0 {
+        lines.push(format!("({omitted} earlier steps are left out.)"));
     }
-    lines.extend(view.steps[skipped..].iter().map(|step| line(step, run.error.as_ref())));
+    lines.extend(view.steps[omitted..].iter().map(|step| line(step, run.error.as_ref())));
     let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.word(), view::in_brief(error));
     lines.extend(run.error.iter().map(why));
     lines.extend(view::notes(view));
     lines
 }
 
-/// A step in one line. The message of the failure that ended the run stands in the last line only.
-fn line(step: &StepRow, of_run: Option<&Failure>) -> String {
+/// A step in one line. The message of the failure that ended the run is only in the last line.
+fn line(step: &StepRow, run_error: Option<&Failure>) -> String {
     let tool = step.tool.as_ref().map(|tool| format!(" calls {tool}")).unwrap_or_default();
     let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
     let why = match &step.error {
-        Some(error) if of_run.is_some_and(|told| told.message == error.message) => String::new(),
+        Some(error) if run_error.is_some_and(|run| run.message == error.message) => String::new(),
         Some(error) => format!(": {}", view::in_brief(error)),
         None => String::new(),
     };
-    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status)
+    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status.word())
 }
 
-/// What can be done about it.
-async fn options(shared: &Shared, view: &RunView) -> Vec<String> {
-    let run = json!({ "run_id": view.run.run_id });
+async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {
+    let view = &snapshot.view;
     match view.run.status {
         RunStatus::Completed if view::notes(view).is_empty() => vec!["nothing is left to do".to_owned()],
-        RunStatus::Completed => vec![
-            format!("workflow_status {} shows what the steps took and gave", all_steps(view)),
-            format!("{}, if that is not what was meant", correct(view)),
-        ],
-        RunStatus::Failed => failed(shared, view).await,
-        RunStatus::Cancelled => vec![format!("workflow_rerun {run} starts it anew")],
-        RunStatus::Interrupted => vec![format!("workflow_resume {run} lets it go on")],
-        RunStatus::Pending | RunStatus::Running | RunStatus::Paused => waits(view),
+        RunStatus::Completed => vec![show_values(view), correct(view)],
+        RunStatus::Failed => options_after_failure(shared, view).await,
+        RunStatus::Cancelled => {
+            vec![format!("workflow_rerun {} starts a new run", json!({ "run_id": view.run.run_id }))]
+        }
+        RunStatus::Pending | RunStatus::Running | RunStatus::Paused | RunStatus::Interrupted => {
+            options_while_open(snapshot)
+        }
     }
 }
 
-fn all_steps(view: &RunView) -> serde_json::Value {
-    json!({ "run_id": view.run.run_id, "steps": ["*"] })
+/// The actions that end the waits of a run, then those that are always possible.
+fn options_while_open(snapshot: &RunSnapshot) -> Vec<String> {
+    let RunSnapshot { view, waiting } = snapshot;
+    let waits = waiting.iter().map(WaitingFor::action).filter(|action| *action != NextAction::Wait);
+    let mut actions: Vec<NextAction<'_>> = waits.take(HISTORY).collect();
+    if next_action(view.run.status, waiting) == Some(NextAction::Resume) {
+        actions.insert(0, NextAction::Resume);
+    }
+    actions.push(NextAction::Wait);
+    let options = actions.into_iter().map(|action| waiting::instruction(view, action));
+    let cancel = format!("workflow_cancel {} cancels it", json!({ "run_id": view.run.run_id }));
+    options.chain([cancel]).collect()
 }
 
-/// A rerun makes the same calls with the same arguments: it is named only where it can succeed.
-async fn failed(shared: &Shared, view: &RunView) -> Vec<String> {
+fn show_values(view: &RunView) -> String {
+    let call = json!({ "run_id": view.run.run_id, "steps": ["*"] });
+    format!("workflow_status {call} shows the inputs and outputs of the steps")
+}
+
+/// A rerun makes the same calls with the same arguments: it is suggested only where it can succeed.
+async fn options_after_failure(shared: &Shared, view: &RunView) -> Vec<String> {
     let Some(error) = &view.run.error else { return vec![correct(view)] };
-    let step = view.steps.iter().rev().find(|step| step.status == "failed");
+    let step = view.steps.iter().rev().find(|step| step.status == StepStatus::Failed);
     let tool = step.and_then(|step| step.tool.as_deref());
     let rerun = json!({ "run_id": view.run.run_id, "reuse": true });
-    let rerun = format!("workflow_rerun {rerun} runs it again and keeps what succeeded");
-    let values = format!("workflow_status {} shows what the steps took and gave", all_steps(view));
+    let rerun = format!("workflow_rerun {rerun} runs it again and reuses the results of successful calls");
     match error.kind {
         FailureKind::Permission => vec![
             format!("ask an administrator for the right to call {}", tool.unwrap_or("the tool")),
-            format!("once it is granted: {rerun}"),
+            format!("after the grant: {rerun}"),
         ],
         FailureKind::NotFound => {
             let search = json!({ "query": tool.and_then(|tool| tool.split("__").last()) });
-            vec![format!("workflow_tools {search} finds the tools that there are"), correct(view)]
+            vec![format!("workflow_tools {search} finds the available tools"), correct(view)]
         }
-        FailureKind::Validation => vec![values, correct(view)],
-        FailureKind::Transport => match down(shared, tool).await {
+        FailureKind::Validation => vec![show_values(view), correct(view)],
+        FailureKind::Transport => match unreachable_server(shared, tool).await {
             Some(server) => vec![
                 format!(
-                    "ask the user to look at the server: steprail servers; steprail servers restart {server}"
+                    "ask the user to check the server: steprail servers; steprail servers restart {server}"
                 ),
-                format!("once it is up: {rerun}"),
+                format!("when it is up: {rerun}"),
             ],
             None => vec![rerun],
         },
@@ -117,15 +124,17 @@ async fn failed(shared: &Shared, view: &RunView) -> Vec<String> {
             "find out what the last call did: its outcome is unknown".to_owned(),
             format!("if it may be repeated: {rerun}"),
         ],
-        FailureKind::ToolError => {
-            vec![values, correct(view), format!("only if the cause lay outside and is gone: {rerun}")]
-        }
+        FailureKind::ToolError => vec![
+            show_values(view),
+            correct(view),
+            format!("only if the cause was outside of the run and is resolved: {rerun}"),
+        ],
         _ => vec![rerun],
     }
 }
 
-/// The server of a tool, if it cannot be reached now.
-async fn down(shared: &Shared, tool: Option<&str>) -> Option<String> {
+/// The server of a tool, if it is down.
+async fn unreachable_server(shared: &Shared, tool: Option<&str>) -> Option<String> {
     let (server, _) = tool?.split_once("__")?;
     let all = servers(shared.gateway.as_ref()?).await;
     let found = all.into_iter().find(|known| alias(&known.name) == server)?;
@@ -135,29 +144,7 @@ async fn down(shared: &Shared, tool: Option<&str>) -> Option<String> {
 fn correct(view: &RunView) -> String {
     let name = json!({ "name": view.run.name });
     format!(
-        "correct the definition (workflow_lookup {name} shows it if it is stored) or the inputs, then workflow_start; the \
-         same version with the same inputs fails again"
+        "correct the definition (workflow_lookup {name} returns it if it is stored) or the inputs, then workflow_start; \
+         the same version with the same inputs fails again"
     )
-}
-
-fn waits(view: &RunView) -> Vec<String> {
-    let gates = view.approvals.iter().map(|gate| {
-        format!(
-            "a human decides `{0}` in the terminal: steprail approve {1} {0}; {2}",
-            gate.path, gate.run_id, gate.prompt
-        )
-    });
-    let unknown = view.unknown_calls.iter().map(|call| {
-        format!(
-            "a human says what became of `{0}`: steprail resume {1} with --happened {0}=JSON, --retry {0} or --skip {0}",
-            call.path, call.run_id
-        )
-    });
-    let mut options: Vec<String> = gates.chain(unknown).collect();
-    options.push(format!(
-        "workflow_status {} waits for news",
-        json!({ "run_id": view.run.run_id, "wait_s": 30 })
-    ));
-    options.push(format!("workflow_cancel {} stops it", json!({ "run_id": view.run.run_id })));
-    options
 }

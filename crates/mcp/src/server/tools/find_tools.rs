@@ -1,4 +1,4 @@
-//! `workflow_tools`: finds tools that steps can call, with their arguments.
+//! `workflow_tools`: searches the tools that steps can call.
 
 use std::sync::Arc;
 
@@ -8,78 +8,65 @@ use serde_json::{Value, json};
 use steprail_core::diagnostic::quoted;
 use steprail_engine::Right;
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts, Refusal};
-use super::{Entry, Hints, schema};
+use super::super::error::{ToolError, ToolResult};
+use super::super::output::ToolOutput;
+use super::super::request::ToolRequest;
 use crate::check::{reason, servers, shortened};
 use crate::gateway::{Gateway, Health, ServerStatus, ToolInfo};
 use crate::limits::{DESCRIPTION_BYTES, DETAILED_TOOLS, FOUND_TOOLS, PAGE, SCHEMA_BYTES};
 use crate::names::alias;
 use crate::signature::{example, signature};
 
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_tools",
-    dotted: None,
-    title: "Find tools",
-    description: "Finds tools that workflow steps can call, by words in name and description. A few matches come with schema \
-                  and example arguments, many as one line each.",
-    hints: Hints::LOOKS,
-    for_those_who: super::RUN,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
-
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
-    /// Words, or a tool's name.
+pub(super) struct Args {
+    /// Words, or the name of a tool.
     query: Option<String>,
     /// Only tools of this server.
     server: Option<String>,
-    /// Whether to show schemas and examples.
+    /// Whether to include schemas and examples.
     detail: Option<bool>,
-    /// 20 by default, up to 50.
+    /// 40 by default, up to 50.
     limit: Option<usize>,
-    /// next_cursor of the page before.
+    /// next_cursor of the previous page.
     cursor: Option<String>,
 }
 
-async fn run(shared: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
-    asked.user.need(Right::Workflow)?;
-    let Some(gateway) = &shared.gateway else {
-        let message = "No MCP servers are configured, so there are no tools to search.";
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
+    request.user.need(Right::Workflow)?;
+    let Some(gateway) = &request.shared.gateway else {
+        let message = "No MCP servers are configured, so there are no tools.";
         let next = "ask the user to add servers to servers.json: steprail init";
-        return Ok(Facts::new(json!({ "tools": [], "total": 0 }), message).next(next).into());
+        return Ok(ToolOutput::new(json!({ "tools": [], "total": 0 }), message).next(next).into());
     };
     let states = servers(gateway).await;
     let server = args.server.as_deref().map(|name| known_server(name, &states)).transpose()?;
-    let tools = callable(asked, gateway, server.as_deref()).await;
+    let tools = callable(request, gateway, server.as_deref()).await;
     let query = args.query.as_deref().unwrap_or_default();
     let (found, all_words) = search(&tools, query);
     let from = match &args.cursor {
         None => 0,
         Some(cursor) => {
             let invalid =
-                || Refusal::new("bad_input", "invalid cursor").hint("search again without a cursor");
+                || ToolError::new("bad_input", "invalid cursor").hint("search again without a cursor");
             found.iter().position(|tool| tool.name == *cursor).ok_or_else(invalid)?
         }
     };
     let limit = args.limit.unwrap_or(FOUND_TOOLS).clamp(1, PAGE);
     let detail = args.detail.unwrap_or(found.len() <= DETAILED_TOOLS);
-    let page: Vec<Value> = found.iter().skip(from).take(limit).map(|tool| described(tool, detail)).collect();
+    let page: Vec<Value> = found.iter().skip(from).take(limit).map(|tool| fields(tool, detail)).collect();
     let next_cursor = found.get(from + limit).map(|tool| tool.name.clone());
-    let counted = counted(query, page.len(), found.len(), tools.len(), all_words);
-    Ok(answer(counted, &page, found.len(), next_cursor, &states, detail).into())
+    let summary = summary(query, page.len(), found.len(), tools.len(), all_words);
+    Ok(output(summary, &page, found.len(), next_cursor, &states, detail).into())
 }
 
-/// The tools that the user may call, by name.
-async fn callable(asked: &Asked, gateway: &Gateway, server: Option<&str>) -> Vec<Arc<ToolInfo>> {
+/// The tools that the user may call, sorted by name.
+async fn callable(request: &ToolRequest, gateway: &Gateway, server: Option<&str>) -> Vec<Arc<ToolInfo>> {
     let prefix = server.map(|server| format!("{server}__"));
     let mut tools = Vec::new();
     for tool in gateway.tools_up() {
         let is_of_server = prefix.as_ref().is_none_or(|prefix| tool.name.starts_with(prefix));
-        if is_of_server && asked.user.may_call(&tool.name).await {
+        if is_of_server && request.user.may_call(&tool.name).await {
             tools.push(tool);
         }
     }
@@ -87,18 +74,18 @@ async fn callable(asked: &Asked, gateway: &Gateway, server: Option<&str>) -> Vec
     tools
 }
 
-/// A server by its name, or by the name that its tools begin with.
-fn known_server(name: &str, states: &[ServerStatus]) -> Result<String, Refusal> {
+/// The alias of a server, by its name or alias.
+fn known_server(name: &str, states: &[ServerStatus]) -> Result<String, ToolError> {
     let is_meant = |server: &&ServerStatus| server.name == name || alias(&server.name) == name;
     if let Some(server) = states.iter().find(is_meant) {
         return Ok(alias(&server.name));
     }
     let names: Vec<&str> = states.iter().map(|server| server.name.as_str()).collect();
-    let refusal = Refusal::new("not_found", format!("there is no server `{name}`"));
-    Err(refusal.hint(format!("the servers are {}", quoted(&names))))
+    let error = ToolError::new("not_found", format!("unknown server `{name}`"));
+    Err(error.hint(format!("servers: {}", quoted(&names))))
 }
 
-/// Tools that have every word, best first; else those that have some, and `false`.
+/// Tools that match every word, best first. If there is none, those that match most words, and `false`.
 fn search<'t>(tools: &'t [Arc<ToolInfo>], query: &str) -> (Vec<&'t Arc<ToolInfo>>, bool) {
     let query = query.to_lowercase();
     let words: Vec<&str> =
@@ -106,42 +93,43 @@ fn search<'t>(tools: &'t [Arc<ToolInfo>], query: &str) -> (Vec<&'t Arc<ToolInfo>
     let mut scored: Vec<(usize, usize, &Arc<ToolInfo>)> = tools
         .iter()
         .map(|tool| {
-            let (name, about) = (tool.name.to_lowercase(), tool.description.to_lowercase());
+            let (name, description) = (tool.name.to_lowercase(), tool.description.to_lowercase());
             let in_name = words.iter().filter(|word| name.contains(**word)).count();
-            let hits = words.iter().filter(|word| name.contains(**word) || about.contains(**word)).count();
+            let hits =
+                words.iter().filter(|word| name.contains(**word) || description.contains(**word)).count();
             (hits, in_name, tool)
         })
         .collect();
     let all_words = words.is_empty() || scored.iter().any(|(hits, ..)| *hits == words.len());
     let most = scored.iter().map(|(hits, ..)| *hits).max().unwrap_or_default();
-    // Beside the best matches, those that lack one word more.
+    // Include tools that match one word less than the best.
     let needed = if all_words { words.len() } else { most.saturating_sub(1).max(1) };
     scored.retain(|(hits, ..)| *hits >= needed);
     scored.sort_by_key(|(hits, in_name, _)| std::cmp::Reverse((*hits, *in_name)));
     (scored.into_iter().map(|(_, _, tool)| tool).collect(), all_words)
 }
 
-/// A tool as facts: one line of what it is, or everything.
-fn described(tool: &ToolInfo, detail: bool) -> Value {
+/// A tool as JSON: in brief, or with its schemas.
+fn fields(tool: &ToolInfo, detail: bool) -> Value {
     let (brief, full) = DESCRIPTION_BYTES;
-    let about = tool.description.trim();
-    let about = if detail { shortened(about, full) } else { shortened(sentence(about), brief) };
-    let mut told = json!({
+    let text = tool.description.trim();
+    let description = if detail { shortened(text, full) } else { shortened(sentence(text), brief) };
+    let mut fields = json!({
         "name": tool.name,
-        "description": about,
+        "description": description,
         "arguments": signature(&tool.input_schema),
         "read_only": tool.annotations.read_only,
         "destructive": tool.annotations.destructive,
         "idempotent": tool.annotations.idempotent,
     });
     if detail {
-        told["example"] = example(&tool.input_schema);
-        told["input_schema"] = bounded(&tool.input_schema);
+        fields["example"] = example(&tool.input_schema);
+        fields["input_schema"] = bounded(&tool.input_schema);
         if let Some(schema) = &tool.output_schema {
-            told["output_schema"] = bounded(schema);
+            fields["output_schema"] = bounded(schema);
         }
     }
-    told
+    fields
 }
 
 /// The first sentence.
@@ -150,19 +138,19 @@ fn sentence(text: &str) -> &str {
     line.split_once(". ").map_or(line, |(first, _)| first)
 }
 
-/// A schema without what says nothing about values, or what there is to say about one that is too large.
+/// A schema without keys that do not constrain values; only the names of its properties if it is too large.
 fn bounded(schema: &Value) -> Value {
-    let mut plain = schema.clone();
-    strip(&mut plain);
-    let bytes = plain.to_string().len();
+    let mut stripped = schema.clone();
+    strip(&mut stripped);
+    let bytes = stripped.to_string().len();
     if bytes <= SCHEMA_BYTES {
-        return plain;
+        return stripped;
     }
     let names = schema.get("properties").and_then(Value::as_object).map(|all| all.keys().collect::<Vec<_>>());
     json!({ "cut": format!("the schema has {bytes} bytes; only the names are shown"), "properties": names })
 }
 
-/// Removes `$schema`, and titles that repeat a name. A property may be called `title`: its value is a map.
+/// Removes `$schema` and titles. A property that is named `title` stays: its value is a map.
 fn strip(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -174,43 +162,43 @@ fn strip(schema: &mut Value) {
     }
 }
 
-fn counted(query: &str, shown: usize, found: usize, callable: usize, all_words: bool) -> String {
+fn summary(query: &str, shown: usize, found: usize, callable: usize, all_words: bool) -> String {
     match (query.trim(), found) {
         (query, 0) if !query.is_empty() => {
             format!("No tool matches `{query}`; {callable} tools can be called.")
         }
         (_, 0) => {
-            "No tools are known that you may call; those of a server that is down become known when it is up."
+            "No tools that you may call are known; tools of a server that is down are known when it is up."
                 .to_owned()
         }
         (query, _) if !all_words => {
-            format!("No tool has all words of `{query}`; {shown} of {found} that have some:")
+            format!("No tool matches all words of `{query}`; {shown} of {found} that match some:")
         }
         _ => format!("{shown} of {found} tools:"),
     }
 }
 
-fn answer(
-    counted: String,
+fn output(
+    summary: String,
     page: &[Value],
     total: usize,
     next_cursor: Option<String>,
     states: &[ServerStatus],
     detail: bool,
-) -> Facts {
-    // Why a server is down matters to those who miss its tools.
+) -> ToolOutput {
+    // The reason matters only if tools of the server may be missing.
     let down: Vec<Value> =
         states.iter().filter_map(|server| unreachable(server, page.is_empty() || !detail)).collect();
-    let mut lines = vec![counted];
+    let mut lines = vec![summary];
     lines.extend(page.iter().map(line));
     lines.extend(down.iter().map(|server| {
         let text = |key: &str| server[key].as_str().unwrap_or_default();
         let error = server["error"].as_str().map(|error| format!(": {error}")).unwrap_or_default();
-        format!("The server `{}` is {}{error}", text("name"), text("state"))
+        format!("Server `{}` is {}{error}", text("name"), text("state"))
     }));
     let next = match (&next_cursor, page.first()) {
         (Some(cursor), _) => {
-            format!("workflow_tools with the same arguments and cursor \"{cursor}\" has more")
+            format!("workflow_tools with the same arguments and cursor \"{cursor}\" returns more")
         }
         (None, None) => "workflow_tools {} lists all tools".to_owned(),
         (None, Some(first)) if !detail => {
@@ -219,27 +207,29 @@ fn answer(
         _ => "use it in a step: `- { id: …, tool: NAME, args: { … } }`; workflow_guide describes definitions"
             .to_owned(),
     };
-    let mut facts = json!({ "tools": page, "total": total });
+    let mut fields = json!({ "tools": page, "total": total });
     if let Some(cursor) = next_cursor {
-        facts["next_cursor"] = cursor.into();
+        fields["next_cursor"] = cursor.into();
     }
     if !down.is_empty() {
-        facts["servers_down"] = down.into();
+        fields["servers_down"] = down.into();
     }
-    Facts::new(facts, lines.join("\n")).worded(&["tools", "total", "servers_down", "next_cursor"]).next(next)
+    ToolOutput::new(fields, lines.join("\n"))
+        .in_message(&["tools", "total", "servers_down", "next_cursor"])
+        .next(next)
 }
 
-/// A server whose tools cannot be called now.
+/// A server that is not up.
 fn unreachable(server: &ServerStatus, with_error: bool) -> Option<Value> {
     if server.health == Health::Up {
         return None;
     }
-    let mut told = json!({ "name": server.name, "state": server.health.word() });
+    let mut fields = json!({ "name": server.name, "state": server.health.word() });
     if with_error {
-        let error = reason(server).unwrap_or_else(|| "it has not answered yet; search again".to_owned());
-        told["error"] = error.into();
+        let error = reason(server).unwrap_or_else(|| "it has not responded yet; search again".to_owned());
+        fields["error"] = error.into();
     }
-    Some(told)
+    Some(fields)
 }
 
 /// `git__git_log(repo_path: string) read-only: Shows the commit logs`.
@@ -254,9 +244,9 @@ fn line(tool: &Value) -> String {
         _ => "",
     };
     let mut line = format!("{}({}){hint}: {}", text("name"), text("arguments"), text("description"));
-    for (key, word) in [("example", "example"), ("input_schema", "schema"), ("output_schema", "gives")] {
+    for (key, label) in [("example", "example"), ("input_schema", "schema"), ("output_schema", "returns")] {
         if let Some(value) = tool.get(key) {
-            line.push_str(&format!("\n  {word} {value}"));
+            line.push_str(&format!("\n  {label} {value}"));
         }
     }
     line

@@ -1,4 +1,4 @@
-//! `workflow_guide`: the definition language, in short and by sections.
+//! `workflow_guide`: the definition language, as a summary and by sections.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use schemars::JsonSchema;
@@ -7,35 +7,23 @@ use steprail_core::diagnostic::{nearest, quoted};
 use steprail_core::expr::Function;
 use steprail_core::spec::reference;
 
-use super::super::answer::{Answer, Asked, Refusal};
-use super::{Entry, Hints, schema};
+use super::super::error::{ToolError, ToolResult};
+use super::super::request::ToolRequest;
 use crate::check::shortened;
 use crate::limits::GUIDE_BYTES;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_guide",
-    dotted: None,
-    title: "How to write definitions",
-    description: "The definition language with three complete examples and all functions. Read it before you write a \
-                  definition. section gives more about one part.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |_, asked| Box::pin(std::future::ready(run(asked))),
-};
 
 const GUIDE: &str = include_str!("guide.md");
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
-    /// Such as foreach, approve, policies, expressions.
+pub(super) struct Args {
+    /// For example foreach, approve, policies, expressions.
     section: Option<String>,
 }
 
-/// The answer is text alone: there is nothing in it for programs.
-fn run(asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+/// Returns text without structured content.
+#[expect(clippy::unused_async, reason = "handlers of tools are async")]
+pub(super) async fn run(_: &ToolRequest, args: Args) -> ToolResult {
     let text = match &args.section {
         None => guide(),
         Some(name) => section(&reference::markdown(), name)?,
@@ -43,7 +31,7 @@ fn run(asked: &Asked) -> Answer {
     Ok(CallToolResult::success(vec![ContentBlock::text(text)]).into())
 }
 
-/// The whole in short.
+/// The summary.
 pub(in super::super) fn guide() -> String {
     let functions = Function::DOCS.iter().map(|(_, docs)| format!("- {}", docs.trim()));
     let page = reference::markdown();
@@ -70,8 +58,8 @@ fn headings(page: &str) -> impl Iterator<Item = Heading> {
     })
 }
 
-/// A section of the reference page, with those below it.
-fn section(page: &str, name: &str) -> Result<String, Refusal> {
+/// A section of the reference page, with its subsections.
+fn section(page: &str, name: &str) -> Result<String, ToolError> {
     let wanted = name.trim().to_lowercase();
     let all: Vec<Heading> = headings(page).collect();
     let exact = all.iter().position(|heading| heading.name == wanted);
@@ -79,8 +67,8 @@ fn section(page: &str, name: &str) -> Result<String, Refusal> {
         let names: Vec<&str> = all.iter().map(|heading| heading.name.as_str()).collect();
         let near = nearest(&wanted, names.iter().copied());
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        let refusal = Refusal::new("not_found", format!("there is no section `{name}`"));
-        return Err(refusal.hint(format!("{near}the sections are {}", quoted(&names))));
+        let error = ToolError::new("not_found", format!("unknown section `{name}`"));
+        return Err(error.hint(format!("{near}sections: {}", quoted(&names))));
     };
     let end =
         all[at + 1..].iter().find(|later| later.level <= all[at].level).map_or(page.len(), |later| later.at);
@@ -94,7 +82,7 @@ fn section(page: &str, name: &str) -> Result<String, Refusal> {
         .map(|heading| heading.name.as_str())
         .collect();
     let cut = shortened(text, GUIDE_BYTES);
-    Ok(format!("{cut}\n\nCut after {GUIDE_BYTES} bytes. Sections of their own: {}", quoted(&below)))
+    Ok(format!("{cut}\n\nTruncated after {GUIDE_BYTES} bytes. Subsections: {}", quoted(&below)))
 }
 
 #[cfg(test)]
@@ -106,7 +94,7 @@ mod tests {
     use super::{guide, section};
 
     #[test]
-    fn the_guide_is_short_and_its_examples_are_sound() {
+    fn guide_is_short_and_its_examples_are_valid() {
         let guide = guide();
         assert!(guide.len() < 8_000, "{} bytes", guide.len());
         let examples: Vec<&str> =
@@ -123,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_is_in_the_guide_and_every_one_there_exists() {
+    fn guide_lists_exactly_the_existing_functions() {
         let guide = guide();
         let list = guide.split("## Functions").nth(1).expect("a list");
         let named = list.lines().filter_map(|line| line.strip_prefix("- `")?.split('(').next());
@@ -138,7 +126,7 @@ mod tests {
         assert!(section(&page, "foreach").expect("a section").contains("on_item_fail"));
         assert!(section(&page, "Policies").expect("a section").contains("idempotency_key"));
         let long = format!("\n## all\n{}\n### one\n{}\n", "a".repeat(5_000), "b".repeat(5_000));
-        assert!(section(&long, "all").expect("a section").ends_with("Sections of their own: `one`"));
+        assert!(section(&long, "all").expect("a section").ends_with("Subsections: `one`"));
         assert!(section(&page, "forech").is_err());
         let guide = guide();
         let names = guide.split("Sections: ").nth(1).expect("a list").lines().next().expect("a line");

@@ -1,57 +1,45 @@
-//! `workflow_list_definitions`: what there is to run.
+//! `workflow_list_definitions`: lists stored workflows.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_engine::Definition;
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts};
-use super::{Entry, Hints, schema};
+use super::super::error::ToolResult;
+use super::super::output::ToolOutput;
+use super::super::request::ToolRequest;
 use crate::limits::PAGE;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_list_definitions",
-    dotted: None,
-    title: "List workflows",
-    description: "Lists stored workflows by name, the newest version of each.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
-    /// next_cursor of the page before.
+pub(super) struct Args {
+    /// next_cursor of the previous page.
     cursor: Option<String>,
     /// 50 by default, up to 200.
     limit: Option<usize>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
-    let all = asked.user.definitions().await?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
+    let all = request.user.definitions().await?;
     let after = args.cursor.unwrap_or_default();
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
     let mut rest = all.iter().filter(|definition| definition.name > after);
     let page: Vec<&Definition> = rest.by_ref().take(limit).collect();
-    let mut facts = json!({
+    let mut fields = json!({
         "definitions": page.iter().map(|definition| brief(definition)).collect::<Vec<_>>(),
         "total": all.len(),
     });
     if let Some(last) = page.last().filter(|_| rest.next().is_some()) {
-        facts["next_cursor"] = last.name.as_str().into();
+        fields["next_cursor"] = last.name.as_str().into();
     }
     let message = match all.len() {
-        0 => "There are no workflows yet; workflow_define stores one.".to_owned(),
+        0 => "No workflow is stored yet; workflow_define stores one.".to_owned(),
         total => format!("{} of {total} workflows.", page.len()),
     };
-    Ok(Facts::new(facts, message).into())
+    Ok(ToolOutput::new(fields, message).into())
 }
 
-/// A definition in a list.
+/// A definition without its steps, as lists show it.
 pub(super) fn brief(definition: &Definition) -> Value {
     let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
     let inputs = spec["inputs"].as_object().map(|inputs| inputs.keys().cloned().collect::<Vec<_>>());

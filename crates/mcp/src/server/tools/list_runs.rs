@@ -1,47 +1,37 @@
-//! `workflow_list_runs`: runs, newest first.
+//! `workflow_list_runs`: lists runs, newest first.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_engine::{ListRuns, RunStatus};
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts, Refusal};
+use super::super::error::{ToolError, ToolResult};
+use super::super::output::ToolOutput;
+use super::super::request::ToolRequest;
 use super::super::view;
-use super::{Entry, Hints, run_id, schema};
+use super::run_id;
 use crate::limits::PAGE;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_list_runs",
-    dotted: None,
-    title: "List runs",
-    description: "Lists runs, newest first: your own, or everybody's if you may see them. `paused` ones wait for somebody.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub(super) struct Args {
     /// Only runs with this status.
     status: Option<RunStatus>,
     /// Only runs of this workflow.
     name: Option<String>,
     /// 50 by default, up to 200.
     limit: Option<usize>,
-    /// next_cursor of the page before.
+    /// next_cursor of the previous page.
     cursor: Option<String>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let before = match &args.cursor {
         None => None,
         Some(cursor) => {
-            let unknown = |_| Refusal::new("bad_input", "invalid cursor").hint("list again without a cursor");
-            Some(asked.user.row(run_id(cursor)?).await.map_err(unknown)?.key)
+            let invalid =
+                |_| ToolError::new("bad_input", "invalid cursor").hint("list again without a cursor");
+            Some(request.user.row(run_id(cursor)?).await.map_err(invalid)?.key)
         }
     };
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
@@ -53,21 +43,18 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
         brief: true,
         ..ListRuns::default()
     };
-    let mut rows = asked.user.list(list).await?;
-    let more = rows.len() > limit;
+    let mut rows = request.user.list(list).await?;
+    let has_more = rows.len() > limit;
     rows.truncate(limit);
     let runs: Vec<Value> = rows.iter().map(view::row).collect();
-    let mut facts = json!({ "runs": runs });
-    if let Some(last) = rows.last().filter(|_| more) {
-        facts["next_cursor"] = last.run_id.to_string().into();
+    let mut fields = json!({ "runs": runs });
+    if let Some(last) = rows.last().filter(|_| has_more) {
+        fields["next_cursor"] = last.run_id.to_string().into();
     }
     let message = if rows.len() == 1 { "1 run.".to_owned() } else { format!("{} runs.", rows.len()) };
-    let facts = Facts::new(facts, message);
-    Ok(match rows.first() {
-        Some(first) => {
-            facts.next(format!("workflow_status {} shows one in full", json!({ "run_id": first.run_id })))
-        }
-        None => facts.next("workflow_start starts one"),
-    }
-    .into())
+    let next = match rows.first() {
+        Some(first) => format!("workflow_status {} shows one in full", json!({ "run_id": first.run_id })),
+        None => "workflow_start starts one".to_owned(),
+    };
+    Ok(ToolOutput::new(fields, message).next(next).into())
 }

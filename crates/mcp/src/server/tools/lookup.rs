@@ -1,31 +1,20 @@
-//! `workflow_lookup`: finds definitions by words, and shows one with its inputs.
+//! `workflow_lookup`: searches stored workflows, or returns one with its inputs.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Definition, Error};
+use steprail_engine::Definition;
 
-use super::super::Shared;
-use super::super::answer::{Answer, Asked, Facts};
+use super::super::error::ToolResult;
+use super::super::output::ToolOutput;
 use super::super::published::input_schema;
-use super::{Entry, Hints, define, list_definitions, schema, unknown_workflow};
+use super::super::request::ToolRequest;
+use super::{define, find_definition, list_definitions};
 use crate::limits::PAGE;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_lookup",
-    dotted: Some("workflows.lookup"),
-    title: "Look up a workflow",
-    description: "Finds stored workflows by words in name, description and labels; with name, shows one with its inputs and \
-                  its definition.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub(super) struct Args {
     query: Option<String>,
     /// The workflow to show.
     name: Option<String>,
@@ -35,19 +24,18 @@ struct Args {
     limit: Option<usize>,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     if let Some(name) = &args.name {
-        return show(asked, name, args.version).await;
+        return show(request, name, args.version).await;
     }
     let query = args.query.unwrap_or_default().to_lowercase();
     let words: Vec<&str> = query.split_whitespace().collect();
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
-    let all = asked.user.definitions().await?;
+    let all = request.user.definitions().await?;
     let found = all.iter().filter(|definition| matches(definition, &words));
     let found: Vec<Value> = found.take(limit).map(list_definitions::brief).collect();
     let message = match (found.len(), words.is_empty()) {
-        (0, false) => format!("No workflow has all the words of `{query}`; {} are stored.", all.len()),
+        (0, false) => format!("No workflow has all words of `{query}`; {} are stored.", all.len()),
         (count, _) => format!("{count} workflows found."),
     };
     let next = match found.first() {
@@ -56,7 +44,7 @@ async fn run(_: &Shared, asked: &Asked) -> Answer {
         }
         None => "workflow_list_definitions lists all; workflow_define stores a new one".to_owned(),
     };
-    Ok(Facts::new(json!({ "definitions": found }), message).next(next).into())
+    Ok(ToolOutput::new(json!({ "definitions": found }), message).next(next).into())
 }
 
 fn matches(definition: &Definition, words: &[&str]) -> bool {
@@ -65,14 +53,10 @@ fn matches(definition: &Definition, words: &[&str]) -> bool {
     words.iter().all(|word| text.contains(word))
 }
 
-async fn show(asked: &Asked, name: &str, version: Option<u32>) -> Answer {
-    let definition = match asked.user.definition(name, version).await {
-        Ok(definition) => definition,
-        Err(Error::NotFound(_)) => return Err(unknown_workflow(asked, name, version).await),
-        Err(error) => return Err(error.into()),
-    };
+async fn show(request: &ToolRequest, name: &str, version: Option<u32>) -> ToolResult {
+    let definition = find_definition(request, name, version).await?;
     let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
-    let facts = json!({
+    let fields = json!({
         "name": definition.name,
         "version": definition.version,
         "hash": definition.hash,
@@ -82,5 +66,5 @@ async fn show(asked: &Asked, name: &str, version: Option<u32>) -> Answer {
         "spec": spec,
     });
     let message = format!("`{name}`, version {}.", definition.version);
-    Ok(Facts::new(facts, message).next(define::start_call(asked, name).await).into())
+    Ok(ToolOutput::new(fields, message).next(define::start_call(request, name).await).into())
 }

@@ -1,65 +1,53 @@
-//! `workflow_status`: where a run stands, at once or when there is news; inputs and outputs of its steps.
+//! `workflow_status`: the state of a run, at once or after a change; inputs and outputs of its steps.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use steprail_core::diagnostic::quoted;
 
-use super::super::answer::{Answer, Asked, Refusal};
-use super::super::view::Wanted;
-use super::super::waits::{Seen, look};
-use super::super::{Shared, tasks, view};
-use super::{Entry, Hints, run_id, schema};
+use super::super::error::{ToolError, ToolResult};
+use super::super::request::ToolRequest;
+use super::super::snapshot::RunSnapshot;
+use super::super::view::ValueSelection;
+use super::super::{tasks, view};
+use super::run_id;
 use crate::limits::SUGGESTIONS;
-
-pub(super) const TOOL: Entry = Entry {
-    name: "workflow_status",
-    dotted: Some("workflows.get_status"),
-    title: "Status of a run",
-    description: "Where a run stands: its steps, what it waits for, its output. wait_s waits until it has ended or waits for \
-                  somebody; with since_seq, for any event after it. steps adds the inputs and outputs of those steps.",
-    hints: Hints::LOOKS,
-    for_those_who: super::LOOK,
-    schema: schema::of::<Args>,
-    run: |shared, asked| Box::pin(run(shared, asked)),
-};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub(super) struct Args {
     #[serde(alias = "workflow_id")]
     run_id: String,
     /// Seconds to wait, up to 45.
     #[serde(default)]
     wait_s: f64,
-    /// The seq of the last status.
+    /// seq of the previous status.
     since_seq: Option<u64>,
-    /// Steps by id or path; * for all.
+    /// Ids or paths of steps; * for all.
     #[serde(default)]
     steps: Vec<String>,
-    /// Where to go on in an output that was cut.
+    /// Where to continue in a truncated output.
     #[serde(default)]
     offset: usize,
 }
 
-async fn run(_: &Shared, asked: &Asked) -> Answer {
-    let args: Args = asked.arguments()?;
+pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let run = run_id(&args.run_id)?;
-    tasks::wait(asked, run, args.since_seq, args.wait_s).await?;
-    let seen = look(&asked.user, run).await?;
-    let wanted = Wanted { steps: args.steps, offset: args.offset };
-    need_steps(&seen, &wanted)?;
-    Ok(view::run_with(&seen, &wanted).into())
+    tasks::wait(request, run, args.since_seq, args.wait_s).await?;
+    let snapshot = RunSnapshot::read(&request.user, run).await?;
+    let selection = ValueSelection { steps: args.steps, offset: args.offset };
+    need_steps(&snapshot, &selection)?;
+    Ok(view::run_with(&snapshot, &selection).into())
 }
 
-/// Steps that are wanted have to be there.
-fn need_steps(seen: &Seen, wanted: &Wanted) -> Result<(), Refusal> {
-    let is_there = |name: &&String| {
-        *name == "*" || seen.view.steps.iter().any(|step| step.id == **name || step.path == **name)
-    };
-    let Some(missing) = wanted.steps.iter().find(|name| !is_there(name)) else { return Ok(()) };
-    let mut ids: Vec<&str> = seen.view.steps.iter().map(|step| step.path.as_str()).collect();
-    ids.dedup();
-    ids.truncate(SUGGESTIONS);
-    let message = format!("no step `{missing}` of the run has begun");
-    Err(Refusal::new("not_found", message).hint(format!("those that have: {}", quoted(&ids))))
+/// Checks that the selected steps have started.
+fn need_steps(snapshot: &RunSnapshot, selection: &ValueSelection) -> Result<(), ToolError> {
+    let steps = &snapshot.view.steps;
+    let exists =
+        |name: &&String| *name == "*" || steps.iter().any(|step| step.id == **name || step.path == **name);
+    let Some(missing) = selection.steps.iter().find(|name| !exists(name)) else { return Ok(()) };
+    let mut paths: Vec<&str> = steps.iter().map(|step| step.path.as_str()).collect();
+    paths.dedup();
+    paths.truncate(SUGGESTIONS);
+    let message = format!("no step `{missing}` of the run has started");
+    Err(ToolError::new("not_found", message).hint(format!("started steps: {}", quoted(&paths))))
 }

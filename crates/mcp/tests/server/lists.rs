@@ -1,18 +1,18 @@
-//! What is listed: names, schemas, hints; published workflows; resources and prompts.
+//! Lists: tools with schemas and hints, published workflows, resources, prompts.
 
 use std::collections::BTreeSet;
 
 use rmcp::model::{GetPromptRequestParams, ReadResourceRequestParams};
 use serde_json::{Value, json};
 
-use super::support::{House, call, facts, verdict};
+use super::support::{Fixture, call, fields, outcome};
 
 #[tokio::test]
-async fn the_list_of_tools_is_one_that_every_client_takes() {
-    let house = House::new();
-    let client = house.client("admin").await;
+async fn tools_have_portable_schemas_and_hints() {
+    let fixture = Fixture::new();
+    let client = fixture.client("admin").await;
     let tools = client.list_all_tools().await.expect("tools");
-    let mut told = String::new();
+    let mut table = String::new();
     for tool in &tools {
         let schema = Value::Object((*tool.input_schema).clone());
         assert_eq!(schema["type"], "object", "{}", tool.name);
@@ -25,10 +25,10 @@ async fn the_list_of_tools_is_one_that_every_client_takes() {
         );
         assert!(tool.name.len() <= 64 && tool.description.as_ref().is_some_and(|text| !text.is_empty()));
         let hints = tool.annotations.as_ref().expect("hints");
-        let fields: BTreeSet<&String> =
+        let names: BTreeSet<&String> =
             schema["properties"].as_object().map(|all| all.keys().collect()).unwrap_or_default();
-        told.push_str(&format!(
-            "{} {fields:?} reads {:?} destroys {:?} repeats {:?} reaches out {:?}\n",
+        table.push_str(&format!(
+            "{} {names:?} read_only {:?} destructive {:?} idempotent {:?} open_world {:?}\n",
             tool.name,
             hints.read_only_hint,
             hints.destructive_hint,
@@ -36,14 +36,14 @@ async fn the_list_of_tools_is_one_that_every_client_takes() {
             hints.open_world_hint
         ));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(table);
 }
 
-/// Models read the whole list before anything else: 3,500 tokens at four bytes each.
+/// Models read the whole list first: about 3,500 tokens of four bytes.
 #[tokio::test]
-async fn the_list_of_tools_and_the_guide_are_small() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn tool_list_and_guide_are_small() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     let tools = client.list_all_tools().await.expect("tools");
     let bytes = serde_json::to_string(&tools).expect("JSON").len();
     assert!(bytes < 14_000, "the list has {bytes} bytes");
@@ -52,28 +52,29 @@ async fn the_list_of_tools_and_the_guide_are_small() {
     assert!(bytes < 8_000, "the guide has {bytes} bytes");
     let section = call(&client, "workflow_guide", json!({ "section": "approve" })).await;
     assert!(serde_json::to_string(&section.content).expect("JSON").contains("on_deny"));
-    assert_eq!(verdict(&call(&client, "workflow_guide", json!({ "section": "loops" })).await), "not_found");
+    assert_eq!(outcome(&call(&client, "workflow_guide", json!({ "section": "loops" })).await), "not_found");
 }
 
 #[tokio::test]
-async fn names_with_dots_are_understood() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn aliases_with_dots_are_accepted() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     for name in ["workflows.lookup", "workflows_lookup"] {
-        assert_eq!(verdict(&call(&client, name, json!({})).await), "ok");
+        assert_eq!(outcome(&call(&client, name, json!({})).await), "ok");
     }
     let spec = "name: hello\nsteps: [{ id: read, tool: crm__read }]";
-    let ran = facts(&call(&client, "workflows.run", json!({ "spec_yaml": spec, "inputs": {} })).await);
-    let status = facts(&call(&client, "workflows.get_status", json!({ "workflow_id": ran["run_id"] })).await);
+    let ran = fields(&call(&client, "workflows.run", json!({ "spec_yaml": spec, "inputs": {} })).await);
+    let status =
+        fields(&call(&client, "workflows.get_status", json!({ "workflow_id": ran["run_id"] })).await);
     assert_eq!((&status["status"], &status["output"]), (&json!("completed"), &json!({ "name": "Lea" })));
     let cancelled = call(&client, "workflows.cancel", json!({ "workflow_id": ran["run_id"] })).await;
-    assert_eq!(verdict(&cancelled), "ok", "a run that ended stays as it is");
+    assert_eq!(outcome(&cancelled), "ok", "cancelling an ended run has no effect");
 }
 
 #[tokio::test]
-async fn a_published_workflow_is_a_tool_with_its_inputs_and_its_outputs() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn published_workflow_is_a_tool() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     let spec = "\
 name: look up
 description: Finds a contact.
@@ -83,43 +84,45 @@ steps: [{ id: read, tool: crm__read, effects: read }]
 output: { who: '{{steps.read.output.name}}', id: '{{inputs.id}}' }
 ";
     let defined = call(&client, "workflow_define", json!({ "spec_yaml": spec })).await;
-    assert_eq!(verdict(&defined), "ok", "{defined:?}");
+    assert_eq!(outcome(&defined), "ok", "{defined:?}");
     let tools = client.list_all_tools().await.expect("tools");
     let tool = tools.iter().find(|tool| tool.name == "wf_look_up").expect("a tool");
     insta::assert_json_snapshot!(tool);
     let result = call(&client, "wf_look_up", json!({ "id": 7 })).await;
-    assert_eq!(facts(&result), json!({ "who": "Lea", "id": 7 }));
-    assert_eq!(verdict(&call(&client, "wf_look_up", json!({ "id": "seven" })).await), "bad_input");
-    // Published no more: it is gone.
+    assert_eq!(fields(&result), json!({ "who": "Lea", "id": 7 }));
+    assert_eq!(outcome(&call(&client, "wf_look_up", json!({ "id": "seven" })).await), "bad_input");
     let hidden = call(&client, "workflow_define", json!({ "spec_yaml": spec, "publish": false })).await;
-    assert_eq!(facts(&hidden)["version"], 2, "{hidden:?}");
-    // The client keeps the list until it is told that there is another one.
+    assert_eq!(fields(&hidden)["version"], 2, "{hidden:?}");
+    // The client caches the list until it receives `list_changed`.
     while client.list_all_tools().await.expect("tools").iter().any(|tool| tool.name == "wf_look_up") {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn a_definition_with_mistakes_is_sent_back_with_all_of_them() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn define_reports_every_error() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     let spec = "name: bad\nsteps: [{ id: a, tool: crm__read, args: { x: '{{inputs.y}}' }, timout: 3 }]";
     let result = call(&client, "workflow_define", json!({ "spec_yaml": spec })).await;
-    let error = &facts(&result)["error"];
+    let error = &fields(&result)["error"];
     assert_eq!(
-        (verdict(&result).as_str(), error["problems"].as_array().map(Vec::len)),
+        (outcome(&result).as_str(), error["problems"].as_array().map(Vec::len)),
         ("invalid_definition", Some(2))
     );
     assert!(error["problems"].to_string().contains("did you mean `timeout`?"), "{error}");
     let text = serde_json::to_string(&result.content).expect("JSON");
-    assert!(text.contains("SR302") && text.contains("did you mean"), "the text has the same facts: {text}");
+    assert!(
+        text.contains("SR302") && text.contains("did you mean"),
+        "the text contains the findings: {text}"
+    );
 }
 
 #[tokio::test]
 async fn runs_and_definitions_are_resources() {
-    let house = House::new();
-    let run = house.waiting_run().await;
-    let client = house.client("starter").await;
+    let fixture = Fixture::new();
+    let run = fixture.waiting_run().await;
+    let client = fixture.client("starter").await;
     let read = async |uri: String| {
         let read = client.read_resource(ReadResourceRequestParams::new(uri)).await.expect("a resource");
         let text = serde_json::to_value(&read.contents[0]).expect("JSON")["text"].clone();
@@ -148,23 +151,23 @@ async fn runs_and_definitions_are_resources() {
     );
     let mut explain = GetPromptRequestParams::new("explain_run");
     explain.arguments = json!({ "run_id": run }).as_object().cloned();
-    let told = client.get_prompt(explain).await.expect("a prompt");
-    assert!(serde_json::to_string(&told.messages).expect("JSON").contains("waiting"), "{told:?}");
+    let prompt = client.get_prompt(explain).await.expect("a prompt");
+    assert!(serde_json::to_string(&prompt.messages).expect("JSON").contains("waiting"), "{prompt:?}");
 }
 
 #[tokio::test]
-async fn a_start_that_may_be_a_repetition_says_so() {
-    let house = House::new();
-    let client = house.client("starter").await;
+async fn repeated_start_names_the_possible_duplicate() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
     let start = json!({ "spec_yaml": "name: twice\nsteps: [{ id: read, tool: crm__read }]" });
-    let first = facts(&call(&client, "workflow_start", start.clone()).await);
-    let second = facts(&call(&client, "workflow_start", start.clone()).await);
+    let first = fields(&call(&client, "workflow_start", start.clone()).await);
+    let second = fields(&call(&client, "workflow_start", start.clone()).await);
     assert_eq!(
         (first["possible_duplicate_of"].is_null(), &second["possible_duplicate_of"]),
         (true, &first["run_id"])
     );
     let keyed = json!({ "spec_yaml": start["spec_yaml"], "idempotency_key": "k" });
-    let first = facts(&call(&client, "workflow_start", keyed.clone()).await);
-    let second = facts(&call(&client, "workflow_start", keyed).await);
-    assert_eq!(first["run_id"], second["run_id"], "with a key it is the same run");
+    let first = fields(&call(&client, "workflow_start", keyed.clone()).await);
+    let second = fields(&call(&client, "workflow_start", keyed).await);
+    assert_eq!(first["run_id"], second["run_id"], "the same key returns the same run");
 }

@@ -1,0 +1,236 @@
+//! What a run waits for, and the action that lets it continue.
+//!
+//! The computation is the same for every surface; each surface renders it with its own commands.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, Failure, Millis, RunStatus, Started, StepStatus};
+use steprail_core::spec::step::KindName;
+use steprail_store::{Approval, RunId, StepRow, StoredEvent, UnknownCall};
+
+use crate::engine::RunView;
+use crate::error::Error;
+use crate::limits::WAIT_EVENTS;
+use crate::user::User;
+
+/// One step of a run that waits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitingFor {
+    /// Id of the run that the step belongs to: the run itself, or the run of a sub-workflow.
+    pub run_id: RunId,
+    /// Path of the step in its run.
+    pub step: String,
+    /// What the step waits for.
+    #[serde(flatten)]
+    pub cause: WaitCause,
+}
+
+/// What a step waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "for", rename_all = "snake_case")]
+pub enum WaitCause {
+    /// The decision of a human at a gate, or the answer to an input request.
+    Approval {
+        /// The question.
+        prompt: String,
+        /// The tool that is called after an approval.
+        tool: Option<String>,
+        /// Arguments of that call.
+        args: Option<Value>,
+        /// JSON Schema of the answer, if a tool requested input.
+        form: Option<Value>,
+        /// Digest that binds a decision to this request.
+        digest: Hash,
+        /// When the request expires.
+        deadline: Option<Millis>,
+    },
+    /// The statement of a human about the outcome of a call.
+    #[serde(rename = "resolution")]
+    UnknownCall {
+        /// Path of the step from the run that was queried, through the steps that run sub-workflows.
+        shown: String,
+        /// The tool that was called.
+        tool: Option<String>,
+        /// Digest that identifies the attempt.
+        digest: Hash,
+        /// Why the outcome is unknown.
+        error: Option<Failure>,
+    },
+    /// A durable timer of a `sleep` step.
+    Time {
+        /// When the timer fires; `None` if the step started too long ago in the log.
+        until: Option<Millis>,
+    },
+    /// The next attempt of a call that failed.
+    Retry {
+        /// When the attempt starts.
+        until: Option<Millis>,
+    },
+    /// An event from outside.
+    Event {
+        /// Name of the event; `None` if the step started too long ago in the log.
+        event: Option<String>,
+        /// Values that the payload must contain.
+        correlate: Option<Value>,
+    },
+    /// A server that does not accept calls now.
+    Server {
+        /// Why the call was not sent.
+        error: Failure,
+    },
+    /// Another step that claimed the same idempotency key.
+    IdempotencyKey,
+    /// The run of a sub-workflow.
+    Workflow {
+        /// Id of that run; `None` if the step started too long ago in the log.
+        run: Option<RunId>,
+    },
+    /// A concurrency slot.
+    Slot,
+}
+
+/// The action that lets a run continue.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NextAction<'w> {
+    /// A human approves, denies or answers.
+    Decide(&'w WaitingFor),
+    /// A human states what happened to a call: it took place, it is repeated, or it is skipped.
+    Resolve(&'w WaitingFor),
+    /// Send the event.
+    Signal(&'w WaitingFor),
+    /// Resume a run that is paused or was interrupted.
+    Resume,
+    /// Wait: the run continues without further action.
+    Wait,
+    /// Find out why the run failed.
+    Explain,
+}
+
+impl WaitingFor {
+    /// The action that ends this wait.
+    pub fn action(&self) -> NextAction<'_> {
+        match self.cause {
+            WaitCause::Approval { .. } => NextAction::Decide(self),
+            WaitCause::UnknownCall { .. } => NextAction::Resolve(self),
+            WaitCause::Event { .. } => NextAction::Signal(self),
+            _ => NextAction::Wait,
+        }
+    }
+
+    /// Whether only a human can end this wait.
+    pub fn needs_human(&self) -> bool {
+        matches!(self.action(), NextAction::Decide(_) | NextAction::Resolve(_))
+    }
+}
+
+/// The next action on a run; `None` if it completed or was cancelled.
+///
+/// Decisions of humans come first: a run that pauses for one continues without `resume` after it.
+pub fn next_action(status: RunStatus, waiting: &[WaitingFor]) -> Option<NextAction<'_>> {
+    let human = || waiting.iter().find(|wait| wait.needs_human()).map(WaitingFor::action);
+    let signal =
+        || waiting.iter().map(WaitingFor::action).find(|action| matches!(action, NextAction::Signal(_)));
+    match status {
+        RunStatus::Completed | RunStatus::Cancelled => None,
+        RunStatus::Failed => Some(NextAction::Explain),
+        RunStatus::Interrupted => Some(NextAction::Resume),
+        RunStatus::Paused => human().or(Some(NextAction::Resume)),
+        RunStatus::Pending | RunStatus::Running => human().or_else(signal).or(Some(NextAction::Wait)),
+    }
+}
+
+impl User {
+    /// What a run waits for: open approvals first, then calls with unknown outcomes, then other steps in order.
+    ///
+    /// The log is read only if a step sleeps, waits for an event or runs a sub-workflow.
+    pub async fn waiting(&self, view: &RunView) -> Result<Vec<WaitingFor>, Error> {
+        let in_log = |step: &StepRow| {
+            let is_logged = matches!(step.kind, KindName::Sleep | KindName::Wait | KindName::Workflow);
+            step.status == StepStatus::Waiting && is_logged
+        };
+        if !view.steps.iter().any(in_log) {
+            return Ok(waiting_for(view, &[]));
+        }
+        let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
+        let page = self.events(view.run.run_id, after, WAIT_EVENTS).await?;
+        Ok(waiting_for(view, &page.events))
+    }
+}
+
+/// What a run waits for, computed from its rows and from the events that started its steps.
+fn waiting_for(view: &RunView, events: &[StoredEvent]) -> Vec<WaitingFor> {
+    if view.run.status.is_terminal() {
+        return Vec::new();
+    }
+    let started: BTreeMap<(u32, u32), &Started> = events.iter().filter_map(start_of).collect();
+    let run = view.run.run_id;
+    let has_gate = |step: &StepRow| view.approvals.iter().any(|open| open.run_id == run && open.n == step.n);
+    let steps = view.steps.iter().filter(|step| !has_gate(step)).filter_map(|step| {
+        let cause = cause_of(step, started.get(&(step.n, step.attempt)).copied())?;
+        Some(WaitingFor { run_id: run, step: step.path.clone(), cause })
+    });
+    let approvals = view.approvals.iter().map(approval);
+    approvals.chain(view.unknown_calls.iter().map(unknown_call)).chain(steps).collect()
+}
+
+fn start_of(stored: &StoredEvent) -> Option<((u32, u32), &Started)> {
+    match &stored.event {
+        Event::StepStarted { step, what, .. } => Some(((step.n, step.attempt), what)),
+        _ => None,
+    }
+}
+
+fn approval(open: &Approval) -> WaitingFor {
+    let parsed = |json: &Option<Box<RawValue>>| {
+        json.as_ref().and_then(|json| serde_json::from_str::<Value>(json.get()).ok())
+    };
+    let cause = WaitCause::Approval {
+        prompt: open.prompt.clone(),
+        tool: open.tool.clone(),
+        args: parsed(&open.args),
+        form: parsed(&open.form),
+        digest: open.digest,
+        deadline: open.expires_at,
+    };
+    WaitingFor { run_id: open.run_id, step: open.path.clone(), cause }
+}
+
+fn unknown_call(call: &UnknownCall) -> WaitingFor {
+    let UnknownCall { run_id, path, shown, digest, tool, error } = call.clone();
+    WaitingFor { run_id, step: path, cause: WaitCause::UnknownCall { shown, tool, digest, error } }
+}
+
+/// What a step without an open approval waits for.
+fn cause_of(step: &StepRow, started: Option<&Started>) -> Option<WaitCause> {
+    match (step.status, step.kind) {
+        (StepStatus::Ready, _) => Some(WaitCause::Slot),
+        (StepStatus::Pending, _) => Some(WaitCause::Retry { until: step.ready_at }),
+        (StepStatus::Waiting, KindName::Sleep) => Some(WaitCause::Time {
+            until: match started {
+                Some(Started::Sleep { due }) => Some(*due),
+                _ => None,
+            },
+        }),
+        (StepStatus::Waiting, KindName::Wait) => Some(match started {
+            Some(Started::Wait { event, correlate, .. }) => {
+                WaitCause::Event { event: Some(event.to_string()), correlate: correlate.clone() }
+            }
+            _ => WaitCause::Event { event: None, correlate: None },
+        }),
+        (StepStatus::Waiting, KindName::Workflow) => Some(WaitCause::Workflow {
+            run: match started {
+                Some(Started::Workflow { run, .. }) => run.parse().ok(),
+                _ => None,
+            },
+        }),
+        (StepStatus::Waiting, KindName::Tool | KindName::ToolRemote) => Some(match &step.error {
+            Some(error) => WaitCause::Server { error: error.clone() },
+            None => WaitCause::IdempotencyKey,
+        }),
+        _ => None,
+    }
+}
