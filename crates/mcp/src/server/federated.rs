@@ -20,6 +20,7 @@ use steprail_engine::User;
 use super::{Shared, is_modern, prompts, relayed};
 use crate::gateway::Offer;
 use crate::limits::{RELAY_ROUNDS, STATES, URI_BYTES};
+use crate::names;
 
 /// What a user must be allowed to call, after the server's name and `__`, to see resources, and to see prompts.
 const READ: &str = "resources/read";
@@ -193,7 +194,7 @@ async fn prompt_route(shared: &Shared, user: &User, name: &str) -> Option<Route>
     if let Some(source) = sources.iter().find(|source| has(source, name)) {
         return Some(to(source, name));
     }
-    let (alias, own) = name.split_once("__")?;
+    let (alias, own) = names::split(name)?;
     sources.iter().find(|source| source.alias == alias && has(source, own)).map(|source| to(source, own))
 }
 

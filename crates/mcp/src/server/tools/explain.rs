@@ -8,7 +8,7 @@ use super::super::{Shared, view};
 use super::{Entry, Hints, OfRun, run_id, schema};
 use crate::check::{reason, servers};
 use crate::limits::HISTORY;
-use crate::names::alias;
+use crate::names::{self, alias};
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_explain",
@@ -100,7 +100,7 @@ async fn failed(shared: &Shared, view: &RunView) -> Vec<String> {
             format!("once it is granted: {rerun}"),
         ],
         FailureKind::NotFound => {
-            let search = json!({ "query": tool.and_then(|tool| tool.split("__").last()) });
+            let search = json!({ "query": tool.map(names::tool) });
             vec![format!("workflow_tools {search} finds the tools that there are"), correct(view)]
         }
         FailureKind::Validation => vec![values, correct(view)],
@@ -126,7 +126,7 @@ async fn failed(shared: &Shared, view: &RunView) -> Vec<String> {
 
 /// The server of a tool, if it cannot be reached now.
 async fn down(shared: &Shared, tool: Option<&str>) -> Option<String> {
-    let (server, _) = tool?.split_once("__")?;
+    let (server, _) = names::split(tool?)?;
     let all = servers(shared.gateway.as_ref()?).await;
     let found = all.into_iter().find(|known| alias(&known.name) == server)?;
     reason(&found).map(|_| found.name)

@@ -43,6 +43,7 @@ use super::{Shared, gates, published, relayed};
 
 use crate::headers;
 use crate::limits::{LIST_TTL_MS, SUGGESTIONS, TOOLS_PAGE, WAIT_SECS};
+use crate::names;
 use crate::signature::signature;
 pub(super) use events::event as event_facts;
 pub(super) use explain::story;
@@ -283,7 +284,7 @@ fn unknown(name: &str) -> ErrorData {
     let near = nearest(name, ALL.iter().map(|entry| entry.name));
     let hint = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None if name.contains("__") => {
+        None if names::split(name).is_some() => {
             "tools of other servers are called by the steps of a workflow: workflow_tools finds them"
                 .to_owned()
         }
