@@ -9,7 +9,7 @@ use steprail_core::source::Source;
 use super::super::answer::{Answer, Asked, Facts};
 use super::super::{Shared, problems};
 use super::{Entry, Hints, define, schema};
-use crate::check::{cannot_run, examine_as, need_sound};
+use crate::check::{cannot_run, examine_as, require_valid};
 
 pub(super) const TOOL: Entry = Entry {
     name: "workflow_check",
@@ -43,7 +43,7 @@ pub(super) async fn checked(shared: &Shared, asked: &Asked, text: &str) -> Answe
     define::need_right(asked)?;
     let source = Source::new("definition", text);
     let found = examine_as(&asked.user, &source, shared.gateway.as_ref()).await;
-    let (valid, runnable) = (need_sound(&found).is_ok(), !found.iter().any(cannot_run));
+    let (valid, runnable) = (require_valid(&found).is_ok(), !found.iter().any(cannot_run));
     let problems = problems::facts(&found, &source);
     let mut message = match (valid, runnable, problems.len()) {
         (true, true, 0) => "The definition has no problems.".to_owned(),

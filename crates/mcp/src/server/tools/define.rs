@@ -12,7 +12,7 @@ use super::super::answer::{Answer, Asked, Facts, Refusal};
 use super::super::published::{self, input_schema};
 use super::super::{Shared, problems};
 use super::{Entry, Hints, check, schema};
-use crate::check::{cannot_run, examine_as, need_sound};
+use crate::check::{cannot_run, examine_as, require_valid};
 use crate::signature::example;
 
 pub(super) const TOOL: Entry = Entry {
@@ -51,7 +51,7 @@ async fn run(shared: &Shared, asked: &Asked) -> Answer {
     need_right(asked)?;
     let source = Source::new("definition", &*text);
     let found = examine_as(&asked.user, &source, shared.gateway.as_ref()).await;
-    need_sound(&found).map_err(|_| unsound(&found, &source))?;
+    require_valid(&found).map_err(|_| unsound(&found, &source))?;
     let (defined, _) = asked.user.define(&text, args.publish).await?;
     let warnings = problems::facts(&found, &source);
     let runnable = !found.iter().any(cannot_run);
@@ -94,7 +94,7 @@ pub(super) fn repair(found: &[Diagnostic]) -> Option<String> {
     let has = |code: Code| found.iter().any(|problem| problem.code == code);
     if !found.iter().any(cannot_run) {
         None
-    } else if found.iter().any(|problem| need_sound(std::slice::from_ref(problem)).is_err()) {
+    } else if found.iter().any(|problem| require_valid(std::slice::from_ref(problem)).is_err()) {
         Some(
             "correct every error; workflow_guide describes the language, workflow_tools the arguments"
                 .to_owned(),

@@ -12,7 +12,7 @@ use super::super::published::input_schema;
 use super::super::tasks::{self, Given, Waiting};
 use super::super::{Shared, problems};
 use super::{Entry, Hints, define, schema, unknown_workflow};
-use crate::check::{fitting_as, need_sound};
+use crate::check::{check_tools_as, require_valid};
 use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, WAIT_SECS};
 use crate::signature::signature;
 
@@ -111,9 +111,9 @@ async fn of_text(shared: &Shared, asked: &Asked, source: &Source) -> Result<Vec<
     let loaded = steprail_core::load(source);
     let mut found = loaded.diagnostics;
     if let (Some(plan), Some(gateway)) = (&loaded.plan, &shared.gateway) {
-        found.extend(fitting_as(&asked.user, plan, source, gateway).await);
+        found.extend(check_tools_as(&asked.user, plan, source, gateway).await);
     }
-    need_sound(&found).map_err(|_| define::unsound(&found, source))?;
+    require_valid(&found).map_err(|_| define::unsound(&found, source))?;
     Ok(problems::facts(&found, source))
 }
 
@@ -132,7 +132,7 @@ async fn of_stored(
     let source = Source::new(definition.name.as_str(), definition.spec_json.as_str());
     let plan = steprail_core::load(&source).plan;
     let (Some(plan), Some(gateway)) = (&plan, &shared.gateway) else { return Ok(Vec::new()) };
-    Ok(problems::facts_of_stored(&fitting_as(&asked.user, plan, &source, gateway).await))
+    Ok(problems::facts_of_stored(&check_tools_as(&asked.user, plan, &source, gateway).await))
 }
 
 /// Why a run was not started, with what to give instead.

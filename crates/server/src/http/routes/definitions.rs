@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
-use steprail_mcp::{examine, need_sound};
+use steprail_mcp::{examine, require_valid};
 
 use crate::http::App;
 use crate::http::api::{Api, delete, get, post, put};
@@ -185,7 +185,7 @@ async fn store(
 /// What could be better about a definition, with the tools that are there. One with errors is refused.
 pub(super) async fn examined(app: &App, source: &Source) -> Result<Vec<Diagnostic>, Problem> {
     let found = examine(source, app.gateway.as_ref()).await;
-    need_sound(&found).map_err(|error| Problem::of_definition(error, source))?;
+    require_valid(&found).map_err(|error| Problem::of_definition(error, source))?;
     Ok(found)
 }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use steprail_core::source::Source;
 use steprail_engine::{ListRuns, Right, RunId, RunStatus, User, Workflow};
-use steprail_mcp::{fitting, need_sound};
+use steprail_mcp::{check_tools, require_valid};
 
 use super::definitions::limit;
 use crate::http::App;
@@ -190,7 +190,7 @@ pub(super) async fn start(
             user.need(Right::Workflow)?;
             // Before the first call, and not when a later one fails.
             if let Some(gateway) = &app.gateway {
-                need_sound(&fitting(&shown, gateway).await)
+                require_valid(&check_tools(&shown, gateway).await)
                     .map_err(|error| Problem::of_definition(error, &shown))?;
             }
             (Workflow::Inline { text, source }, Some(shown))
