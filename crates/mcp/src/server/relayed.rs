@@ -17,7 +17,7 @@ use super::answer::{Answer, Asked, Refusal};
 use super::tasks::{self, EXPOSED, Given, Waiting};
 use super::{Shared, gates};
 use crate::limits::{PASSED_ON_SECS, RELAY_BYTES, RELAY_ROUNDS};
-use crate::relay::{FromServer, Relayed, Reply};
+use crate::relay::{RelayChannel, RelayMessage, Reply};
 
 /// What goes along with one call beside its arguments.
 #[derive(Default)]
@@ -110,7 +110,7 @@ async fn beside(
     answering: impl Future<Output = Answer>,
     asked: &Asked,
     capabilities: &ClientCapabilities,
-    client: &mut Relayed,
+    client: &mut RelayChannel,
 ) -> Answer {
     let mut answering = std::pin::pin!(answering);
     let mut serving = FuturesUnordered::new();
@@ -120,12 +120,12 @@ async fn beside(
             biased;
             Some(request) = client.requests.recv() => match request {
                 // Notifications are sent one after another: their order means something.
-                FromServer::Progress(progress) if progress.progress > told => {
+                RelayMessage::Progress(progress) if progress.progress > told => {
                     told = progress.progress;
                     report(asked, progress).await;
                 }
-                FromServer::Progress(_) => {}
-                FromServer::Log(message) => log(asked, message).await,
+                RelayMessage::Progress(_) => {}
+                RelayMessage::Log(message) => log(asked, message).await,
                 request => serving.push(serve(asked, capabilities, request)),
             },
             Some(()) = serving.next() => {}
@@ -136,17 +136,17 @@ async fn beside(
 
 /// Passes one request of a server on to the client. What the client cannot answer is dropped, and the
 /// server hears that.
-async fn serve(asked: &Asked, client: &ClientCapabilities, request: FromServer) {
+async fn serve(asked: &Asked, client: &ClientCapabilities, request: RelayMessage) {
     let peer = &asked.context.peer;
     let is_legacy = !asked.is_modern();
     match request {
-        FromServer::Elicit(params, reply) if is_legacy && client.elicitation.is_some() => {
+        RelayMessage::Elicit(params, reply) if is_legacy && client.elicitation.is_some() => {
             reply_with(reply, peer.create_elicitation(*params).await);
         }
-        FromServer::Sample(params, reply) if is_legacy && client.sampling.is_some() => {
+        RelayMessage::Sample(params, reply) if is_legacy && client.sampling.is_some() => {
             reply_with(reply, peer.create_message(*params).await);
         }
-        FromServer::Roots(reply) if is_legacy && client.roots.is_some() => {
+        RelayMessage::Roots(reply) if is_legacy && client.roots.is_some() => {
             reply_with(reply, peer.list_roots().await);
         }
         _ => {}

@@ -15,7 +15,7 @@ use super::progress::in_old_words;
 use super::relayed::severity;
 use super::resources::{self, APPROVALS};
 use super::{Server, Shared};
-use crate::gateway::{Change, Watching};
+use crate::gateway::{Change, ResourceSubscription};
 use crate::limits::{PAGE, RESOURCE_EVENTS, WATCHES};
 
 /// What one client wants to hear of. A clone is the same one.
@@ -43,7 +43,7 @@ enum Watch {
     /// One of ours, with the state that was last told.
     Ours(Option<String>),
     /// One of another server, which says when it changes.
-    Theirs { route: Route, _watching: Watching },
+    Theirs { route: Route, _watching: ResourceSubscription },
 }
 
 /// Where changes are heard of.
@@ -79,7 +79,7 @@ impl Watches {
             let route = federated::resource_route(&server.shared, user, &uri).await;
             let gateway = server.shared.gateway.as_ref();
             let (route, gateway) = route.zip(gateway).ok_or_else(|| resources::not_found(&uri))?;
-            let watching = gateway.watch(&route.server, user.principal(), &route.name)?;
+            let watching = gateway.subscribe(&route.server, user.principal(), &route.name)?;
             Watch::Theirs { route, _watching: watching }
         };
         let mut resources = self.resources();
