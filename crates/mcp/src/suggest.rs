@@ -25,7 +25,7 @@ pub(crate) fn hint(unknown: &str, known: &[String], servers: &[String]) -> Strin
     }
 }
 
-/// The name that was probably meant: one that differs by a typo, or has one more word at the beginning.
+/// The name that was probably meant: one that differs by a typo, or has an additional prefix.
 fn closest<'n>(unknown: &str, own: &[&'n str]) -> Option<&'n str> {
     nearest(unknown, own.iter().copied()).or_else(|| {
         let ending = format!("_{}", names::tool(unknown));

@@ -105,7 +105,7 @@ impl ServerEntry {
         self.elicitation || self.sampling
     }
 
-    /// Whether a tool is used, by the name that the server gives it.
+    /// Whether a tool is used, by its name at the server.
     pub fn has_tool(&self, tool: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|name| name == tool);
         (self.include.is_empty() || named(&self.include)) && !named(&self.exclude)
@@ -294,17 +294,17 @@ mod tests {
             "git": { "command": "mcp-server-git", "args": ["--repository", "${REPO:-.}"], "env": { "DEBUG": 1 } },
             "crm": { "type": "http", "url": "https://crm.example/mcp", "headers": { "Authorization": "Bearer ${CRM}" } },
             "off": { "command": "x", "disabled": true } } }"#;
-        let found = Servers::read(claude).expect("servers");
-        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["crm", "git"]);
-        assert_eq!(found.warnings, ["`off` is disabled"]);
-        let Transport::Stdio { args, env, .. } = &found.servers["git"].transport else { panic!("stdio") };
+        let servers = Servers::read(claude).expect("servers");
+        assert_eq!(servers.servers.keys().collect::<Vec<_>>(), ["crm", "git"]);
+        assert_eq!(servers.warnings, ["`off` is disabled"]);
+        let Transport::Stdio { args, env, .. } = &servers.servers["git"].transport else { panic!("stdio") };
         assert_eq!((args.len(), &env["DEBUG"]), (2, &Text::new("1")));
 
         let vscode = "{\n // mine\n \"servers\": { \"fs\": { \"command\": \"fs\", \"args\": [], }, }, \"inputs\": [], }";
         assert_eq!(Servers::read(vscode).expect("servers").servers.len(), 1);
         let windsurf = r#"{ "mcpServers": { "a": { "serverUrl": "http://127.0.0.1:1/mcp", "odd": 1 } } }"#;
-        let found = Servers::read(windsurf).expect("servers");
-        assert_eq!(found.warnings, ["`a`: the unknown key `odd` is ignored"]);
+        let servers = Servers::read(windsurf).expect("servers");
+        assert_eq!(servers.warnings, ["`a`: the unknown key `odd` is ignored"]);
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             Servers::read("{}").is_err_and(|problem| problem.contains("neither `mcpServers` nor `servers`"))
         );
         assert!(Servers::read("{ \"mcpServers\": ").is_err());
-        let found = Servers::read(
+        let servers = Servers::read(
             r#"{ "mcpServers": {
                 "good": { "command": "x", "startTimeout": 90000, "maxCalls": 4, "onUncertain": "fail" },
                 "GOOD": { "command": "y" },
@@ -323,10 +323,10 @@ mod tests {
                 "worse": { "command": "x", "onUncertain": "guess" },
                 "typed": { "command": "x", "env": "TOKEN=s3cret, expected by none" } } }"#,
         );
-        let found = found.expect("servers");
-        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["GOOD", "old"]);
+        let servers = servers.expect("servers");
+        assert_eq!(servers.servers.keys().collect::<Vec<_>>(), ["GOOD", "old"]);
         assert_eq!(
-            found.warnings,
+            servers.warnings,
             [
                 "`empty` is skipped: it needs either a `command` or a `url`",
                 "`odd` is skipped: unknown transport `pigeon`; use `stdio` or `http`",

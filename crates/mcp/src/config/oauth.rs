@@ -165,12 +165,12 @@ mod tests {
         let text = r#"{ "mcpServers": {
             "a": { "url": "https://a.example/mcp", "oauth": { "enabled": true, "clientId": "c" } },
             "b": { "command": "x", "oauth": {} } } }"#;
-        let found = Servers::read(text).expect("servers");
+        let servers = Servers::read(text).expect("servers");
         assert_eq!(
-            found.warnings,
+            servers.warnings,
             ["`a`: the unknown key `oauth.enabled` is ignored", "`b`: `oauth` is ignored without a `url`"]
         );
-        assert!(found.servers["a"].oauth.is_some() && found.servers["b"].oauth.is_none());
+        assert!(servers.servers["a"].oauth.is_some() && servers.servers["b"].oauth.is_none());
     }
 
     #[test]

@@ -192,10 +192,10 @@ impl Listener {
                     self.0.changes.publish(Change::Resources);
                 }
                 ServerNotification::PromptListChangedNotification(_) => {
-                    self.0.changes.publish(Change::Prompts)
+                    self.0.changes.publish(Change::Prompts);
                 }
                 ServerNotification::ResourceUpdatedNotification(updated) => {
-                    self.resource_updated(updated.params.uri)
+                    self.resource_updated(updated.params.uri);
                 }
                 _ => {}
             }

@@ -177,7 +177,7 @@ impl Link {
         state.up = None;
         self.record_loss(&mut state, connection, reason);
         drop(state);
-        // Over HTTP each call is a request of its own and may still be answered.
+        // Over HTTP each call is a separate request and may still be answered.
         if connection.process.is_some() {
             let broken = connection.clone();
             tokio::spawn(async move { broken.close().await });

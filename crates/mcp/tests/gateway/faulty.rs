@@ -31,7 +31,7 @@ fn answer(request: &Value) -> Option<Value> {
         }
         "tools/call" => {
             let text = &request["params"]["arguments"]["text"];
-            json!({ "content": [], "structuredContent": { "said": text } })
+            json!({ "content": [], "structuredContent": { "echo": text } })
         }
         _ => {
             return Some(

@@ -146,7 +146,7 @@ impl ServerHandler for Fixture {
                 self.renamed.store(true, Ordering::Relaxed);
                 text("renamed".to_owned())
             }
-            "echo.text" | "say.text" => CallToolResult::structured(json!({ "said": args["text"] })),
+            "echo.text" | "say.text" => CallToolResult::structured(json!({ "echo": args["text"] })),
             "fail" => CallToolResult::error(vec![ContentBlock::text("it did not work")]),
             "meta" => CallToolResult::structured(serde_json::to_value(&context.meta).expect("JSON")),
             "big" => text("x".repeat(100 * 1024 * 1024)),

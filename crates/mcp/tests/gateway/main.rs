@@ -156,16 +156,16 @@ async fn calls_tools_and_returns_results() {
         (status[0].name.as_str(), &status[0].health, status[0].tools.len()),
         ("My Server", &Health::Up, 11)
     );
-    let said = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let result = call(&gateway, "my-server__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
     let annotations = gateway.annotations("my-server__echo_text");
     assert!(annotations.is_read_only() && annotations.is_idempotent() && !annotations.is_destructive());
     assert_eq!(gateway.annotations("my-server__meta").destructive, Some(false));
     let (kind, message) = failed(call(&gateway, "my-server__echo_text", json!({ "text": 1 })).await);
     assert_eq!(kind, FailureKind::Validation);
     assert!(message.contains("`/text`: 1 is not of type \"string\""), "{message}");
-    let broke = failed(call(&gateway, "my-server__fail", json!({})).await);
-    assert_eq!(broke, (FailureKind::ToolError, "it did not work".to_owned()));
+    let error = failed(call(&gateway, "my-server__fail", json!({})).await);
+    assert_eq!(error, (FailureKind::ToolError, "it did not work".to_owned()));
     let (kind, message) = failed(call(&gateway, "my-server__echo_txt", json!({})).await);
     assert_eq!(kind, FailureKind::NotFound);
     assert!(message.contains("did you mean `my-server__echo_text`? `my-server` has"), "{message}");
@@ -197,7 +197,7 @@ async fn crashed_server_leaves_an_unknown_outcome() {
     };
     assert!(gateway.capacity(&site).exclusive, "a call that crashed its server is repeated alone");
     let again = call(&gateway, "a__echo_text", json!({ "text": "back" })).await;
-    assert_eq!(again.expect("it was restarted"), json!({ "said": "back" }));
+    assert_eq!(again.expect("it was restarted"), json!({ "echo": "back" }));
     gateway.shutdown().await;
 }
 
@@ -209,7 +209,7 @@ async fn oversized_response_fails_only_its_call() {
     let ((kind, message), other) = tokio::join!(big, other);
     assert_eq!(kind, FailureKind::Limit);
     assert!(message.contains("executed the call, but the response exceeds"), "{message}");
-    assert_eq!(other.expect("an answer"), json!({ "said": "other" }));
+    assert_eq!(other.expect("an answer"), json!({ "echo": "other" }));
     gateway.shutdown().await;
 }
 
@@ -276,14 +276,14 @@ async fn slow_server_is_connected() {
     };
     let gateway = gateway(&json!({ "old": late("legacy"), "new": late("1"), "short": shell("sleep 20") }));
     let status = gateway.connect();
-    let (status, short) = tokio::join!(status, async { gateway.status() });
-    assert!(short.iter().all(|server| server.health == Health::Starting || server.health == Health::Idle));
+    let (status, before) = tokio::join!(status, async { gateway.status() });
+    assert!(before.iter().all(|server| server.health == Health::Starting || server.health == Health::Idle));
     let up: Vec<_> =
         status.iter().filter(|server| server.health == Health::Up).map(|server| &*server.name).collect();
     assert_eq!(up, ["new", "old"], "{status:?}");
     for tool in ["old__echo_text", "new__echo_text"] {
-        let said = call(&gateway, tool, json!({ "text": "hi" })).await;
-        assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+        let result = call(&gateway, tool, json!({ "text": "hi" })).await;
+        assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
     }
     gateway.shutdown().await;
 }
@@ -341,8 +341,8 @@ async fn hanging_servers_do_not_block_others() {
     }
     let gateway = gateway(&servers);
     gateway.start();
-    let said = call(&gateway, "good__echo_text", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let result = call(&gateway, "good__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
     gateway.shutdown().await;
 }
 
@@ -351,8 +351,8 @@ async fn connects_over_sse() {
     let gateway = gateway(&json!({ "sse": { "type": "sse", "url": url } }));
     let status = gateway.connect().await.remove(0);
     assert_eq!((status.health, status.era), (Health::Up, Some(Era::Legacy)), "{status:?}");
-    let said = call(&gateway, "sse__echo", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let result = call(&gateway, "sse__echo", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
     gateway.shutdown().await;
 }
 
@@ -391,19 +391,19 @@ async fn detects_exit_while_a_descendant_holds_the_output() {
 
 async fn ignores_garbage_on_stdout() {
     let program = std::env::current_exe().expect("a program");
-    let talks = |first: &str| {
-        let mut entry = shell(&format!("{first}; exec '{}'", program.display()));
+    let after = |command: &str| {
+        let mut entry = shell(&format!("{command}; exec '{}'", program.display()));
         entry["env"] = json!({ FIXTURE: "1" });
         entry
     };
-    let servers = json!({ "a": talks("echo hello"), "b": talks(r#"echo '{"odd": 1}'"#) });
+    let servers = json!({ "a": after("echo hello"), "b": after(r#"echo '{"odd": 1}'"#) });
     let gateway = gateway(&servers);
-    let said = call(&gateway, "a__echo_text", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
+    let result = call(&gateway, "a__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
     let odd = call(&gateway, "b__echo_text", json!({ "text": "hi" })).await;
     assert_eq!(
         odd.expect("an answer"),
-        json!({ "said": "hi" }),
+        json!({ "echo": "hi" }),
         "JSON that is not a message is ignored, too"
     );
     gateway.shutdown().await;
@@ -442,10 +442,10 @@ async fn connects_over_http() {
     let url = fixture::serve_http().await;
     let gateway =
         gateway(&json!({ "web": { "type": "http", "url": url, "headers": { "X-Team": "${USER:-ops}" } } }));
-    let said = call(&gateway, "web__echo_text", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("an answer"), json!({ "said": "hi" }));
-    let broke = failed(call(&gateway, "web__fail", json!({})).await);
-    assert_eq!(broke, (FailureKind::ToolError, "it did not work".to_owned()));
+    let result = call(&gateway, "web__echo_text", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("an answer"), json!({ "echo": "hi" }));
+    let error = failed(call(&gateway, "web__fail", json!({})).await);
+    assert_eq!(error, (FailureKind::ToolError, "it did not work".to_owned()));
     gateway.shutdown().await;
 }
 
@@ -476,7 +476,7 @@ async fn task_is_polled_by_another_gateway() {
     let first = gateway(&json!({ "a": fixture() }));
     let (call, reports) = a_reported_call("a__job", json!({ "id": id }));
     let token = call.cancelled.clone();
-    let made = tokio::spawn({
+    let calling = tokio::spawn({
         let first = first.clone();
         async move { first.call(call).await }
     });
@@ -485,7 +485,7 @@ async fn task_is_polled_by_another_gateway() {
         tokio::task::yield_now().await;
     }
     assert_eq!(reports.lock().expect("reports")[0], Report::Task { id: id.as_str().into() });
-    made.abort();
+    calling.abort();
     first.shutdown().await;
     drop(token);
     let second = gateway(&json!({ "a": fixture() }));
@@ -529,7 +529,7 @@ async fn input_request_of_a_legacy_server_holds_its_connection() {
     let gateway = gateway(&json!({ "a": legacy(true), "b": legacy(true) }));
     let request = input_request(call(&gateway, "a__ask", json!({})).await);
     let other = call(&gateway, "b__echo_text", json!({ "text": "other" })).await;
-    assert_eq!(other.expect("other servers are not blocked"), json!({ "said": "other" }));
+    assert_eq!(other.expect("other servers are not blocked"), json!({ "echo": "other" }));
     let answered = InputResponse { state: request.state.clone(), answer: Some(json!({ "region": "eu" })) };
     let answer = Some(Continuation::Answer(Box::new(answered)));
     let resumed = ToolCall { continues: answer.clone(), ..a_call("a__ask", json!({})) };
@@ -547,14 +547,14 @@ async fn renamed_tools_are_listed_again() {
     call(&gateway, "a__rename", json!({})).await.expect("renamed");
     let (kind, message) = failed(call(&gateway, "a__echo_text", json!({ "text": "hi" })).await);
     assert_eq!(kind, FailureKind::Validation, "{message}");
-    let said = call(&gateway, "a__say_text", json!({ "text": "hi" })).await;
-    assert_eq!(said.expect("its new name"), json!({ "said": "hi" }));
+    let result = call(&gateway, "a__say_text", json!({ "text": "hi" })).await;
+    assert_eq!(result.expect("its new name"), json!({ "echo": "hi" }));
     assert_eq!(
         failed(call(&gateway, "a__echo_text", json!({ "text": "hi" })).await).0,
         FailureKind::NotFound
     );
     let other = call(&gateway, "b__echo_text", json!({ "text": "other" })).await;
-    assert_eq!(other.expect("another server keeps its names"), json!({ "said": "other" }));
+    assert_eq!(other.expect("another server keeps its names"), json!({ "echo": "other" }));
     gateway.shutdown().await;
 }
 
@@ -562,19 +562,19 @@ async fn changed_tool_follows_on_tool_change() {
     let gateway = gateway(&json!({ "a": fixture() }));
     gateway.connect().await;
     let now = gateway.pin("a__echo_text").expect("a known tool");
-    let made = async |pin: Hash, policy| {
+    let call_pinned = async |pin: Hash, policy| {
         let (call, reports) = a_reported_call("a__echo_text", json!({ "text": "hi" }));
         let outcome = gateway.call(ToolCall { pinned: Some((pin, policy)), ..call }).await;
         let changes = reports.lock().expect("reports").len();
         (outcome, changes)
     };
     let before = Hash([7; 32]);
-    assert_eq!(made(now, OnToolChange::Block).await.1, 0);
-    let (outcome, changes) = made(before, OnToolChange::Warn).await;
-    assert_eq!((outcome.expect("it is called"), changes), (json!({ "said": "hi" }), 1));
-    let (outcome, changes) = made(before, OnToolChange::Block).await;
+    assert_eq!(call_pinned(now, OnToolChange::Block).await.1, 0);
+    let (outcome, changes) = call_pinned(before, OnToolChange::Warn).await;
+    assert_eq!((outcome.expect("a result"), changes), (json!({ "echo": "hi" }), 1));
+    let (outcome, changes) = call_pinned(before, OnToolChange::Block).await;
     assert_eq!((failed(outcome).0, changes), (FailureKind::Validation, 1));
-    let (outcome, _) = made(before, OnToolChange::Approve).await;
+    let (outcome, _) = call_pinned(before, OnToolChange::Approve).await;
     let request = input_request(outcome);
     let answered = InputResponse { state: request.state, answer: Some(json!({})) };
     let again = ToolCall {
@@ -582,7 +582,7 @@ async fn changed_tool_follows_on_tool_change() {
         pinned: Some((before, OnToolChange::Approve)),
         ..a_call("a__echo_text", json!({ "text": "hi" }))
     };
-    assert_eq!(gateway.call(again).await.expect("approved"), json!({ "said": "hi" }));
+    assert_eq!(gateway.call(again).await.expect("approved"), json!({ "echo": "hi" }));
     gateway.shutdown().await;
 }
 
@@ -609,8 +609,8 @@ async fn checks_a_definition_against_its_tools() {
     gateway.connect().await;
     let source = Source::new("typed.yaml", TYPED);
     let plan = steprail_core::load(&source).plan.expect("a valid definition");
-    let found = steprail_mcp::check(&plan, &source, &gateway);
-    let lines = found.iter().map(|problem| {
+    let diagnostics = steprail_mcp::check(&plan, &source, &gateway);
+    let lines = diagnostics.iter().map(|problem| {
         let position = source.position(problem.span.start);
         let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
         format!("{} {}:{} {}{hint}", problem.code.id(), position.line, position.column, problem.message)

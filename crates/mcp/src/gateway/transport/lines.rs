@@ -130,9 +130,9 @@ mod tests {
             "{{\"id\":1}}\n\nready!\n[1]\n{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{big}\"}}\n{{\"result\":{{\"id\":3,\"x\":\"{big}\"}},\"id\": 8}}\n\
              {{\"method\":\"{big}\"}}\n{{\"id\":2}}\n"
         );
-        let found = lines(&text, 1_000).await;
+        let lines = lines(&text, 1_000).await;
         assert_eq!(
-            found,
+            lines,
             [
                 Line::Message(serde_json::json!({ "id": 1 })),
                 Line::Garbage,
