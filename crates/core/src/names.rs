@@ -4,6 +4,8 @@ use sha2::{Digest, Sha256};
 
 /// Characters of a tool's name; several providers refuse more.
 pub const NAME_CHARS: usize = 64;
+/// Separates the alias of the server from the tool's own name. An alias never contains it.
+const SEPARATOR: &str = "__";
 /// Characters of a server's name in it.
 const SERVER_CHARS: usize = 20;
 /// Characters of the hash that stands for what was cut.
@@ -22,8 +24,23 @@ pub fn alias(server: &str) -> String {
 
 /// What a tool of a server is called.
 pub fn full_name(alias: &str, tool: &str) -> String {
-    let room = NAME_CHARS - alias.len() - 2;
-    format!("{alias}__{}", shortened(&plain(tool), room))
+    let room = NAME_CHARS - alias.len() - SEPARATOR.len();
+    format!("{alias}{SEPARATOR}{}", shortened(&plain(tool), room))
+}
+
+/// Splits `server__tool` into the alias of the server and the tool's own name; `None` if the name has no server.
+pub fn split(name: &str) -> Option<(&str, &str)> {
+    name.split_once(SEPARATOR)
+}
+
+/// The server part of `server__tool`, or the whole name if it has none.
+pub fn server(name: &str) -> &str {
+    split(name).map_or(name, |(server, _)| server)
+}
+
+/// The tool part of `server__tool`, or the whole name if it has no server.
+pub fn tool(name: &str) -> &str {
+    split(name).map_or(name, |(_, tool)| tool)
 }
 
 /// A name with the characters that every client takes.
@@ -44,7 +61,7 @@ pub fn shortened(name: &str, room: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{alias, full_name};
+    use super::{alias, full_name, server, split, tool};
 
     #[test]
     fn names_are_short_and_plain() {
@@ -58,5 +75,12 @@ mod tests {
             "the hash tells them apart"
         );
         assert!(alias("a-server-whose-name-is-far-too-long").len() <= 20);
+    }
+
+    #[test]
+    fn splits_at_the_first_separator() {
+        assert_eq!(split("git__repo__log"), Some(("git", "repo__log")));
+        assert_eq!((server("git__log"), tool("git__log")), ("git", "log"));
+        assert_eq!((split("log"), server("log"), tool("log")), (None, "log", "log"));
     }
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::names;
 use steprail_core::plan::Hash;
 pub use steprail_core::run::Annotations;
 use steprail_core::run::{Failure, FailureKind, Millis, Payload};
@@ -89,11 +90,6 @@ impl Capacity {
     }
 }
 
-/// The server that a tool belongs to.
-pub(crate) fn server_of(tool: &str) -> &str {
-    tool.split_once("__").map_or(tool, |(server, _)| server)
-}
-
 /// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
 /// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
 /// answered with an error. A tool that asks a human something ends its call with [`Failure::input_required`]; the call is made
@@ -111,7 +107,7 @@ pub trait ToolCaller: Send + Sync {
     /// Whether the tool's server can take a call of a step now. Asked on the thread that decides for all runs, so it must
     /// answer at once.
     fn capacity(&self, call: &CallSite<'_>) -> Capacity {
-        Capacity::unlimited(server_of(call.tool))
+        Capacity::unlimited(names::server(call.tool))
     }
 
     /// Registers what to call with a server's name ([`Capacity::server`]) when it may be able to take calls again.

@@ -1,71 +1,71 @@
-//! `x-mcp-header`: arguments of tools that clients also send as headers of the request.
+//! Checks `x-mcp-header` in input schemas: arguments that clients also send as request headers.
 //!
-//! A client of 2026-07-28 refuses a tool whose annotations break the rules, so such a tool is not offered. That a header
-//! and its argument are the same is checked by rmcp, against the schemas of the tools that are offered.
+//! Clients of 2026-07-28 reject tools with invalid annotations, so such tools are not offered. rmcp checks that a header
+//! equals its argument.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// The keyword of a schema.
 const KEYWORD: &str = "x-mcp-header";
 
-/// The rule that the annotations of a schema break, if any.
+/// The first rule that the annotations of a schema violate.
 pub(crate) fn problem(schema: &Map<String, Value>) -> Option<String> {
     if schema.contains_key(KEYWORD) {
-        return Some(format!("`{KEYWORD}` is for properties, not for the whole schema"));
+        return Some(format!("`{KEYWORD}` applies to properties, not to the whole schema"));
     }
-    let mut found = Found::default();
-    found.properties(schema);
-    found.problem.or_else(|| {
+    let mut annotations = HeaderAnnotations::default();
+    annotations.collect(schema);
+    annotations.problem.or_else(|| {
         let all = count(&Value::Object(schema.clone()));
-        (all != found.annotations)
-            .then(|| format!("`{KEYWORD}` is for properties of the root and of objects in it"))
+        (all != annotations.count)
+            .then(|| format!("`{KEYWORD}` applies to properties of the root and of nested objects only"))
     })
 }
 
-/// Annotations on properties that are reached through `properties` alone.
+/// The annotations of properties that are reachable through `properties` only.
 #[derive(Default)]
-struct Found {
+struct HeaderAnnotations {
+    /// Header names in lower case.
     names: BTreeSet<String>,
-    annotations: usize,
+    count: usize,
     problem: Option<String>,
 }
 
-impl Found {
-    fn properties(&mut self, schema: &Map<String, Value>) {
+impl HeaderAnnotations {
+    fn collect(&mut self, schema: &Map<String, Value>) {
         let properties = schema.get("properties").and_then(Value::as_object);
         for (property, schema) in properties.into_iter().flatten() {
             let Some(schema) = schema.as_object() else { continue };
             if let Some(header) = schema.get(KEYWORD) {
-                self.annotations += 1;
-                if let Some(rule) = self.broken_rule(header, schema) {
+                self.count += 1;
+                if let Some(rule) = self.violation(header, schema) {
                     self.problem.get_or_insert_with(|| format!("`{KEYWORD}` of `{property}` {rule}"));
                 }
             }
-            self.properties(schema);
+            self.collect(schema);
         }
     }
 
-    fn broken_rule(&mut self, header: &Value, schema: &Map<String, Value>) -> Option<&'static str> {
+    fn violation(&mut self, header: &Value, schema: &Map<String, Value>) -> Option<&'static str> {
         let is_token = |name: &str| {
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             !name.is_empty() && name.bytes().all(is_allowed)
         };
         let kind = schema.get("type").and_then(Value::as_str);
         match header.as_str() {
-            None => Some("is not a text"),
-            Some(name) if !is_token(name) => Some("is not a name that a header can have"),
+            None => Some("is not a string"),
+            Some(name) if !is_token(name) => Some("is not a valid header name"),
             Some(name) if !self.names.insert(name.to_ascii_lowercase()) => Some("is used twice"),
             Some(_) if !matches!(kind, Some("string" | "integer" | "boolean")) => {
-                Some("is on a property that is no string, integer or boolean")
+                Some("is on a property that is not a string, integer or boolean")
             }
             Some(_) => None,
         }
     }
 }
 
-/// How many annotations there are anywhere in a schema.
+/// The number of annotations anywhere in a schema.
 fn count(schema: &Value) -> usize {
     match schema {
         Value::Object(fields) => {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_follow_the_rules_are_taken() {
+    fn accepts_valid_annotations() {
         let region = json!({ "type": "string", "x-mcp-header": "Region" });
         let nested =
             json!({ "type": "object", "properties": { "n": { "type": "integer", "x-mcp-header": "N" } } });
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_break_a_rule_are_named() {
+    fn reports_the_violated_rule() {
         let with = |property: Value| of(&json!({ "properties": { "a": property } })).expect("a problem");
-        assert!(with(json!({ "type": "number", "x-mcp-header": "A" })).contains("no string"));
-        assert!(with(json!({ "type": "string", "x-mcp-header": "a:b" })).contains("a header can have"));
-        assert!(with(json!({ "type": "string", "x-mcp-header": "" })).contains("a header can have"));
-        assert!(with(json!({ "type": "string", "x-mcp-header": 1 })).contains("not a text"));
+        assert!(with(json!({ "type": "number", "x-mcp-header": "A" })).contains("not a string, integer"));
+        assert!(with(json!({ "type": "string", "x-mcp-header": "a:b" })).contains("valid header name"));
+        assert!(with(json!({ "type": "string", "x-mcp-header": "" })).contains("valid header name"));
+        assert!(with(json!({ "type": "string", "x-mcp-header": 1 })).contains("is not a string"));
         let item = json!({ "type": "string", "x-mcp-header": "A" });
         assert!(with(json!({ "type": "array", "items": item })).contains("properties of the root"));
         let twice = json!({ "properties": { "a": item, "b": { "type": "string", "x-mcp-header": "a" } } });

@@ -1,6 +1,6 @@
-//! MCP in and out. The only crate that knows the protocol.
+//! MCP client and server. No other crate depends on the protocol.
 //!
-//! [`Gateway`] makes the tools of MCP servers callable by the steps of workflows; [`Server`] lets agents drive workflows.
+//! [`Gateway`] calls the tools of MCP servers for the steps of workflows. [`Server`] offers workflows to MCP clients.
 
 mod check;
 pub mod config;
@@ -14,7 +14,7 @@ mod server;
 mod signature;
 mod suggest;
 
-pub use check::{Known, check, compare, examine, examine_as, fitting, need_sound};
+pub use check::{CheckContext, check, check_tools, compare, examine, examine_as, require_valid};
 pub use gateway::{
     Era, Gateway, Health, LoggedIn, LoginError, LoginNeeded, Logins, Options, ServerStatus, ToolInfo,
     UserVariables, supervise,

@@ -1,4 +1,4 @@
-//! What a server asks and tells during a relayed call, on its way to the client that made the call.
+//! Channels that carry requests and notifications of servers to the clients of relayed calls.
 
 #![expect(deprecated, reason = "sampling, roots and logging are passed on as long as servers use them")]
 
@@ -11,13 +11,13 @@ use rmcp::model::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::limits::{HEARD, RELAYS};
+use crate::limits::{CALL_MESSAGES, RELAYS};
 
-/// Where the answer to a request of a server goes.
+/// Sends the client's response to a request of a server.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ErrorData>>;
 
-/// A request or a notification of a server.
-pub(crate) enum FromServer {
+/// A request or notification that a server sends during a relayed call.
+pub(crate) enum RelayMessage {
     Elicit(Box<ElicitRequestParams>, Reply<ElicitResult>),
     Sample(Box<CreateMessageRequestParams>, Reply<CreateMessageResult>),
     Roots(Reply<ListRootsResult>),
@@ -25,38 +25,38 @@ pub(crate) enum FromServer {
     Progress(ProgressNotificationParam),
 }
 
-/// The clients that wait for the results of relayed calls, by id. A clone is the same map.
+/// The clients that wait for relayed calls, by channel id. Clones share the map.
 #[derive(Clone, Default)]
-pub(crate) struct Relays(Arc<Mutex<HashMap<String, mpsc::Sender<FromServer>>>>);
+pub(crate) struct Relays(Arc<Mutex<HashMap<String, mpsc::Sender<RelayMessage>>>>);
 
 impl Relays {
-    /// Opens a channel to a client; none if there are too many.
-    pub(crate) fn open(&self) -> Option<Relayed> {
+    /// Opens a channel; `None` if [`RELAYS`] channels are open.
+    pub(crate) fn open(&self) -> Option<RelayChannel> {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= RELAYS {
             return None;
         }
-        let (sender, requests) = mpsc::channel(HEARD);
+        let (sender, requests) = mpsc::channel(CALL_MESSAGES);
         let id = uuid::Uuid::new_v4().to_string();
         clients.insert(id.clone(), sender);
         drop(clients);
-        Some(Relayed { id, requests, relays: self.clone() })
+        Some(RelayChannel { id, requests, relays: self.clone() })
     }
 
-    /// The channel to a client, while it waits.
-    pub(crate) fn find(&self, id: &str) -> Option<mpsc::Sender<FromServer>> {
+    /// The sender to a client that still waits.
+    pub(crate) fn find(&self, id: &str) -> Option<mpsc::Sender<RelayMessage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 }
 
-/// The client's end of a channel. Dropping it closes the channel.
-pub(crate) struct Relayed {
+/// The receiving end of a channel. Dropping it closes the channel.
+pub(crate) struct RelayChannel {
     pub id: String,
-    pub requests: mpsc::Receiver<FromServer>,
+    pub requests: mpsc::Receiver<RelayMessage>,
     relays: Relays,
 }
 
-impl Drop for Relayed {
+impl Drop for RelayChannel {
     fn drop(&mut self) {
         self.relays.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }

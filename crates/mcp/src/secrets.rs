@@ -1,4 +1,4 @@
-//! Secrets: the port through which the gateway reads and stores them. The binary implements it.
+//! The port to the secret store. The binary implements it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::config::{ProcessEnv, Variables, is_name};
 use crate::limits::SECRET_NAME;
 
-/// Whose a secret is.
+/// The owner of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SecretScope {
-    /// All users use it; operators set it.
+    /// Used by all users, set by operators.
     Shared,
-    /// One user's, by id.
+    /// Used by one user, identified by id.
     User(String),
 }
 
@@ -23,7 +23,7 @@ impl SecretScope {
     }
 }
 
-/// The value of a secret. `Debug` does not show it.
+/// The value of a secret. `Debug` redacts it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -54,7 +54,7 @@ pub struct SecretEntry {
     pub set_at: i64,
 }
 
-/// Why secrets cannot be read or stored, and what to do. Contains no values.
+/// Why secrets cannot be read or stored, and what to do. Contains no secret values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretError(pub String);
 
@@ -66,13 +66,13 @@ impl fmt::Display for SecretError {
 
 impl std::error::Error for SecretError {}
 
-/// Stores secrets, encrypted at rest. Methods may block on the disk.
+/// Stores secrets, encrypted at rest. Methods may block on disk I/O.
 pub trait SecretStore: Send + Sync {
     /// Reads a secret.
     fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError>;
-    /// Stores a secret durably, in the place of an older value.
+    /// Stores a secret durably and replaces an older value.
     fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError>;
-    /// Deletes a secret durably; whether there was one.
+    /// Deletes a secret durably. Returns whether it existed.
     fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError>;
     /// Lists the secrets of a scope that users named ([`is_secret_name`]), without logins.
     fn list(&self, scope: &SecretScope) -> Result<Vec<SecretEntry>, SecretError>;
@@ -80,12 +80,12 @@ pub trait SecretStore: Send + Sync {
     fn remove_user(&self, user: &str) -> Result<(), SecretError>;
 }
 
-/// Whether users may give a secret this name. Reserved names, such as those of OAuth logins, contain a slash.
+/// Whether a user may choose this name for a secret. Reserved names, such as those of OAuth logins, contain a slash.
 pub fn is_secret_name(name: &str) -> bool {
     is_name(name) && name.len() <= SECRET_NAME
 }
 
-/// Variables of the environment and of a secret store, for one user or for connections that all users share.
+/// Variables from the environment and the secret store, for one user or for shared connections.
 pub(crate) struct SecretVariables {
     store: Arc<dyn SecretStore>,
     user: Option<String>,
@@ -100,7 +100,7 @@ impl SecretVariables {
         match self.store.get(scope, name) {
             Ok(found) => found.map(|secret| secret.expose().to_owned()),
             Err(error) => {
-                tracing::error!(%error, name, "the secret cannot be read");
+                tracing::error!(%error, name, "cannot read the secret");
                 None
             }
         }

@@ -1,14 +1,14 @@
-//! The arguments of a tool in one line, and example arguments, both from its JSON Schema.
+//! One-line signatures and example arguments of tools, derived from their JSON Schema.
 
 use serde_json::{Map, Value, json};
 
-use crate::limits::{EXAMPLE_DEPTH, SIGNATURE_ARGUMENTS, SIGNATURE_WORDS};
+use crate::limits::{EXAMPLE_DEPTH, SIGNATURE_ARGUMENTS, SIGNATURE_ENUM_VALUES};
 
-/// `repo_path: string, max_count?: integer = 10`: names, types, what may be left out, defaults.
+/// The signature of a tool, such as `repo_path: string, max_count?: integer = 10`. `?` marks optional arguments.
 pub(crate) fn signature(schema: &Value) -> String {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return String::new() };
     let shown = ordered(schema, properties).take(SIGNATURE_ARGUMENTS).map(|(name, property, required)| {
-        let property = followed(property, schema);
+        let property = resolved(property, schema);
         let mark = if required { "" } else { "?" };
         let default = property.get("default").filter(|default| !default.is_null() && !default.is_object());
         let default = default.map(|default| format!(" = {default}")).unwrap_or_default();
@@ -21,108 +21,111 @@ pub(crate) fn signature(schema: &Value) -> String {
     line
 }
 
-/// Arguments that fit a schema: the required ones, or the first one if none is.
+/// Example arguments: the required ones, or the first one if none is required.
 pub(crate) fn example(schema: &Value) -> Value {
-    of_map(schema, schema, 0)
+    example_map(schema, schema, 0)
 }
 
-/// Properties with whether they are required: those first.
+/// Properties, required ones first, with whether they are required.
 fn ordered<'s>(
     schema: &'s Value,
     properties: &'s Map<String, Value>,
 ) -> impl Iterator<Item = (&'s str, &'s Value, bool)> {
     let required = schema.get("required").and_then(Value::as_array);
-    let is_required = move |name: &str| required.is_some_and(|all| all.iter().any(|word| word == name));
-    let with = move |wanted: bool| {
+    let is_required =
+        move |name: &str| required.is_some_and(|all| all.iter().any(|required| required == name));
+    let with = move |required: bool| {
         let each = properties.iter().map(|(name, property)| (name.as_str(), property));
-        each.filter(move |(name, _)| is_required(name) == wanted)
-            .map(move |(name, property)| (name, property, wanted))
+        each.filter(move |(name, _)| is_required(name) == required)
+            .map(move |(name, property)| (name, property, required))
     };
     with(true).chain(with(false))
 }
 
-fn followed<'s>(schema: &'s Value, root: &'s Value) -> &'s Value {
+/// Resolves a `$ref` within the document.
+fn resolved<'s>(schema: &'s Value, root: &'s Value) -> &'s Value {
     let target = schema.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
     target.and_then(|at| root.pointer(at)).unwrap_or(schema)
 }
 
 /// The alternatives of a schema without `null`.
 fn choices(schema: &Value) -> Vec<&Value> {
-    let all = ["anyOf", "oneOf", "allOf"].iter().find_map(|word| schema.get(*word)?.as_array());
-    all.into_iter().flatten().filter(|choice| choice.get("type").is_none_or(|word| word != "null")).collect()
+    let all = ["anyOf", "oneOf", "allOf"].iter().find_map(|keyword| schema.get(*keyword)?.as_array());
+    all.into_iter().flatten().filter(|choice| choice.get("type").is_none_or(|name| name != "null")).collect()
 }
 
 fn type_of(schema: &Value, root: &Value) -> String {
-    if let Some(Value::Array(words)) = schema.get("enum") {
-        let more = if words.len() > SIGNATURE_WORDS { "|…" } else { "" };
-        let words = words.iter().take(SIGNATURE_WORDS).map(Value::to_string);
-        return format!("{}{more}", words.collect::<Vec<_>>().join("|"));
+    if let Some(Value::Array(values)) = schema.get("enum") {
+        let more = if values.len() > SIGNATURE_ENUM_VALUES { "|…" } else { "" };
+        let values = values.iter().take(SIGNATURE_ENUM_VALUES).map(Value::to_string);
+        return format!("{}{more}", values.collect::<Vec<_>>().join("|"));
     }
     match schema.get("type") {
-        Some(Value::String(word)) if word == "array" => {
-            let items = schema.get("items").map(|items| followed(items, root));
+        Some(Value::String(name)) if name == "array" => {
+            let items = schema.get("items").map(|items| resolved(items, root));
             let items = items.and_then(|items| items.get("type")).and_then(Value::as_str);
-            items.map_or_else(|| "array".to_owned(), |word| format!("{word}[]"))
+            items.map_or_else(|| "array".to_owned(), |name| format!("{name}[]"))
         }
-        Some(Value::String(word)) => word.clone(),
-        Some(Value::Array(words)) => {
-            let words = words.iter().filter_map(Value::as_str).filter(|word| *word != "null");
-            words.collect::<Vec<_>>().join("|")
+        Some(Value::String(name)) => name.clone(),
+        Some(Value::Array(names)) => {
+            let names = names.iter().filter_map(Value::as_str).filter(|name| *name != "null");
+            names.collect::<Vec<_>>().join("|")
         }
         _ => match choices(schema).first() {
-            Some(first) => type_of(followed(first, root), root),
+            Some(first) => type_of(resolved(first, root), root),
             None => "any".to_owned(),
         },
     }
 }
 
-fn of_map(schema: &Value, root: &Value, depth: usize) -> Value {
+fn example_map(schema: &Value, root: &Value, depth: usize) -> Value {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return json!({}) };
     let required = ordered(schema, properties).filter(|(_, _, required)| *required);
     let mut shown: Vec<(&str, &Value, bool)> = required.collect();
     if shown.is_empty() && depth == 0 {
         shown.extend(ordered(schema, properties).next());
     }
-    let values =
-        shown.iter().map(|(name, property, _)| ((*name).to_owned(), value(property, root, depth + 1)));
+    let values = shown
+        .iter()
+        .map(|(name, property, _)| ((*name).to_owned(), example_value(property, root, depth + 1)));
     Value::Object(values.collect())
 }
 
-fn value(schema: &Value, root: &Value, depth: usize) -> Value {
-    let schema = followed(schema, root);
-    let given = |word: &str| schema.get(word).filter(|value| !value.is_null()).cloned();
-    let listed = |word: &str| schema.get(word).and_then(|all| all.get(0)).cloned();
-    if let Some(value) = listed("examples").or(given("example")).or(given("const")).or(given("default")) {
+fn example_value(schema: &Value, root: &Value, depth: usize) -> Value {
+    let schema = resolved(schema, root);
+    let single = |keyword: &str| schema.get(keyword).filter(|value| !value.is_null()).cloned();
+    let first = |keyword: &str| schema.get(keyword).and_then(|all| all.get(0)).cloned();
+    if let Some(value) = first("examples").or(single("example")).or(single("const")).or(single("default")) {
         return value;
     }
-    if let Some(value) = listed("enum") {
+    if let Some(value) = first("enum") {
         return value;
     }
     if depth > EXAMPLE_DEPTH {
         return Value::Null;
     }
     match type_of_value(schema) {
-        Some("string") => text(schema),
-        Some("integer" | "number") => given("minimum").unwrap_or_else(|| json!(1)),
+        Some("string") => example_text(schema),
+        Some("integer" | "number") => single("minimum").unwrap_or_else(|| json!(1)),
         Some("boolean") => json!(false),
         Some("array") => match schema.get("items") {
-            Some(items) => json!([value(items, root, depth + 1)]),
+            Some(items) => json!([example_value(items, root, depth + 1)]),
             None => json!([]),
         },
-        Some("object") => of_map(schema, root, depth),
-        _ => choices(schema).first().map_or(Value::Null, |choice| value(choice, root, depth + 1)),
+        Some("object") => example_map(schema, root, depth),
+        _ => choices(schema).first().map_or(Value::Null, |choice| example_value(choice, root, depth + 1)),
     }
 }
 
 fn type_of_value(schema: &Value) -> Option<&str> {
     match schema.get("type")? {
-        Value::String(word) => Some(word),
-        Value::Array(words) => words.iter().filter_map(Value::as_str).find(|word| *word != "null"),
+        Value::String(name) => Some(name),
+        Value::Array(names) => names.iter().filter_map(Value::as_str).find(|name| *name != "null"),
         _ => None,
     }
 }
 
-fn text(schema: &Value) -> Value {
+fn example_text(schema: &Value) -> Value {
     let text = match schema.get("format").and_then(Value::as_str) {
         Some("date") => "2026-01-31",
         Some("date-time") => "2026-01-31T08:00:00Z",
@@ -144,7 +147,7 @@ mod tests {
     use super::{example, signature};
 
     #[test]
-    fn arguments_in_one_line_and_as_an_example() {
+    fn signature_and_example_of_a_schema() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_refers_to_itself_ends() {
+    fn example_of_a_recursive_schema_is_bounded() {
         let tree = json!({
             "$ref": "#/$defs/Tree",
             "properties": { "root": { "$ref": "#/$defs/Tree" } },

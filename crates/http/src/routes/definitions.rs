@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::{Error, Right};
-use steprail_mcp::{examine, need_sound};
+use steprail_mcp::{examine, require_valid};
 
 use crate::App;
 use crate::api::{Api, delete, get, post, put};
@@ -241,7 +241,7 @@ async fn store(
 /// Checks a definition against the known tools. Returns its warnings, or fails if it has errors.
 pub(super) async fn checked(app: &App, source: &Source) -> Result<Vec<Diagnostic>, Problem> {
     let found = examine(source, app.gateway.as_ref()).await;
-    need_sound(&found).map_err(|error| Problem::of_definition(error, source))?;
+    require_valid(&found).map_err(|error| Problem::of_definition(error, source))?;
     Ok(found)
 }
 

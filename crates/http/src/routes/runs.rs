@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use steprail_core::source::Source;
 use steprail_engine::{ListRuns, Right, RunId, RunStatus, User, Workflow};
-use steprail_mcp::{fitting, need_sound};
+use steprail_mcp::{check_tools, require_valid};
 
 use super::run_view::Run;
 use crate::App;
@@ -163,7 +163,7 @@ pub(super) async fn start(
             user.need(Right::Workflow)?;
             // A mismatch with the tools must fail the start, not a later call.
             if let Some(gateway) = &app.gateway {
-                need_sound(&fitting(&source_text, gateway).await)
+                require_valid(&check_tools(&source_text, gateway).await)
                     .map_err(|error| Problem::of_definition(error, &source_text))?;
             }
             (Workflow::Inline { text, source }, Some(source_text))

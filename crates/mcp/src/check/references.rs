@@ -1,4 +1,4 @@
-//! References to outputs of tools and to inputs, compared with what their schemas say is there.
+//! References to outputs of tools and to inputs, checked against the schemas of these values.
 
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic, quoted};
@@ -7,18 +7,18 @@ use steprail_core::plan::Kind;
 use steprail_core::source::Span;
 
 use super::Check;
-use super::shape::{Key, Shape};
+use super::schema::{Property, Schema};
 use crate::limits::SUGGESTIONS;
 
-/// A reference that leads nowhere.
-struct Nowhere {
+/// A reference to a value that does not exist, or may not exist.
+struct DanglingReference {
     code: Code,
     message: String,
     hint: Option<String>,
 }
 
 impl Check<'_> {
-    /// Every reference of the definition that must lead to something.
+    /// Checks the references of arguments, loop items, workflow inputs and the output.
     pub(super) fn references(&mut self) {
         let plan = self.plan;
         for step in &plan.steps {
@@ -28,43 +28,45 @@ impl Check<'_> {
                 Kind::Workflow(workflow) => (&workflow.inputs, &["inputs"]),
                 _ => continue,
             };
-            let place = self.field(step, fields);
-            self.template(template, place, Some(&step.id));
+            let span = self.field(step, fields);
+            self.template(template, span, Some(&step.id));
         }
         if let Some(output) = &plan.output {
-            self.template(output, self.output_place, None);
+            self.template(output, self.output_span, None);
         }
     }
 
-    fn template(&mut self, template: &ValueTemplate, place: Span, step: Option<&str>) {
-        let mut found = Vec::new();
-        in_value(template, &mut |reference| found.extend(self.nowhere(reference)));
-        for Nowhere { code, message, hint } in found {
-            let mut diagnostic = Diagnostic::new(code, place, message);
+    fn template(&mut self, template: &ValueTemplate, span: Span, step: Option<&str>) {
+        let mut dangling = Vec::new();
+        in_value(template, &mut |reference| dangling.extend(self.dangling(reference)));
+        for DanglingReference { code, message, hint } in dangling {
+            let mut diagnostic = Diagnostic::new(code, span, message);
             (diagnostic.hint, diagnostic.step) = (hint, step.map(str::to_owned));
-            self.found.push(diagnostic);
+            self.diagnostics.push(diagnostic);
         }
     }
 
-    /// Why a reference leads nowhere, and what there is instead.
-    fn nowhere(&self, reference: &Ref) -> Option<Nowhere> {
+    fn dangling(&self, reference: &Ref) -> Option<DanglingReference> {
         let schema = self.schema_of(&reference.root)?;
-        match Shape::new(&schema).follow(&reference.path) {
-            Err((Key::Unnamed, shape)) => Some(Nowhere::new(Code::DoubtfulArgument, reference, shape)),
-            Err((Key::Refused, shape)) => Some(Nowhere::new(Code::UnknownOutput, reference, shape)),
-            _ => None,
-        }
+        let (code, parent) = match Schema::new(&schema).follow(&reference.path) {
+            Err((Property::Undeclared, parent)) => (Code::DoubtfulArgument, parent),
+            Err((Property::Forbidden, parent)) => (Code::UnknownOutput, parent),
+            _ => return None,
+        };
+        Some(DanglingReference::new(code, reference, parent))
     }
 }
 
-impl Nowhere {
-    fn new(code: Code, reference: &Ref, shape: Shape<'_>) -> Self {
-        let keys = shape.schema.get("properties").and_then(Value::as_object);
+impl DanglingReference {
+    fn new(code: Code, reference: &Ref, parent: Schema<'_>) -> Self {
+        let keys = parent.schema.get("properties").and_then(Value::as_object);
         let keys = keys.into_iter().flat_map(|all| all.keys().map(String::as_str));
         let keys: Vec<&str> = keys.take(SUGGESTIONS).collect();
-        let hint = Some(format!("there is {}", quoted(&keys))).filter(|_| !keys.is_empty());
+        let hint = Some(format!("the schema has {}", quoted(&keys))).filter(|_| !keys.is_empty());
         let message = match code {
-            Code::UnknownOutput => format!("`{}` does not exist: the schema rules it out", reference.written),
+            Code::UnknownOutput => {
+                format!("`{}` does not exist: the schema does not allow it", reference.written)
+            }
             _ => format!("`{}` is not in the schema and may not exist", reference.written),
         };
         Self { code, message, hint }
@@ -92,7 +94,7 @@ fn in_text(text: &Template, visit: &mut dyn FnMut(&Ref)) {
     }
 }
 
-/// References that fail if they lead nowhere: not the first argument of `has` and `default`.
+/// Visits references that fail a run if the value is missing: not the first argument of `has` and `default`.
 fn in_expr(expr: &Expr, visit: &mut dyn FnMut(&Ref)) {
     match expr {
         Expr::Literal(_) => {}

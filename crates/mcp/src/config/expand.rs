@@ -1,18 +1,18 @@
-//! Variables in a config file: `${NAME}` and its relatives, replaced when a server is connected to.
+//! Variables in config texts (`${NAME}`, `${env:NAME}`, `${secret:NAME}`, …), expanded when a server is connected to.
 
 use std::collections::BTreeSet;
 
-/// What variables stand for.
+/// Source of the values of variables.
 pub trait Variables {
-    /// A variable of the environment.
+    /// An environment variable.
     fn env(&self, name: &str) -> Option<String>;
-    /// Something that belongs to the user whom a connection is for.
+    /// A secret of the user of the connection.
     fn user(&self, name: &str) -> Option<String>;
     /// A secret that all users share.
     fn secret(&self, name: &str) -> Option<String>;
 }
 
-/// The environment of this process; no user.
+/// The environment of this process; no user and no secrets.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessEnv;
 
@@ -30,7 +30,7 @@ impl Variables for ProcessEnv {
     }
 }
 
-/// Text with variables in it. What they stand for is never kept: it may be a secret.
+/// Text with variables. The values are never stored here: they may be secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text(String);
 
@@ -39,13 +39,13 @@ pub struct Text(String);
 enum Variable<'t> {
     /// `${NAME}`, `${env:NAME}`, with a default or without.
     Env(&'t str, Option<&'t str>),
-    /// `${input:ID}`, which an editor would ask for: `INPUT_ID` in the environment.
+    /// `${input:ID}`, which editors prompt for: read from `INPUT_ID` in the environment.
     Input(&'t str),
-    /// `${user:NAME}`: each user has their own.
+    /// `${user:NAME}`: a secret of the user.
     User(&'t str),
-    /// `${secret:NAME}`: all users share it.
+    /// `${secret:NAME}`: a shared secret.
     Secret(&'t str),
-    /// `${workspaceFolder}`: where this process was started.
+    /// `${workspaceFolder}`: the working directory of this process.
     Workspace,
     /// `${userHome}`.
     Home,
@@ -57,17 +57,17 @@ enum Piece<'t> {
 }
 
 impl Text {
-    /// Text as it stands in a file.
+    /// Wraps a text of a config file.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Whether it differs from user to user.
-    pub fn is_personal(&self) -> bool {
+    /// Whether the text uses `${user:NAME}`, so that its value differs between users.
+    pub fn has_user_variables(&self) -> bool {
         self.pieces().any(|piece| matches!(piece, Piece::Variable(Variable::User(_))))
     }
 
-    /// The text with everything replaced, or the names of what is not set.
+    /// The text with all variables expanded, or the names of those that are not set.
     pub fn expand(&self, variables: &dyn Variables) -> Result<String, BTreeSet<String>> {
         let (mut out, mut missing) = (String::new(), BTreeSet::new());
         for piece in self.pieces() {
@@ -92,7 +92,7 @@ impl Text {
                 rest = after;
                 return Some(Piece::Variable(variable));
             }
-            // What looks like a variable and is none is plain text, with its dollar.
+            // `${` without a valid variable is plain text.
             let first = rest.chars().next().map_or(0, char::len_utf8);
             let end = rest[first..].find("${").map_or(rest.len(), |at| at + first);
             let plain = &rest[..end];
@@ -102,7 +102,7 @@ impl Text {
     }
 }
 
-/// The variable that a text begins with, and the rest.
+/// The variable at the start of a text, and the rest.
 fn variable(text: &str) -> Option<(Variable<'_>, &str)> {
     let (inside, rest) = text.strip_prefix("${")?.split_once('}')?;
     let variable = match inside.split_once(':') {
@@ -115,21 +115,22 @@ fn variable(text: &str) -> Option<(Variable<'_>, &str)> {
         Some(("secret", name)) => Variable::Secret(name),
         Some((name, default)) => Variable::Env(name, Some(default.strip_prefix('-')?)),
     };
-    let named = match variable {
-        Variable::Env(name, _) | Variable::Input(name) => is_name(name),
-        Variable::User(name) | Variable::Secret(name) => is_name(name),
+    let is_valid = match variable {
+        Variable::Env(name, _) | Variable::Input(name) | Variable::User(name) | Variable::Secret(name) => {
+            is_name(name)
+        }
         Variable::Workspace | Variable::Home => true,
     };
-    named.then_some((variable, rest))
+    is_valid.then_some((variable, rest))
 }
 
-/// Whether a text can be the name of a variable or of a secret.
+/// Whether a text is a valid name of a variable or secret.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
 impl Variable<'_> {
-    /// What it stands for, or what to set.
+    /// The value, or the name of the variable that is not set.
     fn value(self, variables: &dyn Variables) -> Result<String, String> {
         match self {
             Self::Env(name, default) => {
@@ -143,8 +144,8 @@ impl Variable<'_> {
             Self::User(name) => variables.user(name).ok_or_else(|| format!("user:{name}")),
             Self::Secret(name) => variables.secret(name).ok_or_else(|| format!("secret:{name}")),
             Self::Workspace => {
-                let here = std::env::current_dir().ok().map(|path| path.display().to_string());
-                here.ok_or_else(|| "workspaceFolder".to_owned())
+                let folder = std::env::current_dir().ok().map(|path| path.display().to_string());
+                folder.ok_or_else(|| "workspaceFolder".to_owned())
             }
             Self::Home => variables.env("HOME").ok_or_else(|| "HOME".to_owned()),
         }
@@ -155,14 +156,14 @@ impl Variable<'_> {
 mod tests {
     use super::{Text, Variables};
 
-    struct Set;
+    struct Fixed;
 
-    impl Variables for Set {
+    impl Variables for Fixed {
         fn env(&self, name: &str) -> Option<String> {
             match name {
                 "KEY" => Some("k1".to_owned()),
                 "EMPTY" => Some(String::new()),
-                "INPUT_API_KEY" => Some("asked".to_owned()),
+                "INPUT_API_KEY" => Some("k2".to_owned()),
                 "HOME" => Some("/home/ann".to_owned()),
                 _ => None,
             }
@@ -178,27 +179,27 @@ mod tests {
     }
 
     fn expand(text: &str) -> String {
-        match Text::new(text).expand(&Set) {
+        match Text::new(text).expand(&Fixed) {
             Ok(text) => text,
             Err(missing) => format!("missing {}", missing.into_iter().collect::<Vec<_>>().join(", ")),
         }
     }
 
     #[test]
-    fn variables_of_every_client_are_replaced() {
+    fn expands_variables_of_every_client() {
         assert_eq!(expand("Bearer ${KEY}"), "Bearer k1");
         assert_eq!(expand("${env:KEY}/${userHome}"), "k1//home/ann");
         assert_eq!(expand("${NONE:-fallback}-${EMPTY:-x}-${KEY:-y}"), "fallback-x-k1");
-        assert_eq!(expand("${input:api-key}"), "asked");
+        assert_eq!(expand("${input:api-key}"), "k2");
         assert_eq!(expand("${user:token}"), "anns");
-        assert!(Text::new("${user:token}").is_personal());
+        assert!(Text::new("${user:token}").has_user_variables());
         assert_eq!(expand("${secret:crm}-${secret:erp}"), "missing secret:erp");
         assert_eq!(expand("${secret:crm}"), "shared");
-        assert!(!Text::new("${secret:crm}").is_personal());
+        assert!(!Text::new("${secret:crm}").has_user_variables());
     }
 
     #[test]
-    fn what_is_not_set_is_named_and_what_is_no_variable_stays() {
+    fn names_missing_variables_and_keeps_other_text() {
         assert_eq!(expand("${A} ${B} ${KEY}"), "missing A, B");
         assert_eq!(expand("${input:pin}"), "missing INPUT_PIN");
         assert_eq!(expand("$KEY ${} ${a b} ${KEY $${KEY}"), "$KEY ${} ${a b} ${KEY $k1");

@@ -1,13 +1,12 @@
-//! The MCP servers of a user, as their clients' config files name them.
+//! Config files of MCP clients: the servers that they list.
 //!
-//! Files are read as they are: `mcpServers` (Claude Code and Desktop, Cursor, Windsurf, Gemini, Copilot) or `servers`
-//! (VS Code, with comments). Variables are kept and replaced when a server is connected to.
+//! Servers are under `mcpServers` (Claude Code and Desktop, Cursor, Windsurf, Gemini, Copilot) or `servers` (VS Code, with
+//! comments). Variables stay in the text and are expanded when a server is connected to.
 
 mod expand;
 mod oauth;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -22,98 +21,101 @@ pub use oauth::{Grant, KeyAlgorithm, OAuth};
 
 use crate::limits::{SERVER_CALLS, START_SECS};
 
-/// Servers that a file names, and what there is to say about it.
+/// The servers of a config file, and the problems of the file.
 #[derive(Debug, Clone, Default)]
 pub struct Servers {
-    /// By name.
-    pub servers: BTreeMap<String, Entry>,
+    /// Usable entries by name.
+    pub servers: BTreeMap<String, ServerEntry>,
     /// Problems of single entries and keys.
     pub warnings: Vec<String>,
-    /// Entries that cannot be used, by name.
+    /// Names of entries that cannot be used.
     pub invalid: Vec<String>,
 }
 
-/// How to reach a server.
+/// The config entry of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Over which road.
-    pub road: Road,
-    /// How long a call may be silent, where its step says nothing.
+pub struct ServerEntry {
+    /// How to connect.
+    pub transport: Transport,
+    /// How long a call may be silent if its step sets no timeout.
     pub timeout: Option<Duration>,
-    /// Whether its tools may ask a human in the middle of a call.
+    /// Whether its tools may send elicitations.
     pub elicitation: bool,
-    /// How long the server has to start and to answer for the first time.
+    /// Time limit for starting the server and for its first response.
     pub start_timeout: Duration,
-    /// Calls at the same time.
+    /// The maximum number of calls in flight.
     pub max_calls: u32,
-    /// What happens when the outcome of a call is unknown, where the definition does not say.
+    /// Default of `on_uncertain` for steps that call its tools.
     pub on_uncertain: Option<OnUncertain>,
-    /// Whether its tools may use the model of the client that called them.
+    /// Whether its tools may send sampling requests.
     pub sampling: bool,
-    /// Whether it is spoken to as revisions up to 2025-11-25 have it, without asking for a newer one.
+    /// Whether to connect with `initialize` (revisions up to 2025-11-25), without a probe for a newer era.
     pub legacy: bool,
-    /// Tools that are used; all if there are none.
+    /// The tools to use; all if empty.
     pub include: Vec<String>,
     /// Tools that are not used.
     pub exclude: Vec<String>,
-    /// How tokens are obtained, for a remote server.
+    /// OAuth settings of a remote server.
     pub oauth: Option<OAuth>,
 }
 
-/// A road to a server.
+/// The transport of a server, with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Road {
-    /// A process of our own.
-    Child {
+pub enum Transport {
+    /// A child process that speaks MCP over its standard input and output.
+    Stdio {
         /// The program.
         command: Text,
-        /// Its arguments.
+        /// The arguments of the program.
         args: Vec<Text>,
-        /// Its environment, beside the little that every process needs.
+        /// Environment variables, in addition to those that every server inherits.
         env: BTreeMap<String, Text>,
-        /// Where it runs.
+        /// The working directory; the daemon's if `None`.
         cwd: Option<Text>,
     },
-    /// Streamable HTTP, or HTTP+SSE where the server speaks nothing else.
+    /// Streamable HTTP, or HTTP+SSE if the server supports nothing else.
     Http {
-        /// Where.
+        /// The URL of the MCP endpoint.
         url: Text,
         /// Headers of each request.
         headers: BTreeMap<String, Text>,
     },
 }
 
-impl Entry {
-    /// Whether each user needs a connection of their own.
-    pub fn is_personal(&self) -> bool {
-        self.oauth.as_ref().is_some_and(|oauth| oauth.per_user) || self.has_personal_text()
+impl ServerEntry {
+    /// Whether each user has their own connection.
+    pub fn is_per_user(&self) -> bool {
+        self.oauth.as_ref().is_some_and(|oauth| oauth.per_user) || self.has_user_variables()
     }
 
-    fn has_personal_text(&self) -> bool {
-        match &self.road {
-            Road::Child { command, args, env, cwd } => {
-                [command].into_iter().chain(args).chain(env.values()).chain(cwd).any(Text::is_personal)
+    fn has_user_variables(&self) -> bool {
+        match &self.transport {
+            Transport::Stdio { command, args, env, cwd } => {
+                let mut texts = [command].into_iter().chain(args).chain(env.values()).chain(cwd);
+                texts.any(Text::has_user_variables)
             }
-            Road::Http { url, headers } => [url].into_iter().chain(headers.values()).any(Text::is_personal),
+            Transport::Http { url, headers } => {
+                [url].into_iter().chain(headers.values()).any(Text::has_user_variables)
+            }
         }
     }
 
-    /// Whether the server sends requests of its own during a call.
-    pub fn asks(&self) -> bool {
+    /// Whether the server may send input requests during a call.
+    pub fn sends_input_requests(&self) -> bool {
         self.elicitation || self.sampling
     }
 
-    /// Whether a tool is used.
+    /// Whether a tool is used, by its name at the server.
     pub fn has_tool(&self, tool: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|name| name == tool);
         (self.include.is_empty() || named(&self.include)) && !named(&self.exclude)
     }
 }
 
-/// An entry as it is written. Every client has its own spelling of some keys.
+/// An entry before it is checked. Some keys have several spellings, one per client.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
+struct RawEntry {
     #[serde(rename = "type", alias = "transport")]
     kind: Option<String>,
     command: Option<String>,
@@ -143,142 +145,138 @@ struct Written {
     include_tools: Vec<String>,
     #[serde(default)]
     exclude_tools: Vec<String>,
-    oauth: Option<oauth::Written>,
+    oauth: Option<oauth::RawOAuth>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
-/// Keys that clients write for themselves and that change nothing here.
-const FOR_CLIENTS: &[&str] =
+/// Keys that only clients use. They are ignored without a warning.
+const CLIENT_KEYS: &[&str] =
     &["trust", "autoApprove", "alwaysAllow", "description", "icon", "gallery", "dev", "tools"];
 
-/// The keys that servers stand under, in the order in which they are looked for.
+/// The top-level keys that servers are read from; the first one that exists counts.
 pub const KEYS: [&str; 2] = ["mcpServers", "servers"];
 
-/// A config file as it is: JSON, with comments and trailing commas if need be.
+/// Parses JSON with optional comments and trailing commas.
 pub fn json(text: &str) -> Result<Value, String> {
     let options = jsonc_parser::ParseOptions::default();
     jsonc_parser::parse_to_serde_value(text, &options).map_err(|error| error.to_string())
 }
 
 impl Servers {
-    /// Reads a config file: JSON, with comments and trailing commas if need be.
+    /// Reads a config file: JSON with optional comments and trailing commas.
     pub fn read(text: &str) -> Result<Self, String> {
         let value = json(text)?;
         let named = KEYS.into_iter().find_map(|key| value.get(key));
         let Some(Value::Object(entries)) = named else {
             return Err(
-                "there is neither `mcpServers` nor `servers` in it, a map from names to servers".to_owned()
+                "the file has neither `mcpServers` nor `servers`, a map of servers by name".to_owned()
             );
         };
         Ok(Self::of(entries))
     }
 
-    /// Reads servers by their names.
+    /// Reads entries by the names of their servers.
     pub fn of(entries: &Map<String, Value>) -> Self {
-        let mut found = Self::default();
+        let mut servers = Self::default();
         for (name, entry) in entries {
-            match found.entry(name, entry) {
-                Ok(Some(entry)) => drop(found.servers.insert(name.clone(), entry)),
-                Ok(None) => found.warnings.push(format!("`{name}` is disabled")),
-                Err(problem) => {
-                    found.warnings.push(format!("`{name}` is left out: {problem}"));
-                    found.invalid.push(name.clone());
-                }
+            match servers.entry(name, entry) {
+                Ok(Some(entry)) => drop(servers.servers.insert(name.clone(), entry)),
+                Ok(None) => servers.warnings.push(format!("`{name}` is disabled")),
+                Err(problem) => servers.skip(name.clone(), &problem),
             }
         }
-        found.leave_out_namesakes();
-        found
+        servers.skip_alias_conflicts();
+        servers
     }
 
-    /// Two servers whose tools would have the same names: the first one counts.
-    fn leave_out_namesakes(&mut self) {
+    fn skip(&mut self, name: String, problem: &str) {
+        self.warnings.push(format!("`{name}` is skipped: {problem}"));
+        self.invalid.push(name);
+    }
+
+    /// Of two servers with the same alias, keeps the first.
+    fn skip_alias_conflicts(&mut self) {
         let mut aliases: BTreeMap<String, String> = BTreeMap::new();
-        let mut namesakes = Vec::new();
-        for name in self.servers.keys() {
-            match aliases.entry(crate::names::alias(name)) {
-                Slot::Vacant(free) => drop(free.insert(name.clone())),
-                Slot::Occupied(taken) => namesakes.push((name.clone(), taken.get().clone())),
+        for name in self.servers.keys().cloned().collect::<Vec<_>>() {
+            let alias = crate::names::alias(&name);
+            if let Some(other) = aliases.get(&alias) {
+                self.servers.remove(&name);
+                self.skip(name, &format!("it has the same alias `{alias}` as `{other}`; rename one of them"));
+            } else {
+                aliases.insert(alias, name);
             }
-        }
-        for (name, other) in namesakes {
-            self.servers.remove(&name);
-            let alias = crate::names::alias(&other);
-            self.warnings.push(format!(
-                "`{name}` is left out: its tools would be named `{alias}__…` like those of `{other}`"
-            ));
-            self.invalid.push(name);
         }
     }
 
-    fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<Entry>, String> {
-        let mut written = Written::deserialize(entry).map_err(|error| without_values(&error))?;
-        if written.disabled || written.enabled == Some(false) {
+    fn entry(&mut self, name: &str, entry: &Value) -> Result<Option<ServerEntry>, String> {
+        let mut raw = RawEntry::deserialize(entry).map_err(|error| without_values(&error))?;
+        if raw.disabled || raw.enabled == Some(false) {
             return Ok(None);
         }
-        for key in written.others.keys().filter(|key| !FOR_CLIENTS.contains(&key.as_str())) {
-            self.warnings.push(format!("`{name}`: the key `{key}` is not known and changes nothing"));
+        for key in raw.others.keys().filter(|key| !CLIENT_KEYS.contains(&key.as_str())) {
+            self.warnings.push(format!("`{name}`: the unknown key `{key}` is ignored"));
         }
-        let oauth = written.oauth.take();
-        for key in oauth.iter().flat_map(oauth::Written::unknown) {
-            self.warnings.push(format!("`{name}`: the key `oauth.{key}` is not known and changes nothing"));
+        let oauth = raw.oauth.take();
+        for key in oauth.iter().flat_map(oauth::RawOAuth::unknown_keys) {
+            self.warnings.push(format!("`{name}`: the unknown key `oauth.{key}` is ignored"));
         }
-        if oauth.is_some() && written.url.is_none() {
-            self.warnings.push(format!("`{name}`: `oauth` changes nothing without a `url`"));
+        if oauth.is_some() && raw.url.is_none() {
+            self.warnings.push(format!("`{name}`: `oauth` is ignored without a `url`"));
         }
-        Ok(Some(Entry {
-            oauth: oauth.filter(|_| written.url.is_some()).map(OAuth::read).transpose()?,
-            timeout: written.timeout.map(Duration::from_millis),
-            start_timeout: Duration::from_millis(written.start_timeout.unwrap_or(START_SECS * 1_000)),
-            max_calls: written.max_calls.unwrap_or(SERVER_CALLS).max(1),
-            on_uncertain: written.on_uncertain.as_deref().map(on_uncertain).transpose()?,
-            elicitation: written.elicitation,
-            sampling: written.sampling,
-            legacy: written.protocol_era.as_deref() == Some("legacy"),
-            include: written.include_tools.clone(),
-            exclude: written.exclude_tools.clone(),
-            road: road(written)?,
+        Ok(Some(ServerEntry {
+            oauth: oauth.filter(|_| raw.url.is_some()).map(OAuth::read).transpose()?,
+            timeout: raw.timeout.map(Duration::from_millis),
+            start_timeout: Duration::from_millis(raw.start_timeout.unwrap_or(START_SECS * 1_000)),
+            max_calls: raw.max_calls.unwrap_or(SERVER_CALLS).max(1),
+            on_uncertain: raw.on_uncertain.as_deref().map(on_uncertain).transpose()?,
+            elicitation: raw.elicitation,
+            sampling: raw.sampling,
+            legacy: raw.protocol_era.as_deref() == Some("legacy"),
+            include: raw.include_tools.clone(),
+            exclude: raw.exclude_tools.clone(),
+            transport: transport(raw)?,
         }))
     }
 }
 
-fn road(written: Written) -> Result<Road, String> {
+fn transport(raw: RawEntry) -> Result<Transport, String> {
     let texts =
         |map: BTreeMap<String, String>| map.into_iter().map(|(key, text)| (key, Text::new(text))).collect();
-    match (written.kind.as_deref(), written.command, written.url) {
-        (None | Some("stdio"), Some(command), None) => Ok(Road::Child {
+    match (raw.kind.as_deref(), raw.command, raw.url) {
+        (None | Some("stdio"), Some(command), None) => Ok(Transport::Stdio {
             command: Text::new(command),
-            args: written.args.into_iter().map(Text::new).collect(),
-            env: written.env.into_iter().map(|(key, value)| (key, Text::new(plain(value)))).collect(),
-            cwd: written.cwd.map(Text::new),
+            args: raw.args.into_iter().map(Text::new).collect(),
+            env: raw.env.into_iter().map(|(key, value)| (key, Text::new(plain(value)))).collect(),
+            cwd: raw.cwd.map(Text::new),
         }),
         (None | Some("http" | "streamable-http" | "streamableHttp" | "sse"), None, Some(url)) => {
-            Ok(Road::Http { url: Text::new(url), headers: texts(written.headers) })
+            Ok(Transport::Http { url: Text::new(url), headers: texts(raw.headers) })
         }
         (Some(kind), ..)
             if !["stdio", "http", "streamable-http", "streamableHttp", "sse"].contains(&kind) =>
         {
-            Err(format!("`{kind}` is no transport; `stdio` and `http` are"))
+            Err(format!("unknown transport `{kind}`; use `stdio` or `http`"))
         }
-        _ => Err("give it a `command`, or a `url`".to_owned()),
+        _ => Err("it needs either a `command` or a `url`".to_owned()),
     }
 }
 
 fn on_uncertain(word: &str) -> Result<OnUncertain, String> {
     OnUncertain::from_word(word)
-        .ok_or_else(|| format!("`onUncertain` is one of {}", OnUncertain::WORDS.join(", ")))
+        .ok_or_else(|| format!("`onUncertain` must be one of {}", OnUncertain::WORDS.join(", ")))
 }
 
-/// What is wrong with an entry, without what is in it: that may be a secret, and messages end up in logs.
+/// The error message without the offending value: it may be a secret, and messages end up in logs.
 fn without_values(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
-        Some((_, expected)) => format!("one of its keys has a value of another type; expected {expected}"),
+        Some((_, expected)) => format!("a key has a value of the wrong type; expected {expected}"),
         None => text,
     }
 }
 
-/// Numbers and booleans in an `env` are meant as text.
+/// Text of an `env` value: numbers and booleans are accepted, too.
 fn plain(value: Value) -> String {
     match value {
         Value::String(text) => text,
@@ -288,34 +286,34 @@ fn plain(value: Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Road, Servers, Text};
+    use super::{Servers, Text, Transport};
 
     #[test]
-    fn files_of_several_clients_are_read_as_they_are() {
+    fn reads_files_of_several_clients() {
         let claude = r#"{ "mcpServers": {
             "git": { "command": "mcp-server-git", "args": ["--repository", "${REPO:-.}"], "env": { "DEBUG": 1 } },
             "crm": { "type": "http", "url": "https://crm.example/mcp", "headers": { "Authorization": "Bearer ${CRM}" } },
             "off": { "command": "x", "disabled": true } } }"#;
-        let found = Servers::read(claude).expect("servers");
-        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["crm", "git"]);
-        assert_eq!(found.warnings, ["`off` is disabled"]);
-        let Road::Child { args, env, .. } = &found.servers["git"].road else { panic!("a child") };
+        let servers = Servers::read(claude).expect("servers");
+        assert_eq!(servers.servers.keys().collect::<Vec<_>>(), ["crm", "git"]);
+        assert_eq!(servers.warnings, ["`off` is disabled"]);
+        let Transport::Stdio { args, env, .. } = &servers.servers["git"].transport else { panic!("stdio") };
         assert_eq!((args.len(), &env["DEBUG"]), (2, &Text::new("1")));
 
         let vscode = "{\n // mine\n \"servers\": { \"fs\": { \"command\": \"fs\", \"args\": [], }, }, \"inputs\": [], }";
         assert_eq!(Servers::read(vscode).expect("servers").servers.len(), 1);
         let windsurf = r#"{ "mcpServers": { "a": { "serverUrl": "http://127.0.0.1:1/mcp", "odd": 1 } } }"#;
-        let found = Servers::read(windsurf).expect("servers");
-        assert_eq!(found.warnings, ["`a`: the key `odd` is not known and changes nothing"]);
+        let servers = Servers::read(windsurf).expect("servers");
+        assert_eq!(servers.warnings, ["`a`: the unknown key `odd` is ignored"]);
     }
 
     #[test]
-    fn an_entry_that_cannot_be_used_is_left_out_alone() {
+    fn skips_only_the_invalid_entries() {
         assert!(
             Servers::read("{}").is_err_and(|problem| problem.contains("neither `mcpServers` nor `servers`"))
         );
         assert!(Servers::read("{ \"mcpServers\": ").is_err());
-        let found = Servers::read(
+        let servers = Servers::read(
             r#"{ "mcpServers": {
                 "good": { "command": "x", "startTimeout": 90000, "maxCalls": 4, "onUncertain": "fail" },
                 "GOOD": { "command": "y" },
@@ -323,18 +321,18 @@ mod tests {
                 "old": { "type": "sse", "url": "http://127.0.0.1:1/sse" },
                 "odd": { "type": "pigeon", "url": "x" },
                 "worse": { "command": "x", "onUncertain": "guess" },
-                "typed": { "command": "x", "env": "TOKEN=s3cret, expected by nobody" } } }"#,
+                "typed": { "command": "x", "env": "TOKEN=s3cret, expected by none" } } }"#,
         );
-        let found = found.expect("servers");
-        assert_eq!(found.servers.keys().collect::<Vec<_>>(), ["GOOD", "old"]);
+        let servers = servers.expect("servers");
+        assert_eq!(servers.servers.keys().collect::<Vec<_>>(), ["GOOD", "old"]);
         assert_eq!(
-            found.warnings,
+            servers.warnings,
             [
-                "`empty` is left out: give it a `command`, or a `url`",
-                "`odd` is left out: `pigeon` is no transport; `stdio` and `http` are",
-                "`typed` is left out: one of its keys has a value of another type; expected a map",
-                "`worse` is left out: `onUncertain` is one of ask, retry, fail, skip",
-                "`good` is left out: its tools would be named `good__…` like those of `GOOD`",
+                "`empty` is skipped: it needs either a `command` or a `url`",
+                "`odd` is skipped: unknown transport `pigeon`; use `stdio` or `http`",
+                "`typed` is skipped: a key has a value of the wrong type; expected a map",
+                "`worse` is skipped: `onUncertain` must be one of ask, retry, fail, skip",
+                "`good` is skipped: it has the same alias `good` as `GOOD`; rename one of them",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! The `oauth` object of a remote server's entry: how tokens for that server are obtained.
+//! The `oauth` object of a server entry: how tokens for the server are obtained.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,23 +9,23 @@ use crate::limits::OAUTH_SCOPES;
 /// OAuth settings of one server. The default is an authorization-code login that all users share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OAuth {
-    /// A client id that the authorization server issued beforehand.
+    /// The id of a client that is registered at the authorization server.
     pub client_id: Option<Text>,
     /// The secret of that client, usually a reference such as `${secret:NAME}`.
     pub client_secret: Option<Text>,
-    /// A private key in PEM in the place of the secret, for the client credentials grant (`private_key_jwt`).
+    /// A private key in PEM instead of a secret, for the client credentials grant (`private_key_jwt`).
     pub client_key: Option<Text>,
-    /// The algorithm of that key.
+    /// The signing algorithm of `client_key`.
     pub client_key_algorithm: KeyAlgorithm,
-    /// Scopes that every login requests. Empty: the scopes that the server asks for.
+    /// Scopes that every login requests; if empty, the scopes that the server advertises.
     pub scopes: Vec<String>,
     /// The grant type.
     pub grant: Grant,
     /// The HTTPS URL of a client ID metadata document, used where the authorization server supports it.
     pub client_metadata_url: Option<String>,
-    /// Each user logs in for themselves and has connections of their own.
+    /// Whether each user has their own login and connection.
     pub per_user: bool,
-    /// The authorization server may have a private address (10/8, 172.16/12, 192.168/16, `fc00::/7`).
+    /// Whether the authorization server may have a private address (10/8, 172.16/12, 192.168/16, `fc00::/7`).
     pub private_addresses: bool,
 }
 
@@ -52,10 +52,10 @@ pub enum KeyAlgorithm {
     RS512,
 }
 
-/// The object as it is written. Other clients have keys of their own in it.
+/// The object before it is checked. Other clients use additional keys.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Written {
+pub(super) struct RawOAuth {
     client_id: Option<String>,
     client_secret: Option<String>,
     client_key: Option<String>,
@@ -74,50 +74,49 @@ pub(super) struct Written {
     others: Map<String, Value>,
 }
 
-impl Written {
-    /// Keys that change nothing here.
-    pub(super) fn unknown(&self) -> impl Iterator<Item = &String> {
+impl RawOAuth {
+    pub(super) fn unknown_keys(&self) -> impl Iterator<Item = &String> {
         self.others.keys()
     }
 }
 
 impl OAuth {
-    /// Checks the object as it is written.
-    pub(super) fn read(written: Written) -> Result<Self, String> {
+    /// Checks the object.
+    pub(super) fn read(raw: RawOAuth) -> Result<Self, String> {
         let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(is_scope_byte);
-        if written.scopes.len() > OAUTH_SCOPES || !written.scopes.iter().all(is_scope) {
+        if raw.scopes.len() > OAUTH_SCOPES || !raw.scopes.iter().all(is_scope) {
             return Err(format!(
-                "`oauth.scopes` takes at most {OAUTH_SCOPES} scopes without spaces or quotes"
+                "`oauth.scopes` must have at most {OAUTH_SCOPES} scopes, without spaces or quotes"
             ));
         }
-        let grant = written.grant;
-        let proofs = usize::from(written.client_secret.is_some()) + usize::from(written.client_key.is_some());
-        if grant == Grant::ClientCredentials && (written.client_id.is_none() || proofs != 1) {
+        let grant = raw.grant;
+        let proofs = usize::from(raw.client_secret.is_some()) + usize::from(raw.client_key.is_some());
+        if grant == Grant::ClientCredentials && (raw.client_id.is_none() || proofs != 1) {
             let message = "`grant: client_credentials` needs `clientId`, and `clientSecret` or `clientKey`";
             return Err(message.to_owned());
         }
-        if grant == Grant::AuthorizationCode && written.client_key.is_some() {
+        if grant == Grant::AuthorizationCode && raw.client_key.is_some() {
             return Err("`clientKey` needs `grant: client_credentials`".to_owned());
         }
-        if grant == Grant::ClientCredentials && written.per_user {
+        if grant == Grant::ClientCredentials && raw.per_user {
             return Err("`perUser` needs `grant: authorization_code`".to_owned());
         }
-        if written.client_secret.is_some() && written.client_id.is_none() {
+        if raw.client_secret.is_some() && raw.client_id.is_none() {
             return Err("`clientSecret` needs `clientId`".to_owned());
         }
-        if written.client_metadata_url.as_deref().is_some_and(|url| !is_document_url(url)) {
+        if raw.client_metadata_url.as_deref().is_some_and(|url| !is_document_url(url)) {
             return Err("`clientMetadataUrl` must be an https URL with a path".to_owned());
         }
         Ok(Self {
-            client_id: written.client_id.map(Text::new),
-            client_secret: written.client_secret.map(Text::new),
-            client_key: written.client_key.map(Text::new),
-            client_key_algorithm: written.client_key_algorithm,
-            scopes: written.scopes,
+            client_id: raw.client_id.map(Text::new),
+            client_secret: raw.client_secret.map(Text::new),
+            client_key: raw.client_key.map(Text::new),
+            client_key_algorithm: raw.client_key_algorithm,
+            scopes: raw.scopes,
             grant,
-            client_metadata_url: written.client_metadata_url,
-            per_user: written.per_user,
-            private_addresses: written.private_addresses,
+            client_metadata_url: raw.client_metadata_url,
+            per_user: raw.per_user,
+            private_addresses: raw.private_addresses,
         })
     }
 }
@@ -134,7 +133,7 @@ fn is_document_url(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Road, Servers};
+    use super::super::{Servers, Transport};
     use super::{Grant, OAuth};
 
     fn read(oauth: &str) -> Result<Option<OAuth>, String> {
@@ -145,13 +144,13 @@ mod tests {
         let Some(entry) = servers.servers.get("crm").cloned() else {
             return Err(servers.warnings.join("; "));
         };
-        assert!(matches!(entry.road, Road::Http { .. }));
-        assert_eq!(entry.is_personal(), entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user));
+        assert!(matches!(entry.transport, Transport::Http { .. }));
+        assert_eq!(entry.is_per_user(), entry.oauth.as_ref().is_some_and(|oauth| oauth.per_user));
         Ok(entry.oauth)
     }
 
     #[test]
-    fn settings_are_read() {
+    fn reads_settings() {
         let oauth = read(
             r#"{ "clientId": "c", "clientSecret": "${secret:crm}", "scopes": ["read"],
                               "grant": "client_credentials" }"#,
@@ -162,31 +161,28 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_clients_are_passed_over() {
+    fn ignores_keys_of_other_clients() {
         let text = r#"{ "mcpServers": {
             "a": { "url": "https://a.example/mcp", "oauth": { "enabled": true, "clientId": "c" } },
             "b": { "command": "x", "oauth": {} } } }"#;
-        let found = Servers::read(text).expect("servers");
+        let servers = Servers::read(text).expect("servers");
         assert_eq!(
-            found.warnings,
-            [
-                "`a`: the key `oauth.enabled` is not known and changes nothing",
-                "`b`: `oauth` changes nothing without a `url`"
-            ]
+            servers.warnings,
+            ["`a`: the unknown key `oauth.enabled` is ignored", "`b`: `oauth` is ignored without a `url`"]
         );
-        assert!(found.servers["a"].oauth.is_some() && found.servers["b"].oauth.is_none());
+        assert!(servers.servers["a"].oauth.is_some() && servers.servers["b"].oauth.is_none());
     }
 
     #[test]
-    fn settings_that_contradict_each_other_are_refused() {
-        let refused = |oauth| read(oauth).expect_err("a problem");
-        assert!(refused(r#"{ "grant": "client_credentials" }"#).contains("needs `clientId`"));
+    fn rejects_contradictory_settings() {
+        let rejected = |oauth| read(oauth).expect_err("a problem");
+        assert!(rejected(r#"{ "grant": "client_credentials" }"#).contains("needs `clientId`"));
         let both =
             r#"{ "grant": "client_credentials", "clientId": "c", "clientSecret": "s", "clientKey": "k" }"#;
-        assert!(refused(both).contains("`clientSecret` or `clientKey`"));
-        assert!(refused(r#"{ "clientSecret": "x" }"#).contains("needs `clientId`"));
-        assert!(refused(r#"{ "clientMetadataUrl": "http://a.example/c.json" }"#).contains("https URL"));
-        assert!(refused(r#"{ "scopes": ["a b"] }"#).contains("without spaces"));
-        assert!(!refused(r#"{ "clientSecret": ["s3cret"] }"#).contains("s3cret"));
+        assert!(rejected(both).contains("`clientSecret` or `clientKey`"));
+        assert!(rejected(r#"{ "clientSecret": "x" }"#).contains("needs `clientId`"));
+        assert!(rejected(r#"{ "clientMetadataUrl": "http://a.example/c.json" }"#).contains("https URL"));
+        assert!(rejected(r#"{ "scopes": ["a b"] }"#).contains("without spaces"));
+        assert!(!rejected(r#"{ "clientSecret": ["s3cret"] }"#).contains("s3cret"));
     }
 }

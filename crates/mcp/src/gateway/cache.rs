@@ -1,4 +1,4 @@
-//! What was learnt about servers, kept in files: their era and their tools, so that a restart needs no server.
+//! Caches the era and tools of servers in files, so that a restart does not depend on the servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use steprail_core::plan::Hash;
 
 use super::catalogue::{Catalogue, Listing};
-use super::connection::Listed;
+use super::connection::ListedTool;
 use super::era::Era;
-use crate::config::Entry;
+use crate::config::ServerEntry;
 
-/// A folder with a file for each server. Where each user has their own connection, the last one wins: recovery needs the
-/// annotations of the tools, and these are the server's.
+/// A directory with one file per server. For a per-user server the last connection wins: recovery needs only the
+/// annotations of the tools, which do not depend on the user.
 #[derive(Debug, Clone)]
 pub(super) struct Cache(PathBuf);
 
-/// A server as an earlier process knew it.
-pub(super) struct Remembered {
+/// A server as an earlier process cached it.
+pub(super) struct CachedServer {
     pub era: Era,
     pub sse: bool,
     pub catalogue: Arc<Catalogue>,
 }
 
-/// What is known about a server from an earlier connection.
+/// The contents of a cache file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Known {
-    /// The hash of the config entry that it was learnt with. Another entry is another server.
+pub(super) struct CacheRecord {
+    /// Hash of the transport of the entry. The record is ignored if the entry has changed.
     entry: String,
     pub era: Era,
-    /// Whether the server speaks only HTTP+SSE.
+    /// Whether the server supports only HTTP+SSE.
     #[serde(default)]
     pub sse: bool,
     /// Whether the server deduplicates calls by the idempotency key in `_meta`.
@@ -39,14 +39,14 @@ pub(super) struct Known {
     pub tools: Vec<Tool>,
 }
 
-impl Known {
-    pub(super) fn new(entry: &Entry, era: Era, sse: bool, honours_key: bool, tools: Vec<Tool>) -> Self {
+impl CacheRecord {
+    pub(super) fn new(entry: &ServerEntry, era: Era, sse: bool, honours_key: bool, tools: Vec<Tool>) -> Self {
         Self { entry: fingerprint(entry), era, sse, honours_key, tools }
     }
 }
 
-fn fingerprint(entry: &Entry) -> String {
-    Hash::of(format!("{:?}", entry.road).as_bytes()).to_string()
+fn fingerprint(entry: &ServerEntry) -> String {
+    Hash::of(format!("{:?}", entry.transport).as_bytes()).to_string()
 }
 
 impl Cache {
@@ -58,27 +58,27 @@ impl Cache {
         self.0.join(format!("{alias}.json"))
     }
 
-    /// What is known about a server, unless its entry has changed since.
-    pub(super) fn load(&self, alias: &str, entry: &Entry) -> Option<Remembered> {
+    /// Loads a server; `None` if it is not cached or its entry has changed.
+    pub(super) fn load(&self, alias: &str, entry: &ServerEntry) -> Option<CachedServer> {
         let text = std::fs::read(self.file(alias)).ok()?;
-        let known: Known = serde_json::from_slice(&text).ok()?;
-        if known.entry != fingerprint(entry) {
+        let record: CacheRecord = serde_json::from_slice(&text).ok()?;
+        if record.entry != fingerprint(entry) {
             return None;
         }
         let listing =
-            Listing { alias: alias.to_owned(), entry: entry.clone(), honours_key: known.honours_key };
-        let catalogue = listing.catalogue(known.tools.into_iter().map(Listed::Sound).collect());
-        Some(Remembered { era: known.era, sse: known.sse, catalogue: Arc::new(catalogue) })
+            Listing { alias: alias.to_owned(), entry: entry.clone(), honours_key: record.honours_key };
+        let catalogue = listing.catalogue(record.tools.into_iter().map(ListedTool::Valid).collect());
+        Some(CachedServer { era: record.era, sse: record.sse, catalogue: Arc::new(catalogue) })
     }
 
-    /// Replaces what is known about a server. A file that cannot be written costs a probe at the next start.
-    pub(super) fn store(&self, alias: &str, known: &Known) {
+    /// Replaces the record of a server. An error is only logged: it costs a probe at the next start.
+    pub(super) fn store(&self, alias: &str, record: &CacheRecord) {
         let file = self.file(alias);
-        let draft = file.with_extension("json.new");
-        let written = serde_json::to_vec(known).map_err(std::io::Error::from).and_then(|text| {
+        let temporary = file.with_extension("json.new");
+        let written = serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|text| {
             std::fs::create_dir_all(&self.0)?;
-            std::fs::write(&draft, text)?;
-            std::fs::rename(&draft, &file)
+            std::fs::write(&temporary, text)?;
+            std::fs::rename(&temporary, &file)
         });
         if let Err(error) = written {
             tracing::warn!("cannot write {}: {error}", file.display());

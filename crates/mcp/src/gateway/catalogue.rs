@@ -1,4 +1,4 @@
-//! The tools of a server: what they are called here, what they take, and what is known about them.
+//! The catalogue of a server: its tools with their full names, schemas and annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_engine::Annotations;
 
-use super::connection::Listed;
-use crate::config::Entry;
+use super::connection::ListedTool;
+use crate::config::ServerEntry;
 use crate::limits::TOOLS;
 use crate::names::full_name;
 
 /// A tool of a server.
 pub struct ToolInfo {
-    /// What it is called here.
+    /// The full name, `server__tool`.
     pub name: String,
-    /// What its server calls it.
+    /// The name at its server.
     pub original: String,
-    /// What it does, in its server's words.
+    /// The description by its server; may be empty.
     pub description: String,
-    /// What it takes.
+    /// JSON Schema of the arguments.
     pub input_schema: Value,
-    /// What it gives, if it says so.
+    /// JSON Schema of the structured result, if the server declares one.
     pub output_schema: Option<Value>,
-    /// Its annotations.
+    /// Annotations of the server, with `on_uncertain` of its entry.
     pub annotations: Annotations,
-    /// A hash of everything that its server says about it.
+    /// Hash of the name, description, schemas and annotations. Detects changes of the tool.
     pub pin: Hash,
-    /// As its server describes it.
-    described: Tool,
+    /// The tool as its server lists it.
+    listed: Tool,
     validator: Option<Validator>,
 }
 
@@ -41,53 +41,53 @@ impl std::fmt::Debug for ToolInfo {
     }
 }
 
-/// The tools of a server by the names that they have here.
+/// The tools of a server by full name.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     pub tools: BTreeMap<String, Arc<ToolInfo>>,
-    /// What is wrong with some of them.
+    /// Problems with the descriptions of tools.
     pub warnings: Vec<String>,
 }
 
-/// How the tools of a server become a catalogue.
+/// Builds the catalogue of a server from its list of tools.
 #[derive(Clone)]
 pub(super) struct Listing {
     pub alias: String,
-    pub entry: Entry,
+    pub entry: ServerEntry,
     /// Whether the server deduplicates calls by the idempotency key in `_meta`.
     pub honours_key: bool,
 }
 
-/// In a tool's `_meta`, or among a server's extensions: it deduplicates calls by our idempotency key.
+/// Key in the `_meta` of a tool, or in the capabilities of a server, that declares deduplication by our idempotency key.
 pub(super) const HONOURS_KEY: &str = "dev.steprail/idempotency";
 
 impl Listing {
-    pub(super) fn catalogue(&self, tools: Vec<Listed>) -> Catalogue {
+    pub(super) fn catalogue(&self, tools: Vec<ListedTool>) -> Catalogue {
         let mut catalogue = Catalogue::default();
-        let mut refused = BTreeSet::new();
+        let mut ambiguous = BTreeSet::new();
         if tools.len() > TOOLS {
-            catalogue.warnings.push(format!("of {} tools the first {TOOLS} are used", tools.len()));
+            catalogue.warnings.push(format!("only the first {TOOLS} of {} tools are used", tools.len()));
         }
         for listed in tools.into_iter().take(TOOLS) {
             let (tool, warning) = match listed {
-                Listed::Sound(tool) => (Some(tool), None),
-                Listed::Mended(tool, warning) => (Some(tool), Some(warning)),
-                Listed::Unusable(warning) => (None, Some(warning)),
+                ListedTool::Valid(tool) => (Some(tool), None),
+                ListedTool::Repaired(tool, warning) => (Some(tool), Some(warning)),
+                ListedTool::Invalid(warning) => (None, Some(warning)),
             };
             catalogue.warnings.extend(warning);
             let Some(tool) = tool.filter(|tool| self.entry.has_tool(&tool.name)) else { continue };
             let name = full_name(&self.alias, &tool.name);
-            if refused.contains(&name) {
+            if ambiguous.contains(&name) {
                 continue;
             }
             if let Some(other) = catalogue.tools.get(&name) {
                 let message = format!(
-                    "`{}` and `{}` would both be called `{name}`; neither is used",
+                    "`{}` and `{}` have the same full name `{name}`; neither is used",
                     other.original, tool.name
                 );
                 catalogue.warnings.push(message);
                 catalogue.tools.remove(&name);
-                refused.insert(name);
+                ambiguous.insert(name);
                 continue;
             }
             catalogue.tools.insert(name.clone(), Arc::new(self.tool(name, tool)));
@@ -96,10 +96,10 @@ impl Listing {
     }
 
     fn tool(&self, name: String, tool: Tool) -> ToolInfo {
-        let of_tool =
+        let tool_honours_key =
             tool.meta.as_ref().is_some_and(|meta| meta.0.get(HONOURS_KEY) == Some(&Value::Bool(true)));
         let mut info = ToolInfo::new(name, tool);
-        info.annotations.honours_key = self.honours_key || of_tool;
+        info.annotations.honours_key = self.honours_key || tool_honours_key;
         info.annotations.on_uncertain = self.entry.on_uncertain;
         info
     }
@@ -111,18 +111,18 @@ impl ToolInfo {
         let hint = |read: fn(&rmcp::model::ToolAnnotations) -> Option<bool>| hints.and_then(read);
         let input_schema = Value::Object((*tool.input_schema).clone());
         let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
-        let described = tool.clone();
-        // What a definition is written for; not pictures, titles, or what clients keep for themselves.
-        let schema = (&described.input_schema, &described.output_schema);
-        let said = json!([described.name, described.description, schema, described.annotations]);
-        let pin = Hash::of(said.to_string().as_bytes());
+        let listed = tool.clone();
+        // The parts that a definition depends on: not icons, titles or `_meta`.
+        let schemas = (&listed.input_schema, &listed.output_schema);
+        let pinned = json!([listed.name, listed.description, schemas, listed.annotations]);
+        let pin = Hash::of(pinned.to_string().as_bytes());
         Self {
             name,
-            described,
+            listed,
             pin,
             original: tool.name.into_owned(),
             description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
-            // A schema that cannot be read checks nothing: its server will.
+            // With an invalid schema, only the server checks the arguments.
             validator: options.build(&input_schema).ok(),
             input_schema,
             output_schema: tool.output_schema.map(|schema| Value::Object((*schema).clone())),
@@ -135,27 +135,27 @@ impl ToolInfo {
         }
     }
 
-    /// As its server describes it, for the cache.
-    pub(super) fn described(&self) -> &Tool {
-        &self.described
+    /// The tool as its server lists it, for the cache.
+    pub(super) fn listed(&self) -> &Tool {
+        &self.listed
     }
 
-    /// The tool as we offer it to our own clients, under a name of ours.
+    /// The tool as it is exposed to clients under another name.
     pub(crate) fn as_mcp(&self, name: &str) -> Tool {
-        let mut tool = self.described.clone();
+        let mut tool = self.listed.clone();
         tool.name = name.to_owned().into();
-        // A run that takes longer gives something else than the tool.
+        // A call that takes long returns a run instead of the tool's result.
         tool.output_schema = None;
         tool
     }
 
-    /// Every way in which arguments are not what the tool takes.
+    /// Violations of the input schema, at most ten.
     pub fn problems(&self, args: &Value) -> Vec<String> {
         let Some(validator) = &self.validator else { return Vec::new() };
-        let place = |path: String| if path.is_empty() { String::new() } else { format!("`{path}`: ") };
-        let told = validator
+        let prefix = |path: String| if path.is_empty() { String::new() } else { format!("`{path}`: ") };
+        let problems = validator
             .iter_errors(args)
-            .map(|error| format!("{}{error}", place(error.instance_path().to_string())));
-        told.take(10).collect()
+            .map(|error| format!("{}{error}", prefix(error.instance_path().to_string())));
+        problems.take(10).collect()
     }
 }

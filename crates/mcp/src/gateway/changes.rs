@@ -1,4 +1,4 @@
-//! What servers say has changed: their lists, and resources that are watched.
+//! Broadcasts changes that servers announce: of their lists, and of subscribed resources.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use tokio::sync::broadcast;
 
 use crate::limits::CHANGES;
 
-/// Something that a server says has changed.
+/// A change that a server announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The tools of a server.
@@ -16,15 +16,15 @@ pub(crate) enum Change {
     Resources,
     /// The prompts of a server.
     Prompts,
-    /// A resource of a server, by the URI that it has there.
+    /// A resource, by its URI at the server.
     Resource { server: String, uri: String },
 }
 
-/// Tells every reader what has changed. A clone is the same channel.
+/// Broadcasts changes. Clones share the channel.
 #[derive(Clone)]
 pub(crate) struct Changes {
     sender: broadcast::Sender<Change>,
-    /// Changes of lists so far.
+    /// Number of changes of lists.
     lists: Arc<AtomicU64>,
 }
 
@@ -35,21 +35,20 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Tells readers. Without readers nothing happens.
-    pub(super) fn tell(&self, change: Change) {
+    pub(super) fn publish(&self, change: Change) {
         if !matches!(change, Change::Resource { .. }) {
             self.lists.fetch_add(1, Ordering::Relaxed);
         }
         let _ = self.sender.send(change);
     }
 
-    /// How often lists have changed.
+    /// The number of changes of lists so far.
     pub(super) fn count(&self) -> u64 {
         self.lists.load(Ordering::Relaxed)
     }
 
-    /// Reads from now on.
-    pub(crate) fn reader(&self) -> broadcast::Receiver<Change> {
+    /// Receives changes from now on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.sender.subscribe()
     }
 }

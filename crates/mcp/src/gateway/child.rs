@@ -1,4 +1,4 @@
-//! A stdio server as a child process: its environment, its standard error, its exit, and how it is stopped.
+//! Child processes of stdio servers: environment, standard error, exit and termination.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::supervisor;
 use crate::limits::{STDERR_CHARS, STDERR_LINES, STOP_MS};
 
-/// Environment variables that a server inherits. Nothing else of ours reaches it.
-const PASSED_ON: &[&str] = &["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL", "TERM"];
+/// Environment variables of the daemon that a server inherits.
+const INHERITED_ENV: &[&str] = &["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL", "TERM"];
 
-/// What to run.
+/// The command line and environment of a server.
 pub(super) struct Program {
     pub command: String,
     pub args: Vec<String>,
@@ -26,7 +26,7 @@ pub(super) struct Program {
     pub cwd: Option<String>,
 }
 
-/// A running server with everything that it started.
+/// The process group of a running server.
 pub(super) struct Process {
     group: Pid,
     /// Whether a supervisor ends the descendants when the server's input closes.
@@ -42,14 +42,14 @@ pub(super) struct Process {
 pub(super) struct Stderr(Arc<Mutex<VecDeque<String>>>);
 
 impl Stderr {
-    /// What the server wrote; not what its supervisor did.
+    /// The lines of the server, without those of its supervisor.
     pub(super) fn last_lines(&self) -> Vec<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| !line.starts_with(supervisor::PREFIX)).cloned().collect()
     }
 
     /// Why the supervisor could not start the server.
-    fn not_started(&self) -> Option<String> {
+    fn start_error(&self) -> Option<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().rev().find_map(|line| line.strip_prefix(supervisor::PREFIX)).map(str::to_owned)
     }
@@ -64,7 +64,7 @@ impl Stderr {
 }
 
 impl Process {
-    /// Starts a program in a process group of its own, under `supervisor` if there is one.
+    /// Starts a program in a new process group, under `supervisor` unless that is empty.
     pub(super) fn start(
         program: &Program,
         supervisor: &[OsString],
@@ -79,58 +79,58 @@ impl Process {
             None => Command::new(&program.command),
         };
         command.args(&program.args).env_clear().process_group(0);
-        command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(INHERITED_ENV.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(&program.env);
         if let Some(cwd) = &program.cwd {
             command.current_dir(cwd);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let gone = || io::Error::other("the process ended at once");
+        let gone = || io::Error::other("the process ended immediately");
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).ok_or_else(gone)?;
         let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(gone)?;
         let drained = child.stderr.take().map(|pipe| tokio::spawn(read_stderr(pipe, stderr.clone())));
         let (ended, exit) = (CancellationToken::new(), Arc::new(OnceLock::new()));
-        let (told, status) = (ended.clone(), exit.clone());
+        let (on_exit, status) = (ended.clone(), exit.clone());
         tokio::spawn(async move {
             let exited = child.wait().await;
             if let Some(drained) = drained {
-                // What it wrote last explains its end. A descendant may hold the pipe.
+                // The last lines explain the exit. The wait is bounded because a descendant may keep the pipe open.
                 let _ = tokio::time::timeout(Duration::from_millis(STOP_MS / 10), drained).await;
             }
             if let Ok(exited) = exited {
                 let _ = status.set(exited);
             }
-            told.cancel();
+            on_exit.cancel();
         });
         let supervised = !supervisor.is_empty();
         Ok((Self { group, supervised, ended, exit, stderr }, stdout, stdin))
     }
 
-    /// Why it ended: its exit code, or why it could not be started.
+    /// Why the process ended: its exit code, or why it could not be started.
     pub(super) fn exit_reason(&self) -> String {
         let Some(status) = self.exit.get() else { return "its process ended".to_owned() };
-        match (status.code(), self.stderr.not_started()) {
+        match (status.code(), self.stderr.start_error()) {
             (Some(supervisor::NOT_STARTED), Some(reason)) if self.supervised => reason,
             (Some(code), _) => format!("its process ended with exit code {code}"),
             (None, _) => "its process was killed by a signal".to_owned(),
         }
     }
 
-    /// Waits for its end after its input was closed. What is left then is killed.
+    /// Waits for the exit after the input was closed, then kills the remaining processes.
     pub(super) async fn stop(&self) {
         if !self.supervised {
             let _ = kill_process_group(self.group, Signal::TERM);
         }
-        let patience = Duration::from_millis(STOP_MS);
-        let _ = tokio::time::timeout(patience, self.ended.cancelled()).await;
+        let timeout = Duration::from_millis(STOP_MS);
+        let _ = tokio::time::timeout(timeout, self.ended.cancelled()).await;
         self.kill();
     }
 
     fn kill(&self) {
-        // A supervisor that still works ends its descendants itself, also those in other groups.
-        let by_signal = self.exit.get().is_some_and(|exit| exit.code().is_none());
-        if !self.supervised || by_signal || !self.ended.is_cancelled() {
+        // A working supervisor kills its descendants itself, also those in other process groups.
+        let was_killed = self.exit.get().is_some_and(|exit| exit.code().is_none());
+        if !self.supervised || was_killed || !self.ended.is_cancelled() {
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }
@@ -148,7 +148,7 @@ async fn read_stderr(pipe: ChildStderr, stderr: Stderr) {
     let mut reader = BufReader::new(pipe);
     let mut line = Vec::new();
     loop {
-        // A line without an end is shown as far as it goes; the rest is dropped.
+        // The rest of an overlong line is dropped.
         let Ok(read) = reader.fill_buf().await else { return };
         if read.is_empty() {
             break;

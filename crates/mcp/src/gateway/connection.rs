@@ -1,4 +1,4 @@
-//! A connection that is up: its tools, the turns of its calls, and its end.
+//! An open connection: its tools, its permits for calls, and its end.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,25 +14,24 @@ use super::catalogue::{Catalogue, Listing, ToolInfo};
 use super::child::Process;
 use super::era::Era;
 use super::listener::Listener;
-use crate::limits::{LAST_WORDS_MS, REQUEST_SECS, TOOLS};
+use crate::limits::{EXIT_DRAIN_MS, REQUEST_SECS, TOOLS};
 
-/// A connection that is up.
+/// An open connection.
 pub(super) struct Connection {
     pub peer: Peer<RoleClient>,
-    /// Receives what the server sends without being asked.
+    /// Handles messages that the server initiates.
     pub listener: Listener,
     pub(super) era: Era,
-    /// Whether it is HTTP+SSE.
+    /// Whether the transport is HTTP+SSE.
     pub(super) sse: bool,
     /// Whether the server deduplicates calls by the idempotency key in `_meta`.
     pub(super) honours_key: bool,
-    /// Shared with the link, which keeps it when the connection is gone.
+    /// Shared with the link, which outlives the connection.
     pub(super) catalogue: Arc<RwLock<Arc<Catalogue>>>,
-    /// Makes a catalogue of a list of tools.
     pub(super) listing: Listing,
-    /// One call at a time, where questions of the server could not be told apart otherwise.
-    pub(super) turns: Option<Arc<Semaphore>>,
-    /// Cancelled when the other side is gone.
+    /// One permit if input requests of the server do not name their call; `None` without a limit.
+    pub(super) permits: Option<Arc<Semaphore>>,
+    /// Cancelled when the connection is lost or closed.
     pub lost: CancellationToken,
     pub(super) opened: Instant,
     pub(super) process: Option<Process>,
@@ -44,12 +43,12 @@ impl Connection {
         !self.lost.is_cancelled() && !self.peer.is_transport_closed()
     }
 
-    /// The tools, as they were last listed.
+    /// The tools as last listed.
     pub(super) fn catalogue(&self) -> Arc<Catalogue> {
         self.catalogue.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A tool. If the server announced a change, or has no tool of this name, the tools are listed again first.
+    /// A tool by its full name. Lists the tools again first if they may have changed or the tool is unknown.
     pub(super) async fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
         let known = self.catalogue().tools.get(name).cloned();
         if known.is_some() && !self.listener.take_stale() {
@@ -59,7 +58,7 @@ impl Connection {
         self.catalogue().tools.get(name).cloned()
     }
 
-    /// Lists the tools again. Without an answer, the last list stays.
+    /// Lists the tools again. Keeps the last list if that fails.
     pub(super) async fn relist(&self) {
         let listing = tokio::time::timeout(Duration::from_secs(REQUEST_SECS), tools(&self.peer)).await;
         let Ok(Ok(tools)) = listing else { return self.listener.mark_stale() };
@@ -67,24 +66,23 @@ impl Connection {
         *self.catalogue.write().unwrap_or_else(PoisonError::into_inner) = catalogue;
     }
 
-    /// Waits until a call may be sent.
-    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        self.turns.clone()?.acquire_owned().await.ok()
+    /// Waits for a permit to send a call; `None` without a limit.
+    pub(super) async fn call_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.permits.clone()?.acquire_owned().await.ok()
     }
 
-    /// Why the other side is gone. The pipe of a process closes a little before its end is known.
+    /// Why the connection ended. Waits a moment, because the pipe of a process closes before its exit is known.
     pub(super) async fn end_reason(&self) -> String {
         let Some(process) = &self.process else { return "the connection was closed".to_owned() };
-        let _ = tokio::time::timeout(Duration::from_millis(LAST_WORDS_MS), process.ended.cancelled()).await;
+        let _ = tokio::time::timeout(Duration::from_millis(EXIT_DRAIN_MS), process.ended.cancelled()).await;
         if process.ended.is_cancelled() { process.exit_reason() } else { "it closed its output".to_owned() }
     }
 
-    /// Closes the connection, and ends the process.
+    /// Closes the connection and stops the process.
     pub(super) async fn close(&self) {
         self.lost.cancel();
         if let Some(service) = self.service.lock().await.take() {
-            let patience = Duration::from_secs(2);
-            let _ = tokio::time::timeout(patience, service.cancel()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(2), service.cancel()).await;
         }
         if let Some(process) = &self.process {
             process.stop().await;
@@ -92,8 +90,8 @@ impl Connection {
     }
 }
 
-/// Every tool of a server, up to the limit, with what had to be corrected in its description.
-pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<Listed>, ServiceError> {
+/// Lists the tools of a server, up to the limit. Invalid descriptions are repaired or reported.
+pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<ListedTool>, ServiceError> {
     let mut tools = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
@@ -101,14 +99,14 @@ pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<Listed>, Servic
         let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(page));
         cursor = match peer.send_request(request).await? {
             ServerResult::ListToolsResult(page) => {
-                tools.extend(page.tools.into_iter().map(Listed::Sound));
+                tools.extend(page.tools.into_iter().map(ListedTool::Valid));
                 page.next_cursor
             }
-            // The SDK refuses a page for one tool that it cannot read.
+            // The SDK does not parse a page that has one invalid tool.
             ServerResult::CustomResult(page) => {
                 let listed =
                     page.0.get("tools").and_then(Value::as_array).ok_or(ServiceError::UnexpectedResponse)?;
-                tools.extend(listed.iter().map(lenient));
+                tools.extend(listed.iter().map(parse_tool));
                 page.0.get("nextCursor").and_then(Value::as_str).map(str::to_owned)
             }
             _ => return Err(ServiceError::UnexpectedResponse),
@@ -120,31 +118,31 @@ pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<Listed>, Servic
 }
 
 /// A tool as its server lists it.
-pub(super) enum Listed {
-    Sound(Tool),
-    /// Its description is not valid and was mended.
-    Mended(Tool, String),
-    /// Its description cannot be read.
-    Unusable(String),
+pub(super) enum ListedTool {
+    Valid(Tool),
+    /// The description was invalid and is repaired, with a warning.
+    Repaired(Tool, String),
+    /// The description is unusable, for this reason.
+    Invalid(String),
 }
 
-/// Reads the description of one tool. A tool without an input schema takes any arguments.
-fn lenient(tool: &Value) -> Listed {
+/// Parses the description of one tool. Without a valid input schema, the tool accepts any arguments.
+fn parse_tool(tool: &Value) -> ListedTool {
     if let Ok(tool) = serde_json::from_value(tool.clone()) {
-        return Listed::Sound(tool);
+        return ListedTool::Valid(tool);
     }
     let name = tool.get("name").and_then(Value::as_str).unwrap_or("a tool without a name");
-    let mut mended = tool.clone();
-    if let Value::Object(fields) = &mut mended {
+    let mut repaired = tool.clone();
+    if let Value::Object(fields) = &mut repaired {
         fields.insert("inputSchema".to_owned(), serde_json::json!({ "type": "object" }));
     }
-    match serde_json::from_value(mended) {
-        Ok(mended) => {
+    match serde_json::from_value(repaired) {
+        Ok(repaired) => {
             let warning = format!("`{name}` has no valid `inputSchema`: its arguments are not checked");
-            Listed::Mended(mended, warning)
+            ListedTool::Repaired(repaired, warning)
         }
         Err(error) => {
-            Listed::Unusable(format!("`{name}` is left out: its description is not valid ({error})"))
+            ListedTool::Invalid(format!("`{name}` is ignored: its description is invalid ({error})"))
         }
     }
 }

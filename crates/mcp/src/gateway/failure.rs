@@ -1,4 +1,4 @@
-//! Which failure of a step a failed call is. `docs/mcp.md` has the table; this is its only implementation.
+//! Maps errors of calls to failures of steps. Implements the table in `docs/mcp.md`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,35 +11,36 @@ use steprail_engine::{Failure, FailureKind};
 use super::transport::http::HttpFailure;
 use super::transport::is_oversized;
 
-/// The code of a failure that a login would have prevented.
+/// Failure code of calls that need a login.
 pub(super) const LOGIN_NEEDED: &str = "login_needed";
 
-/// How long a server that is busy is left alone, where it does not say.
+/// Delay before a busy server is retried if it sends no `Retry-After`.
 const BUSY_DELAY: Duration = Duration::from_secs(5);
 
-/// Why a request has no result.
+/// The failure for a request without a result.
 pub(super) fn of(server: &str, error: ServiceError) -> Failure {
     match error {
         ServiceError::McpError(error) => of_json_rpc(server, &error),
         ServiceError::TransportSend(error) => of_transport(server, &*error.error),
         ServiceError::TransportClosed => lost(server, "the connection was closed"),
         ServiceError::Timeout { timeout } => {
-            let message =
-                format!("{server} was silent for {} s; what the call did is unknown", timeout.as_secs());
+            let message = format!(
+                "{server} sent nothing for {} s; the outcome of the call is unknown",
+                timeout.as_secs()
+            );
             Failure::new(FailureKind::Timeout, message)
         }
         ServiceError::Cancelled { reason } => {
-            let reason = reason.unwrap_or_else(|| "it gave no reason".to_owned());
+            let reason = reason.unwrap_or_else(|| "no reason given".to_owned());
             Failure::new(FailureKind::Cancelled, format!("{server} cancelled the call: {reason}"))
         }
-        _ => lost(server, "its answer is not a result of a tool"),
+        _ => lost(server, "its response is not a tool result"),
     }
 }
 
-/// An error that the server answered with.
 fn of_json_rpc(server: &str, error: &ErrorData) -> Failure {
     if is_oversized(error) {
-        let message = format!("{server} executed the call, and {}", error.message);
+        let message = format!("{server} executed the call, but {}", error.message);
         return Failure::new(FailureKind::Limit, message).code("response_too_large");
     }
     let kind = match error.code {
@@ -49,13 +50,12 @@ fn of_json_rpc(server: &str, error: &ErrorData) -> Failure {
         ErrorCode::METHOD_NOT_FOUND => FailureKind::NotFound,
         _ => FailureKind::ToolError,
     };
-    let failure = Failure::new(kind, format!("{server} refused the call: {}", error.message));
+    let failure = Failure::new(kind, format!("{server} rejected the call: {}", error.message));
     let failure = failure.code(&format!("mcp {}", error.code.0));
-    // Internal errors, closed connections and timeouts inside the server may pass.
+    // Internal errors, closed connections and timeouts inside the server may be temporary.
     if matches!(error.code.0, -32603 | -32001 | -32000) { failure.transient() } else { failure }
 }
 
-/// An error of the transport itself.
 fn of_transport(server: &str, error: &(dyn Error + Send + Sync + 'static)) -> Failure {
     if let Some(failure) = error.downcast_ref::<HttpFailure>() {
         return of_http(server, failure);
@@ -65,7 +65,7 @@ fn of_transport(server: &str, error: &(dyn Error + Send + Sync + 'static)) -> Fa
         Some(StreamableHttpError::SessionExpired) => not_sent(server, "its session expired"),
         Some(StreamableHttpError::ReinitializationFailed(error)) => not_sent(server, &error.message),
         Some(_) => lost(server, "the connection was closed"),
-        // A message that could not be written whole was not received.
+        // A partially written message is not processed by the server.
         None if error.is::<std::io::Error>() => not_sent(server, "its process does not read its input"),
         None => lost(server, "the connection was closed"),
     }
@@ -76,7 +76,7 @@ fn of_http(server: &str, failure: &HttpFailure) -> Failure {
         HttpFailure::NotSent(reason) => not_sent(server, reason),
         HttpFailure::LoginNeeded(reason) => not_sent(server, reason).code(LOGIN_NEEDED),
         HttpFailure::Busy { status, retry_after } => {
-            let failure = not_sent(server, &format!("it asks to be called later (HTTP {status})"));
+            let failure = not_sent(server, &format!("it is busy (HTTP {status})"));
             failure.retry_after(retry_after.unwrap_or(BUSY_DELAY))
         }
         HttpFailure::Rejected { status, message } => rejected(server, *status, message),
@@ -84,7 +84,7 @@ fn of_http(server: &str, failure: &HttpFailure) -> Failure {
     }
 }
 
-/// A 4xx: the server answered, and did not execute the call.
+/// A 4xx status: the server did not execute the call.
 fn rejected(server: &str, status: u16, message: &str) -> Failure {
     let kind = match status {
         400 | 422 => FailureKind::Validation,
@@ -93,19 +93,19 @@ fn rejected(server: &str, status: u16, message: &str) -> Failure {
         _ => FailureKind::ToolError,
     };
     let message = if message.is_empty() { String::new() } else { format!(": {message}") };
-    let failure = Failure::new(kind, format!("{server} refused the call with HTTP {status}{message}"));
+    let failure = Failure::new(kind, format!("{server} rejected the call with HTTP {status}{message}"));
     let failure = failure.code(&format!("http {status}"));
     if matches!(status, 408 | 425) { failure.transient() } else { failure }
 }
 
-/// Nothing was sent: the step waits.
+/// A call that was not sent. The step waits for the server.
 pub(super) fn not_sent(server: &str, reason: &str) -> Failure {
-    Failure::new(FailureKind::Transport, format!("{server} cannot take calls: {reason}")).transient()
+    Failure::new(FailureKind::Transport, format!("{server} is unavailable: {reason}")).transient()
 }
 
-/// The call was sent, and its outcome is unknown.
+/// A call that was sent and whose outcome is unknown.
 pub(super) fn lost(server: &str, reason: &str) -> Failure {
-    let message = format!("what the call to {server} did is unknown: {reason}");
+    let message = format!("the outcome of the call to {server} is unknown: {reason}");
     Failure::new(FailureKind::Lost, message).transient()
 }
 
@@ -129,22 +129,22 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_has_its_kind_class_and_code() {
+    fn maps_errors_to_failures() {
         let busy = |status| HttpFailure::Busy { status, retry_after: Some(Duration::from_secs(7)) };
-        let refused = |status| HttpFailure::Rejected { status, message: "why".to_owned() };
+        let rejected = |status| HttpFailure::Rejected { status, message: "why".to_owned() };
         let all = [
             ("connection refused", http(HttpFailure::NotSent("Connection refused".to_owned()))),
             ("HTTP 429", http(busy(429))),
             ("HTTP 503 with Retry-After", http(busy(503))),
-            ("HTTP 401", http(HttpFailure::LoginNeeded("it wants a login (HTTP 401)".to_owned()))),
-            ("HTTP 400", http(refused(400))),
-            ("HTTP 403", http(refused(403))),
-            ("HTTP 404", http(refused(404))),
-            ("HTTP 408", http(refused(408))),
-            ("HTTP 413", http(refused(413))),
+            ("HTTP 401", http(HttpFailure::LoginNeeded("it requires a login (HTTP 401)".to_owned()))),
+            ("HTTP 400", http(rejected(400))),
+            ("HTTP 403", http(rejected(403))),
+            ("HTTP 404", http(rejected(404))),
+            ("HTTP 408", http(rejected(408))),
+            ("HTTP 413", http(rejected(413))),
             ("HTTP 500, 502, 503, 504", http(HttpFailure::Unknown("it answered with HTTP 500".to_owned()))),
             ("connection lost", ServiceError::TransportClosed),
-            ("silence", ServiceError::Timeout { timeout: Duration::from_mins(1) }),
+            ("idle timeout", ServiceError::Timeout { timeout: Duration::from_mins(1) }),
             ("JSON-RPC -32602", rpc(-32602)),
             ("JSON-RPC -32601", rpc(-32601)),
             ("JSON-RPC -32603", rpc(-32603)),

@@ -1,4 +1,4 @@
-//! Resources, resource templates, prompts and completions of servers.
+//! Federation: resources, resource templates, prompts and completions of servers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,10 @@ use super::Gateway;
 use super::changes::Change;
 use super::connection::Connection;
 use super::era::Era;
+use crate::config::ServerEntry;
 use crate::limits::{FEDERATED, LIST_TTL_MS, REQUEST_SECS};
 
-/// What a server offers beside tools, as it lists it.
+/// Resources, templates and prompts that a server lists.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
     pub resources: Vec<Resource>,
@@ -27,13 +28,14 @@ pub(crate) struct Offer {
     pub prompts: Vec<Prompt>,
 }
 
-/// Offers that were listed lately: by server, and by user where a server needs that.
+/// Recently listed offers by server and, for a per-user server, user id.
 #[derive(Default)]
-pub(super) struct Offers(Mutex<BTreeMap<(String, Option<String>), Listed>>);
+pub(super) struct Offers(Mutex<BTreeMap<(String, Option<String>), CachedOffer>>);
 
-struct Listed {
-    at: Instant,
-    /// The count of changes when it was listed.
+#[derive(Clone)]
+struct CachedOffer {
+    listed_at: Instant,
+    /// Value of [`super::changes::Changes::count`] before it was listed.
     changes: u64,
     offer: Arc<Offer>,
 }
@@ -44,46 +46,43 @@ impl Gateway {
         self.0.servers.servers.keys().map(String::as_str).collect()
     }
 
-    /// The name that a server's tools begin with, if there is such a server.
+    /// The alias of a server; `None` if it is not configured.
     pub(crate) fn alias_of(&self, server: &str) -> Option<&str> {
         self.0.aliases.iter().find(|(_, name)| *name == server).map(|(alias, _)| alias)
     }
 
-    /// Reads what servers say has changed, from now on.
+    /// Receives changes that servers announce, from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<Change> {
-        self.0.changes.reader()
+        self.0.changes.subscribe()
     }
 
-    /// What a server offers beside tools. One that cannot be reached offers what it offered last.
+    /// The offer of a server, from the cache if nothing changed. The last offer if the server cannot be reached.
     pub(crate) async fn offer(&self, server: &str, user: &Principal) -> Arc<Offer> {
-        let personal = self.0.servers.servers.get(server).is_some_and(crate::config::Entry::is_personal);
-        let key = (server.to_owned(), personal.then(|| user.id.clone()));
+        let is_per_user = self.0.servers.servers.get(server).is_some_and(ServerEntry::is_per_user);
+        let key = (server.to_owned(), is_per_user.then(|| user.id.clone()));
         let changes = self.0.changes.count();
-        let known = {
-            let offers = self.0.offers.0.lock().unwrap_or_else(PoisonError::into_inner);
-            offers.get(&key).map(|listed| (listed.at, listed.changes, listed.offer.clone()))
-        };
-        if let Some((at, seen, offer)) = &known
-            && *seen == changes
-            && at.elapsed() < Duration::from_millis(LIST_TTL_MS)
+        let cached = self.0.offers.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(cached) = &cached
+            && cached.changes == changes
+            && cached.listed_at.elapsed() < Duration::from_millis(LIST_TTL_MS)
         {
-            return offer.clone();
+            return cached.offer.clone();
         }
         let listed = match self.connection_of(server, user).await {
             Ok(connection) => list(&connection).await.ok(),
             Err(_) => None,
         };
-        let offer = match (listed, known) {
+        let offer = match (listed, cached) {
             (Some(offer), _) => Arc::new(offer),
-            (None, Some((.., offer))) => offer,
+            (None, Some(cached)) => cached.offer,
             (None, None) => Arc::default(),
         };
-        let listed = Listed { at: Instant::now(), changes, offer: offer.clone() };
-        self.0.offers.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, listed);
+        let cached = CachedOffer { listed_at: Instant::now(), changes, offer: offer.clone() };
+        self.0.offers.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, cached);
         offer
     }
 
-    /// The connection to a server; the error says why there is none.
+    /// The connection to a server. Waits up to [`REQUEST_SECS`] until it is up.
     pub(super) async fn connection_of(
         &self,
         server: &str,
@@ -98,7 +97,7 @@ impl Gateway {
         }
     }
 
-    /// Sends a request of a client to a server, with the capabilities that the client declared.
+    /// Forwards a request of a client to a server, with the capabilities of the client.
     pub(crate) async fn forward(
         &self,
         server: &str,
@@ -113,17 +112,17 @@ impl Gateway {
         }
         let options = PeerRequestOptions::with_timeout(Duration::from_secs(REQUEST_SECS)).with_meta(meta);
         let sent = connection.peer.send_request_with_option(request, options).await;
-        let answered = match sent {
+        let response = match sent {
             Ok(handle) => handle.await_response().await,
             Err(error) => Err(error),
         };
-        answered.map_err(|error| match error {
+        response.map_err(|error| match error {
             ServiceError::McpError(error) => error,
             other => ErrorData::new(ErrorCode::INTERNAL_ERROR, format!("{server}: {other}"), None),
         })
     }
 
-    /// Lists the tools again of servers that said that these have changed.
+    /// Lists the tools of servers that announced a change again.
     pub(crate) async fn refresh_stale(&self) {
         let stale = self.all_links().into_iter().filter_map(|link| link.up());
         let stale = stale.filter(|up| up.is_up() && up.listener.take_stale());
@@ -131,16 +130,16 @@ impl Gateway {
     }
 }
 
-/// Lists what a server offers, up to the limits and within the time that a request has.
+/// Lists the offer of a server, up to the limits, within [`REQUEST_SECS`].
 async fn list(connection: &Connection) -> Result<Offer, ServiceError> {
     let listing = async {
         let peer = &connection.peer;
-        let has = peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
-        let ServerCapabilities { resources, prompts, .. } = &has;
+        let capabilities = peer.peer_info().map(|info| info.capabilities.clone()).unwrap_or_default();
+        let ServerCapabilities { resources, prompts, .. } = &capabilities;
         let mut offer = Offer::default();
         if resources.is_some() {
             offer.resources = resources_of(peer).await?;
-            // A server may have resources and no templates.
+            // A server may support resources but not templates.
             offer.templates = templates_of(peer).await.unwrap_or_default();
         }
         if prompts.is_some() {
@@ -152,7 +151,7 @@ async fn list(connection: &Connection) -> Result<Offer, ServiceError> {
     tokio::time::timeout(timeout, listing).await.unwrap_or(Err(ServiceError::Timeout { timeout }))
 }
 
-/// Every page of a list, up to the limit.
+/// Defines a function that reads all pages of a list, up to [`FEDERATED`] items.
 macro_rules! pages {
     ($name:ident, $method:ident, $field:ident, $item:ty) => {
         async fn $name(peer: &Peer<RoleClient>) -> Result<Vec<$item>, ServiceError> {

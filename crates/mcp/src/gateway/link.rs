@@ -1,4 +1,4 @@
-//! A managed connection to one server: opened in the background, reopened with backoff, and asked whether it takes calls.
+//! A managed connection to one server: its state, its capacity for calls, and its tools as last listed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,30 +13,29 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Remembered};
+use super::cache::{Cache, CachedServer};
 use super::catalogue::{Catalogue, Listing};
 use super::changes::Changes;
 use super::child::Stderr;
 use super::connection::Connection;
 use super::era::Era;
 use super::login::Logins;
-use crate::config::{Entry, Variables};
-use crate::limits::{STARTS, SUSPECTS};
+use crate::config::{ServerEntry, Variables};
+use crate::limits::{CONCURRENT_STARTS, SUSPECTS};
 
-/// Hears that the slots of a name may take calls again.
-type Available = Box<dyn Fn(&str) + Send + Sync>;
+/// Called with the name of the slots of a link when the link may accept calls again.
+type OnAvailable = Box<dyn Fn(&str) + Send + Sync>;
 
-/// What the links of a gateway share.
+/// State that all links of a gateway share.
 pub(super) struct Shared {
-    /// The command that supervises stdio servers; none without a supervisor.
+    /// The command that supervises stdio servers; empty without a supervisor.
     pub supervisor: Vec<OsString>,
     pub cache: Option<Cache>,
     pub logins: Option<Logins>,
     /// Limits how many servers start at the same time.
     pub(super) starts: Arc<Semaphore>,
-    /// Called with the name of a link's slots when it may take calls again.
-    pub(super) available: OnceLock<Available>,
-    /// Where connections are opened. The engine asks for capacity on a thread without a runtime.
+    pub(super) available: OnceLock<OnAvailable>,
+    /// The runtime that connections are opened on. The engine queries capacity on a thread without a runtime.
     pub(super) runtime: OnceLock<Handle>,
 }
 
@@ -46,86 +45,88 @@ impl Shared {
             supervisor,
             cache,
             logins,
-            starts: Arc::new(Semaphore::new(STARTS)),
+            starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
             available: OnceLock::new(),
             runtime: OnceLock::new(),
         };
-        shared.enter();
+        shared.capture_runtime();
         shared
     }
 
-    /// Remembers the runtime of the caller, if it has one.
-    pub(super) fn enter(&self) {
+    /// Stores the runtime of the caller, if it has one.
+    pub(super) fn capture_runtime(&self) {
         if let Ok(handle) = Handle::try_current() {
             let _ = self.runtime.set(handle);
         }
     }
 
-    pub(super) fn on_available(&self, available: Available) {
-        self.enter();
+    pub(super) fn on_available(&self, available: OnAvailable) {
+        self.capture_runtime();
         let _ = self.available.set(available);
     }
 }
 
-/// A managed connection: everybody's, or one user's.
+/// A managed connection: shared, or of one user.
 pub(super) struct Link {
     pub server: String,
     pub alias: String,
     pub user: Option<String>,
-    pub entry: Entry,
+    pub entry: ServerEntry,
     pub(super) variables: Arc<dyn Variables + Send + Sync>,
     pub(super) shared: Arc<Shared>,
     pub(super) changes: Changes,
     pub(super) stderr: Stderr,
-    state: Mutex<State>,
-    /// Counts the changes of the state.
+    state: Mutex<LinkState>,
+    /// Counts state changes.
     changed: watch::Sender<u64>,
     /// Ends a backoff early.
     pub(super) retry_now: Notify,
-    /// Whether a step waits for it.
-    pub(super) wanted: AtomicBool,
+    /// Whether a step waits for the server. Shortens the backoff.
+    pub(super) in_demand: AtomicBool,
     /// Whether a task waits for a login.
     pub(super) awaits_login: AtomicBool,
-    pub(super) ended: CancellationToken,
-    /// Calls that were in flight when the server crashed. They are repeated one by one.
+    /// Cancelled when the link is closed for good.
+    pub(super) closed: CancellationToken,
+    /// Calls that were in flight when the server crashed. They are repeated one at a time.
     suspects: Mutex<HashSet<(RunId, Box<str>)>>,
-    /// The tools, as they were last listed, also while the server is down.
-    pub(super) known: RwLock<Option<Arc<RwLock<Arc<Catalogue>>>>>,
+    /// The tools as last listed, also while the server is down.
+    catalogue: RwLock<Option<Arc<RwLock<Arc<Catalogue>>>>>,
 }
 
-pub(super) struct State {
+pub(super) struct LinkState {
     pub health: Health,
-    /// Since when it is in that health.
+    /// When `health` last changed.
     pub since: Millis,
     pub up: Option<Arc<Connection>>,
-    /// Whether a task opens the connection, or waits to.
+    /// Whether a task opens the connection or waits for its backoff.
     pub connecting: bool,
-    /// Attempts that failed one after another.
+    /// Failed attempts in a row.
     pub failures: u32,
-    pub again: Option<Instant>,
+    pub retry_at: Option<Instant>,
     pub error: Option<String>,
     pub busy_until: Option<Instant>,
     pub era: Option<Era>,
+    /// Whether the server supports only HTTP+SSE.
     pub sse: bool,
 }
 
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// Not needed so far.
+    /// Not needed yet.
     Idle,
     /// The server is being started or connected to.
     Starting,
-    /// It takes calls.
+    /// The server accepts calls.
     Up,
-    /// It asked to be called later.
+    /// The server asked to be retried later, or needs a login.
     Busy,
-    /// It cannot be reached; the next attempt is scheduled.
+    /// The server cannot be reached; the next attempt is scheduled.
     Down,
 }
 
 impl Health {
-    /// The word that stands for it.
+    /// Name of the state in output and JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -137,7 +138,7 @@ impl Health {
     }
 }
 
-/// A moment of a link, for those who look.
+/// The state of a link at one moment.
 pub(super) struct Snapshot {
     pub health: Health,
     pub since: Millis,
@@ -150,12 +151,12 @@ impl Link {
     pub(super) fn new(
         (server, alias): (&str, &str),
         user: Option<String>,
-        entry: Entry,
+        entry: ServerEntry,
         variables: Arc<dyn Variables + Send + Sync>,
         (shared, changes): (Arc<Shared>, Changes),
-        remembered: Option<&Remembered>,
+        cached: Option<&CachedServer>,
     ) -> Self {
-        let known = remembered.map(|server| Arc::new(RwLock::new(server.catalogue.clone())));
+        let catalogue = cached.map(|server| Arc::new(RwLock::new(server.catalogue.clone())));
         Self {
             server: server.to_owned(),
             alias: alias.to_owned(),
@@ -165,25 +166,25 @@ impl Link {
             shared,
             changes,
             stderr: Stderr::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(LinkState {
                 health: Health::Idle,
                 since: now(),
                 up: None,
                 connecting: false,
                 failures: 0,
-                again: None,
+                retry_at: None,
                 error: None,
                 busy_until: None,
-                era: remembered.map(|server| server.era),
-                sse: remembered.is_some_and(|server| server.sse),
+                era: cached.map(|server| server.era),
+                sse: cached.is_some_and(|server| server.sse),
             }),
             changed: watch::Sender::new(0),
             retry_now: Notify::new(),
-            wanted: AtomicBool::new(false),
+            in_demand: AtomicBool::new(false),
             awaits_login: AtomicBool::new(false),
-            ended: CancellationToken::new(),
+            closed: CancellationToken::new(),
             suspects: Mutex::default(),
-            known: RwLock::new(known),
+            catalogue: RwLock::new(catalogue),
         }
     }
 
@@ -191,18 +192,18 @@ impl Link {
         Listing { alias: self.alias.clone(), entry: self.entry.clone(), honours_key }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn change(&self, state: &mut State, health: Health) {
+    pub(super) fn set_health(&self, state: &mut LinkState, health: Health) {
         if state.health != health {
             (state.health, state.since) = (health, now());
         }
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// What the slots of the link are called.
+    /// The name of the concurrency slots of the link.
     pub(super) fn slots_name(&self) -> Box<str> {
         match &self.user {
             None => self.alias.as_str().into(),
@@ -210,29 +211,30 @@ impl Link {
         }
     }
 
-    /// Whether it takes the call of a step now. If not, it is connected in the background.
+    /// Whether the server accepts the call of a step now. If not, connects in the background.
     pub(super) fn capacity(self: &Arc<Self>, call: &CallSite<'_>) -> Capacity {
         let mut capacity = Capacity::unlimited(&self.slots_name());
         let state = self.state();
         let up = state.up.as_ref().filter(|up| up.is_up());
-        capacity.slots =
-            Some(up.map_or(self.entry.max_calls, |up| up.turns.as_ref().map_or(self.entry.max_calls, |_| 1)));
-        let busy = state.busy_until.is_some_and(|until| until > Instant::now());
-        if up.is_some() && !busy {
+        capacity.slots = Some(
+            up.map_or(self.entry.max_calls, |up| up.permits.as_ref().map_or(self.entry.max_calls, |_| 1)),
+        );
+        let is_busy = state.busy_until.is_some_and(|until| until > Instant::now());
+        if up.is_some() && !is_busy {
             drop(state);
             capacity.exclusive = self.is_suspect(call.run, call.path);
             return capacity;
         }
-        capacity.unavailable = Some(self.why_unavailable(&state).into());
+        capacity.unavailable = Some(self.unavailable_reason(&state).into());
         drop(state);
-        if !self.wanted.swap(true, Ordering::Relaxed) {
+        if !self.in_demand.swap(true, Ordering::Relaxed) {
             self.retry_now.notify_waiters();
         }
         self.wake();
         capacity
     }
 
-    fn why_unavailable(&self, state: &State) -> String {
+    fn unavailable_reason(&self, state: &LinkState) -> String {
         match (state.health, &state.error) {
             (Health::Up | Health::Busy, Some(error)) if state.busy_until.is_some() => error.clone(),
             (Health::Down, Some(error)) => format!("{} cannot be reached: {error}", self.server),
@@ -240,7 +242,7 @@ impl Link {
         }
     }
 
-    /// The connection, opened if it is not up. The error says why the last attempt failed.
+    /// The connection, opened if it is not up. Fails with the reason of the last failed attempt.
     pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, String> {
         let mut changes = self.changed.subscribe();
         loop {
@@ -249,7 +251,7 @@ impl Link {
                 if let Some(up) = state.up.as_ref().filter(|up| up.is_up()) {
                     return Ok(up.clone());
                 }
-                if self.ended.is_cancelled() {
+                if self.closed.is_cancelled() {
                     return Err("the gateway is shutting down".to_owned());
                 }
                 if state.health == Health::Down {
@@ -261,11 +263,11 @@ impl Link {
         }
     }
 
-    pub(super) fn remember(&self, catalogue: Arc<RwLock<Arc<Catalogue>>>) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue);
+    pub(super) fn set_catalogue(&self, catalogue: Arc<RwLock<Arc<Catalogue>>>) {
+        *self.catalogue.write().unwrap_or_else(PoisonError::into_inner) = Some(catalogue);
     }
 
-    /// A call was in flight when the server crashed: it is repeated alone.
+    /// Marks a call that was in flight when the server crashed, so that it is repeated alone.
     pub(super) fn suspect(&self, run: RunId, path: &str) {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         if suspects.len() < SUSPECTS {
@@ -273,7 +275,7 @@ impl Link {
         }
     }
 
-    /// A call was answered.
+    /// Unmarks a call that was answered.
     pub(super) fn clear_suspicion(&self, run: RunId, path: &str) {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         if !suspects.is_empty() {
@@ -286,9 +288,9 @@ impl Link {
         !suspects.is_empty() && suspects.contains(&(run, path.into()))
     }
 
-    /// Closes the connection for good.
-    pub(super) async fn end(&self) {
-        self.ended.cancel();
+    /// Closes the link for good.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
         let up = self.state().up.take();
         if let Some(up) = up {
             up.close().await;
@@ -300,7 +302,7 @@ impl Link {
         let state = self.state();
         let until = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(Instant::now()));
         let retry_in = match state.health {
-            Health::Down => until(state.again),
+            Health::Down => until(state.retry_at),
             Health::Busy => until(state.busy_until),
             _ => None,
         };
@@ -313,15 +315,15 @@ impl Link {
         }
     }
 
-    /// Waits until it is up, or the attempt under way has failed.
+    /// Waits until the server is up or the current attempt has failed.
     pub(super) async fn settled(self: &Arc<Self>) {
         let _ = self.connection().await;
     }
 
-    /// The tools, as they were last listed.
-    pub(super) fn known(&self) -> Option<Arc<Catalogue>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let catalogue = known.read().unwrap_or_else(PoisonError::into_inner).clone();
+    /// The tools as last listed.
+    pub(super) fn catalogue(&self) -> Option<Arc<Catalogue>> {
+        let shared = self.catalogue.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let catalogue = shared.read().unwrap_or_else(PoisonError::into_inner).clone();
         Some(catalogue)
     }
 
@@ -337,15 +339,15 @@ impl Link {
         self.state().up.clone().filter(|up| up.is_up())
     }
 
-    /// What earlier connections have shown: the era, and whether only HTTP+SSE works.
-    pub(super) fn learnt(&self) -> (Option<Era>, bool) {
+    /// The era of earlier connections, and whether the server supports only HTTP+SSE.
+    pub(super) fn known_protocol(&self) -> (Option<Era>, bool) {
         let state = self.state();
         (state.era, state.sse)
     }
 
-    pub(super) fn learn(&self, era: Option<Era>, sse: bool) {
+    pub(super) fn forget_protocol(&self) {
         let mut state = self.state();
-        (state.era, state.sse) = (era, sse);
+        (state.era, state.sse) = (None, false);
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a server says on its own: progress, questions and logs of calls, and changes of its lists and resources.
+//! Handles messages that a server initiates: progress, input requests, logs, and changes of lists and resources.
 
-#![expect(deprecated, reason = "sampling, roots and logging are passed on as long as servers use them")]
+#![expect(deprecated, reason = "sampling, roots and logging are supported as long as servers use them")]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,57 +21,57 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{Change, Changes};
-use crate::config::Entry;
-use crate::limits::{BACKOFF_MS, HEARD, STEADY_SECS};
-use crate::relay::{FromServer, Reply};
+use crate::config::ServerEntry;
+use crate::limits::{BACKOFF_MS, CALL_MESSAGES, STABLE_SECS};
+use crate::relay::{RelayMessage, Reply};
 
-/// Our end of a connection. A clone is the same one.
+/// The client handler of one connection. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Listener(Arc<Inner>);
 
 struct Inner {
     server: String,
     config: ClientConfig,
-    calls: Mutex<HashMap<ProgressToken, Caller>>,
-    /// Progress of calls that nobody listens for yet: it may arrive before the request is known to be sent.
+    calls: Mutex<HashMap<ProgressToken, CallChannels>>,
+    /// Progress of calls that are not registered yet: it may arrive before the request is known to be sent.
     early: Mutex<VecDeque<ProgressNotificationParam>>,
     changes: Changes,
-    /// Whether the server has said that its tools are others now.
+    /// Whether the tools may have changed since they were listed.
     stale: AtomicBool,
 }
 
-/// Who hears what a server says during a call.
+/// The receivers of messages about one call.
 #[derive(Clone)]
-struct Caller {
-    heard: mpsc::Sender<Heard>,
-    /// The client that waits for the result, if the call is relayed.
-    client: Option<mpsc::Sender<FromServer>>,
+struct CallChannels {
+    messages: mpsc::Sender<ServerMessage>,
+    /// The client that waits for the result of a relayed call.
+    client: Option<mpsc::Sender<RelayMessage>>,
 }
 
-impl Caller {
+impl CallChannels {
     fn progress(&self, progress: ProgressNotificationParam) {
-        // The call may have ended meanwhile, or have more to hear than it can.
+        // Progress is dropped if the call has ended or its queue is full.
         if let Some(client) = &self.client {
-            let _ = client.try_send(FromServer::Progress(progress.clone()));
+            let _ = client.try_send(RelayMessage::Progress(progress.clone()));
         }
-        let _ = self.heard.try_send(Heard::Progress(progress));
+        let _ = self.messages.try_send(ServerMessage::Progress(progress));
     }
 }
 
-/// What a call hears of its server before it ends.
-pub(super) enum Heard {
+/// A message of a server about a call in flight.
+pub(super) enum ServerMessage {
     Progress(ProgressNotificationParam),
-    /// What the tool asks its client for, and where the response goes.
+    /// An input request, and the sender of the response.
     InputRequest(Box<InputRequest>, oneshot::Sender<Value>),
 }
 
 impl Listener {
-    pub(super) fn new(server: &str, entry: &Entry, changes: Changes) -> Self {
-        let ourselves = Implementation::new("steprail", env!("CARGO_PKG_VERSION"));
+    pub(super) fn new(server: &str, entry: &ServerEntry, changes: Changes) -> Self {
+        let client = Implementation::new("steprail", env!("CARGO_PKG_VERSION"));
         let mut capabilities = ClientCapabilities::builder().enable_tasks().build();
         capabilities.elicitation = entry.elicitation.then(Default::default);
         capabilities.sampling = entry.sampling.then(Default::default);
-        let config = ClientConfig::new(capabilities, ourselves);
+        let config = ClientConfig::new(capabilities, client);
         let stale = AtomicBool::new(false);
         Self(Arc::new(Inner {
             server: server.to_owned(),
@@ -83,30 +83,35 @@ impl Listener {
         }))
     }
 
-    /// The capabilities that we declare to the server.
+    /// The capabilities that the gateway declares to the server.
     pub(super) fn capabilities(&self) -> &ClientCapabilities {
         &self.0.config.capabilities
     }
 
-    /// Listens for a call until what is given back is dropped.
-    pub(super) fn listen(&self, token: ProgressToken, client: Option<mpsc::Sender<FromServer>>) -> Hearing {
-        let (sender, heard) = mpsc::channel(HEARD);
-        let caller = Caller { heard: sender, client };
+    /// Registers a call until the returned receiver is dropped.
+    pub(super) fn register(
+        &self,
+        token: ProgressToken,
+        client: Option<mpsc::Sender<RelayMessage>>,
+    ) -> ServerMessages {
+        let (sender, messages) = mpsc::channel(CALL_MESSAGES);
+        let channels = CallChannels { messages: sender, client };
         let mut calls = self.calls();
         let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
         early.retain(|progress| {
             let is_other = progress.progress_token != token;
             if !is_other {
-                caller.progress(progress.clone());
+                channels.progress(progress.clone());
             }
             is_other
         });
-        calls.insert(token.clone(), caller);
+        calls.insert(token.clone(), channels);
         drop((early, calls));
-        Hearing { listener: self.clone(), token, heard }
+        ServerMessages { listener: self.clone(), token, messages }
     }
 
-    /// Takes a progress notification as it is read: the SDK's handlers run side by side and would mix up their order.
+    /// Handles a message if it is a progress notification, and returns whether it is one. Called by the transports because
+    /// handlers of the SDK run concurrently and would reorder notifications.
     pub(super) fn take_progress(&self, message: &Value) -> bool {
         let is_progress = message.get("method").is_some_and(|method| method == "notifications/progress");
         if let Some(Ok(params)) =
@@ -119,17 +124,17 @@ impl Listener {
 
     fn progressed(&self, params: ProgressNotificationParam) {
         let calls = self.calls();
-        if let Some(caller) = calls.get(&params.progress_token) {
-            return caller.progress(params);
+        if let Some(channels) = calls.get(&params.progress_token) {
+            return channels.progress(params);
         }
         let mut early = self.0.early.lock().unwrap_or_else(PoisonError::into_inner);
-        if early.len() == HEARD {
+        if early.len() == CALL_MESSAGES {
             early.pop_front();
         }
         early.push_back(params);
     }
 
-    /// Whether the tools may be others than when they were last listed. Asking settles it.
+    /// Whether the tools may have changed since they were listed. Resets the mark.
     pub(super) fn take_stale(&self) -> bool {
         self.0.stale.swap(false, Ordering::Relaxed)
     }
@@ -138,43 +143,42 @@ impl Listener {
         self.0.stale.store(true, Ordering::Relaxed);
     }
 
-    /// Asks a server of 2026-07-28 to say when its lists change, as far as it does.
+    /// Subscribes to list changes of a 2026-07-28 server, as far as it supports them.
     pub(super) fn follow_lists(&self, peer: &Peer<RoleClient>) {
         let Some(info) = peer.peer_info() else { return };
         let tools = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);
         let resources = info.capabilities.resources.as_ref().and_then(|resources| resources.list_changed);
         let prompts = info.capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed);
         let mut filter = SubscriptionFilter::new();
-        filter.tools_list_changed = tools.filter(|says| *says);
-        filter.resources_list_changed = resources.filter(|says| *says);
-        filter.prompts_list_changed = prompts.filter(|says| *says);
+        filter.tools_list_changed = tools.filter(|supported| *supported);
+        filter.resources_list_changed = resources.filter(|supported| *supported);
+        filter.prompts_list_changed = prompts.filter(|supported| *supported);
         let is_modern = info.protocol_version.as_str() >= ProtocolVersion::V_2026_07_28.as_str();
         if is_modern && filter != SubscriptionFilter::new() {
             tokio::spawn(self.clone().keep_following(peer.clone(), filter));
         }
     }
 
-    /// Subscribes to lists again when a subscription ended, less and less often. What changed meanwhile is not known.
+    /// Renews a subscription that ended, with backoff. All lists count as changed then.
     async fn keep_following(self, peer: Peer<RoleClient>, filter: SubscriptionFilter) {
         let mut delay = Duration::from_millis(BACKOFF_MS.0);
         while !peer.is_transport_closed() {
-            let began = Instant::now();
+            let started = Instant::now();
             if self.subscribe(&peer, filter.clone()).await.is_err() {
                 return;
             }
-            if began.elapsed() >= Duration::from_secs(STEADY_SECS) {
+            if started.elapsed() >= Duration::from_secs(STABLE_SECS) {
                 delay = Duration::from_millis(BACKOFF_MS.0);
             }
             tokio::time::sleep(delay).await;
             delay = (delay * 2).min(Duration::from_millis(BACKOFF_MS.1));
             self.tools_changed();
-            self.0.changes.tell(Change::Resources);
-            self.0.changes.tell(Change::Prompts);
+            self.0.changes.publish(Change::Resources);
+            self.0.changes.publish(Change::Prompts);
         }
     }
 
-    /// Takes in what a server of 2026-07-28 says under a subscription, until the subscription ends. The error says why
-    /// there is none.
+    /// Handles the notifications of a subscription at a 2026-07-28 server until it ends. Fails if the server rejects it.
     pub(super) async fn subscribe(
         &self,
         peer: &Peer<RoleClient>,
@@ -185,10 +189,14 @@ impl Listener {
             match notification {
                 ServerNotification::ToolListChangedNotification(_) => self.tools_changed(),
                 ServerNotification::ResourceListChangedNotification(_) => {
-                    self.0.changes.tell(Change::Resources);
+                    self.0.changes.publish(Change::Resources);
                 }
-                ServerNotification::PromptListChangedNotification(_) => self.0.changes.tell(Change::Prompts),
-                ServerNotification::ResourceUpdatedNotification(updated) => self.updated(updated.params.uri),
+                ServerNotification::PromptListChangedNotification(_) => {
+                    self.0.changes.publish(Change::Prompts);
+                }
+                ServerNotification::ResourceUpdatedNotification(updated) => {
+                    self.resource_updated(updated.params.uri);
+                }
                 _ => {}
             }
         }
@@ -197,42 +205,43 @@ impl Listener {
 
     fn tools_changed(&self) {
         self.mark_stale();
-        self.0.changes.tell(Change::Tools);
+        self.0.changes.publish(Change::Tools);
     }
 
-    fn updated(&self, uri: String) {
-        self.0.changes.tell(Change::Resource { server: self.0.server.clone(), uri });
+    fn resource_updated(&self, uri: String) {
+        self.0.changes.publish(Change::Resource { server: self.0.server.clone(), uri });
     }
 
-    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, Caller>> {
+    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, CallChannels>> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The only call in flight: a question of an older revision does not say which call it belongs to.
-    fn only_call(&self) -> Option<Caller> {
+    /// The only call in flight; `None` if there are several. Requests of older revisions do not name their call.
+    fn only_call(&self) -> Option<CallChannels> {
         let calls = self.calls();
-        let mut callers = calls.values();
-        callers.next().filter(|_| calls.len() == 1).cloned()
+        let mut all = calls.values();
+        all.next().filter(|_| calls.len() == 1).cloned()
     }
 
-    /// Puts a request of the server to whoever answers for the only call: its step waits for them.
+    /// Passes an input request to the only call in flight, whose step waits for the answer.
     async fn hold<T: DeserializeOwned>(&self, request: InputRequest) -> Result<T, ErrorData> {
-        let (sender, answer) = oneshot::channel();
-        let question = Heard::InputRequest(Box::new(request), sender);
-        let Some(()) = self.only_call().and_then(|call| call.heard.try_send(question).ok()) else {
-            return Err(ErrorData::invalid_request("no call, or more than one, could have asked this", None));
+        let (sender, response) = oneshot::channel();
+        let message = ServerMessage::InputRequest(Box::new(request), sender);
+        let Some(()) = self.only_call().and_then(|call| call.messages.try_send(message).ok()) else {
+            let message = "the request cannot be assigned to a call: not exactly one call is in flight";
+            return Err(ErrorData::invalid_request(message, None));
         };
-        let unanswered = |_| ErrorData::invalid_request("nobody answered", None);
-        let answer = answer.await.map_err(unanswered)?;
-        T::deserialize(answer).map_err(|error| ErrorData::invalid_request(error.to_string(), None))
+        let unanswered = |_| ErrorData::invalid_request("the request was not answered", None);
+        let response = response.await.map_err(unanswered)?;
+        T::deserialize(response).map_err(|error| ErrorData::invalid_request(error.to_string(), None))
     }
 
-    /// Passes a request of the server on to the client of the only call, if there is one that waits.
-    async fn relay<T>(&self, request: impl FnOnce(Reply<T>) -> FromServer) -> Option<Result<T, ErrorData>> {
+    /// Passes a request to the client of the only call in flight. `None` if the call is not relayed or the client has left.
+    async fn relay<T>(&self, request: impl FnOnce(Reply<T>) -> RelayMessage) -> Option<Result<T, ErrorData>> {
         let client = self.only_call()?.client?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         client.try_send(request(reply)).ok()?;
-        answer.await.ok()
+        response.await.ok()
     }
 }
 
@@ -246,11 +255,11 @@ impl ClientHandler for Listener {
     }
 
     async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.0.changes.tell(Change::Resources);
+        self.0.changes.publish(Change::Resources);
     }
 
     async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.0.changes.tell(Change::Prompts);
+        self.0.changes.publish(Change::Prompts);
     }
 
     async fn on_resource_updated(
@@ -258,7 +267,7 @@ impl ClientHandler for Listener {
         params: ResourceUpdatedNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        self.updated(params.uri);
+        self.resource_updated(params.uri);
     }
 
     async fn on_logging_message(
@@ -267,7 +276,7 @@ impl ClientHandler for Listener {
         _: NotificationContext<RoleClient>,
     ) {
         if let Some(client) = self.only_call().and_then(|call| call.client) {
-            let _ = client.try_send(FromServer::Log(params));
+            let _ = client.try_send(RelayMessage::Log(params));
         }
     }
 
@@ -277,17 +286,17 @@ impl ClientHandler for Listener {
         _: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
         if self.0.config.capabilities.sampling.is_none() {
-            return Err(ErrorData::invalid_request("`sampling` is off for this server", None));
+            return Err(ErrorData::invalid_request("`sampling` is disabled for this server", None));
         }
         let copy = request.clone();
-        if let Some(sampled) = self.relay(|reply| FromServer::Sample(Box::new(copy), reply)).await {
+        if let Some(sampled) = self.relay(|reply| RelayMessage::Sample(Box::new(copy), reply)).await {
             return sampled;
         }
         self.hold(InputRequest::CreateMessage(CreateMessageRequest::new(request))).await
     }
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
-        self.relay(FromServer::Roots).await.unwrap_or_else(|| Ok(ListRootsResult::default()))
+        self.relay(RelayMessage::Roots).await.unwrap_or_else(|| Ok(ListRootsResult::default()))
     }
 
     async fn create_elicitation(
@@ -296,37 +305,34 @@ impl ClientHandler for Listener {
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         if self.0.config.capabilities.elicitation.is_none() {
-            return Err(ErrorData::invalid_request(
-                "nobody is asked: `elicitation` is off for this server",
-                None,
-            ));
+            return Err(ErrorData::invalid_request("`elicitation` is disabled for this server", None));
         }
         let copy = request.clone();
-        if let Some(answer) = self.relay(|reply| FromServer::Elicit(Box::new(copy), reply)).await {
-            return answer;
+        if let Some(elicited) = self.relay(|reply| RelayMessage::Elicit(Box::new(copy), reply)).await {
+            return elicited;
         }
         self.hold(InputRequest::Elicitation(ElicitRequest::new(request))).await
     }
 }
 
-/// What is heard for one call.
-pub(super) struct Hearing {
+/// Receives the messages of the server about one call.
+pub(super) struct ServerMessages {
     listener: Listener,
     token: ProgressToken,
-    heard: mpsc::Receiver<Heard>,
+    messages: mpsc::Receiver<ServerMessage>,
 }
 
-impl Hearing {
-    pub(super) async fn next(&mut self) -> Heard {
-        match self.heard.recv().await {
-            Some(heard) => heard,
-            // The listener keeps the other end for as long as this lives.
+impl ServerMessages {
+    pub(super) async fn next(&mut self) -> ServerMessage {
+        match self.messages.recv().await {
+            Some(message) => message,
+            // The listener has a sender until this receiver is dropped.
             None => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Hearing {
+impl Drop for ServerMessages {
     fn drop(&mut self) {
         self.listener.calls().remove(&self.token);
     }

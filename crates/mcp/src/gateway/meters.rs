@@ -1,4 +1,4 @@
-//! What the gateway tells a metrics recorder: how servers do. Their names are those of the config.
+//! Metrics of servers, labelled with their names in the config.
 
 use std::time::Duration;
 
@@ -9,24 +9,19 @@ pub(super) fn describe() {
     describe_histogram!(
         "steprail_server_call_duration_seconds",
         Unit::Seconds,
-        "How long calls take at each server, by how they end"
+        "Duration of calls to each server, by outcome"
     );
-    describe_counter!(
-        "steprail_server_connections_total",
-        "Connections to each server, opened or failed to open"
-    );
+    describe_counter!("steprail_server_connections_total", "Connection attempts to each server, by outcome");
 }
 
-/// A call to a server ended.
-pub(super) fn call_ended(server: &str, outcome: &Outcome, took: Duration) {
-    let word = outcome.as_ref().map_or_else(Failure::word, |_| "ok");
-    histogram!("steprail_server_call_duration_seconds", "server" => server.to_owned(), "outcome" => word)
-        .record(took);
+pub(super) fn call_ended(server: &str, outcome: &Outcome, duration: Duration) {
+    let label = outcome.as_ref().map_or_else(Failure::word, |_| "ok");
+    histogram!("steprail_server_call_duration_seconds", "server" => server.to_owned(), "outcome" => label)
+        .record(duration);
 }
 
-/// A connection to a server was opened, or could not be.
-pub(super) fn opened(server: &str, is_open: bool) {
-    let outcome = if is_open { "opened" } else { "failed" };
+pub(super) fn connection_attempted(server: &str, succeeded: bool) {
+    let outcome = if succeeded { "opened" } else { "failed" };
     counter!("steprail_server_connections_total", "server" => server.to_owned(), "outcome" => outcome)
         .increment(1);
 }

@@ -1,4 +1,4 @@
-//! How a connection is opened: the transport, the era of the protocol, the first list of tools.
+//! Opens connections: transport, protocol era, handshake, first list of tools.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock};
@@ -25,15 +25,15 @@ use super::login::{LoginError, Logins};
 use super::transport::http::{Credentials, HttpClient, HttpFailure, bounded_body, root_cause};
 use super::transport::sse::HttpSse;
 use super::transport::stdio::Stdio;
-use crate::config::{Road, Text};
-use crate::limits::{ANSWER_BYTES, PROBE_SECS};
+use crate::config::{Text, Transport};
+use crate::limits::{EXIT_DRAIN_MS, PROBE_SECS, RESPONSE_BYTES};
 
-const ENDED: &str = "it ended before it answered";
+const CLOSED_EARLY: &str = "it closed the connection before it answered";
 
 type Service = RunningService<RoleClient, Listener>;
 
-/// A handshake that succeeded.
-struct Greeted {
+/// A completed handshake.
+struct Handshake {
     service: Service,
     era: Era,
     sse: bool,
@@ -41,87 +41,99 @@ struct Greeted {
 }
 
 impl Link {
-    /// Opens a connection. A handshake that fails with what was learnt before is tried once without it.
+    /// Opens a connection. If the handshake fails with the known era, tries once with a probe.
     pub(super) async fn connect(&self) -> Result<Connection, String> {
         let listener = Listener::new(&self.server, &self.entry, self.changes.clone());
-        let learnt = if self.entry.legacy { (Some(Era::Legacy), self.learnt().1) } else { self.learnt() };
-        let greeted = match self.greet(&listener, learnt).await {
-            Err(Refused::Handshake(_)) if learnt.0.is_some() => {
-                self.learn(None, false);
-                self.greet(&listener, (None, false)).await
+        let (era, sse) = self.known_protocol();
+        let era = if self.entry.legacy { Some(Era::Legacy) } else { era };
+        let handshake = match self.handshake(&listener, (era, sse)).await {
+            Err(HandshakeError::Rejected(_)) if era.is_some() => {
+                self.forget_protocol();
+                self.handshake(&listener, (None, false)).await
             }
-            // A modern server answered the probe only after it was taken for a legacy one.
-            Err(Refused::Era(era)) => self.greet(&listener, (Some(era), false)).await,
-            greeted => greeted,
+            // A modern server answered the probe after its timeout.
+            Err(HandshakeError::WrongEra(era)) => self.handshake(&listener, (Some(era), false)).await,
+            result => result,
         };
-        self.list_tools(listener, greeted.map_err(Refused::reason)?).await
+        self.list_tools(listener, handshake.map_err(HandshakeError::reason)?).await
     }
 
-    async fn greet(&self, listener: &Listener, learnt: (Option<Era>, bool)) -> Result<Greeted, Refused> {
-        match &self.entry.road {
-            Road::Child { .. } => self.greet_process(listener, learnt.0).await,
-            Road::Http { url, headers } => {
+    async fn handshake(
+        &self,
+        listener: &Listener,
+        (era, sse): (Option<Era>, bool),
+    ) -> Result<Handshake, HandshakeError> {
+        match &self.entry.transport {
+            Transport::Stdio { .. } => self.handshake_stdio(listener, era).await,
+            Transport::Http { url, headers } => {
                 let (url, headers) = (self.expand(url)?, self.headers(headers)?);
-                self.greet_http(listener, &url, headers, learnt).await
+                self.handshake_http(listener, &url, headers, (era, sse)).await
             }
         }
     }
 
-    async fn greet_process(&self, listener: &Listener, known: Option<Era>) -> Result<Greeted, Refused> {
+    async fn handshake_stdio(
+        &self,
+        listener: &Listener,
+        known: Option<Era>,
+    ) -> Result<Handshake, HandshakeError> {
         let program = self.program()?;
         let started = Process::start(&program, &self.shared.supervisor, self.stderr.clone());
         let (process, stdout, stdin) =
             started.map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
         let mut pipes = Stdio::new(stdout, stdin, listener.clone());
-        // A descendant may hold the output: then its end is never read.
-        let greeted = tokio::select! {
-            greeted = async {
+        // A descendant may keep the output pipe open, so the end of the pipe does not show the exit.
+        let result = tokio::select! {
+            result = async {
                 let era = match known {
                     Some(era) => era,
-                    None => probe_pipes(&mut pipes, listener).await?,
+                    None => probe_stdio(&mut pipes, listener).await?,
                 };
                 let probed = pipes.probed.clone();
-                serve(listener, pipes, era).await.map(|service| (service, era)).map_err(|refused| match probed.get() {
-                    Some(Era::Modern) if known.is_none() && era == Era::Legacy => Refused::Era(Era::Modern),
-                    _ => refused,
+                serve(listener, pipes, era).await.map(|service| (service, era)).map_err(|error| match probed.get() {
+                    Some(Era::Modern) if known.is_none() && era == Era::Legacy => {
+                        HandshakeError::WrongEra(Era::Modern)
+                    }
+                    _ => error,
                 })
-            } => greeted,
-            () = process.ended.cancelled() => Err(Refused::Failed(ENDED.to_owned())),
+            } => result,
+            () = process.ended.cancelled() => Err(HandshakeError::Failed(CLOSED_EARLY.to_owned())),
         };
-        match greeted {
-            Ok((service, era)) => Ok(Greeted { service, era, sse: false, process: Some(process) }),
-            Err(Refused::Failed(reason)) if reason == ENDED => {
-                let patience = Duration::from_millis(crate::limits::LAST_WORDS_MS);
-                let _ = tokio::time::timeout(patience, process.ended.cancelled()).await;
+        match result {
+            Ok((service, era)) => Ok(Handshake { service, era, sse: false, process: Some(process) }),
+            Err(HandshakeError::Failed(reason)) if reason == CLOSED_EARLY => {
+                let timeout = Duration::from_millis(EXIT_DRAIN_MS);
+                let _ = tokio::time::timeout(timeout, process.ended.cancelled()).await;
                 let reason = if process.ended.is_cancelled() { process.exit_reason() } else { reason };
-                Err(Refused::Failed(reason))
+                Err(HandshakeError::Failed(reason))
             }
-            Err(refused) => Err(refused),
+            Err(error) => Err(error),
         }
     }
 
-    async fn greet_http(
+    async fn handshake_http(
         &self,
         listener: &Listener,
         url: &str,
         headers: HeaderMap,
         (known, sse): (Option<Era>, bool),
-    ) -> Result<Greeted, Refused> {
+    ) -> Result<Handshake, HandshakeError> {
         let client = HttpClient::new(self.credentials(url), listener.clone())?;
         let (era, sse) = match known {
             Some(era) => (era, sse),
             None => probe_http(&client, url, &headers, listener).await?,
         };
         let service = if sse {
-            let transport = HttpSse::open(client, url, headers).await.map_err(|failure| plainly(&failure))?;
+            let transport =
+                HttpSse::open(client, url, headers).await.map_err(|failure| describe(&failure))?;
             serve(listener, transport, era).await?
         } else {
             serve(listener, self.streamable(client, url, headers), era).await?
         };
-        Ok(Greeted { service, era, sse, process: None })
+        Ok(Handshake { service, era, sse, process: None })
     }
 
-    /// As many requests at the same time as the engine admits calls, and some for everything else.
+    /// A transport with room for all calls that the engine admits, and some other requests.
     fn streamable(
         &self,
         client: HttpClient,
@@ -134,7 +146,7 @@ impl Link {
         let mut config = StreamableHttpClientTransportConfig::with_uri(url)
             .custom_headers(custom)
             .max_concurrent_requests(requests)
-            .max_sse_event_size(ANSWER_BYTES);
+            .max_sse_event_size(RESPONSE_BYTES);
         config.channel_buffer_capacity = requests;
         StreamableHttpClientTransport::with_client(client, config)
     }
@@ -142,17 +154,17 @@ impl Link {
     fn credentials(&self, url: &str) -> Option<Arc<dyn Credentials>> {
         let logins = self.shared.logins.clone()?;
         let user = self.login_user().map(str::to_owned);
-        Some(Arc::new(Login { logins, server: self.server.clone(), url: url.to_owned(), user }))
+        Some(Arc::new(LoginCredentials { logins, server: self.server.clone(), url: url.to_owned(), user }))
     }
 
-    /// Lists the tools over a connection whose handshake succeeded.
-    async fn list_tools(&self, listener: Listener, greeted: Greeted) -> Result<Connection, String> {
-        let Greeted { service, era, sse, process } = greeted;
-        // Lists are asked for when they may have changed: none is to come out of a cache.
+    /// Lists the tools and completes the connection.
+    async fn list_tools(&self, listener: Listener, handshake: Handshake) -> Result<Connection, String> {
+        let Handshake { service, era, sse, process } = handshake;
+        // Lists are requested only when they may have changed, so a cached response would be stale.
         service.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
         let listed = tools(service.peer()).await;
         let listed = listed.map_err(|error| {
-            format!("it does not list its tools: {}", super::failure::of(&self.server, error).message)
+            format!("cannot list its tools: {}", super::failure::of(&self.server, error).message)
         })?;
         let honours_key = service.peer().peer_info().is_some_and(|info| {
             let capabilities = serde_json::to_value(&info.capabilities).unwrap_or_default();
@@ -160,11 +172,12 @@ impl Link {
         });
         let listing = self.listing(honours_key);
         let catalogue = Arc::new(RwLock::new(Arc::new(listing.catalogue(listed))));
-        // To give a connection up is not to say that its process has ended.
+        // A child token: closing the connection does not mark the process as ended.
         let lost =
             process.as_ref().map_or_else(CancellationToken::new, |process| process.ended.child_token());
         listener.follow_lists(service.peer());
-        let one_by_one = self.entry.asks() && era == Era::Legacy;
+        // Legacy input requests do not name their call, so only one call may be in flight.
+        let is_serial = self.entry.sends_input_requests() && era == Era::Legacy;
         Ok(Connection {
             peer: service.peer().clone(),
             listener,
@@ -173,7 +186,7 @@ impl Link {
             honours_key,
             catalogue,
             listing,
-            turns: one_by_one.then(|| Arc::new(Semaphore::new(1))),
+            permits: is_serial.then(|| Arc::new(Semaphore::new(1))),
             lost,
             opened: Instant::now(),
             process,
@@ -182,8 +195,8 @@ impl Link {
     }
 
     fn program(&self) -> Result<Program, String> {
-        let Road::Child { command, args, env, cwd } = &self.entry.road else {
-            return Err("it is no program".to_owned());
+        let Transport::Stdio { command, args, env, cwd } = &self.entry.transport else {
+            return Err("it has no `command`".to_owned());
         };
         Ok(Program {
             command: self.expand(command)?,
@@ -199,10 +212,10 @@ impl Link {
     fn headers(&self, headers: &BTreeMap<String, Text>) -> Result<HeaderMap, String> {
         let mut custom = HeaderMap::new();
         for (name, text) in headers {
-            let bad = |_| format!("the header `{name}` cannot be sent");
+            let bad = |_| format!("the value of the header `{name}` is invalid");
             let mut value = HeaderValue::from_str(&self.expand(text)?).map_err(bad)?;
             value.set_sensitive(true);
-            let key = name.parse::<HeaderName>().map_err(|_| format!("`{name}` is no name of a header"))?;
+            let key = name.parse::<HeaderName>().map_err(|_| format!("invalid header name `{name}`"))?;
             custom.insert(key, value);
         }
         Ok(custom)
@@ -213,36 +226,37 @@ impl Link {
     }
 }
 
-/// The OAuth login of one user, or of all, at one server.
-struct Login {
+/// Bearer tokens of one login at a server.
+struct LoginCredentials {
     logins: Logins,
     server: String,
     url: String,
     user: Option<String>,
 }
 
-impl Credentials for Login {
+impl Credentials for LoginCredentials {
     fn token(&self) -> BoxFuture<'_, Result<Option<String>, HttpFailure>> {
         Box::pin(async {
             let token = self.logins.token(&self.server, &self.url, self.user.as_deref()).await;
-            token.map_err(|error| without_login(&error))
+            token.map_err(|error| http_failure(&error))
         })
     }
 
-    fn challenged<'c>(
+    fn token_after_challenge<'c>(
         &'c self,
         sent: Option<&'c str>,
         challenge: &'c str,
     ) -> BoxFuture<'c, Result<String, HttpFailure>> {
         Box::pin(async move {
             let user = self.user.as_deref();
-            let token = self.logins.challenged(&self.server, &self.url, user, sent, challenge).await;
-            token.map_err(|error| without_login(&error))
+            let token =
+                self.logins.token_after_challenge(&self.server, &self.url, user, sent, challenge).await;
+            token.map_err(|error| http_failure(&error))
         })
     }
 }
 
-fn without_login(error: &LoginError) -> HttpFailure {
+fn http_failure(error: &LoginError) -> HttpFailure {
     match error {
         LoginError::Needed(needed) => HttpFailure::LoginNeeded(needed.to_string()),
         LoginError::Refused(reason) => HttpFailure::Rejected { status: 403, message: reason.clone() },
@@ -250,67 +264,66 @@ fn without_login(error: &LoginError) -> HttpFailure {
     }
 }
 
-/// Begins a connection as its era has it.
-async fn serve<T, E, A>(listener: &Listener, transport: T, era: Era) -> Result<Service, Refused>
+/// Runs the handshake of an era.
+async fn serve<T, E, A>(listener: &Listener, transport: T, era: Era) -> Result<Service, HandshakeError>
 where
     T: IntoTransport<RoleClient, E, A>,
     E: std::error::Error + Send + Sync + 'static,
 {
     let served = listener.clone().serve_with_lifecycle(transport, era.lifecycle()).await;
-    served.map_err(|error| Refused::of(&error))
+    served.map_err(|error| HandshakeError::of(&error))
 }
 
-/// Asks a process for its era. One that is silent for a while is taken for a legacy server.
-async fn probe_pipes<R, W>(pipes: &mut Stdio<R, W>, listener: &Listener) -> Result<Era, Refused>
+/// Probes a process for its era. It counts as legacy if it does not answer within [`PROBE_SECS`].
+async fn probe_stdio<R, W>(pipes: &mut Stdio<R, W>, listener: &Listener) -> Result<Era, HandshakeError>
 where
     R: tokio::io::AsyncRead + Unpin + Send,
     W: tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let discover = era::discover(&listener.get_info());
-    let patience = Duration::from_secs(PROBE_SECS);
-    match tokio::time::timeout(patience, pipes.probe(&discover)).await {
+    match tokio::time::timeout(Duration::from_secs(PROBE_SECS), pipes.probe(&discover)).await {
         Ok(Ok(era)) => Ok(era),
-        Ok(Err(_)) => Err(Refused::Failed(ENDED.to_owned())),
+        Ok(Err(_)) => Err(HandshakeError::Failed(CLOSED_EARLY.to_owned())),
         Err(_) => Ok(Era::Legacy),
     }
 }
 
-/// Asks an HTTP server for its era, and whether it speaks only HTTP+SSE.
+/// Probes an HTTP server for its era, and for whether it supports only HTTP+SSE.
 async fn probe_http(
     client: &HttpClient,
     url: &str,
     headers: &HeaderMap,
     listener: &Listener,
-) -> Result<(Era, bool), Refused> {
+) -> Result<(Era, bool), HandshakeError> {
     let mut headers = headers.clone();
     let modern = HeaderValue::from_static("2026-07-28");
     headers.insert(HeaderName::from_static("mcp-protocol-version"), modern);
     headers.insert(HeaderName::from_static("mcp-method"), HeaderValue::from_static("server/discover"));
     let response = client.post(url, headers.clone(), &era::discover(&listener.get_info())).await;
-    let response = response.map_err(|failure| plainly(&failure))?;
+    let response = response.map_err(|failure| describe(&failure))?;
     let status = response.status();
-    let refused = status.is_client_error() && status != http::StatusCode::UNAUTHORIZED;
-    if !status.is_success() && !refused {
-        return Err(plainly(&super::transport::http::failure(response).await).into());
+    let is_rejection = status.is_client_error() && status != http::StatusCode::UNAUTHORIZED;
+    if !status.is_success() && !is_rejection {
+        return Err(describe(&super::transport::http::failure(response).await).into());
     }
-    // Servers of 2024-11-05 refuse the post and offer a stream instead.
+    // Servers of 2024-11-05 reject the POST and offer an event stream instead.
     if matches!(status.as_u16(), 404 | 405) {
         headers.remove("mcp-method");
         let is_sse = HttpSse::open(client.clone(), url, headers).await.is_ok();
         return Ok((Era::Legacy, is_sse));
     }
-    Ok((Era::of_answer(&first_answer(client, response).await), false))
+    Ok((Era::of_response(&first_message(client, response).await), false))
 }
 
-/// The answer in the body of a response: JSON, or the first event of a stream.
-async fn first_answer(client: &HttpClient, response: reqwest::Response) -> Value {
+/// The message in the body of a response: JSON, or the first event of a stream.
+async fn first_message(client: &HttpClient, response: reqwest::Response) -> Value {
     use futures::StreamExt;
     let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
         let mut events = client.events(response, None);
         while let Some(Ok(event)) = events.next().await {
-            if let Some(Ok(answer)) = event.data.as_deref().map(serde_json::from_str) {
-                return answer;
+            if let Some(Ok(message)) = event.data.as_deref().map(serde_json::from_str) {
+                return message;
             }
         }
         return Value::Null;
@@ -319,34 +332,34 @@ async fn first_answer(client: &HttpClient, response: reqwest::Response) -> Value
     serde_json::from_slice(&body).unwrap_or_default()
 }
 
-/// Why a connection was not opened.
-enum Refused {
-    /// The server speaks another era than it was addressed in.
-    Era(Era),
-    /// The server answered the handshake with something else.
-    Handshake(String),
-    /// It could not be reached, or is not set up.
+/// Why a handshake failed.
+enum HandshakeError {
+    /// The server speaks this era and not the one that was tried.
+    WrongEra(Era),
+    /// The server answered with an error or not with MCP.
+    Rejected(String),
+    /// The server could not be reached, or its entry is invalid.
     Failed(String),
 }
 
-impl Refused {
+impl HandshakeError {
     fn reason(self) -> String {
         match self {
-            Self::Era(_) => "it speaks no revision of the protocol that we do".to_owned(),
-            Self::Handshake(reason) | Self::Failed(reason) => reason,
+            Self::WrongEra(_) => "it supports no protocol revision that Steprail supports".to_owned(),
+            Self::Rejected(reason) | Self::Failed(reason) => reason,
         }
     }
 
-    /// The failure of a handshake, without the names of types.
+    /// The error without names of Rust types.
     fn of(error: &ClientInitializeError) -> Self {
         match error {
-            ClientInitializeError::NoCompatibleProtocolVersion { .. } => Self::Era(Era::Legacy),
+            ClientInitializeError::NoCompatibleProtocolVersion { .. } => Self::WrongEra(Era::Legacy),
             ClientInitializeError::TransportError { error, .. } => Self::of_transport(&*error.error),
-            ClientInitializeError::ConnectionClosed(_) => Self::Failed(ENDED.to_owned()),
+            ClientInitializeError::ConnectionClosed(_) => Self::Failed(CLOSED_EARLY.to_owned()),
             ClientInitializeError::JsonRpcError(error) => {
-                Self::Handshake(format!("it refused the handshake: {}", error.message))
+                Self::Rejected(format!("it rejected the handshake: {}", error.message))
             }
-            _ => Self::Handshake("its answer to the handshake is not MCP".to_owned()),
+            _ => Self::Rejected("its response to the handshake is not valid MCP".to_owned()),
         }
     }
 
@@ -357,23 +370,23 @@ impl Refused {
             _ => None,
         });
         match http {
-            Some(failure @ HttpFailure::Rejected { .. }) => Self::Handshake(plainly(failure)),
-            Some(failure) => Self::Failed(plainly(failure)),
-            None if error.is::<std::io::Error>() => Self::Failed(ENDED.to_owned()),
-            None => Self::Handshake(root_cause(error)),
+            Some(failure @ HttpFailure::Rejected { .. }) => Self::Rejected(describe(failure)),
+            Some(failure) => Self::Failed(describe(failure)),
+            None if error.is::<std::io::Error>() => Self::Failed(CLOSED_EARLY.to_owned()),
+            None => Self::Rejected(root_cause(error)),
         }
     }
 }
 
-impl From<String> for Refused {
+impl From<String> for HandshakeError {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
     }
 }
 
-fn plainly(failure: &HttpFailure) -> String {
+fn describe(failure: &HttpFailure) -> String {
     match failure {
-        HttpFailure::Busy { status, .. } => format!("it asks to be called later (HTTP {status})"),
+        HttpFailure::Busy { status, .. } => format!("it is busy (HTTP {status})"),
         other => other.to_string(),
     }
 }

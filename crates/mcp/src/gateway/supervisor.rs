@@ -1,5 +1,5 @@
-//! The process between the gateway and a stdio server: it ends the server and all of its descendants when its standard
-//! input closes, which the kernel does when the gateway dies.
+//! The supervisor process between the gateway and a stdio server. It kills the server and all descendants when its standard
+//! input closes, which the operating system does when the gateway dies.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,22 +14,21 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_
 
 use crate::limits::{KILL_ROUNDS, SUPERVISOR_GRACE_MS};
 
-/// The exit code of a supervisor whose server could not be started, as shells have it.
+/// Exit code of a supervisor whose server could not be started, the same as in shells.
 pub(super) const NOT_STARTED: i32 = 127;
-/// What the supervisor's own messages on standard error begin with.
+/// Prefix of the supervisor's own messages on standard error.
 pub(super) const PREFIX: &str = "steprail supervisor: ";
 
-enum Happened {
+enum SupervisorEvent {
     /// The gateway closed the pipe, or died.
     InputClosed,
     /// The server ended with this exit code.
     ServerEnded(i32),
 }
 
-/// Runs a server under supervision; gives its exit code. `command` is the program with its arguments.
+/// Runs a server under supervision and returns its exit code. `command` is the program with its arguments.
 ///
-/// As a child subreaper this process becomes the parent of every orphaned descendant, also of those that left its session,
-/// so that none of them escapes.
+/// As a child subreaper, this process becomes the parent of every orphaned descendant, also of those that left the session.
 pub fn supervise(command: &[OsString]) -> i32 {
     let Some((program, arguments)) = command.split_first() else { return NOT_STARTED };
     if let Err(error) = set_child_subreaper(Some(getpid())) {
@@ -44,85 +43,85 @@ pub fn supervise(command: &[OsString]) -> i32 {
             return NOT_STARTED;
         }
     };
-    let (happened, events) = channel();
+    let (sender, events) = channel();
     if let Some(stdin) = server.stdin.take() {
-        let happened = happened.clone();
-        std::thread::spawn(move || forward(stdin, &happened));
+        let sender = sender.clone();
+        std::thread::spawn(move || forward(stdin, &sender));
     }
-    let watched = happened.clone();
-    std::thread::spawn(move || watch(&watched));
+    let input_watch = sender.clone();
+    std::thread::spawn(move || watch_input(&input_watch));
     let pid = server.id();
-    std::thread::spawn(move || reap(pid, &happened));
-    let code = until_ended(&events);
+    std::thread::spawn(move || reap(pid, &sender));
+    let code = wait_for_exit(&events);
     kill_descendants(Signal::KILL);
     code
 }
 
-/// Copies the gateway's messages to the server until the gateway is gone. The server sees the end of its input then.
-fn forward(mut server: ChildStdin, happened: &Sender<Happened>) {
+/// Copies the gateway's messages to the server until the input closes, then closes the input of the server.
+fn forward(mut server: ChildStdin, events: &Sender<SupervisorEvent>) {
     let mut buffer = [0; 16 * 1024];
     let mut input = std::io::stdin().lock();
     while let Ok(read @ 1..) = input.read(&mut buffer) {
         if server.write_all(&buffer[..read]).and_then(|()| server.flush()).is_err() {
-            // The server does not read any more. Its end, or that of the gateway, is still to come.
+            // The server does not read any more. Drain the input until it or the gateway exits.
             while matches!(input.read(&mut buffer), Ok(1..)) {}
             break;
         }
     }
     drop(server);
-    let _ = happened.send(Happened::InputClosed);
+    let _ = events.send(SupervisorEvent::InputClosed);
 }
 
-/// Waits until the gateway is gone, also while the server does not read what was sent to it.
-fn watch(happened: &Sender<Happened>) {
+/// Waits until the input closes. [`forward`] does not notice that while the server does not read.
+fn watch_input(events: &Sender<SupervisorEvent>) {
     let input = std::io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::empty())];
     while let Ok(_) | Err(Errno::INTR) = poll(&mut polled, None) {
         if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
-            let _ = happened.send(Happened::InputClosed);
+            let _ = events.send(SupervisorEvent::InputClosed);
             return;
         }
     }
 }
 
-/// Reaps the server, and orphans that were handed to us.
-fn reap(server: u32, happened: &Sender<Happened>) {
+/// Reaps the server and orphaned descendants.
+fn reap(server: u32, events: &Sender<SupervisorEvent>) {
     while let Ok(ended) = wait(WaitOptions::empty()) {
         let Some((pid, status)) = ended else { continue };
         if u32::try_from(pid.as_raw_nonzero().get()) == Ok(server) {
             let code =
                 status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
-            let _ = happened.send(Happened::ServerEnded(code.unwrap_or(1)));
+            let _ = events.send(SupervisorEvent::ServerEnded(code.unwrap_or(1)));
         }
     }
 }
 
-/// Waits for the end of the server. Once its input is closed it has some time to end, then it is told to.
-fn until_ended(events: &Receiver<Happened>) -> i32 {
+/// Waits until the server exits. Sends SIGTERM if it does not exit within a grace period after its input closed.
+fn wait_for_exit(events: &Receiver<SupervisorEvent>) -> i32 {
     let grace = Duration::from_millis(SUPERVISOR_GRACE_MS);
     match events.recv() {
-        Ok(Happened::ServerEnded(code)) => return code,
-        Ok(Happened::InputClosed) | Err(_) => {}
+        Ok(SupervisorEvent::ServerEnded(code)) => return code,
+        Ok(SupervisorEvent::InputClosed) | Err(_) => {}
     }
-    if let Some(code) = ended_within(events, grace) {
+    if let Some(code) = exit_within(events, grace) {
         return code;
     }
     kill_descendants(Signal::TERM);
-    ended_within(events, grace).unwrap_or(1)
+    exit_within(events, grace).unwrap_or(1)
 }
 
-fn ended_within(events: &Receiver<Happened>, grace: Duration) -> Option<i32> {
-    let until = Instant::now() + grace;
+fn exit_within(events: &Receiver<SupervisorEvent>, grace: Duration) -> Option<i32> {
+    let deadline = Instant::now() + grace;
     loop {
-        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Happened::ServerEnded(code)) => return Some(code),
-            Ok(Happened::InputClosed) => {}
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(SupervisorEvent::ServerEnded(code)) => return Some(code),
+            Ok(SupervisorEvent::InputClosed) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
         }
     }
 }
 
-/// Sends a signal to every descendant; `KILL` until there are none, since a process may fork meanwhile.
+/// Sends a signal to every descendant. SIGKILL is repeated until none is left, since processes may fork meanwhile.
 fn kill_descendants(signal: Signal) {
     let rounds = if signal == Signal::KILL { KILL_ROUNDS } else { 1 };
     for round in 0..rounds {
@@ -131,7 +130,7 @@ fn kill_descendants(signal: Signal) {
             return;
         }
         for pid in descendants {
-            // It may have ended by itself.
+            // The process may have exited already.
             let _ = kill_process(pid, signal);
         }
         if round + 1 < rounds {
@@ -140,7 +139,7 @@ fn kill_descendants(signal: Signal) {
     }
 }
 
-/// Every process whose chain of parents leads to this one. Zombies are left out: they are only waiting to be reaped.
+/// All descendants of this process, without zombies.
 fn descendants() -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -151,21 +150,21 @@ fn descendants() -> Vec<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = Vec::new();
-    let mut left = vec![getpid().as_raw_nonzero().get()];
-    while let Some(parent) = left.pop() {
+    let mut descendants = Vec::new();
+    let mut parents = vec![getpid().as_raw_nonzero().get()];
+    while let Some(parent) = parents.pop() {
         for child in children.remove(&parent).unwrap_or_default() {
-            found.extend(Pid::from_raw(child));
-            left.push(child);
+            descendants.extend(Pid::from_raw(child));
+            parents.push(child);
         }
     }
-    found
+    descendants
 }
 
 /// The parent of a process, and whether the process is a zombie.
 fn parent_of(pid: i32) -> Option<(i32, bool)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything.
+    // The name in parentheses may contain any character.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?;

@@ -20,6 +20,7 @@ use steprail_engine::User;
 use super::{Shared, is_sessionless, prompts, relayed};
 use crate::gateway::Offer;
 use crate::limits::{RELAY_ROUNDS, STATES, URI_BYTES};
+use crate::names;
 
 /// The tool name, after the server's alias and `__`, that a user must be allowed to call to read resources.
 const READ: &str = "resources/read";
@@ -203,7 +204,7 @@ async fn prompt_route(shared: &Shared, user: &User, name: &str) -> Option<Route>
     if let Some(server) = servers.iter().find(|server| server.has_prompt(name)) {
         return Some(server.route(name));
     }
-    let (alias, own) = name.split_once("__")?;
+    let (alias, own) = names::split(name)?;
     let server = servers.iter().find(|server| server.alias == alias && server.has_prompt(own))?;
     Some(server.route(own))
 }

@@ -18,7 +18,7 @@ use super::request::ToolRequest;
 use super::tasks::{self, ResultForm, VIA_EXPOSED, WaitOptions};
 use super::{content, gates};
 use crate::limits::{PASSED_ON_SECS, RELAY_BYTES, RELAY_ROUNDS};
-use crate::relay::{FromServer, Relayed, Reply};
+use crate::relay::{RelayChannel, RelayMessage, Reply};
 
 /// The answers to the previous `input_required` result of the server, sent along with the arguments.
 #[derive(Default)]
@@ -111,7 +111,7 @@ async fn serve_during(
     response: impl Future<Output = ToolResult>,
     request: &ToolRequest,
     capabilities: &ClientCapabilities,
-    client: &mut Relayed,
+    client: &mut RelayChannel,
 ) -> ToolResult {
     let mut response = std::pin::pin!(response);
     let mut serving = FuturesUnordered::new();
@@ -121,12 +121,12 @@ async fn serve_during(
             biased;
             Some(message) = client.requests.recv() => match message {
                 // Notifications are sent one after another, to keep their order.
-                FromServer::Progress(progress) if progress.progress > last_progress => {
+                RelayMessage::Progress(progress) if progress.progress > last_progress => {
                     last_progress = progress.progress;
                     relay_progress(request, progress).await;
                 }
-                FromServer::Progress(_) => {}
-                FromServer::Log(message) => relay_log(request, message).await,
+                RelayMessage::Progress(_) => {}
+                RelayMessage::Log(message) => relay_log(request, message).await,
                 message => serving.push(serve(request, capabilities, message)),
             },
             Some(()) = serving.next() => {}
@@ -137,17 +137,17 @@ async fn serve_during(
 
 /// Relays one request of a server to the client. A request that the client does not support is dropped, which the
 /// gateway reports to the server.
-async fn serve(request: &ToolRequest, client: &ClientCapabilities, message: FromServer) {
+async fn serve(request: &ToolRequest, client: &ClientCapabilities, message: RelayMessage) {
     let peer = &request.context.peer;
     let has_session = !request.is_sessionless();
     match message {
-        FromServer::Elicit(params, reply) if has_session && client.elicitation.is_some() => {
+        RelayMessage::Elicit(params, reply) if has_session && client.elicitation.is_some() => {
             reply_with(reply, peer.create_elicitation(*params).await);
         }
-        FromServer::Sample(params, reply) if has_session && client.sampling.is_some() => {
+        RelayMessage::Sample(params, reply) if has_session && client.sampling.is_some() => {
             reply_with(reply, peer.create_message(*params).await);
         }
-        FromServer::Roots(reply) if has_session && client.roots.is_some() => {
+        RelayMessage::Roots(reply) if has_session && client.roots.is_some() => {
             reply_with(reply, peer.list_roots().await);
         }
         _ => {}

@@ -15,7 +15,7 @@ use super::progress::dcc_notification;
 use super::relayed::severity;
 use super::resources::{self, APPROVALS};
 use super::{Server, Shared};
-use crate::gateway::{Change, Watching};
+use crate::gateway::{Change, ResourceSubscription};
 use crate::limits::{PAGE, RESOURCE_EVENTS, WATCHES};
 
 /// The subscriptions of one client. Clones share their state.
@@ -42,7 +42,7 @@ enum SubscribedResource {
     /// One of Steprail's own, with the fingerprint at the last notification.
     Own(Option<String>),
     /// One of another server, which notifies the gateway.
-    Federated { route: Route, _watching: Watching },
+    Federated { route: Route, _watching: ResourceSubscription },
 }
 
 /// Receivers of changes outside of runs.
@@ -78,7 +78,7 @@ impl Subscriptions {
             let route = federated::resource_route(&server.shared, user, &uri).await;
             let gateway = server.shared.gateway.as_ref();
             let (route, gateway) = route.zip(gateway).ok_or_else(|| resources::not_found(&uri))?;
-            let watching = gateway.watch(&route.server, user.principal(), &route.name)?;
+            let watching = gateway.subscribe(&route.server, user.principal(), &route.name)?;
             SubscribedResource::Federated { route, _watching: watching }
         };
         let mut resources = lock(&self.0.resources);

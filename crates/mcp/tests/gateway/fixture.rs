@@ -1,4 +1,4 @@
-//! A server to test with: it answers, fails, is slow, talks too much or dies, as it is asked to.
+//! The fixture server: a tool for each behaviour (result, error, progress, task, input request, crash, …).
 
 use std::process::Command;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 
-/// A server. `era` limits the revisions that it speaks; `renamed` gives its tools other names.
+/// The server. `legacy` limits its revisions; `renamed` gives `echo.text` another name.
 #[derive(Clone, Default)]
 struct Fixture {
     legacy: bool,
@@ -30,21 +30,21 @@ impl Fixture {
         Self { legacy: std::env::var("STEPRAIL_FIXTURE").is_ok_and(|era| era == "legacy"), ..Self::default() }
     }
 
-    /// A task that is done when it has been asked for three times: counted in a file, so that it outlives this process.
+    /// A task that completes after three polls. The count is in a file, so that it outlives this process.
     fn job(id: &str) -> DetailedTask {
         let file = std::env::temp_dir().join(id);
-        let asked = std::fs::read_to_string(&file).unwrap_or_default().len();
-        std::fs::write(&file, "x".repeat(asked + 1)).expect("a file");
+        let polls = std::fs::read_to_string(&file).unwrap_or_default().len();
+        std::fs::write(&file, "x".repeat(polls + 1)).expect("a file");
         let task = Task::new(id, TaskStatus::Working, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z");
-        let task = task.with_poll_interval_ms(1).with_status_message(format!("asked {asked} times"));
+        let task = task.with_poll_interval_ms(1).with_status_message(format!("polled {polls} times"));
         let result = CallToolResult::structured(json!({ "job": "done" }));
         let result = serde_json::to_value(result).expect("JSON").as_object().cloned().expect("a map");
-        let payload = if asked >= 3 { TaskPayload::Completed { result } } else { TaskPayload::Working };
+        let payload = if polls >= 3 { TaskPayload::Completed { result } } else { TaskPayload::Working };
         DetailedTask::new(task, payload)
     }
 }
 
-fn question() -> ElicitRequestParams {
+fn elicitation() -> ElicitRequestParams {
     let schema = json!({ "type": "object", "properties": { "region": { "type": "string" } } });
     serde_json::from_value(json!({ "mode": "form", "message": "Which region?", "requestedSchema": schema }))
         .expect("a form")
@@ -92,13 +92,13 @@ impl ServerHandler for Fixture {
             ["fail", "die", "big", "meta", "nest", "wait", "progress", "ask", "job", "rename"]
                 .into_iter()
                 .map(|name| {
-                    let destroys = ToolAnnotations::new().destructive(name == "die");
-                    Tool::new(name, "as it says", any.clone()).annotate(destroys)
+                    let annotations = ToolAnnotations::new().destructive(name == "die");
+                    Tool::new(name, "A tool.", any.clone()).annotate(annotations)
                 })
                 .collect();
-        let reads = ToolAnnotations::new().read_only(true);
+        let read_only = ToolAnnotations::new().read_only(true);
         let name = if self.renamed.load(Ordering::Relaxed) { "say.text" } else { "echo.text" };
-        tools.push(Tool::new(name, "gives its text back", text).annotate(reads));
+        tools.push(Tool::new(name, "Returns its text.", text).annotate(read_only));
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -111,17 +111,14 @@ impl ServerHandler for Fixture {
         let renamed = self.renamed.load(Ordering::Relaxed);
         match &*request.name {
             "ask" if !self.legacy => {
-                let Some(answers) = request.input_responses else {
-                    let asked = InputRequest::Elicitation(ElicitRequest::new(question()));
-                    let asked = InputRequiredResult::new(
-                        Some([("where".to_owned(), asked)].into()),
-                        Some("s-1".to_owned()),
-                    );
-                    return Ok(asked.into());
+                let Some(responses) = request.input_responses else {
+                    let request = InputRequest::Elicitation(ElicitRequest::new(elicitation()));
+                    let requests = Some([("where".to_owned(), request)].into());
+                    return Ok(InputRequiredResult::new(requests, Some("s-1".to_owned())).into());
                 };
                 let state = request.request_state.unwrap_or_default();
                 return Ok(
-                    CallToolResult::structured(json!({ "got": answers["where"], "state": state })).into()
+                    CallToolResult::structured(json!({ "got": responses["where"], "state": state })).into()
                 );
             }
             "job" => {
@@ -134,14 +131,14 @@ impl ServerHandler for Fixture {
         let text = |text: String| CallToolResult::success(vec![ContentBlock::text(text)]);
         Ok(CallToolResponse::Complete(match &*request.name {
             "ask" => {
-                let answer = context.peer.create_elicitation(question()).await.expect("an answer");
+                let answer = context.peer.create_elicitation(elicitation()).await.expect("an answer");
                 CallToolResult::structured(json!({ "got": answer }))
             }
             "progress" => {
                 let token = context.meta.get_progress_token().expect("a token");
                 for step in [1.0, 2.0, 3.0] {
                     let report = ProgressNotificationParam::new(token.clone(), step).with_total(3.0);
-                    context.peer.notify_progress(report).await.expect("told");
+                    context.peer.notify_progress(report).await.expect("sent");
                 }
                 text("done".to_owned())
             }
@@ -149,13 +146,12 @@ impl ServerHandler for Fixture {
                 self.renamed.store(true, Ordering::Relaxed);
                 text("renamed".to_owned())
             }
-            "echo.text" | "say.text" => CallToolResult::structured(json!({ "said": args["text"] })),
+            "echo.text" | "say.text" => CallToolResult::structured(json!({ "echo": args["text"] })),
             "fail" => CallToolResult::error(vec![ContentBlock::text("it did not work")]),
             "meta" => CallToolResult::structured(serde_json::to_value(&context.meta).expect("JSON")),
             "big" => text("x".repeat(100 * 1024 * 1024)),
             "nest" => {
-                // Nobody waits for it: it is to be left behind.
-                #[expect(clippy::zombie_processes, reason = "the point of the test")]
+                #[expect(clippy::zombie_processes, reason = "the supervisor has to end it")]
                 let child = Command::new("sleep").arg("1000").spawn().expect("a grandchild");
                 text(child.id().to_string())
             }
@@ -169,7 +165,7 @@ impl ServerHandler for Fixture {
     }
 }
 
-/// Serves over HTTP, and says where.
+/// Serves over HTTP and returns the URL.
 pub(crate) async fn serve_http() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -184,7 +180,7 @@ pub(crate) async fn serve_http() -> String {
     format!("http://{address}/mcp")
 }
 
-/// Serves until the other side goes away.
+/// Serves over stdio until the input closes.
 pub(crate) fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-/// What the server does; tests change it.
+/// Settings of the server. Tests change them at run time.
 pub(crate) struct Behaviour {
-    /// Paths at which metadata of the authorization server is published.
+    /// Path of the metadata of the authorization server.
     pub metadata_at: &'static str,
     /// Whether protected-resource metadata is published.
     pub resource_metadata: bool,
-    /// The authorization server that the resource names, if it is another one.
+    /// The issuer in the resource metadata, if it is another server.
     pub issuer: Option<String>,
     /// Fields that replace those of the metadata; null removes one.
     pub metadata: Value,
@@ -27,10 +27,10 @@ pub(crate) struct Behaviour {
     pub iss: Option<String>,
     /// The secret that registration issues; token requests must then carry it.
     pub client_secret: Option<&'static str>,
-    /// Seconds that access tokens last.
+    /// Lifetime of access tokens, in seconds.
     pub expires_in: u64,
-    /// The `error` of every further refresh.
-    pub refuse_refresh: Option<(StatusCode, &'static str)>,
+    /// Status and `error` of every refresh.
+    pub reject_refresh: Option<(StatusCode, &'static str)>,
 }
 
 impl Default for Behaviour {
@@ -43,7 +43,7 @@ impl Default for Behaviour {
             iss: None,
             client_secret: None,
             expires_in: 3600,
-            refuse_refresh: None,
+            reject_refresh: None,
         }
     }
 }
@@ -52,12 +52,12 @@ impl Default for Behaviour {
 pub(crate) type Form = BTreeMap<String, String>;
 
 #[derive(Default)]
-struct Seen {
+struct AuthorityState {
     behaviour: Behaviour,
     requests: Vec<(&'static str, Form)>,
-    /// Codes that were issued, with the request that each answers.
+    /// Issued codes with their authorization requests.
     codes: BTreeMap<String, Form>,
-    /// The refresh token that is valid now.
+    /// The currently valid refresh token.
     refresh: String,
     count: u32,
 }
@@ -66,7 +66,7 @@ struct Seen {
 #[derive(Clone)]
 pub(crate) struct Authority {
     pub origin: String,
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<AuthorityState>>,
     /// Token requests wait for a permit.
     pub gate: Arc<Semaphore>,
 }
@@ -75,8 +75,8 @@ impl Authority {
     pub(crate) async fn start(behaviour: Behaviour) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let origin = format!("http://{}", listener.local_addr().expect("an address"));
-        let seen = Arc::new(Mutex::new(Seen { behaviour, ..Seen::default() }));
-        let authority = Self { origin, seen, gate: Arc::new(Semaphore::new(1_000)) };
+        let state = Arc::new(Mutex::new(AuthorityState { behaviour, ..AuthorityState::default() }));
+        let authority = Self { origin, state, gate: Arc::new(Semaphore::new(1_000)) };
         let router = Router::new()
             .route("/mcp", get(resource))
             .route("/register", post(register))
@@ -93,18 +93,18 @@ impl Authority {
         format!("{}/mcp", self.origin)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("no panic")
+    fn state(&self) -> MutexGuard<'_, AuthorityState> {
+        self.state.lock().expect("no panic")
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Behaviour)) {
-        change(&mut self.seen().behaviour);
+        change(&mut self.state().behaviour);
     }
 
     /// The requests that reached an endpoint.
     pub(crate) fn requests(&self, endpoint: &str) -> Vec<Form> {
-        let seen = self.seen();
-        seen.requests.iter().filter(|(at, _)| *at == endpoint).map(|(_, form)| form.clone()).collect()
+        let state = self.state();
+        state.requests.iter().filter(|(at, _)| *at == endpoint).map(|(_, form)| form.clone()).collect()
     }
 
     /// A challenge as the MCP server would send it.
@@ -118,16 +118,16 @@ async fn resource(State(authority): State<Authority>) -> Response {
 }
 
 async fn metadata(State(authority): State<Authority>, request: axum::extract::Request) -> Response {
-    let (seen, origin) = (authority.seen(), &authority.origin);
+    let (state, origin) = (authority.state(), &authority.origin);
     let path = request.uri().path();
-    if path == "/.well-known/oauth-protected-resource/mcp" && seen.behaviour.resource_metadata {
-        let issuer = seen.behaviour.issuer.as_ref().unwrap_or(origin);
+    if path == "/.well-known/oauth-protected-resource/mcp" && state.behaviour.resource_metadata {
+        let issuer = state.behaviour.issuer.as_ref().unwrap_or(origin);
         let document = json!({
             "resource": authority.url(), "authorization_servers": [issuer], "scopes_supported": ["read"],
         });
         return axum::Json(document).into_response();
     }
-    if path != seen.behaviour.metadata_at {
+    if path != state.behaviour.metadata_at {
         return StatusCode::NOT_FOUND.into_response();
     }
     let mut document = json!({
@@ -138,7 +138,7 @@ async fn metadata(State(authority): State<Authority>, request: axum::extract::Re
         "code_challenge_methods_supported": ["S256"],
         "authorization_response_iss_parameter_supported": true,
     });
-    for (key, value) in seen.behaviour.metadata.as_object().expect("a map") {
+    for (key, value) in state.behaviour.metadata.as_object().expect("a map") {
         document[key] = value.clone();
     }
     document.as_object_mut().expect("a map").retain(|_, value| !value.is_null());
@@ -146,54 +146,54 @@ async fn metadata(State(authority): State<Authority>, request: axum::extract::Re
 }
 
 async fn register(State(authority): State<Authority>, body: String) -> Response {
-    let mut seen = authority.seen();
-    seen.requests.push(("register", [("body".to_owned(), body.clone())].into()));
-    let wanted: Value = serde_json::from_str(&body).expect("JSON");
-    let mut client = json!({ "client_id": "registered", "redirect_uris": wanted["redirect_uris"] });
-    if let Some(secret) = seen.behaviour.client_secret {
+    let mut state = authority.state();
+    state.requests.push(("register", [("body".to_owned(), body.clone())].into()));
+    let request: Value = serde_json::from_str(&body).expect("JSON");
+    let mut client = json!({ "client_id": "registered", "redirect_uris": request["redirect_uris"] });
+    if let Some(secret) = state.behaviour.client_secret {
         client["client_secret"] = secret.into();
     }
     (StatusCode::CREATED, axum::Json(client)).into_response()
 }
 
-/// Every user agrees at once.
+/// Grants every request without a prompt.
 async fn authorize(State(authority): State<Authority>, RawQuery(query): RawQuery) -> Redirect {
     let form = form(&query.unwrap_or_default());
-    let mut seen = authority.seen();
-    seen.count += 1;
-    let code = format!("code-{}", seen.count);
-    let iss = seen.behaviour.iss.clone().unwrap_or_else(|| authority.origin.clone());
+    let mut state = authority.state();
+    state.count += 1;
+    let code = format!("code-{}", state.count);
+    let iss = state.behaviour.iss.clone().unwrap_or_else(|| authority.origin.clone());
     let to = format!("{}?code={code}&state={}&iss={iss}", form["redirect_uri"], form["state"]);
-    seen.codes.insert(code, form.clone());
-    seen.requests.push(("authorize", form));
+    state.codes.insert(code, form.clone());
+    state.requests.push(("authorize", form));
     Redirect::to(&to)
 }
 
 async fn token(State(authority): State<Authority>, headers: HeaderMap, body: String) -> Response {
     let mut form = form(&body);
-    if let Some(sent) = headers.get(header::AUTHORIZATION) {
-        form.insert("authorization".to_owned(), sent.to_str().expect("text").to_owned());
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        form.insert("authorization".to_owned(), value.to_str().expect("text").to_owned());
     }
-    authority.seen().requests.push(("token", form.clone()));
+    authority.state().requests.push(("token", form.clone()));
     let _permit = authority.gate.acquire().await.expect("open");
-    let mut seen = authority.seen();
-    if let Err((status, error)) = seen.check(&form) {
+    let mut state = authority.state();
+    if let Err((status, error)) = state.check(&form) {
         return (status, axum::Json(json!({ "error": error }))).into_response();
     }
-    seen.count += 1;
-    let count = seen.count;
+    state.count += 1;
+    let count = state.count;
     let mut issued = json!({
-        "access_token": format!("access-{count}"), "token_type": "Bearer", "expires_in": seen.behaviour.expires_in,
+        "access_token": format!("access-{count}"), "token_type": "Bearer", "expires_in": state.behaviour.expires_in,
     });
     if form["grant_type"] != "client_credentials" {
-        seen.refresh = format!("refresh-{count}");
-        issued["refresh_token"] = seen.refresh.clone().into();
+        state.refresh = format!("refresh-{count}");
+        issued["refresh_token"] = state.refresh.clone().into();
     }
     axum::Json(issued).into_response()
 }
 
-impl Seen {
-    /// What is wrong with a token request.
+impl AuthorityState {
+    /// Checks a token request.
     fn check(&mut self, form: &Form) -> Result<(), (StatusCode, &'static str)> {
         let field = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
         let bad = |error| Err((StatusCode::BAD_REQUEST, error));
@@ -202,14 +202,14 @@ impl Seen {
         }
         match field("grant_type") {
             "authorization_code" => {
-                let asked =
+                let authorized =
                     self.codes.remove(field("code")).ok_or((StatusCode::BAD_REQUEST, "invalid_grant"))?;
-                let is_same = |name: &str| asked.get(name).map(String::as_str) == Some(field(name));
-                let is_proven = asked["code_challenge"] == challenge_of(field("code_verifier"));
+                let is_same = |name: &str| authorized.get(name).map(String::as_str) == Some(field(name));
+                let is_proven = authorized["code_challenge"] == challenge_of(field("code_verifier"));
                 let is_good = is_same("redirect_uri") && is_same("resource") && is_proven;
                 if is_good { Ok(()) } else { bad("invalid_grant") }
             }
-            "refresh_token" => match self.behaviour.refuse_refresh {
+            "refresh_token" => match self.behaviour.reject_refresh {
                 Some((status, error)) => Err((status, error)),
                 None if field("refresh_token") == self.refresh => Ok(()),
                 None => bad("invalid_grant"),

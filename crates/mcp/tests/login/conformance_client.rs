@@ -1,5 +1,5 @@
-//! The client that the conformance suite starts: an engine whose steps call the suite's server through the gateway, and a
-//! person who logs in and answers.
+//! The client of the conformance suite: an engine whose steps call the suite's server through the gateway, and a simulated
+//! user who logs in and answers input requests.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,17 +12,16 @@ use steprail_mcp::{Gateway, Health, Logins, ServerStatus};
 
 use crate::support::{REDIRECT, browse};
 
-/// The document that the suite knows.
+/// The client metadata document that the suite accepts.
 const DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
-/// Logins before the person gives up.
+/// The maximum number of logins per scenario.
 const LOGINS: u32 = 3;
-/// The schema that a client must not change, and the tool that takes it.
+/// The tool whose schema a client must not change, and the tool that the schema is sent to.
 const PRESERVED: (&str, &str) = ("json_schema_2020_12_tool", "json_schema_echo");
 
-/// Why the client ends.
 pub(crate) type Failed = Box<dyn Error + Send + Sync>;
 
-/// What the suite says about a scenario.
+/// The context of a scenario, set by the suite.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Context {
@@ -44,7 +43,7 @@ struct Client {
     logged_in: u32,
 }
 
-/// Talks to a server of the suite.
+/// Runs the scenario against a server of the suite.
 pub(crate) async fn run(url: String) -> Result<(), Failed> {
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_else(|_| "{}".to_owned());
@@ -58,9 +57,9 @@ pub(crate) async fn run(url: String) -> Result<(), Failed> {
     let store = SqliteStore::open(folder.path().join("a.db"), &Options::default())?;
     let engine = Engine::builder().store(store).tools(gateway.clone()).spawn()?;
     let mut client = Client { gateway, logins, engine, logged_in: 0 };
-    let done = client.run(context.tool_calls).await;
+    let result = client.run(context.tool_calls).await;
     client.gateway.shutdown().await;
-    done
+    result
 }
 
 /// The `oauth` object for the scenario.
@@ -88,7 +87,7 @@ impl Client {
         let names: Vec<&str> = server.tools.iter().map(|tool| tool.original.as_str()).collect();
         let calls = if calls.is_empty() { self.calls_of(&names)? } else { calls };
         for mut call in calls {
-            // The gateway refuses a null that the tool's schema refuses. To the suite, leaving it out is the same.
+            // The gateway rejects null where the schema does. The suite accepts an omitted argument instead.
             if let Some(arguments) = call.arguments.as_object_mut() {
                 arguments.retain(|_, value| !value.is_null());
             }
@@ -97,7 +96,7 @@ impl Client {
         Ok(())
     }
 
-    /// Every tool that the server lists, with arguments that the suite's tools take.
+    /// A call of every listed tool, with the arguments that the tools of the suite require.
     fn calls_of(&self, names: &[&str]) -> Result<Vec<ToolCall>, Failed> {
         if names.contains(&PRESERVED.0) {
             let tool = self.gateway.tool(&format!("server__{}", PRESERVED.0)).ok_or("no such tool")?;
@@ -115,7 +114,7 @@ impl Client {
             .collect())
     }
 
-    /// Connects, and logs in where the server wants that.
+    /// Connects, and logs in if the server requires it.
     async fn connect(&mut self) -> Result<ServerStatus, Failed> {
         loop {
             let server = self.gateway.connect().await.pop().ok_or("there is no server")?;
@@ -129,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Makes a call as a run of one step; logs in and answers while it waits.
+    /// Makes a call as a run of one step. Logs in and answers input requests while it waits.
     async fn call(&mut self, tool: &str, args: &Value) -> Result<(), Failed> {
         let user = Principal { alone: true, ..Principal::user("ann") };
         let mut news = self.engine.news();
@@ -143,14 +142,14 @@ impl Client {
                 }
                 changed = news.changed() => changed?,
             }
-            for question in self.engine.run_approvals(run.id()).await? {
-                self.engine.answer(run.id(), &question.path, &user, answer(&question), None).await?;
+            for approval in self.engine.run_approvals(run.id()).await? {
+                self.engine.answer(run.id(), &approval.path, &user, answer(&approval), None).await?;
             }
             self.log_in_if_needed().await?;
         }
     }
 
-    /// Logs in as a browser whose user agrees to everything.
+    /// Logs in with a browser that grants everything.
     async fn log_in_if_needed(&mut self) -> Result<bool, Failed> {
         if self.logins.needed("server", None).is_none() {
             return Ok(false);
@@ -165,8 +164,8 @@ impl Client {
     }
 }
 
-/// What the person answers: yes to what must be confirmed, and nothing beside it.
-fn answer(question: &Approval) -> Value {
-    let form = question.form.as_ref().map(|form| form.get()).unwrap_or_default();
+/// The answer of the user: confirms, and leaves other fields empty.
+fn answer(approval: &Approval) -> Value {
+    let form = approval.form.as_ref().map(|form| form.get()).unwrap_or_default();
     if form.contains("confirmed") { json!({ "confirmed": true }) } else { json!({}) }
 }

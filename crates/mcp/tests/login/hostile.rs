@@ -1,4 +1,4 @@
-//! Servers and authorization servers that try to get what is not theirs.
+//! Malicious servers and authorization servers.
 
 use serde_json::json;
 use steprail_mcp::LoginError;
@@ -6,32 +6,32 @@ use steprail_mcp::LoginError;
 use crate::authority::{Authority, Behaviour};
 use crate::support::{REDIRECT, Setup, browse, needed};
 
-fn refused<T: std::fmt::Debug>(result: Result<T, LoginError>) -> String {
+fn rejected<T: std::fmt::Debug>(result: Result<T, LoginError>) -> String {
     match result {
         Err(LoginError::Refused(message)) => message,
-        other => panic!("refused, and not {other:?}"),
+        other => panic!("expected a rejection, got {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_redirect_of_another_issuer_is_refused_and_the_true_one_still_counts() {
+async fn redirect_of_another_issuer_is_rejected_and_the_genuine_one_accepted() {
     let behaviour = Behaviour { iss: Some("https://evil.example".to_owned()), ..Behaviour::default() };
     let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
     let page = setup.logins.begin("crm", None, REDIRECT).await.expect("a page");
     let forged = browse(&page).await;
-    let message = refused(setup.logins.finish("crm", None, &forged).await);
+    let message = rejected(setup.logins.finish("crm", None, &forged).await);
     assert!(message.contains("issuer mismatch"), "{message}");
     let without = forged.replace("&iss=https://evil.example", "");
-    assert!(refused(setup.logins.finish("crm", None, &without).await).contains("issuer"));
+    assert!(rejected(setup.logins.finish("crm", None, &without).await).contains("issuer"));
     assert!(setup.grants("authorization_code").is_empty(), "no code was sent");
     let elsewhere = forged.replace("127.0.0.1:9", "127.0.0.1:10");
-    assert!(refused(setup.logins.finish("crm", None, &elsewhere).await).contains("redirects to"));
+    assert!(rejected(setup.logins.finish("crm", None, &elsewhere).await).contains("not the redirect URI"));
     let genuine = forged.replace("https://evil.example", &setup.authority.origin);
     setup.logins.finish("crm", None, &genuine).await.expect("a login");
 }
 
 #[tokio::test]
-async fn metadata_that_names_other_places_is_refused() {
+async fn rejects_metadata_with_unsafe_endpoints() {
     let hostile = [
         (json!({ "issuer": "https://evil.example" }), "issuer mismatch"),
         (json!({ "token_endpoint": "http://evil.example/token" }), "`token_endpoint` is not an https URL"),
@@ -40,17 +40,17 @@ async fn metadata_that_names_other_places_is_refused() {
         (json!({ "code_challenge_methods_supported": ["plain"] }), "S256"),
         (json!({ "registration_endpoint": null }), "set `oauth.clientId`"),
     ];
-    for (metadata, why) in hostile {
+    for (metadata, reason) in hostile {
         let behaviour = Behaviour { metadata, ..Behaviour::default() };
         let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
-        let message = refused(setup.logins.begin("crm", None, REDIRECT).await);
-        assert!(message.contains(why), "{message}");
+        let message = rejected(setup.logins.begin("crm", None, REDIRECT).await);
+        assert!(message.contains(reason), "{message}");
         assert!(setup.authority.requests("register").is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_refresh_token_goes_to_its_own_issuer_only() {
+async fn refresh_token_is_sent_only_to_its_issuer() {
     let behaviour = Behaviour { expires_in: 1, ..Behaviour::default() };
     let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
     setup.log_in(None).await.expect("a login");
@@ -61,7 +61,7 @@ async fn a_refresh_token_goes_to_its_own_issuer_only() {
 }
 
 #[tokio::test]
-async fn a_token_goes_to_the_url_that_it_was_issued_for() {
+async fn token_is_sent_only_to_the_url_of_its_login() {
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
     setup.log_in(None).await.expect("a login");
     let moved = setup.logins.token("crm", "https://evil.example/mcp", None).await;
@@ -70,12 +70,12 @@ async fn a_token_goes_to_the_url_that_it_was_issued_for() {
 }
 
 #[tokio::test]
-async fn a_login_redirects_to_this_machine_only() {
+async fn redirect_uri_must_be_on_loopback() {
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
     for uri in ["https://evil.example/callback", "http://10.0.0.1/", "steprail://callback", ""] {
-        let message = refused(setup.logins.begin("crm", None, uri).await);
+        let message = rejected(setup.logins.begin("crm", None, uri).await);
         assert!(message.contains("loopback"), "{uri}: {message}");
     }
-    assert!(refused(setup.logins.begin("unknown", None, REDIRECT).await).contains("not a remote server"));
-    assert!(refused(setup.logins.finish("crm", None, "access_denied").await).contains("not the URL"));
+    assert!(rejected(setup.logins.begin("unknown", None, REDIRECT).await).contains("not a remote server"));
+    assert!(rejected(setup.logins.finish("crm", None, "access_denied").await).contains("not the URL"));
 }

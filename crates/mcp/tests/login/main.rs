@@ -4,7 +4,7 @@ mod authority;
 mod conformance;
 mod conformance_client;
 mod hostile;
-mod notices;
+mod logs;
 mod support;
 mod tokens;
 
@@ -15,7 +15,7 @@ use authority::{Authority, Behaviour};
 use support::{REDIRECT, Setup, browse, parameters};
 
 #[tokio::test]
-async fn a_login_discovers_registers_and_proves_itself() {
+async fn login_discovers_registers_and_uses_pkce() {
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
     assert_eq!(setup.token().await, Ok(None));
     let (page, done) = setup.log_in(None).await.expect("a login");
@@ -31,14 +31,14 @@ async fn a_login_discovers_registers_and_proves_itself() {
 }
 
 #[tokio::test]
-async fn metadata_is_found_in_every_place_that_the_specification_names() {
-    let places = [
+async fn discovers_metadata_at_every_specified_location() {
+    let locations = [
         ("/.well-known/openid-configuration", true),
         ("/.well-known/oauth-authorization-server", false),
         // Neither document: the default endpoints of the 2025-03-26 revision.
         ("/nowhere", false),
     ];
-    for (metadata_at, resource_metadata) in places {
+    for (metadata_at, resource_metadata) in locations {
         let behaviour = Behaviour { metadata_at, resource_metadata, ..Behaviour::default() };
         let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
         if metadata_at == "/nowhere" {
@@ -54,7 +54,7 @@ async fn metadata_is_found_in_every_place_that_the_specification_names() {
 }
 
 #[tokio::test]
-async fn a_client_metadata_document_takes_the_place_of_registration() {
+async fn client_metadata_document_replaces_registration() {
     let metadata = json!({ "client_id_metadata_document_supported": true });
     let behaviour = Behaviour { metadata, ..Behaviour::default() };
     let document = "https://client.example/steprail.json";
@@ -65,16 +65,16 @@ async fn a_client_metadata_document_takes_the_place_of_registration() {
 }
 
 #[tokio::test]
-async fn a_configured_client_uses_its_secret_and_does_not_copy_it() {
+async fn configured_client_secret_is_used_and_not_stored() {
     let behaviour = Behaviour { client_secret: Some("s3cret"), expires_in: 1, ..Behaviour::default() };
     let oauth = json!({ "clientId": "ours", "clientSecret": "${secret:crm}", "scopes": ["write"] });
     let setup = Setup::new(Authority::start(behaviour).await, &oauth);
-    let refused = setup.log_in(None).await.expect_err("no secret").to_string();
-    assert!(refused.contains("secret:crm"), "{refused}");
+    let rejected = setup.log_in(None).await.expect_err("no secret").to_string();
+    assert!(rejected.contains("secret:crm"), "{rejected}");
     setup.store.set(&SecretScope::Shared, "crm", &Secret::new("s3cret")).expect("stored");
     let (page, _) = setup.log_in(None).await.expect("a login");
     assert_eq!((&*page["client_id"], &*page["scope"]), ("ours", "write"));
-    // The token lasts a second: it is refreshed, with the secret again.
+    // The token expires after a second and is refreshed with the secret.
     setup.token().await.expect("a token");
     assert_eq!(setup.grants("refresh_token").len(), 1);
     let stored = setup.store.get(&SecretScope::Shared, "oauth/crm").expect("read").expect("a login");
@@ -83,7 +83,7 @@ async fn a_configured_client_uses_its_secret_and_does_not_copy_it() {
 }
 
 #[tokio::test]
-async fn the_secret_of_a_registered_client_is_kept_for_its_refreshes() {
+async fn registered_client_secret_is_stored_for_refreshes() {
     let behaviour = Behaviour { client_secret: Some("issued"), expires_in: 1, ..Behaviour::default() };
     let mut setup = Setup::new(Authority::start(behaviour).await, &json!({}));
     setup.log_in(None).await.expect("a login");
@@ -92,7 +92,7 @@ async fn the_secret_of_a_registered_client_is_kept_for_its_refreshes() {
 }
 
 #[tokio::test]
-async fn logins_of_users_are_apart() {
+async fn per_user_logins_are_separate() {
     let oauth = json!({ "perUser": true });
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &oauth);
     let page = setup.logins.begin("crm", Some("ann"), REDIRECT).await.expect("a page");
@@ -101,7 +101,7 @@ async fn logins_of_users_are_apart() {
     assert!(matches!(stolen, Err(LoginError::Refused(_))), "{stolen:?}");
     setup.logins.finish("crm", Some("ann"), &redirect).await.expect("a login");
     let again = setup.logins.finish("crm", Some("ann"), &redirect).await;
-    assert!(matches!(again, Err(LoginError::Refused(_))), "a redirect counts once: {again:?}");
+    assert!(matches!(again, Err(LoginError::Refused(_))), "a redirect is valid once: {again:?}");
     let url = setup.authority.url();
     assert!(setup.logins.token("crm", &url, Some("ann")).await.expect("a token").is_some());
     assert_eq!(setup.logins.token("crm", &url, Some("bob")).await, Ok(None));
@@ -109,7 +109,7 @@ async fn logins_of_users_are_apart() {
 }
 
 #[tokio::test]
-async fn a_users_oldest_login_gives_way() {
+async fn new_login_evicts_the_oldest_of_the_user() {
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
     let first = setup.logins.begin("crm", None, REDIRECT).await.expect("a page");
     for _ in 0..steprail_mcp::limits::USER_LOGINS {
@@ -117,15 +117,15 @@ async fn a_users_oldest_login_gives_way() {
     }
     let redirect = browse(&first).await;
     assert_eq!(parameters(&redirect)["state"], parameters(&first)["state"]);
-    let late = setup.logins.finish("crm", None, &redirect).await.expect_err("it gave way").to_string();
+    let late = setup.logins.finish("crm", None, &redirect).await.expect_err("evicted").to_string();
     assert!(late.contains("run `steprail login crm` again"), "{late}");
 }
 
 #[tokio::test]
-async fn a_user_who_refuses_is_told_so() {
+async fn denied_login_reports_the_error() {
     let setup = Setup::new(Authority::start(Behaviour::default()).await, &json!({}));
     let page = setup.logins.begin("crm", None, REDIRECT).await.expect("a page");
     let redirect = format!("{REDIRECT}?error=access_denied&state={}", parameters(&page)["state"]);
-    let refused = setup.logins.finish("crm", None, &redirect).await.expect_err("a refusal");
-    assert_eq!(refused.to_string(), "the authorization server refused the login: access_denied");
+    let denied = setup.logins.finish("crm", None, &redirect).await.expect_err("denied");
+    assert_eq!(denied.to_string(), "the authorization server rejected the login: access_denied");
 }

@@ -1,4 +1,4 @@
-//! Logins at a server under test, with secrets in memory and a browser that follows one redirect.
+//! A test setup: logins at one server, secrets in memory, and a browser that follows one redirect.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ impl Setup {
         Self { authority, store, logins }
     }
 
-    /// The same after a restart.
+    /// Simulates a restart of the daemon.
     pub(crate) fn restart(&mut self, oauth: &Value) {
         self.logins = logins(&self.store, &self.authority.url(), oauth);
     }
 
-    /// Logs in; gives the parameters of the authorization page, too.
+    /// Logs in. Returns the parameters of the authorization URL, too.
     pub(crate) async fn log_in(&self, user: Option<&str>) -> Result<(Form, LoggedIn), LoginError> {
         let page = self.logins.begin("crm", user, REDIRECT).await?;
         let redirect = browse(&page).await;
@@ -41,12 +41,16 @@ impl Setup {
         self.logins.token("crm", &self.authority.url(), None).await
     }
 
-    pub(crate) async fn challenged(&self, rejected: Option<&str>, rest: &str) -> Result<String, LoginError> {
+    pub(crate) async fn token_after_challenge(
+        &self,
+        rejected: Option<&str>,
+        rest: &str,
+    ) -> Result<String, LoginError> {
         let challenge = self.authority.challenge(rest);
-        self.logins.challenged("crm", &self.authority.url(), None, rejected, &challenge).await
+        self.logins.token_after_challenge("crm", &self.authority.url(), None, rejected, &challenge).await
     }
 
-    /// Token requests of a grant type.
+    /// The token requests of a grant type.
     pub(crate) fn grants(&self, grant: &str) -> Vec<Form> {
         let all = self.authority.requests("token");
         all.into_iter().filter(|form| form["grant_type"] == grant).collect()
@@ -59,22 +63,22 @@ fn logins(store: &Arc<MemorySecrets>, url: &str, oauth: &Value) -> Logins {
     Logins::new(store.clone(), &servers)
 }
 
-/// The parameters of a page's URL.
+/// The query parameters of a URL.
 pub(crate) fn parameters(page: &str) -> Form {
     form(page.split_once('?').expect("a query").1)
 }
 
-/// Opens a page as a browser; gives the URL that it redirects to.
+/// Opens a page and returns the URL that it redirects to.
 pub(crate) async fn browse(page: &str) -> String {
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
-    let answer = client.build().expect("a client").get(page).send().await.expect("an answer");
-    answer.headers()["location"].to_str().expect("text").to_owned()
+    let response = client.build().expect("a client").get(page).send().await.expect("a response");
+    response.headers()["location"].to_str().expect("text").to_owned()
 }
 
-/// The message of a login that is needed.
+/// The message of [`LoginError::Needed`].
 pub(crate) fn needed<T: std::fmt::Debug>(result: Result<T, LoginError>) -> String {
     match result {
         Err(LoginError::Needed(needed)) => needed.to_string(),
-        other => panic!("a login is needed, and not {other:?}"),
+        other => panic!("expected a needed login, got {other:?}"),
     }
 }

@@ -8,8 +8,8 @@ use rmcp::model::{
 };
 use serde_json::json;
 
-use super::downstream::Downstream;
-use super::support::{Client, ERAS, House, LEGACY, MODERN, call};
+use super::support::{Client, ERAS, LEGACY, MODERN, TestServer, call};
+use super::upstream::UpstreamServer;
 
 async fn read(client: &Client, uri: &str) -> Result<String, ServiceError> {
     let read = client.read_resource(ReadResourceRequestParams::new(uri)).await?;
@@ -23,21 +23,21 @@ async fn prompt(client: &Client, name: &str) -> Result<String, ServiceError> {
     Ok(got["messages"][0]["content"]["text"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Two servers with the same resource and the same prompt, one of ours among them.
-async fn two() -> House {
-    let mut a = Downstream::new("a");
+/// Two upstream servers with conflicting resources and prompts, some of which also conflict with ours.
+async fn two_servers() -> TestServer {
+    let mut a = UpstreamServer::new("a");
     a.prompts = vec!["hello", "author_workflow"];
-    let mut b = Downstream::new("b");
+    let mut b = UpstreamServer::new("b");
     let uris = ["test://one", "workflow://approvals", "a+test://one", "test://two"];
     b.resources = Arc::new(uris.map(str::to_owned).to_vec());
-    House::new(&[("a", a.serve().await), ("b", b.serve().await)], MODERN).await
+    TestServer::new(&[("a", a.serve().await), ("b", b.serve().await)], MODERN).await
 }
 
 #[tokio::test]
-async fn names_that_two_servers_have_are_told_apart() {
-    let house = two().await;
+async fn conflicting_names_get_the_alias_of_their_server() {
+    let server = two_servers().await;
     for era in ERAS {
-        let (client, _heard) = house.client("ann", era).await;
+        let (client, _messages) = server.client("ann", era).await;
         let resources = client.list_all_resources().await.expect("a list");
         let uris: Vec<&str> = resources.iter().map(|resource| &*resource.uri).collect();
         let foreign: Vec<&&str> = uris.iter().filter(|uri| !uri.starts_with("workflow:")).collect();
@@ -47,8 +47,11 @@ async fn names_that_two_servers_have_are_told_apart() {
         assert_eq!(read(&client, "b+test://one").await.expect("a text"), "test://one of b");
         assert_eq!(read(&client, "test://two").await.expect("a text"), "test://two of b");
         assert_eq!(read(&client, "b://7").await.expect("a text"), "b://7 of b", "by its template");
-        assert!(read(&client, "b+workflow://approvals").await.is_err(), "ours are not passed on");
-        assert!(read(&client, "other://x").await.is_err(), "nobody lists it");
+        assert!(
+            read(&client, "b+workflow://approvals").await.is_err(),
+            "our own resources are not forwarded"
+        );
+        assert!(read(&client, "other://x").await.is_err(), "no server lists it");
 
         let prompts = client.list_all_prompts().await.expect("a list");
         let names: Vec<&str> = prompts.iter().map(|prompt| &*prompt.name).collect();
@@ -60,15 +63,15 @@ async fn names_that_two_servers_have_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_user_without_the_right_sees_nothing_of_a_server() {
-    let house = two().await;
-    let (bob, _heard) = house.client("bob", LEGACY).await;
+async fn user_without_access_sees_nothing_of_a_server() {
+    let server = two_servers().await;
+    let (bob, _messages) = server.client("bob", LEGACY).await;
     let resources = bob.list_all_resources().await.expect("a list");
     assert!(resources.iter().all(|resource| resource.uri.starts_with("workflow:")), "{resources:?}");
     assert_eq!(bob.list_all_prompts().await.expect("a list").len(), 2);
     for uri in ["test://one", "a+test://one", "b+test://one", "b://7"] {
         assert!(read(&bob, uri).await.is_err(), "{uri}");
-        #[expect(deprecated, reason = "what older clients do")]
+        #[expect(deprecated, reason = "older clients use it")]
         let subscribed = bob.subscribe(SubscribeRequestParams::new(uri)).await;
         assert!(subscribed.is_err(), "{uri}");
     }
@@ -76,11 +79,11 @@ async fn a_user_without_the_right_sees_nothing_of_a_server() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_cut_and_comes_in_pages() {
-    let mut many = Downstream::new("a");
+async fn long_list_is_truncated_and_paged() {
+    let mut many = UpstreamServer::new("a");
     many.resources = Arc::new((0..100_000).map(|n| format!("test://{n}")).collect());
-    let house = House::new(&[("a", many.serve().await)], MODERN).await;
-    let (client, _heard) = house.client("ann", MODERN).await;
+    let server = TestServer::new(&[("a", many.serve().await)], MODERN).await;
+    let (client, _messages) = server.client("ann", MODERN).await;
     let first = client.list_resources(None).await.expect("a page");
     assert_eq!(first.resources.len(), steprail_mcp::limits::TOOLS_PAGE);
     let all = client.list_all_resources().await.expect("a list");
@@ -89,46 +92,48 @@ async fn a_list_without_end_is_cut_and_comes_in_pages() {
 }
 
 #[tokio::test]
-#[expect(deprecated, reason = "what older clients do")]
-async fn changes_are_passed_on_to_a_client_with_a_session() {
+#[expect(deprecated, reason = "older clients use it")]
+async fn relays_changes_to_a_client_with_a_session() {
     for behind in ERAS {
-        let house = House::new(&[("a", Downstream::new("a").serve().await)], behind).await;
-        let (client, mut heard) = house.client("ann", LEGACY).await;
-        client.subscribe(SubscribeRequestParams::new("test://one")).await.expect("watched");
-        let mut wanted = vec![json!("prompts"), json!("resources"), json!("test://one"), json!("tools")];
-        while !wanted.is_empty() {
-            // The subscription at the server may not be there yet.
+        let server = TestServer::new(&[("a", UpstreamServer::new("a").serve().await)], behind).await;
+        let (client, mut messages) = server.client("ann", LEGACY).await;
+        client.subscribe(SubscribeRequestParams::new("test://one")).await.expect("subscribed");
+        let mut expected = vec![json!("prompts"), json!("resources"), json!("test://one"), json!("tools")];
+        while !expected.is_empty() {
+            // The subscription at the upstream server may not be active yet.
             client.call_tool(call("a__change")).await.expect("a result");
-            while let Ok(Some(news)) = tokio::time::timeout(MOMENT, heard.recv()).await {
-                wanted.retain(|wanted| *wanted != news);
+            while let Ok(Some(message)) = tokio::time::timeout(NOTIFICATION_TIMEOUT, messages.recv()).await {
+                expected.retain(|expected| *expected != message);
             }
         }
     }
 }
 
 #[tokio::test]
-async fn changes_are_passed_on_to_a_client_that_listens() {
+async fn relays_changes_to_a_client_with_a_subscription() {
     for behind in ERAS {
-        let house = House::new(&[("a", Downstream::new("a").serve().await)], behind).await;
-        let (client, _heard) = house.client("ann", MODERN).await;
+        let server = TestServer::new(&[("a", UpstreamServer::new("a").serve().await)], behind).await;
+        let (client, _messages) = server.client("ann", MODERN).await;
         let filter = SubscriptionFilter::builder()
             .tools_list_changed()
             .prompts_list_changed()
             .resources_list_changed()
             .resource_subscription("test://one".to_owned())
             .build();
-        let mut listening = client.listen(filter).await.expect("a subscription");
-        let mut wanted =
+        let mut subscription = client.listen(filter).await.expect("a subscription");
+        let mut expected =
             vec!["tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated"];
-        while !wanted.is_empty() {
+        while !expected.is_empty() {
             client.call_tool(call("a__change")).await.expect("a result");
-            while let Ok(Ok(Some(news))) = tokio::time::timeout(MOMENT, listening.next()).await {
-                let method = serde_json::to_value(news).expect("JSON")["method"].clone();
-                wanted.retain(|wanted| method != format!("notifications/{wanted}"));
+            while let Ok(Ok(Some(notification))) =
+                tokio::time::timeout(NOTIFICATION_TIMEOUT, subscription.next()).await
+            {
+                let method = serde_json::to_value(notification).expect("JSON")["method"].clone();
+                expected.retain(|expected| method != format!("notifications/{expected}"));
             }
         }
     }
 }
 
-/// How long news may take before the change is made once more.
-const MOMENT: std::time::Duration = std::time::Duration::from_millis(800);
+/// Time to wait for notifications before the change is repeated.
+const NOTIFICATION_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(800);

@@ -1,6 +1,6 @@
-//! Servers behind the gateway, as clients of our server see them: exposed tools, resources and prompts.
+//! Exposed tools and federated resources and prompts, as clients of our server see them.
 
 mod calls;
-mod downstream;
 mod federation;
 mod support;
+mod upstream;

@@ -1,4 +1,4 @@
-//! Our server with servers behind its gateway, and a client that writes down what it is asked and told.
+//! Our server with upstream servers behind its gateway, and a client that records the messages it receives.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,19 @@ pub(crate) const LEGACY: &str = "legacy";
 pub(crate) const MODERN: &str = "auto";
 pub(crate) const ERAS: [&str; 2] = [LEGACY, MODERN];
 
-/// Our server, for `ann`, who may call everything, and `bob`, who may call tools of server `a` only.
-pub(crate) struct House {
+/// Our server with two users: `ann` may call all tools, `bob` only `a__blocks`.
+pub(crate) struct TestServer {
     server: Server,
     _folder: TempDir,
 }
 
-impl House {
-    /// Servers by name, with their addresses, all spoken to as an era has it.
+impl TestServer {
+    /// Connects to upstream servers, given by name and URL, with one era.
     pub(crate) async fn new(servers: &[(&str, String)], era: &str) -> Self {
         let entry = |url: &String| json!({ "url": url, "elicitation": true, "protocolEra": era });
         let entries: BTreeMap<&str, Value> = servers.iter().map(|(name, url)| (*name, entry(url))).collect();
-        let servers_of = Servers::read(&json!({ "mcpServers": entries }).to_string()).expect("servers");
-        let gateway = Gateway::new(servers_of, steprail_mcp::Options::default()).expect("a gateway");
+        let config = Servers::read(&json!({ "mcpServers": entries }).to_string()).expect("servers");
+        let gateway = Gateway::new(config, steprail_mcp::Options::default()).expect("a gateway");
         gateway.connect().await;
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("a.db"), &Options::default()).expect("a database");
@@ -53,7 +53,7 @@ impl House {
         Self { server, _folder: folder }
     }
 
-    pub(crate) async fn client(&self, user: &str, era: &str) -> (Client, Heard) {
+    pub(crate) async fn client(&self, user: &str, era: &str) -> (Client, Messages) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (read, write) = tokio::io::split(ours);
         let user = Principal { alone: true, ..Principal::user(user).through_agent() };
@@ -62,27 +62,27 @@ impl House {
             LEGACY => ClientLifecycleMode::Initialize,
             _ => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
-        let (sender, heard) = mpsc::unbounded_channel();
-        (Ears(sender).serve_with_lifecycle(theirs, lifecycle).await.expect("a client"), heard)
+        let (sender, messages) = mpsc::unbounded_channel();
+        (RecordingClient(sender).serve_with_lifecycle(theirs, lifecycle).await.expect("a client"), messages)
     }
 }
 
-pub(crate) type Client = RunningService<RoleClient, Ears>;
-pub(crate) type Heard = mpsc::UnboundedReceiver<Value>;
+pub(crate) type Client = RunningService<RoleClient, RecordingClient>;
+pub(crate) type Messages = mpsc::UnboundedReceiver<Value>;
 
-/// A client that writes down what it hears. Its user picks `us`.
-pub(crate) struct Ears(mpsc::UnboundedSender<Value>);
+/// A client that records elicitations and notifications. It answers elicitations with `us`.
+pub(crate) struct RecordingClient(mpsc::UnboundedSender<Value>);
 
-impl Ears {
-    fn hear(&self, what: Value) {
-        let _ = self.0.send(what);
+impl RecordingClient {
+    fn record(&self, message: Value) {
+        let _ = self.0.send(message);
     }
 }
 
-impl ClientHandler for Ears {
+impl ClientHandler for RecordingClient {
     fn get_info(&self) -> ClientConfig {
-        let asks = ClientCapabilities::builder().enable_elicitation().build();
-        ClientConfig::new(asks, Implementation::new("ears", "1"))
+        let capabilities = ClientCapabilities::builder().enable_elicitation().build();
+        ClientConfig::new(capabilities, Implementation::new("recorder", "1"))
     }
 
     async fn create_elicitation(
@@ -90,20 +90,20 @@ impl ClientHandler for Ears {
         request: ElicitRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        self.hear(json!(request));
+        self.record(json!(request));
         Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "region": "us" })))
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.hear(json!("tools"));
+        self.record(json!("tools"));
     }
 
     async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.hear(json!("prompts"));
+        self.record(json!("prompts"));
     }
 
     async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.hear(json!("resources"));
+        self.record(json!("resources"));
     }
 
     async fn on_resource_updated(
@@ -111,7 +111,7 @@ impl ClientHandler for Ears {
         params: ResourceUpdatedNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        self.hear(json!(params.uri));
+        self.record(json!(params.uri));
     }
 }
 

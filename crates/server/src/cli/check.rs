@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use steprail_core::diagnostic::{Severity, render};
 use steprail_core::{Loaded, load};
-use steprail_mcp::{Gateway, Known, Options};
+use steprail_mcp::{CheckContext, Gateway, Options};
 
 use super::stop::Stop;
 use super::tools_at::read_servers;
@@ -60,7 +60,7 @@ impl Check {
                 None => None,
             };
             let known = match &gateway {
-                Some(gateway) => Some(Known::now(gateway).with_servers(gateway.connect().await)),
+                Some(gateway) => Some(CheckContext::cached(gateway).with_servers(gateway.connect().await)),
                 None => None,
             };
             let checked = self.check(known.as_ref());
@@ -72,7 +72,7 @@ impl Check {
         })
     }
 
-    fn check(&self, known: Option<&Known<'_>>) -> io::Result<ExitCode> {
+    fn check(&self, known: Option<&CheckContext<'_>>) -> io::Result<ExitCode> {
         let mut tally = Tally::default();
         let mut findings = Vec::new();
         let mut out = anstream::stdout().lock();

@@ -187,7 +187,7 @@ impl Run {
 
     async fn begin(&self, session: &mut Session, source: &Source, start: Start) -> Result<(), Stop> {
         if let Some(gateway) = session.tools.gateway()
-            && show_problems(&steprail_mcp::fitting(source, &gateway).await, source)?
+            && show_problems(&steprail_mcp::check_tools(source, &gateway).await, source)?
         {
             return Err(Stop::Silent(exit::CANNOT_READ));
         }

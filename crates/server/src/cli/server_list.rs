@@ -105,7 +105,7 @@ impl ServerList {
     /// What would keep Steprail from reading it: something that was there before.
     pub(super) fn problem(&self) -> Option<String> {
         let read = Servers::of(&self.servers);
-        let problem = read.warnings.iter().find(|warning| warning.contains("is left out"))?;
+        let problem = read.warnings.iter().find(|warning| warning.contains("is skipped"))?;
         Some(format!("{}: {problem}", self.file.display()))
     }
 

@@ -254,7 +254,7 @@ async fn wrong_output(agent: &mut Agent, root: &str) {
     };
     let checked = agent.call("workflow_check", json!({ "spec_yaml": spec("size") })).await;
     assert_eq!(checked.facts["runnable"], false, "{}", checked.text);
-    let key = ticked(&checked.problem("SR510")["hint"], "there is").remove(0);
+    let key = ticked(&checked.problem("SR510")["hint"], "the schema has").remove(0);
     let ran = agent.start(&spec(&key)).await;
     assert_eq!(ran.status(), "completed", "{}", ran.text);
 }

@@ -1,4 +1,4 @@
-//! Why there is no token, and what to do about it.
+//! Errors of logins and token requests.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use rmcp::transport::auth::AuthError;
 
 use crate::secrets::SecretError;
 
-/// Characters of a message that a remote server wrote.
-const FOREIGN_CHARS: usize = 300;
+/// The maximum length of a message of a remote server, in characters.
+const MESSAGE_CHARS: usize = 300;
 
 /// A user has to log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginNeeded {
-    /// The server, as its entry names it.
+    /// Name of the server, as in the config.
     pub server: String,
-    /// Scopes that the present login lacks; the next login requests them.
+    /// Scopes that the current login lacks. The next login requests them.
     pub scopes: Vec<String>,
-    /// Why the present login does not do.
+    /// Why a login is needed.
     pub reason: String,
 }
 
@@ -34,11 +34,11 @@ impl fmt::Display for LoginNeeded {
 /// Why there is no token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginError {
-    /// A user has to log in. Nothing else helps.
+    /// A user has to log in.
     Needed(LoginNeeded),
-    /// The settings, the server or its authorization server do not permit it. Trying again does not help.
+    /// The settings, the server or its authorization server do not allow it. A retry does not help.
     Refused(String),
-    /// The authorization server or the secret store cannot be used now. Trying again may help.
+    /// The authorization server or the secret store is unavailable. A retry may help.
     Unavailable(String),
 }
 
@@ -61,7 +61,7 @@ impl From<SecretError> for LoginError {
 
 impl From<AuthError> for LoginError {
     fn from(error: AuthError) -> Self {
-        let message = harmless(&error.to_string());
+        let message = sanitized(&error.to_string());
         match error {
             AuthError::MetadataError(_)
             | AuthError::HttpError(_)
@@ -73,11 +73,11 @@ impl From<AuthError> for LoginError {
     }
 }
 
-/// A message of a remote server on one line, without control characters, cut to a bound.
-pub(super) fn harmless(text: &str) -> String {
+/// A message of a remote server, without control characters and cut to [`MESSAGE_CHARS`].
+pub(super) fn sanitized(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut cut: String = plain.take(FOREIGN_CHARS).collect();
-    if text.chars().nth(FOREIGN_CHARS).is_some() {
+    let mut cut: String = plain.take(MESSAGE_CHARS).collect();
+    if text.chars().nth(MESSAGE_CHARS).is_some() {
         cut.push('…');
     }
     cut

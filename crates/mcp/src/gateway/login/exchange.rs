@@ -11,14 +11,14 @@ use rmcp::transport::auth::{
 
 use super::error::LoginError;
 use super::policy;
-use super::record::{Client, Login, expires_in};
+use super::record::{Client, Login, lifetime};
 use crate::config::{KeyAlgorithm, OAuth, Text, Variables};
 use crate::limits::TOKEN_SECS;
 
 /// The name under which clients are registered.
 const CLIENT_NAME: &str = "Steprail";
 
-/// A server that tokens are wanted for: its URL, its settings, and its last challenge.
+/// A server that tokens are requested for: its URL, OAuth settings and last challenge.
 #[derive(Clone, Copy)]
 pub(super) struct Resource<'a> {
     pub url: &'a str,
@@ -36,29 +36,29 @@ pub(super) struct Authority {
     is_published: bool,
 }
 
-/// A token that was issued to the daemon itself.
-pub(super) struct Issued {
+/// An access token of the client credentials grant.
+pub(super) struct IssuedToken {
     pub token: String,
-    /// Seconds until it expires, if the authorization server said so.
+    /// Seconds until expiry, if the authorization server states it.
     pub expires_in: Option<u64>,
 }
 
-/// Why a login was not renewed.
-pub(super) enum NotRenewed {
-    /// The authorization server no longer accepts the login.
+/// Why the tokens of a login were not refreshed.
+pub(super) enum RefreshError {
+    /// The login is no longer valid, for this reason.
     Rejected(&'static str),
-    /// Something else.
+    /// The request failed; the login may still be valid.
     Failed(LoginError),
 }
 
-impl<E: Into<LoginError>> From<E> for NotRenewed {
+impl<E: Into<LoginError>> From<E> for RefreshError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
 impl Resource<'_> {
-    /// Finds the authorization server of the resource, and checks its endpoints.
+    /// Discovers the authorization server of the resource and checks its endpoints.
     pub(super) async fn authority(&self) -> Result<Authority, LoginError> {
         let url = policy::server_url(self.url).map_err(LoginError::Refused)?;
         let mut manager = if self.oauth.private_addresses {
@@ -66,25 +66,25 @@ impl Resource<'_> {
         } else {
             AuthorizationManager::new(url.clone()).await?
         };
-        let found = manager.resolve_metadata_from_challenge(self.challenge).await?;
-        policy::endpoints(&url, &found.metadata).map_err(LoginError::Refused)?;
+        let discovered = manager.resolve_metadata_from_challenge(self.challenge).await?;
+        policy::endpoints(&url, &discovered.metadata).map_err(LoginError::Refused)?;
         let credentials = InMemoryCredentialStore::new();
         manager.set_credential_store(credentials.clone());
-        manager.set_metadata(found.metadata.clone());
+        manager.set_metadata(discovered.metadata.clone());
         Ok(Authority {
             manager,
-            metadata: found.metadata,
+            metadata: discovered.metadata,
             credentials,
-            is_published: found.source.is_discovered(),
+            is_published: discovered.source.is_discovered(),
         })
     }
 
-    /// Gets new tokens for a login with its refresh token.
-    pub(super) async fn renew(&self, login: &Login) -> Result<Login, NotRenewed> {
+    /// Requests new tokens with the refresh token of a login.
+    pub(super) async fn refresh(&self, login: &Login) -> Result<Login, RefreshError> {
         let mut authority = self.authority().await?;
-        // A refresh token goes to the authorization server that issued it, and to no other.
+        // A refresh token is only sent to the authorization server that issued it.
         if login.credentials.issuer != authority.metadata.issuer {
-            return Err(NotRenewed::Rejected("its authorization server has changed"));
+            return Err(RefreshError::Rejected("its authorization server has changed"));
         }
         let secret = match self.configured_client()? {
             Some((id, secret)) if id == login.client.id => secret,
@@ -95,31 +95,30 @@ impl Resource<'_> {
         match authority.manager.refresh_token().await {
             Ok(_) => {}
             Err(AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_)) => {
-                return Err(NotRenewed::Rejected("the login has expired"));
+                return Err(RefreshError::Rejected("the login has expired"));
             }
             Err(error) => return Err(error.into()),
         }
         Ok(Login { credentials: authority.tokens().await?, ..login.clone() })
     }
 
-    /// Gets a token with the client's own credentials.
-    pub(super) async fn issue(&self, scopes: &[String]) -> Result<Issued, LoginError> {
-        let config = self.own_credentials(scopes.to_vec())?;
+    /// Requests a token with the client credentials grant.
+    pub(super) async fn issue(&self, scopes: &[String]) -> Result<IssuedToken, LoginError> {
+        let config = self.client_credentials(scopes.to_vec())?;
         let mut authority = self.authority().await?;
         authority.manager.validate_client_credentials_metadata(&config)?;
         authority.manager.configure_client_credentials(&config)?;
-        // rmcp's future is not `Send`, so it stays on one thread. Its requests time out by themselves.
+        // The future of rmcp is not `Send`, so it runs on one thread. Its requests have timeouts.
         let runtime = tokio::runtime::Handle::current();
         let exchange = move || runtime.block_on(authority.manager.exchange_client_credentials(&config));
         let failed = |_| LoginError::Unavailable("the token request failed".to_owned());
         let token = tokio::task::spawn_blocking(exchange).await.map_err(failed)??;
         let value = serde_json::to_value(&token).unwrap_or_default();
         let text = value["access_token"].as_str().unwrap_or_default().to_owned();
-        Ok(Issued { token: text, expires_in: expires_in(&token) })
+        Ok(IssuedToken { token: text, expires_in: lifetime(&token) })
     }
 
-    /// The credentials of the client credentials grant.
-    fn own_credentials(&self, scopes: Vec<String>) -> Result<ClientCredentialsConfig, LoginError> {
+    fn client_credentials(&self, scopes: Vec<String>) -> Result<ClientCredentialsConfig, LoginError> {
         let resource = Some(self.url.to_owned());
         let key = self.oauth.client_key.as_ref().map(|key| self.expand(key)).transpose()?;
         match (self.configured_client()?, key) {
@@ -138,7 +137,7 @@ impl Resource<'_> {
         }
     }
 
-    /// The client that the settings name, with its secret.
+    /// The id and secret of the client in the settings.
     fn configured_client(&self) -> Result<Option<(String, Option<String>)>, LoginError> {
         let Some(id) = &self.oauth.client_id else { return Ok(None) };
         let secret = self.oauth.client_secret.as_ref().map(|secret| self.expand(secret)).transpose()?;
@@ -148,11 +147,14 @@ impl Resource<'_> {
     fn expand(&self, text: &Text) -> Result<String, LoginError> {
         text.expand(self.variables).map_err(|missing| {
             let names: Vec<String> = missing.into_iter().collect();
-            LoginError::Refused(format!("`oauth` of the server uses {}, not set", names.join(", ")))
+            LoginError::Refused(format!(
+                "`oauth` of the server uses variables that are not set: {}",
+                names.join(", ")
+            ))
         })
     }
 
-    /// The client to log in with, in the order of the MCP specification: configured, by metadata document, registered.
+    /// The client of a login, by precedence of the MCP specification: configured, metadata document, dynamic registration.
     pub(super) async fn client(
         &self,
         authority: &mut Authority,
@@ -165,7 +167,8 @@ impl Resource<'_> {
             authority.manager.configure_client(client_config(&client, secret, scopes))?;
             return Ok(client);
         }
-        let document = self.oauth.client_metadata_url.as_ref().filter(|_| authority.takes_documents());
+        let document =
+            self.oauth.client_metadata_url.as_ref().filter(|_| authority.supports_client_documents());
         if let Some(id) = document {
             let client = Client { id: id.clone(), secret: None, redirect_uri };
             authority.manager.configure_client(client_config(&client, None, scopes))?;
@@ -180,12 +183,12 @@ impl Authority {
         self.metadata.scopes_supported.iter().flatten().any(|supported| supported == scope)
     }
 
-    fn takes_documents(&self) -> bool {
+    fn supports_client_documents(&self) -> bool {
         let supported = self.metadata.additional_fields.get("client_id_metadata_document_supported");
         supported.and_then(serde_json::Value::as_bool).unwrap_or_default()
     }
 
-    /// The scopes of a login: those that are known to be needed, otherwise those that the server asks for.
+    /// The scopes of a login: the needed ones, otherwise those that the server advertises.
     pub(super) async fn scopes(&self, needed: Vec<String>) -> Vec<String> {
         if needed.is_empty() {
             return self.manager.select_initial_scopes(&[]).await;
@@ -200,7 +203,7 @@ impl Authority {
 
     async fn register(&mut self, redirect_uri: String, scopes: &[String]) -> Result<Client, LoginError> {
         if self.metadata.registration_endpoint.is_none() {
-            let message = "the authorization server registers no clients; register one there and set \
+            let message = "the authorization server does not support dynamic registration; register a client there and set \
                            `oauth.clientId`, and `oauth.clientSecret` if it has one, in the server's entry";
             return Err(LoginError::Refused(message.to_owned()));
         }
@@ -214,9 +217,9 @@ impl Authority {
         }
     }
 
-    /// The tokens that the last exchange gave.
+    /// The tokens of the last exchange.
     pub(super) async fn tokens(&self) -> Result<StoredCredentials, LoginError> {
-        let none = || LoginError::Unavailable("the authorization server gave no token".to_owned());
+        let none = || LoginError::Unavailable("the authorization server returned no token".to_owned());
         self.credentials.load().await?.ok_or_else(none)
     }
 }
@@ -239,14 +242,14 @@ fn client_config(client: &Client, secret: Option<String>, scopes: &[String]) -> 
     }
 }
 
-/// Bounds everything that one token takes.
-pub(super) async fn in_time<T, E: From<LoginError>>(
-    work: impl Future<Output = Result<T, E>>,
+/// Applies [`TOKEN_SECS`] to all requests for one token.
+pub(super) async fn with_timeout<T, E: From<LoginError>>(
+    request: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let late =
+    let timed_out =
         || LoginError::Unavailable(format!("the authorization server did not answer within {TOKEN_SECS} s"));
-    match tokio::time::timeout(Duration::from_secs(TOKEN_SECS), work).await {
-        Ok(done) => done,
-        Err(_) => Err(late().into()),
+    match tokio::time::timeout(Duration::from_secs(TOKEN_SECS), request).await {
+        Ok(result) => result,
+        Err(_) => Err(timed_out().into()),
     }
 }

@@ -1,30 +1,30 @@
-//! A login with a browser: the URL to open, and the redirect that ends it.
+//! Authorization-code logins: the URL to open in a browser, and the redirect that completes the login.
 
 use reqwest::Url;
 use rmcp::transport::auth::{AuthError, AuthorizationCallback};
 use tokio::time::Instant;
 
 use super::Logins;
-use super::error::{LoginError, harmless};
-use super::exchange::{Resource, in_time};
-use super::pending::Pending;
+use super::error::{LoginError, sanitized};
+use super::exchange::{Resource, with_timeout};
+use super::pending::PendingLogin;
 use super::policy;
 use super::record::Login;
 use crate::limits::REDIRECT_BYTES;
 
-/// A login that ended well.
+/// A completed login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// The scopes that were granted.
+    /// The granted scopes.
     pub scopes: Vec<String>,
-    /// Seconds until the access token expires, if the authorization server said so.
+    /// Seconds until the access token expires, if the authorization server states it.
     pub expires_in: Option<u64>,
-    /// Whether tokens are renewed without another login.
+    /// Whether there is a refresh token, so that tokens are refreshed without another login.
     pub renews: bool,
 }
 
 impl Logins {
-    /// Begins a login: gives the URL that the user opens in a browser. `redirect_uri` is on a loopback address.
+    /// Starts a login. Returns the URL to open in a browser. `redirect_uri` must be on a loopback address.
     pub async fn begin(
         &self,
         server: &str,
@@ -36,16 +36,19 @@ impl Logins {
         let variables = self.variables(user);
         let url = remote.url.expand(&*variables).map_err(|missing| {
             let names: Vec<String> = missing.into_iter().collect();
-            LoginError::Refused(format!("the URL of `{server}` uses {}, not set", names.join(", ")))
+            LoginError::Refused(format!(
+                "the URL of `{server}` uses variables that are not set: {}",
+                names.join(", ")
+            ))
         })?;
-        let (challenge, needed) = self.session(server, user).wanted(&url, &remote.oauth.scopes).await?;
+        let (challenge, needed) = self.session(server, user).login_params(&url, &remote.oauth.scopes).await?;
         let resource = Resource {
             url: &url,
             oauth: &remote.oauth,
             variables: &*variables,
             challenge: challenge.as_deref(),
         };
-        let (page, authority, client) = in_time(async {
+        let (page, authority, client) = with_timeout(async {
             let mut authority = resource.authority().await?;
             let scopes = authority.scopes(needed).await;
             let client = resource.client(&mut authority, &redirect_uri, &scopes).await?;
@@ -54,52 +57,55 @@ impl Logins {
             Ok::<_, LoginError>((page, authority, client))
         })
         .await?;
-        let pending = Pending {
+        let pending = PendingLogin {
             server: server.to_owned(),
             user: user.map(str::to_owned),
             url,
             client,
             redirect_uri,
             authority,
-            began: Instant::now(),
+            started: Instant::now(),
         };
         let parsed = Url::parse(&page).ok();
         let state = parsed.as_ref().and_then(|page| parameter(page, "state"));
-        let none = || LoginError::Unavailable("the login has no `state`".to_owned());
+        let none = || LoginError::Unavailable("the authorization URL has no `state`".to_owned());
         self.0.pending.insert(state.ok_or_else(none)?, pending)?;
         Ok(page)
     }
 
-    /// Ends a login with the URL that the browser was redirected to.
+    /// Completes a login with the URL that the browser was redirected to.
     pub async fn finish(
         &self,
         server: &str,
         user: Option<&str>,
         redirect: &str,
     ) -> Result<LoggedIn, LoginError> {
-        let redirect = read(redirect)?;
+        let redirect = parse_redirect(redirect)?;
         let state = parameter(&redirect, "state").unwrap_or_default();
         let pending = self.0.pending.take(&state, server, user)?;
-        if !policy::leads_to(&redirect, &pending.redirect_uri) {
+        if !policy::matches_redirect_uri(&redirect, &pending.redirect_uri) {
             self.0.pending.put_back(state, pending);
-            return Err(LoginError::Refused(
-                "the URL is not the one that this login redirects to".to_owned(),
-            ));
+            return Err(LoginError::Refused("the URL is not the redirect URI of this login".to_owned()));
         }
         if let Some(error) = parameter(&redirect, "error") {
-            let why = parameter(&redirect, "error_description").unwrap_or(error);
-            let message = format!("the authorization server refused the login: {}", harmless(&why));
+            let reason = parameter(&redirect, "error_description").unwrap_or(error);
+            let message = format!("the authorization server rejected the login: {}", sanitized(&reason));
             return Err(LoginError::Refused(message));
         }
-        // A redirect is used once: whoever goes away now must not lose the tokens that were issued for it.
+        // In its own task: a code is valid once, so a cancelled caller must not lose the tokens.
         let this = self.clone();
         let exchange = tokio::spawn(async move { this.exchange(pending, redirect, state).await });
         exchange.await.unwrap_or_else(|_| Err(LoginError::Unavailable("the login failed".to_owned())))
     }
 
-    async fn exchange(&self, pending: Pending, redirect: Url, state: String) -> Result<LoggedIn, LoginError> {
+    async fn exchange(
+        &self,
+        pending: PendingLogin,
+        redirect: Url,
+        state: String,
+    ) -> Result<LoggedIn, LoginError> {
         let callback = AuthorizationCallback::from_redirect_url(redirect.as_str())?;
-        let exchanged = in_time(async {
+        let exchanged = with_timeout(async {
             let manager = &pending.authority.manager;
             let issuer = callback.issuer.as_deref();
             let exchanged =
@@ -118,29 +124,29 @@ impl Logins {
             Err(error) => return Err(error.into()),
         }
         let credentials = pending.authority.tokens().await?;
-        let login = Login { url: pending.url, client: pending.client, credentials, wanted: Vec::new() };
-        self.session(&pending.server, pending.user.as_deref()).store(&login).await?;
+        let login = Login { url: pending.url, client: pending.client, credentials, demanded: Vec::new() };
+        self.session(&pending.server, pending.user.as_deref()).save(&login).await?;
         self.0.finished.send_modify(|count| *count += 1);
         Ok(LoggedIn {
             scopes: login.credentials.granted_scopes.clone(),
-            expires_in: login.seconds_left(),
+            expires_in: login.expires_in(),
             renews: login.can_refresh(),
         })
     }
 
-    /// Deletes a login; whether there was one. The authorization server is not told.
+    /// Deletes a login and returns whether there was one. Does not revoke the tokens.
     pub async fn log_out(&self, server: &str, user: Option<&str>) -> Result<bool, LoginError> {
         self.remote(server)?;
         self.session(server, user).forget().await
     }
 }
 
-/// The URL that a user pasted or a listener received.
-fn read(redirect: &str) -> Result<Url, LoginError> {
+/// Parses the redirect URL, which a user pasted or a listener received.
+fn parse_redirect(redirect: &str) -> Result<Url, LoginError> {
     let redirect = redirect.trim();
     let parsed = Url::parse(redirect).ok().filter(|_| redirect.len() <= REDIRECT_BYTES);
     parsed.ok_or_else(|| {
-        LoginError::Refused("that is not the URL of the page that the browser ended on".to_owned())
+        LoginError::Refused("that is not the URL that the browser was redirected to".to_owned())
     })
 }
 

@@ -1,4 +1,4 @@
-//! OAuth logins at remote servers: tokens for connections, and the logins that give them.
+//! OAuth logins at remote servers, and the access tokens of connections.
 
 mod error;
 mod exchange;
@@ -16,45 +16,45 @@ use tokio::sync::watch;
 pub use error::{LoginError, LoginNeeded};
 pub use interactive::LoggedIn;
 
-use crate::config::{Grant, OAuth, Road, Servers, Text, Variables};
+use crate::config::{Grant, OAuth, Servers, Text, Transport, Variables};
 use crate::limits::CONNECTIONS;
 use crate::secrets::{SecretScope, SecretStore, SecretVariables};
 use pending::PendingLogins;
-use record::Place;
+use record::LoginStore;
 use session::Session;
 
-/// Logins at remote servers. A clone is another handle to the same ones.
+/// Logins at remote servers. Clones share the state.
 #[derive(Clone)]
 pub struct Logins(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn SecretStore>,
-    servers: BTreeMap<String, Remote>,
+    servers: BTreeMap<String, RemoteServer>,
     sessions: Mutex<Sessions>,
     pending: PendingLogins,
-    /// Counts the logins that ended well.
+    /// Counts completed logins.
     finished: watch::Sender<u64>,
 }
 
-/// A session per server and user; one per server where all users share a login.
+/// Sessions by server and, for per-user logins, user id.
 type Sessions = BTreeMap<(String, Option<String>), Arc<Session>>;
 
-/// What the entry of a remote server says about tokens.
-struct Remote {
+/// The OAuth settings of a remote server.
+struct RemoteServer {
     url: Text,
     oauth: OAuth,
-    /// The entry has an `Authorization` header of its own.
+    /// Whether the entry sets an `Authorization` header, which disables OAuth.
     has_header: bool,
 }
 
 impl Logins {
-    /// Logins at the remote servers among these, kept in a secret store.
+    /// Logins at the HTTP servers of a config, stored in a secret store.
     pub fn new(store: Arc<dyn SecretStore>, servers: &Servers) -> Self {
         let remote = servers.servers.iter().filter_map(|(name, entry)| {
-            let Road::Http { url, headers } = &entry.road else { return None };
+            let Transport::Http { url, headers } = &entry.transport else { return None };
             let has_header = headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
             let oauth = entry.oauth.clone().unwrap_or_default();
-            Some((name.clone(), Remote { url: url.clone(), oauth, has_header }))
+            Some((name.clone(), RemoteServer { url: url.clone(), oauth, has_header }))
         });
         Self(Arc::new(Inner {
             store,
@@ -65,18 +65,18 @@ impl Logins {
         }))
     }
 
-    /// What variables in config texts stand for: for a user, or for connections that all users share.
+    /// The variables of config texts, for a user or for shared connections.
     pub fn variables(&self, user: Option<&str>) -> Arc<dyn Variables + Send + Sync> {
         Arc::new(SecretVariables::new(self.0.store.clone(), user))
     }
 
-    /// Whether each user logs in at a server for themselves; `None` if it is no remote server.
+    /// Whether each user has their own login at a server; `None` if it is not a remote server.
     pub fn is_per_user(&self, server: &str) -> Option<bool> {
         self.0.servers.get(server).map(|remote| remote.oauth.per_user)
     }
 
-    /// The bearer token to send to a server, refreshed if it is about to expire. `None` where nobody logged in and no
-    /// client credentials are configured.
+    /// The bearer token to send to a server, refreshed if it is about to expire. `None` without a login and client
+    /// credentials.
     pub async fn token(
         &self,
         server: &str,
@@ -89,9 +89,9 @@ impl Logins {
         }
     }
 
-    /// The bearer token to send after a server answered 401, or 403 with `insufficient_scope`. `rejected` is the token
-    /// that was sent, if any. Send the request again at most once per call.
-    pub async fn challenged(
+    /// The bearer token to send after a 401, or a 403 with `insufficient_scope`. `rejected` is the token that was sent, if
+    /// any. Repeat a request at most once.
+    pub async fn token_after_challenge(
         &self,
         server: &str,
         url: &str,
@@ -101,7 +101,7 @@ impl Logins {
     ) -> Result<String, LoginError> {
         match self.0.servers.get(server) {
             Some(remote) if !remote.has_header => {
-                self.session(server, user).challenged(url, rejected, www_authenticate).await
+                self.session(server, user).token_after_challenge(url, rejected, www_authenticate).await
             }
             _ => Err(LoginError::Refused(format!(
                 "`{server}` rejected the Authorization header of its entry; correct it"
@@ -109,14 +109,14 @@ impl Logins {
         }
     }
 
-    /// The login that a server needs before its next call, if it does.
+    /// The login that a server needs before its next call, if any.
     pub fn needed(&self, server: &str, user: Option<&str>) -> Option<LoginNeeded> {
         let sessions = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.get(&(server.to_owned(), user.map(str::to_owned)))?.needed()
     }
 
     /// Waits until no login at a server is needed.
-    pub async fn logged_in(&self, server: &str, user: Option<&str>) {
+    pub async fn wait_for_login(&self, server: &str, user: Option<&str>) {
         let mut finished = self.0.finished.subscribe();
         while self.needed(server, user).is_some() {
             // The sender lives as long as `self`.
@@ -124,7 +124,8 @@ impl Logins {
         }
     }
 
-    fn remote(&self, server: &str) -> Result<&Remote, LoginError> {
+    /// A server that a user can log in at.
+    fn remote(&self, server: &str) -> Result<&RemoteServer, LoginError> {
         let remote = self.0.servers.get(server);
         let remote = remote.ok_or_else(|| {
             LoginError::Refused(format!("`{server}` is not a remote server; `steprail servers` lists them"))
@@ -133,9 +134,9 @@ impl Logins {
             _ if remote.has_header => Err(LoginError::Refused(format!(
                 "`{server}` has an Authorization header in its entry; remove it to log in"
             ))),
-            Grant::ClientCredentials => Err(LoginError::Refused(format!(
-                "`{server}` uses client credentials; there is nobody to log in"
-            ))),
+            Grant::ClientCredentials => {
+                Err(LoginError::Refused(format!("`{server}` uses client credentials and needs no login")))
+            }
             Grant::AuthorizationCode => Ok(remote),
         }
     }
@@ -143,18 +144,18 @@ impl Logins {
     fn session(&self, server: &str, user: Option<&str>) -> Arc<Session> {
         let mut sessions = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.len() >= CONNECTIONS {
-            // What is dropped here was known in memory only: the last challenge, and tokens that can be issued again.
+            // Idle sessions have no durable state: only the last challenge, and tokens that can be requested again.
             sessions.retain(|_, session| Arc::strong_count(session) > 1);
         }
         let key = (server.to_owned(), user.map(str::to_owned));
         let new = || {
-            let place = Place {
+            let store = LoginStore {
                 store: self.0.store.clone(),
                 scope: SecretScope::of(user),
                 server: server.to_owned(),
             };
             let oauth = self.0.servers.get(server).map(|remote| remote.oauth.clone()).unwrap_or_default();
-            Arc::new(Session::new(place, oauth, self.variables(user)))
+            Arc::new(Session::new(store, oauth, self.variables(user)))
         };
         sessions.entry(key).or_insert_with(new).clone()
     }

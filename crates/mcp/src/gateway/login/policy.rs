@@ -1,9 +1,9 @@
-//! Which URLs OAuth may use: https everywhere, http only on this machine.
+//! URL policy of OAuth: https, or http on loopback addresses.
 
 use reqwest::Url;
 use rmcp::transport::auth::AuthorizationMetadata;
 
-/// The URL of a server that tokens may be sent to.
+/// Checks the URL of a server that tokens are sent to.
 pub(super) fn server_url(url: &str) -> Result<Url, String> {
     let parsed = Url::parse(url).map_err(|_| "the server's URL is invalid".to_owned())?;
     match parsed.scheme() {
@@ -13,7 +13,7 @@ pub(super) fn server_url(url: &str) -> Result<Url, String> {
     }
 }
 
-/// Checks the endpoints of an authorization server before anything is sent to them or opened in a browser.
+/// Checks the endpoints of an authorization server before they are used.
 pub(super) fn endpoints(server: &Url, metadata: &AuthorizationMetadata) -> Result<(), String> {
     let optional = [("registration_endpoint", &metadata.registration_endpoint), ("issuer", &metadata.issuer)];
     let optional = optional.into_iter().filter_map(|(name, url)| Some((name, url.as_ref()?)));
@@ -34,7 +34,7 @@ pub(super) fn endpoints(server: &Url, metadata: &AuthorizationMetadata) -> Resul
     Ok(())
 }
 
-/// Checks where a browser is sent with the authorization code: to a listener on the user's own machine.
+/// Checks a redirect URI: authorization codes are only sent to loopback addresses.
 pub(super) fn redirect_uri(uri: &str) -> Result<Url, String> {
     let parsed = Url::parse(uri).ok().filter(|url| {
         let is_plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
@@ -43,8 +43,8 @@ pub(super) fn redirect_uri(uri: &str) -> Result<Url, String> {
     parsed.ok_or_else(|| "the redirect URI must be http on a loopback address".to_owned())
 }
 
-/// Whether a redirect URL leads to a redirect URI, whatever its query.
-pub(super) fn leads_to(redirect: &Url, uri: &Url) -> bool {
+/// Whether a URL equals a redirect URI, apart from the query.
+pub(super) fn matches_redirect_uri(redirect: &Url, uri: &Url) -> bool {
     redirect.origin() == uri.origin() && redirect.path() == uri.path()
 }
 
@@ -56,11 +56,11 @@ fn is_loopback(url: &Url) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Url, endpoints, leads_to, redirect_uri, server_url};
+    use super::{Url, endpoints, matches_redirect_uri, redirect_uri, server_url};
     use rmcp::transport::auth::AuthorizationMetadata;
 
     #[test]
-    fn tokens_go_over_https_or_stay_on_this_machine() {
+    fn server_urls_are_https_or_loopback() {
         for good in
             ["https://crm.example/mcp", "http://127.0.0.1:1/mcp", "http://[::1]:1/", "http://localhost/"]
         {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_of_remote_servers_are_https() {
+    fn endpoints_are_https_unless_the_server_is_local() {
         let remote = Url::parse("https://crm.example/mcp").expect("a URL");
         let local = Url::parse("http://127.0.0.1:1/mcp").expect("a URL");
         let with = |authorization: &str, token: &str| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_are_sent_to_this_machine_only() {
+    fn redirect_uris_are_on_loopback_addresses() {
         let uri = redirect_uri("http://127.0.0.1:9/callback").expect("a URI");
         for bad in
             ["https://evil.example/", "http://evil.example/", "http://u@127.0.0.1/", "http://127.0.0.1/?a=1"]
@@ -104,7 +104,7 @@ mod tests {
             assert!(redirect_uri(bad).is_err(), "{bad}");
         }
         let url = |text: &str| Url::parse(text).expect("a URL");
-        assert!(leads_to(&url("http://127.0.0.1:9/callback?code=1"), &uri));
-        assert!(!leads_to(&url("http://127.0.0.1:8/callback?code=1"), &uri));
+        assert!(matches_redirect_uri(&url("http://127.0.0.1:9/callback?code=1"), &uri));
+        assert!(!matches_redirect_uri(&url("http://127.0.0.1:8/callback?code=1"), &uri));
     }
 }

@@ -1,4 +1,4 @@
-//! Streamable HTTP: every failure says whether the request was sent, and no response is larger than the limit.
+//! Streamable HTTP: failures state whether the request was sent, and responses are bounded.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -18,39 +18,39 @@ use steprail_engine::BoxFuture;
 
 use super::oversized;
 use crate::gateway::listener::Listener;
-use crate::limits::{ANSWER_BYTES, DIAL_SECS, ERROR_BODY_BYTES};
+use crate::limits::{DIAL_SECS, ERROR_BODY_BYTES, RESPONSE_BYTES};
 
-const BOTH: &str = "text/event-stream, application/json";
+const ACCEPTED: &str = "text/event-stream, application/json";
 const SESSION: &str = "mcp-session-id";
 
-/// Why a request over HTTP has no result.
+/// Why an HTTP request has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum HttpFailure {
     /// The connection could not be established: DNS, TCP or TLS.
     #[error("{0}")]
     NotSent(String),
-    /// The server asks to be called later: 429, or 503 with `Retry-After`.
+    /// The server asks to be retried later: 429, or 503 with `Retry-After`.
     #[error("HTTP {status}")]
     Busy { status: u16, retry_after: Option<Duration> },
-    /// The server wants another login.
+    /// The server requires a login.
     #[error("{0}")]
     LoginNeeded(String),
-    /// The server refused the request: any other 4xx.
+    /// The server rejected the request with another 4xx status.
     #[error("HTTP {status}{}", if message.is_empty() { String::new() } else { format!(": {message}") })]
     Rejected { status: u16, message: String },
-    /// The request was sent, and nobody knows what became of it.
+    /// The request was sent and its outcome is unknown.
     #[error("{0}")]
     Unknown(String),
 }
 
-type Failed = StreamableHttpError<HttpFailure>;
+type TransportError = StreamableHttpError<HttpFailure>;
 
-/// Gives the bearer tokens of one server, for one user.
+/// Provides the bearer tokens of one server and user.
 pub(crate) trait Credentials: Send + Sync {
-    /// The token to send, if there was a login.
+    /// The token to send; `None` without a login.
     fn token(&self) -> BoxFuture<'_, Result<Option<String>, HttpFailure>>;
-    /// Another token than the one that was sent, after a challenge (`WWW-Authenticate`).
-    fn challenged<'c>(
+    /// The token to send after a challenge (`WWW-Authenticate`) to the token `sent`.
+    fn token_after_challenge<'c>(
         &'c self,
         sent: Option<&'c str>,
         challenge: &'c str,
@@ -67,16 +67,17 @@ pub(crate) struct HttpClient {
 
 impl HttpClient {
     pub(crate) fn new(credentials: Option<Arc<dyn Credentials>>, listener: Listener) -> Result<Self, String> {
-        // A redirect to another origin would take the credentials along.
+        // A redirect would send the credentials to another origin.
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(DIAL_SECS))
             .build();
-        let client = client.map_err(|error| format!("no HTTP client: {}", root_cause(&error)))?;
+        let client =
+            client.map_err(|error| format!("cannot create an HTTP client: {}", root_cause(&error)))?;
         Ok(Self { client, credentials, listener })
     }
 
-    /// Posts a JSON body and follows at most one challenge of the server.
+    /// Posts a JSON body. Repeats the request once after a challenge.
     pub(crate) async fn post(
         &self,
         uri: &str,
@@ -85,13 +86,13 @@ impl HttpClient {
     ) -> Result<reqwest::Response, HttpFailure> {
         let body = serde_json::to_vec(body).map_err(|error| HttpFailure::NotSent(error.to_string()))?;
         let request = || {
-            let request = self.client.post(uri).headers(headers.clone()).header(ACCEPT, BOTH);
+            let request = self.client.post(uri).headers(headers.clone()).header(ACCEPT, ACCEPTED);
             request.header(CONTENT_TYPE, "application/json").body(body.clone())
         };
         self.authorized(request).await
     }
 
-    /// Opens a stream of events.
+    /// Opens an event stream.
     pub(crate) async fn get(&self, uri: &str, headers: HeaderMap) -> Result<reqwest::Response, HttpFailure> {
         let request = || self.client.get(uri).headers(headers.clone()).header(ACCEPT, "text/event-stream");
         self.authorized(request).await
@@ -109,7 +110,7 @@ impl HttpClient {
         let token = credentials.token().await?;
         let response = send(with(token.as_deref())).await?;
         let Some(challenge) = challenge(&response) else { return Ok(response) };
-        let token = credentials.challenged(token.as_deref(), &challenge).await?;
+        let token = credentials.token_after_challenge(token.as_deref(), &challenge).await?;
         send(with(Some(&token))).await
     }
 }
@@ -118,15 +119,15 @@ async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Htt
     request.send().await.map_err(|error| of_reqwest(&error))
 }
 
-/// What a server asks for that does not know who we are.
+/// The challenge of a 401, or of a 403 for missing scopes.
 fn challenge(response: &reqwest::Response) -> Option<String> {
     let header = response.headers().get(WWW_AUTHENTICATE)?.to_str().ok()?;
-    let asks = match response.status() {
+    let is_challenge = match response.status() {
         StatusCode::UNAUTHORIZED => true,
         StatusCode::FORBIDDEN => header.contains("insufficient_scope"),
         _ => false,
     };
-    asks.then(|| header.to_owned())
+    is_challenge.then(|| header.to_owned())
 }
 
 fn of_reqwest(error: &reqwest::Error) -> HttpFailure {
@@ -138,7 +139,7 @@ fn of_reqwest(error: &reqwest::Error) -> HttpFailure {
     }
 }
 
-/// The innermost cause of an error, without addresses and type names around it.
+/// The innermost cause of an error, without the addresses and type names of outer errors.
 pub(crate) fn root_cause(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -147,7 +148,7 @@ pub(crate) fn root_cause(error: &dyn Error) -> String {
     error.to_string()
 }
 
-/// What a response that is no success means.
+/// The failure for a response without a success status.
 pub(crate) async fn failure(response: reqwest::Response) -> HttpFailure {
     let (status, retry_after) = (response.status(), retry_after(response.headers()));
     let number = status.as_u16();
@@ -156,16 +157,16 @@ pub(crate) async fn failure(response: reqwest::Response) -> HttpFailure {
         StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() => {
             HttpFailure::Busy { status: number, retry_after }
         }
-        StatusCode::UNAUTHORIZED => HttpFailure::LoginNeeded("it wants a login (HTTP 401)".to_owned()),
+        StatusCode::UNAUTHORIZED => HttpFailure::LoginNeeded("it requires a login (HTTP 401)".to_owned()),
         _ if status.is_client_error() => {
-            let body = beginning(response).await;
+            let body = error_body(response).await;
             HttpFailure::Rejected { status: number, message: message_in(&body) }
         }
         _ => HttpFailure::Unknown(format!("it answered with HTTP {number}")),
     }
 }
 
-/// How long a server asks to be left alone: seconds, or a date.
+/// The delay of a `Retry-After` header, in seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse::<u64>() {
@@ -176,8 +177,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_millis(u64::try_from(left).unwrap_or_default()))
 }
 
-/// The beginning of a response's body.
-async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+/// The first [`ERROR_BODY_BYTES`] bytes of a body.
+async fn error_body(mut response: reqwest::Response) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk[..chunk.len().min(ERROR_BODY_BYTES - body.len())]);
@@ -188,7 +189,7 @@ async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
     body
 }
 
-/// The message of an error body: a field of a JSON object, or the first line of a text that is no page.
+/// The message of an error body: a field of a JSON object, or the first line of a text. Empty for HTML pages.
 fn message_in(body: &[u8]) -> String {
     let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let fields = ["/error/message", "/message", "/error_description", "/error", "/detail"];
@@ -200,13 +201,13 @@ fn message_in(body: &[u8]) -> String {
     text.lines().map(str::trim).find(|line| !line.is_empty() && !is_page).unwrap_or_default().to_owned()
 }
 
-/// The JSON body of a response, unless it is larger than the limit.
+/// The body of a response; `None` if it exceeds [`RESPONSE_BYTES`].
 pub(crate) async fn bounded_body(mut response: reqwest::Response) -> Result<Option<Vec<u8>>, HttpFailure> {
     let mut body = Vec::new();
     while let Some(chunk) =
         response.chunk().await.map_err(|error| HttpFailure::Unknown(root_cause(&error)))?
     {
-        if body.len() + chunk.len() > ANSWER_BYTES {
+        if body.len() + chunk.len() > RESPONSE_BYTES {
             return Ok(None);
         }
         body.extend_from_slice(&chunk);
@@ -215,11 +216,12 @@ pub(crate) async fn bounded_body(mut response: reqwest::Response) -> Result<Opti
 }
 
 impl HttpClient {
-    /// The events of a response. An event above the limit becomes the error that answers the request; progress is taken out.
+    /// The events of a response, without progress notifications, which go to the listener. An event above the limit becomes
+    /// the error response to `request`.
     pub(crate) fn events(
         &self,
         response: reqwest::Response,
-        answers: Option<RequestId>,
+        request: Option<RequestId>,
     ) -> BoxStream<'static, Result<Sse, SseError>> {
         let listener = self.listener.clone();
         let is_progress = move |event: &Result<Sse, SseError>| {
@@ -228,23 +230,23 @@ impl HttpClient {
             let message = data.and_then(|data| serde_json::from_str(data).ok());
             message.is_some_and(|message: Value| listener.take_progress(&message))
         };
-        let events = bounded_events(response, answers);
+        let events = bounded_events(response, request);
         events.filter(move |event| std::future::ready(!is_progress(event))).boxed()
     }
 }
 
 fn bounded_events(
     response: reqwest::Response,
-    answers: Option<RequestId>,
+    request: Option<RequestId>,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
-    let mut size = Size::default();
+    let mut size = EventSize::default();
     let bytes = response.bytes_stream().map(move |chunk| {
         let chunk = chunk.map_err(|error| std::io::Error::other(root_cause(&error)))?;
         if size.is_exceeded_by(&chunk) { Err(std::io::Error::other(TooLarge)) } else { Ok(chunk) }
     });
-    let events = SseStream::from_bytes_stream(bytes).map(move |event| match (event, &answers) {
+    let events = SseStream::from_bytes_stream(bytes).map(move |event| match (event, &request) {
         (Err(error), Some(id)) if is_too_large(&error) => {
-            Ok(Sse { data: Some(oversized(id, ANSWER_BYTES).to_string()), ..Sse::default() })
+            Ok(Sse { data: Some(oversized(id, RESPONSE_BYTES).to_string()), ..Sse::default() })
         }
         (event, _) => event,
     });
@@ -252,7 +254,7 @@ fn bounded_events(
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("an event has more than {ANSWER_BYTES} bytes")]
+#[error("an event exceeds {RESPONSE_BYTES} bytes")]
 struct TooLarge;
 
 fn is_too_large(error: &SseError) -> bool {
@@ -268,14 +270,15 @@ fn is_too_large(error: &SseError) -> bool {
     false
 }
 
-/// How much of one event has been read: it ends with an empty line.
+/// Counts the bytes of the current event. An empty line ends an event.
 #[derive(Default)]
-struct Size {
+struct EventSize {
     event: usize,
+    /// Bytes of the current line.
     line: usize,
 }
 
-impl Size {
+impl EventSize {
     fn is_exceeded_by(&mut self, chunk: &[u8]) -> bool {
         for byte in chunk {
             match byte {
@@ -285,7 +288,7 @@ impl Size {
                 _ => self.line += 1,
             }
             self.event += 1;
-            if self.event > ANSWER_BYTES {
+            if self.event > RESPONSE_BYTES {
                 return true;
             }
         }
@@ -293,12 +296,11 @@ impl Size {
     }
 }
 
-fn is_type(response: &reqwest::Response, wanted: &str) -> bool {
-    let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    found.is_some_and(|found| found.starts_with(wanted))
+fn has_type(response: &reqwest::Response, expected: &str) -> bool {
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|content_type| content_type.starts_with(expected))
 }
 
-/// The id of a request, which a response answers.
 fn id_of(message: &ClientJsonRpcMessage) -> Option<RequestId> {
     match message {
         ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
@@ -306,13 +308,13 @@ fn id_of(message: &ClientJsonRpcMessage) -> Option<RequestId> {
     }
 }
 
-/// What a response says, as the transport takes it.
+/// Converts an HTTP response to the result of a POST.
 async fn read(
     client: &HttpClient,
     response: reqwest::Response,
     message: &ClientJsonRpcMessage,
     has_session: bool,
-) -> Result<StreamableHttpPostResponse, Failed> {
+) -> Result<StreamableHttpPostResponse, TransportError> {
     let (status, id) = (response.status(), id_of(message));
     let session = response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     if status == StatusCode::NOT_FOUND && has_session {
@@ -326,31 +328,35 @@ async fn read(
         };
     };
     if !status.is_success() {
-        return refusal(response, &id).await.map(|error| StreamableHttpPostResponse::Json(error, None));
+        return rejection(response, &id).await.map(|error| StreamableHttpPostResponse::Json(error, None));
     }
-    if is_type(&response, "text/event-stream") {
+    if has_type(&response, "text/event-stream") {
         return Ok(StreamableHttpPostResponse::Sse(client.events(response, Some(id)), session));
     }
-    let not_mcp = |_| Failed::Client(HttpFailure::Unknown("its answer is not MCP".to_owned()));
-    let answer = match bounded_body(response).await.map_err(StreamableHttpError::Client)? {
+    let not_mcp =
+        |_| TransportError::Client(HttpFailure::Unknown("its response is not valid MCP".to_owned()));
+    let message = match bounded_body(response).await.map_err(StreamableHttpError::Client)? {
         Some(body) => serde_json::from_slice(&body).map_err(not_mcp)?,
-        None => serde_json::from_value(oversized(&id, ANSWER_BYTES)).map_err(not_mcp)?,
+        None => serde_json::from_value(oversized(&id, RESPONSE_BYTES)).map_err(not_mcp)?,
     };
-    Ok(StreamableHttpPostResponse::Json(answer, session))
+    Ok(StreamableHttpPostResponse::Json(message, session))
 }
 
-/// A refused request. A JSON-RPC error in the body of a 4xx answers it; servers may leave out its id there.
-async fn refusal(response: reqwest::Response, id: &RequestId) -> Result<ServerJsonRpcMessage, Failed> {
+/// The JSON-RPC error in the body of a 4xx response, with the id of the request, which servers may omit.
+async fn rejection(
+    response: reqwest::Response,
+    id: &RequestId,
+) -> Result<ServerJsonRpcMessage, TransportError> {
     let status = response.status();
-    let may_answer = status.is_client_error()
+    let may_have_error = status.is_client_error()
         && !matches!(
             status,
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
         );
-    if !may_answer || !is_type(&response, "application/json") {
+    if !may_have_error || !has_type(&response, "application/json") {
         return Err(StreamableHttpError::Client(failure(response).await));
     }
-    let body = beginning(response).await;
+    let body = error_body(response).await;
     if let Ok(JsonRpcMessage::Error(error)) = serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
         return Ok(ServerJsonRpcMessage::error(error.error, Some(id.clone())));
     }
@@ -368,7 +374,7 @@ impl StreamableHttpClient for HttpClient {
         session: Option<Arc<str>>,
         _: Option<String>,
         custom: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failed> {
+    ) -> Result<StreamableHttpPostResponse, TransportError> {
         let mut headers: HeaderMap = custom.into_iter().collect();
         if let Some(value) = session.as_deref().and_then(|session| HeaderValue::from_str(session).ok()) {
             headers.insert(HeaderName::from_static(SESSION), value);
@@ -383,8 +389,8 @@ impl StreamableHttpClient for HttpClient {
         session: Arc<str>,
         _: Option<String>,
         custom: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failed> {
-        // The server may not support it, or be gone: the session expires by itself.
+    ) -> Result<(), TransportError> {
+        // Errors are ignored: the session expires anyway.
         let token = match &self.credentials {
             Some(credentials) => credentials.token().await.ok().flatten(),
             None => None,
@@ -400,10 +406,10 @@ impl StreamableHttpClient for HttpClient {
         last_event: Option<String>,
         _: Option<String>,
         custom: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failed> {
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, TransportError> {
         let mut headers: HeaderMap = custom.into_iter().collect();
-        let named = [(SESSION, session.as_deref()), ("last-event-id", last_event.as_deref())];
-        for (name, text) in named {
+        let optional = [(SESSION, session.as_deref()), ("last-event-id", last_event.as_deref())];
+        for (name, text) in optional {
             if let Some(value) = text.and_then(|text| HeaderValue::from_str(text).ok()) {
                 headers.insert(HeaderName::from_static(name), value);
             }
@@ -413,7 +419,7 @@ impl StreamableHttpClient for HttpClient {
             StatusCode::METHOD_NOT_ALLOWED => Err(StreamableHttpError::ServerDoesNotSupportSse),
             StatusCode::NOT_FOUND if session.is_some() => Err(StreamableHttpError::SessionExpired),
             status if !status.is_success() => Err(StreamableHttpError::Client(failure(response).await)),
-            _ if !is_type(&response, "text/event-stream") => {
+            _ if !has_type(&response, "text/event-stream") => {
                 Err(StreamableHttpError::ServerDoesNotSupportSse)
             }
             _ => Ok(self.events(response, None)),

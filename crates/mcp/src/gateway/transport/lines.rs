@@ -1,4 +1,4 @@
-//! JSON messages, one a line, with a bound on each. A line above it is dropped as it arrives and reported by its id.
+//! Reads JSON messages, one per line. A line above the size limit is discarded while it is read and reported by its id.
 
 use std::io;
 
@@ -6,25 +6,25 @@ use rmcp::model::RequestId;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
-/// Bytes at either end of an oversized line that are searched for its id.
-const ENDS: usize = 512;
+/// Bytes at each end of an oversized line that are searched for its id.
+const SEARCHED_BYTES: usize = 512;
 
 /// One line of a server.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Line {
     /// A JSON value.
     Message(Value),
-    /// Something else, such as a log line on standard output.
+    /// Not a JSON object, for example a log line.
     Garbage,
-    /// A message above the limit, with the id of the request that it answers, if that could be found.
+    /// A message above the limit, with the id of its request if that was found.
     Oversized(Option<RequestId>),
 }
 
-/// Reads lines. What was read of a line is kept when a read is cancelled.
+/// Reads lines. Cancellation-safe: a partially read line is kept.
 pub(crate) struct LineReader<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
-    /// The end of a line whose beginning is in `line`, while it is being dropped.
+    /// The last bytes of an oversized line, whose first bytes are in `line`.
     tail: Option<Vec<u8>>,
     limit: usize,
 }
@@ -34,7 +34,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { reader: BufReader::with_capacity(64 * 1024, reader), line: Vec::new(), tail: None, limit }
     }
 
-    /// The next line; none at the end.
+    /// The next line; `None` at the end of the input.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let read = self.reader.fill_buf().await?;
@@ -49,8 +49,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     let mut tail = Vec::new();
                     keep_last(&mut tail, part);
                     self.tail = Some(tail);
-                    self.line.extend_from_slice(&part[..part.len().min(ENDS)]);
-                    self.line.truncate(ENDS);
+                    self.line.extend_from_slice(&part[..part.len().min(SEARCHED_BYTES)]);
+                    self.line.truncate(SEARCHED_BYTES);
                     self.line.shrink_to_fit();
                 }
                 None => self.line.extend_from_slice(part),
@@ -65,7 +65,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The line that was read; none if it is blank.
+    /// The complete line; `None` if it is blank.
     fn take(&mut self) -> Option<Line> {
         let line = std::mem::take(&mut self.line);
         if let Some(tail) = self.tail.take() {
@@ -82,11 +82,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 }
 
 fn keep_last(tail: &mut Vec<u8>, part: &[u8]) {
-    tail.extend_from_slice(&part[part.len().saturating_sub(ENDS)..]);
-    tail.drain(..tail.len().saturating_sub(ENDS));
+    tail.extend_from_slice(&part[part.len().saturating_sub(SEARCHED_BYTES)..]);
+    tail.drain(..tail.len().saturating_sub(SEARCHED_BYTES));
 }
 
-/// The id of a message whose beginning this is: before anything nested. A request of the server has none that is ours.
+/// The id of a message by its first bytes, before any nested value. `None` for requests of the server.
 fn id_at_start(head: &[u8]) -> Option<RequestId> {
     let text = String::from_utf8_lossy(head);
     let inside = text.trim_start().strip_prefix('{')?;
@@ -94,7 +94,7 @@ fn id_at_start(head: &[u8]) -> Option<RequestId> {
     if flat.contains("\"method\"") { None } else { id_in(flat) }
 }
 
-/// The id of a message whose end this is: after everything nested.
+/// The id of a message by its last bytes, after all nested values. `None` for requests of the server.
 fn id_at_end(tail: &[u8]) -> Option<RequestId> {
     let text = String::from_utf8_lossy(tail);
     let inside = text.trim_end().strip_suffix('}')?;
@@ -102,7 +102,7 @@ fn id_at_end(tail: &[u8]) -> Option<RequestId> {
     if flat.contains("\"method\"") { None } else { id_in(flat) }
 }
 
-/// The number after `"id":`. Ids of ours are numbers.
+/// The number after `"id":`. The ids of our requests are numbers.
 fn id_in(text: &str) -> Option<RequestId> {
     let (_, rest) = text.rsplit_once("\"id\"")?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start();
@@ -124,15 +124,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_told_from_garbage_and_from_what_is_too_large() {
+    async fn distinguishes_messages_garbage_and_oversized_lines() {
         let big = "x".repeat(3_000);
         let text = format!(
             "{{\"id\":1}}\n\nready!\n[1]\n{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{big}\"}}\n{{\"result\":{{\"id\":3,\"x\":\"{big}\"}},\"id\": 8}}\n\
              {{\"method\":\"{big}\"}}\n{{\"id\":2}}\n"
         );
-        let found = lines(&text, 1_000).await;
+        let lines = lines(&text, 1_000).await;
         assert_eq!(
-            found,
+            lines,
             [
                 Line::Message(serde_json::json!({ "id": 1 })),
                 Line::Garbage,

@@ -1,4 +1,4 @@
-//! HTTP+SSE of revision 2024-11-05, which servers of the past still speak: one stream of events, and an address for posts.
+//! HTTP+SSE of revision 2024-11-05: one event stream, and a URL for POST requests.
 
 use futures::stream::{BoxStream, StreamExt};
 use http::HeaderMap;
@@ -15,16 +15,16 @@ use super::http::{HttpClient, HttpFailure};
 pub(crate) struct HttpSse {
     client: HttpClient,
     headers: HeaderMap,
-    /// Where messages are posted.
+    /// The URL that messages are posted to.
     endpoint: Url,
     events: BoxStream<'static, Result<Sse, SseError>>,
 }
 
 impl HttpSse {
-    /// Opens the stream and waits for the address that it names.
+    /// Opens the stream and waits for its `endpoint` event.
     pub(crate) async fn open(client: HttpClient, url: &str, headers: HeaderMap) -> Result<Self, HttpFailure> {
-        let not_sse = |what: &str| HttpFailure::NotSent(format!("it speaks no MCP transport ({what})"));
-        let base = Url::parse(url).map_err(|_| not_sse("the address is not a URL"))?;
+        let not_sse = |reason: &str| HttpFailure::NotSent(format!("it supports no MCP transport ({reason})"));
+        let base = Url::parse(url).map_err(|_| not_sse("its URL is invalid"))?;
         let response = client.get(url, headers.clone()).await?;
         let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if !response.status().is_success() || !kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
@@ -36,13 +36,13 @@ impl HttpSse {
             let Some(data) = event.data.filter(|_| event.event.as_deref() == Some("endpoint")) else {
                 continue;
             };
-            let endpoint = base.join(data.trim()).map_err(|_| not_sse("its endpoint is not a URL"))?;
+            let endpoint = base.join(data.trim()).map_err(|_| not_sse("its endpoint is not a valid URL"))?;
             if endpoint.origin() != base.origin() {
-                return Err(not_sse("its endpoint is of another origin"));
+                return Err(not_sse("its endpoint has another origin"));
             }
             return Ok(Self { client, headers, endpoint, events });
         }
-        Err(not_sse("its stream names no endpoint"))
+        Err(not_sse("its stream has no `endpoint` event"))
     }
 }
 

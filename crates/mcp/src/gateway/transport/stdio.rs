@@ -1,4 +1,4 @@
-//! MCP over the pipes of a process: messages are written whole, a slow or late answer to the probe is dropped.
+//! The stdio transport: one JSON message per line. Handles the response to the probe, which may be late.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,16 +15,16 @@ use super::lines::{Line, LineReader};
 use super::oversized;
 use crate::gateway::era::{self, Era, PROBE_ID};
 use crate::gateway::listener::Listener;
-use crate::limits::{ANSWER_BYTES, EARLY_MESSAGES};
+use crate::limits::{EARLY_MESSAGES, RESPONSE_BYTES};
 
-/// Both pipes of a server.
+/// The pipes of a server process.
 pub(crate) struct Stdio<R, W> {
     listener: Listener,
     reader: LineReader<R>,
     writer: Arc<Mutex<Option<W>>>,
-    /// Messages that arrived while the probe was waited for.
+    /// Messages that arrived before the response to the probe.
     early: VecDeque<Value>,
-    /// What the answer to the probe says, which may come at any time.
+    /// The era by the response to the probe, set whenever that arrives.
     pub probed: Arc<std::sync::OnceLock<Era>>,
 }
 
@@ -32,14 +32,14 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
     pub(crate) fn new(reader: R, writer: W, listener: Listener) -> Self {
         Self {
             listener,
-            reader: LineReader::new(reader, ANSWER_BYTES),
+            reader: LineReader::new(reader, RESPONSE_BYTES),
             writer: Arc::new(Mutex::new(Some(writer))),
             early: VecDeque::new(),
             probed: Arc::default(),
         }
     }
 
-    /// Sends `server/discover` and waits for the answer. A server that is silent may answer later: see `probed`.
+    /// Sends `server/discover` and waits for the response. A later response still sets `probed`.
     pub(crate) async fn probe(&mut self, discover: &Value) -> io::Result<Era> {
         write(&self.writer, discover).await?;
         loop {
@@ -55,22 +55,22 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
         }
     }
 
-    /// The next message; the answer to the probe is noted and gives an empty one.
+    /// The next message; `Value::Null` for the response to the probe.
     async fn next_message(&mut self) -> io::Result<Option<Value>> {
         loop {
             match self.reader.next().await? {
                 None => return Ok(None),
                 Some(Line::Garbage) => {}
                 Some(Line::Message(message)) if era::answers_probe(&message, self.probed.get().is_some()) => {
-                    let _ = self.probed.set(Era::of_answer(&message));
+                    let _ = self.probed.set(Era::of_response(&message));
                     return Ok(Some(Value::Null));
                 }
                 Some(Line::Message(message)) if self.listener.take_progress(&message) => {}
                 Some(Line::Message(message)) => return Ok(Some(message)),
                 Some(Line::Oversized(Some(RequestId::Number(PROBE_ID)))) => {}
-                Some(Line::Oversized(Some(id))) => return Ok(Some(oversized(&id, ANSWER_BYTES))),
+                Some(Line::Oversized(Some(id))) => return Ok(Some(oversized(&id, RESPONSE_BYTES))),
                 Some(Line::Oversized(None)) => {
-                    let message = format!("a message has more than {ANSWER_BYTES} bytes");
+                    let message = format!("a message exceeds {RESPONSE_BYTES} bytes");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, message));
                 }
             }
@@ -110,7 +110,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
                 None => match self.next_message().await {
                     Ok(message) => message?,
                     Err(error) => {
-                        tracing::debug!("a server's output cannot be read: {error}");
+                        tracing::debug!("cannot read the output of a server: {error}");
                         return None;
                     }
                 },

@@ -11,7 +11,7 @@ use super::super::findings;
 use super::super::output::ToolOutput;
 use super::super::request::ToolRequest;
 use super::define;
-use crate::check::{cannot_run, examine_as, need_sound};
+use crate::check::{cannot_run, examine_as, require_valid};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,7 +32,7 @@ pub(super) async fn report(request: &ToolRequest, text: &str) -> ToolResult {
     define::need_right(request)?;
     let source = Source::new("definition", text);
     let diagnostics = examine_as(&request.user, &source, request.shared.gateway.as_ref()).await;
-    let (valid, runnable) = (need_sound(&diagnostics).is_ok(), !diagnostics.iter().any(cannot_run));
+    let (valid, runnable) = (require_valid(&diagnostics).is_ok(), !diagnostics.iter().any(cannot_run));
     let problems = findings::findings(&diagnostics, &source);
     let mut message = match (valid, runnable, problems.len()) {
         (true, true, 0) => "The definition has no problems.".to_owned(),

@@ -14,7 +14,7 @@ use super::super::output::ToolOutput;
 use super::super::published::{self, input_schema};
 use super::super::request::ToolRequest;
 use super::check;
-use crate::check::{cannot_run, examine_as, need_sound};
+use crate::check::{cannot_run, examine_as, require_valid};
 use crate::signature::example;
 
 #[derive(Deserialize, JsonSchema)]
@@ -39,7 +39,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     need_right(request)?;
     let source = Source::new("definition", &*text);
     let diagnostics = examine_as(&request.user, &source, request.shared.gateway.as_ref()).await;
-    need_sound(&diagnostics).map_err(|_| has_errors(&diagnostics, &source))?;
+    require_valid(&diagnostics).map_err(|_| has_errors(&diagnostics, &source))?;
     let (defined, _) = request.user.define(&text, args.publish).await?;
     let warnings = findings::findings(&diagnostics, &source);
     let runnable = !diagnostics.iter().any(cannot_run);
@@ -82,7 +82,7 @@ pub(super) fn repair(diagnostics: &[Diagnostic]) -> Option<&'static str> {
     let has = |code: Code| diagnostics.iter().any(|diagnostic| diagnostic.code == code);
     if !diagnostics.iter().any(cannot_run) {
         None
-    } else if need_sound(diagnostics).is_err() {
+    } else if require_valid(diagnostics).is_err() {
         Some("correct every error; workflow_guide describes the language, workflow_tools the arguments")
     } else if has(Code::UnknownTool) {
         Some("correct the name of the tool; workflow_tools {\"query\": …} finds tools and their arguments")

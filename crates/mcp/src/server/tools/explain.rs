@@ -13,7 +13,7 @@ use super::super::{Shared, view, waiting};
 use super::{RunArgs, run_id};
 use crate::check::{reason, servers};
 use crate::limits::HISTORY;
-use crate::names::alias;
+use crate::names::{self, alias};
 
 pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
     let run = run_id(&args.run_id)?;
@@ -107,7 +107,7 @@ async fn options_after_failure(shared: &Shared, view: &RunView) -> Vec<String> {
             format!("after the grant: {rerun}"),
         ],
         FailureKind::NotFound => {
-            let search = json!({ "query": tool.and_then(|tool| tool.split("__").last()) });
+            let search = json!({ "query": tool.map(names::tool) });
             vec![format!("workflow_tools {search} finds the available tools"), correct(view)]
         }
         FailureKind::Validation => vec![show_values(view), correct(view)],
@@ -135,7 +135,7 @@ async fn options_after_failure(shared: &Shared, view: &RunView) -> Vec<String> {
 
 /// The server of a tool, if it is down.
 async fn unreachable_server(shared: &Shared, tool: Option<&str>) -> Option<String> {
-    let (server, _) = tool?.split_once("__")?;
+    let (server, _) = names::split(tool?)?;
     let all = servers(shared.gateway.as_ref()?).await;
     let found = all.into_iter().find(|known| alias(&known.name) == server)?;
     reason(&found).map(|_| found.name)

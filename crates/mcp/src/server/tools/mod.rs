@@ -40,6 +40,7 @@ use super::{Shared, gates, relayed};
 
 use crate::headers;
 use crate::limits::{SUGGESTIONS, WAIT_SECS};
+use crate::names;
 use catalogue::ALL;
 pub(super) use catalogue::ToolDef;
 pub(super) use events::fields as event_fields;
@@ -161,7 +162,7 @@ fn unknown_tool(name: &str) -> ErrorData {
     let near = nearest(name, ALL.iter().map(|tool| tool.name));
     let hint = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None if name.contains("__") => {
+        None if names::split(name).is_some() => {
             "tools of other servers are called by the steps of a workflow: workflow_tools finds them"
                 .to_owned()
         }

@@ -14,7 +14,7 @@ use super::super::published::input_schema;
 use super::super::request::ToolRequest;
 use super::super::tasks::{self, ResultForm, WaitOptions};
 use super::{define, find_definition};
-use crate::check::{fitting_as, need_sound};
+use crate::check::{check_tools_as, require_valid};
 use crate::limits::{DUPLICATE_MS, DUPLICATE_RUNS, WAIT_SECS};
 use crate::signature::signature;
 
@@ -100,9 +100,9 @@ async fn check_text(request: &ToolRequest, source: &Source) -> Result<Vec<Value>
     let loaded = steprail_core::load(source);
     let mut diagnostics = loaded.diagnostics;
     if let (Some(plan), Some(gateway)) = (&loaded.plan, &request.shared.gateway) {
-        diagnostics.extend(fitting_as(&request.user, plan, source, gateway).await);
+        diagnostics.extend(check_tools_as(&request.user, plan, source, gateway).await);
     }
-    need_sound(&diagnostics).map_err(|_| define::has_errors(&diagnostics, source))?;
+    require_valid(&diagnostics).map_err(|_| define::has_errors(&diagnostics, source))?;
     Ok(findings::findings(&diagnostics, source))
 }
 
@@ -116,7 +116,7 @@ async fn check_stored(
     let source = Source::new(definition.name.as_str(), definition.spec_json.as_str());
     let plan = steprail_core::load(&source).plan;
     let (Some(plan), Some(gateway)) = (&plan, &request.shared.gateway) else { return Ok(Vec::new()) };
-    Ok(findings::findings_of_stored(&fitting_as(&request.user, plan, &source, gateway).await))
+    Ok(findings::findings_of_stored(&check_tools_as(&request.user, plan, &source, gateway).await))
 }
 
 /// Why a run was not started, with the inputs that the workflow declares.

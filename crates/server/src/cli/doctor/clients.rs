@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use steprail_mcp::config::{ProcessEnv, Road, Servers, Text};
+use steprail_mcp::config::{ProcessEnv, Servers, Text, Transport};
 
 use super::Finding;
 use crate::cli::clients::{self, Client};
@@ -31,7 +31,7 @@ fn look_at(client: Client, home: &Home) -> Option<Finding> {
             return Some(Finding::warning("clients", format!("{place}: {problem}"), "correct the file"));
         }
     };
-    let Road::Child { command, args, env, .. } = &servers.servers.get("steprail")?.road else {
+    let Transport::Stdio { command, args, env, .. } = &servers.servers.get("steprail")?.transport else {
         return Some(Finding::ok("clients", format!("{place} reaches steprail over HTTP")));
     };
     let args: Vec<String> = args.iter().filter_map(plain).collect();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use steprail_mcp::config::{Entry, Servers};
+use steprail_mcp::config::{ServerEntry, Servers};
 use steprail_mcp::{Gateway, Health, Logins, Options, ServerStatus};
 use tokio::task::JoinSet;
 
@@ -55,8 +55,8 @@ fn configured(home: &Home) -> Option<PathBuf> {
 }
 
 /// Starts a server, or goes to where it is, and asks for its tools.
-async fn reach(name: String, entry: Entry, vault: Vault) -> Vec<Finding> {
-    if entry.is_personal() {
+async fn reach(name: String, entry: ServerEntry, vault: Vault) -> Vec<Finding> {
+    if entry.is_per_user() {
         return vec![Finding::ok("servers", format!("{name} is reached for each user, so not now"))];
     }
     let servers = Servers { servers: [(name.clone(), entry)].into(), ..Servers::default() };

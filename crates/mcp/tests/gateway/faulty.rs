@@ -1,4 +1,4 @@
-//! HTTP servers that no SDK would write: each call is answered, refused or lost as it asks.
+//! HTTP servers with faults. The arguments of a call select the fault.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ async fn listen(router: Router) -> String {
     format!("http://{address}/mcp")
 }
 
-/// What a legacy server answers to everything but calls.
+/// The response of a legacy server to a request.
 fn answer(request: &Value) -> Option<Value> {
     let result = match request["method"].as_str()? {
         "initialize" => json!({
             "protocolVersion": "2025-06-18", "capabilities": { "tools": {} },
-            "serverInfo": { "name": "rude", "version": "1" }
+            "serverInfo": { "name": "faulty", "version": "1" }
         }),
         "tools/list" => {
             let schema = json!({ "type": "object" });
@@ -31,7 +31,7 @@ fn answer(request: &Value) -> Option<Value> {
         }
         "tools/call" => {
             let text = &request["params"]["arguments"]["text"];
-            json!({ "content": [], "structuredContent": { "said": text } })
+            json!({ "content": [], "structuredContent": { "echo": text } })
         }
         _ => {
             return Some(
@@ -46,7 +46,7 @@ fn response(status: u16, kind: &str, body: impl Into<Body>) -> Response {
     Response::builder().status(status).header("content-type", kind).body(body.into()).expect("a response")
 }
 
-/// Refuses or loses calls as their argument `what` says.
+/// Serves streamable HTTP. The argument `what` of a call selects its fault.
 pub(crate) async fn serve_http() -> String {
     async fn handle(body: String) -> Response {
         let request: Value = serde_json::from_str(&body).expect("JSON");
@@ -58,14 +58,14 @@ pub(crate) async fn serve_http() -> String {
         }
         match request["params"]["arguments"]["what"].as_str().unwrap_or_default() {
             "429" => {
-                let mut refused = response(429, "text/plain", "slow down");
-                refused.headers_mut().insert("retry-after", "7".parse().expect("a header"));
-                refused
+                let mut rejected = response(429, "text/plain", "slow down");
+                rejected.headers_mut().insert("retry-after", "7".parse().expect("a header"));
+                rejected
             }
             "503-retry" => {
-                let mut refused = response(503, "text/plain", "restarting");
-                refused.headers_mut().insert("retry-after", "3".parse().expect("a header"));
-                refused
+                let mut rejected = response(503, "text/plain", "restarting");
+                rejected.headers_mut().insert("retry-after", "3".parse().expect("a header"));
+                rejected
             }
             "503" => response(503, "text/html", "<html>gateway</html>"),
             "500" => response(500, "application/json", r#"{"error":"boom"}"#),
@@ -76,8 +76,8 @@ pub(crate) async fn serve_http() -> String {
             "garbage" => response(200, "application/json", "{]"),
             "big" => response(200, "application/json", "x".repeat(40 * 1024 * 1024)),
             _ => {
-                let cut = futures::stream::iter([Ok("{"), Err(std::io::Error::other("cut"))]);
-                response(200, "application/json", Body::from_stream(cut))
+                let body = futures::stream::iter([Ok("{"), Err(std::io::Error::other("cut"))]);
+                response(200, "application/json", Body::from_stream(body))
             }
         }
     }
@@ -86,7 +86,7 @@ pub(crate) async fn serve_http() -> String {
 
 type Outbox = Arc<Mutex<Option<mpsc::UnboundedSender<String>>>>;
 
-/// A server of revision 2024-11-05: a stream of events, and an address for posts.
+/// Serves HTTP+SSE of revision 2024-11-05.
 pub(crate) async fn serve_sse() -> String {
     async fn stream(State(outbox): State<Outbox>) -> Response {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! What operators are told: one line of the log per login that is needed, and no secrets in it.
+//! Log messages about logins: one per needed login, without secrets.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +11,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::authority::{Authority, Behaviour};
 use crate::support::{Setup, needed};
 
-/// Keeps warnings and errors of our own crate, as text.
+/// Records warnings and errors of our crates as text.
 #[derive(Clone, Default)]
-struct Notices(Arc<Mutex<Vec<String>>>);
+struct LogRecorder(Arc<Mutex<Vec<String>>>);
 
 struct Text(String);
 
@@ -23,7 +23,7 @@ impl Visit for Text {
     }
 }
 
-impl Subscriber for Notices {
+impl Subscriber for LogRecorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("steprail")
     }
@@ -48,19 +48,19 @@ impl Subscriber for Notices {
 }
 
 #[tokio::test]
-async fn an_expired_login_is_told_once_however_many_calls_wait_for_it() {
-    let notices = Notices::default();
-    let _kept = tracing::subscriber::set_default(notices.clone());
+async fn expired_login_is_logged_once_for_many_calls() {
+    let logs = LogRecorder::default();
+    let _guard = tracing::subscriber::set_default(logs.clone());
     let behaviour = Behaviour { expires_in: 1, ..Behaviour::default() };
     let setup = Setup::new(Authority::start(behaviour).await, &json!({}));
     setup.log_in(None).await.expect("a login");
     setup.authority.change(|behaviour| {
-        behaviour.refuse_refresh = Some((StatusCode::BAD_REQUEST, "invalid_grant"));
+        behaviour.reject_refresh = Some((StatusCode::BAD_REQUEST, "invalid_grant"));
     });
     for token in futures::future::join_all((0..10).map(|_| setup.token())).await {
         needed(token);
     }
-    let told = notices.0.lock().expect("no panic").clone();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("run `steprail login crm`") && !told[0].contains("refresh-"), "{told:?}");
+    let lines = logs.0.lock().expect("no panic").clone();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("run `steprail login crm`") && !lines[0].contains("refresh-"), "{lines:?}");
 }

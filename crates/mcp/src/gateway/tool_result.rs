@@ -1,4 +1,4 @@
-//! What a server answers, as a step sees it.
+//! Converts results of tools to outcomes of steps.
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ContentBlock, RequestMetaObject,
@@ -9,7 +9,8 @@ use steprail_engine::{Failure, FailureKind, Outcome, Relay};
 use super::connection::Connection;
 use super::era::Era;
 
-/// The result of a call. What is structured is taken as it is; a single text is JSON if it reads as a list or a map.
+/// The outcome of a call: the structured content, otherwise the content blocks. A text that is a JSON list or map is
+/// parsed.
 pub(super) fn outcome(result: CallToolResult) -> Outcome {
     if result.is_error == Some(true) {
         return Err(Failure::new(FailureKind::ToolError, reason(&result.content)));
@@ -22,26 +23,27 @@ pub(super) fn outcome(result: CallToolResult) -> Outcome {
     Ok(with_files(value, files))
 }
 
-/// Adds to a call what the client of a relayed call sent: its capabilities, and its answers to what the tool asked.
-pub(super) fn relay(
+/// Adds the capabilities, input responses and state of the client of a relayed call.
+pub(super) fn add_relay_params(
     relay: &Relay,
     params: &mut CallToolRequestParams,
     meta: &mut RequestMetaObject,
     connection: &Connection,
 ) {
     params.request_state.clone_from(&relay.state);
-    params.input_responses = relay.responses.clone().and_then(|given| serde_json::from_value(given).ok());
+    params.input_responses =
+        relay.responses.clone().and_then(|responses| serde_json::from_value(responses).ok());
     if connection.era == Era::Modern
         && let Ok(mut declared) = serde_json::from_value::<ClientCapabilities>(relay.capabilities.clone())
     {
-        // Tasks are polled here, whatever the client can do.
+        // The gateway polls tasks, so its own extensions count.
         declared.extensions.clone_from(&connection.listener.capabilities().extensions);
         meta.set_client_capabilities(declared);
     }
 }
 
-/// A result as the server sent it. A tool error is a failure that keeps the whole result.
-pub(super) fn exact(result: Value) -> Outcome {
+/// The result as the server sent it. A tool error becomes a failure with the whole result as details.
+pub(super) fn raw_outcome(result: Value) -> Outcome {
     if result["isError"] != true {
         return Ok(result);
     }
@@ -50,16 +52,16 @@ pub(super) fn exact(result: Value) -> Outcome {
     Err(failure.details(result))
 }
 
-/// Why a tool failed, in its own words.
+/// The error message of a tool.
 fn reason(content: &[ContentBlock]) -> String {
-    match told(content) {
-        text if text.is_empty() => "the tool failed and gave no reason".to_owned(),
+    match texts(content) {
+        text if text.is_empty() => "the tool failed without a message".to_owned(),
         text => text,
     }
 }
 
-/// Every text of an answer.
-fn told(content: &[ContentBlock]) -> String {
+/// The text blocks, joined by newlines.
+fn texts(content: &[ContentBlock]) -> String {
     let texts = content.iter().filter_map(|block| match block {
         ContentBlock::Text(text) => Some(text.text.as_str()),
         _ => None,
@@ -86,7 +88,7 @@ fn block(block: ContentBlock) -> Value {
     }
 }
 
-/// Links to what a call made, for `file_refs`.
+/// Resource links, for `file_refs`.
 fn files(content: &[ContentBlock]) -> Vec<Value> {
     let links = content.iter().filter_map(|block| match block {
         ContentBlock::ResourceLink(link) => {
@@ -120,7 +122,7 @@ mod tests {
     use super::outcome;
 
     #[test]
-    fn answers_become_values() {
+    fn results_become_values() {
         let text = |text: &str| CallToolResult::success(vec![ContentBlock::text(text)]);
         assert_eq!(outcome(text("hello")).expect("a value"), json!("hello"));
         assert_eq!(outcome(text(r#"{"a": 1}"#)).expect("a value"), json!({ "a": 1 }));

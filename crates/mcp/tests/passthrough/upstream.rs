@@ -1,4 +1,4 @@
-//! A server to put behind the gateway, over HTTP on this machine.
+//! An upstream MCP server for the gateway, over HTTP on loopback.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-/// What the server has and does.
+/// The server.
 #[derive(Clone)]
-pub(crate) struct Downstream {
-    /// Written into everything that it gives.
+pub(crate) struct UpstreamServer {
+    /// Part of every result, to identify the server.
     pub name: &'static str,
     /// The URIs of its resources.
     pub resources: Arc<Vec<String>>,
@@ -30,15 +30,15 @@ pub(crate) struct Downstream {
     changes: broadcast::Sender<()>,
 }
 
-const TOOLS: [&str; 6] = ["blocks", "fails", "refuses", "asks", "huge", "change"];
+const TOOLS: [&str; 6] = ["blocks", "fails", "rejects", "elicits", "huge", "change"];
 
-impl Downstream {
+impl UpstreamServer {
     pub(crate) fn new(name: &'static str) -> Self {
         let resources = Arc::new(vec!["test://one".to_owned()]);
         Self { name, resources, prompts: vec!["hello"], changes: broadcast::channel(16).0 }
     }
 
-    /// Serves it; gives its address.
+    /// Serves over HTTP and returns the URL.
     pub(crate) async fn serve(self) -> String {
         let sessions = Arc::new(LocalSessionManager::default());
         let config = StreamableHttpServerConfig::default();
@@ -50,29 +50,29 @@ impl Downstream {
         format!("http://{address}/mcp")
     }
 
-    async fn asks(
+    async fn elicit(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let form: ElicitRequestParams = serde_json::from_value(form()).expect("a form");
         let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= "2026-07-28");
-        let answer = if !is_modern {
-            json!(context.peer.create_elicitation(form).await.expect("an answer"))
-        } else if let Some(answers) = &request.input_responses {
+        let response = if !is_modern {
+            json!(context.peer.create_elicitation(form).await.expect("a response"))
+        } else if let Some(responses) = &request.input_responses {
             assert_eq!(request.request_state.as_deref(), Some("its state"));
-            answers["region"].clone()
+            responses["region"].clone()
         } else {
             let request = InputRequest::Elicitation(ElicitRequest::new(form));
             let requests = InputRequests::from([("region".to_owned(), request)]);
             return Ok(InputRequiredResult::new(Some(requests), Some("its state".to_owned())).into());
         };
-        Ok(CallToolResult::success(vec![ContentBlock::text(answer["content"].to_string())]).into())
+        Ok(CallToolResult::success(vec![ContentBlock::text(response["content"].to_string())]).into())
     }
 
     async fn change(&self, peer: &Peer<RoleServer>) {
         let _ = self.changes.send(());
-        // A server of today tells those who listen.
+        // Legacy notifications to the session.
         let _ = peer.notify_tool_list_changed().await;
         let _ = peer.notify_prompt_list_changed().await;
         let _ = peer.notify_resource_list_changed().await;
@@ -80,7 +80,7 @@ impl Downstream {
     }
 }
 
-/// What `asks` asks.
+/// The elicitation of the tool `elicits`.
 pub(crate) fn form() -> Value {
     json!({
         "mode": "form",
@@ -93,7 +93,7 @@ pub(crate) fn form() -> Value {
     })
 }
 
-/// What `blocks` gives.
+/// The result of the tool `blocks`.
 pub(crate) fn blocks() -> Value {
     json!({
         "content": [
@@ -106,7 +106,7 @@ pub(crate) fn blocks() -> Value {
     })
 }
 
-impl ServerHandler for Downstream {
+impl ServerHandler for UpstreamServer {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
@@ -143,7 +143,7 @@ impl ServerHandler for Downstream {
                 result.meta = Some(MetaObject::from(json!({ "n": 1 }).as_object().cloned().expect("a map")));
                 result
             }
-            "refuses" => {
+            "rejects" => {
                 let data = Some(json!({ "requiredCapabilities": { "sampling": {} } }));
                 return Err(ErrorData::new(ErrorCode(-32021), "not like this", data));
             }
@@ -152,7 +152,7 @@ impl ServerHandler for Downstream {
                 self.change(&context.peer).await;
                 CallToolResult::success(Vec::new())
             }
-            _ => return self.asks(request, context).await,
+            _ => return self.elicit(request, context).await,
         };
         Ok(result.into())
     }
@@ -224,15 +224,15 @@ impl ServerHandler for Downstream {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.changes.subscribe();
-        let wanted = context.accepted().clone();
+        let filter = context.accepted().clone();
         while changes.recv().await.is_ok() {
             let sink = context.sink();
-            if wanted.tools_list_changed == Some(true) {
+            if filter.tools_list_changed == Some(true) {
                 let _ = sink.notify_tool_list_changed().await;
                 let _ = sink.notify_prompt_list_changed().await;
                 let _ = sink.notify_resource_list_changed().await;
             }
-            for uri in wanted.resource_subscriptions.clone().unwrap_or_default() {
+            for uri in filter.resource_subscriptions.clone().unwrap_or_default() {
                 let _ = sink.notify_resource_updated(uri).await;
             }
         }
