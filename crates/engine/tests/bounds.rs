@@ -45,7 +45,7 @@ async fn a_step_that_leads_to_itself_when_it_fails_ends_at_the_limit_of_loops() 
     ";
     let view = run(&engine(echo()), definition, json!({ "s": "text" })).await;
     assert_eq!(view.run.status, RunStatus::Failed);
-    assert!(error(&view).contains("the limit of a loop"), "{}", error(&view));
+    assert!(error(&view).contains("loop visits"), "{}", error(&view));
 }
 
 #[tokio::test]
@@ -71,9 +71,9 @@ async fn values_that_are_too_deep_or_too_large_are_refused_where_they_arise() {
         Some("the inputs have more than 100 lists and maps inside one another")
     );
     let view = run(&engine, takes, json!({ "v": nested(98) })).await;
-    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    assert_eq!(error(&view), "a: a value has more than 100 nested lists and maps");
     let view = run(&engine, "name: gives\nsteps:\n  - { id: a, tool: demo__deep }\n", json!({})).await;
-    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    assert_eq!(error(&view), "a: a value has more than 100 nested lists and maps");
     let large = json!({ "v": "x".repeat(1024 * 1024) });
     let many = vec!["'{{inputs.v}}'"; 20].join(", ");
     let view = run(&engine, &takes.replace("[['{{inputs.v}}']]", &format!("[{many}]")), large).await;

@@ -74,7 +74,7 @@ impl Call<'_> {
 
     /// Goes on with a call whose tool asked something.
     async fn go_on(&self, connection: Arc<Connection>, tool: &ToolInfo, answered: &InputResponse) -> Outcome {
-        if answered.is_whether() {
+        if answered.is_call_confirmation() {
             return self.send(connection, tool, None).await;
         }
         let answer = answered.answer.as_ref();

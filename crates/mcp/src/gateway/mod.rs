@@ -278,7 +278,7 @@ impl Gateway {
         // A call that was sent before is not one that was never sent.
         let under_way = call.continues.as_ref().is_some_and(|continues| match continues {
             Continuation::Task(_) => true,
-            Continuation::Answer(answered) => !answered.is_whether(),
+            Continuation::Answer(answered) => !answered.is_call_confirmation(),
         });
         let kind = if under_way { FailureKind::Lost } else { FailureKind::Transport };
         let not_reached = |problem: String| {
@@ -474,7 +474,7 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
     // A human has seen what it is now.
     let seen = match &call.continues {
-        Some(Continuation::Answer(answered)) => answered.seen(),
+        Some(Continuation::Answer(answered)) => answered.subject(),
         _ => None,
     };
     if seen == Some(tool.pin) {
@@ -490,7 +490,7 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         }
         OnToolChange::Approve => {
             let question = format!("{what}: {}. Call it all the same?", tool.description);
-            Err(Failure::input_required(InputRequest::whether(question, Some(tool.pin))))
+            Err(Failure::input_required(InputRequest::confirm_call(question, Some(tool.pin))))
         }
     }
 }
