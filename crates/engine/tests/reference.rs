@@ -1,6 +1,6 @@
-//! Random definitions, run by the engine and by a naive interpreter: both must do the same.
+//! Differential test: random definitions are run by the engine and by a reference interpreter, with equal results.
 //!
-//! `STEPRAIL_CASES` says how many, `STEPRAIL_SEED` repeats one.
+//! `STEPRAIL_CASES` sets the number of cases, `STEPRAIL_SEED` reproduces one.
 
 mod common;
 
@@ -18,21 +18,21 @@ use steprail_core::plan::Plan;
 use steprail_core::run::FailureKind;
 use steprail_core::source::Source;
 
-/// Orders of simultaneous things that are tried where the order makes a difference.
+/// Number of orders of simultaneous events that are tried if the outcome depends on the order.
 const ORDERS: u64 = 40;
 
-/// What became of one case.
+/// The verdict on one case.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Agreed,
-    /// The outcome depends on what comes first at one moment, and the engine's is one of the possible ones.
+    /// The outcome depends on the order of simultaneous events, and the engine's is one of the possible ones.
     AgreedOnOne,
-    /// It depends, and the engine's was not among those that were tried.
+    /// The outcome depends on the order, and the engine's was not among those that were tried.
     Undecided,
 }
 
 #[test]
-fn the_engine_does_what_a_naive_interpreter_does() {
+fn engine_agrees_with_the_reference_interpreter() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("STEPRAIL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -54,7 +54,7 @@ fn the_engine_does_what_a_naive_interpreter_does() {
     assert!(undecided * 200 <= total.max(200), "{undecided} of {total} cases are undecided");
 }
 
-/// Runs one case on both sides.
+/// Runs one case with the engine and with the interpreter.
 fn check(seed: u64) -> Result<Verdict, String> {
     let case = generate(&mut fastrand::Rng::with_seed(seed), &Options::default());
     let oracle = Oracle::new(seed);
@@ -76,12 +76,12 @@ fn check(seed: u64) -> Result<Verdict, String> {
     }
 }
 
-/// Whether one case is looked at: then the engine's log is shown, and nothing is left undecided.
+/// Whether a single case is reproduced. Then the engine's log is printed, and an undecided case is a failure.
 fn is_verbose() -> bool {
     std::env::var("STEPRAIL_SEED").is_ok()
 }
 
-/// What the engine does with a case.
+/// Runs a case with the engine.
 fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<Story, String> {
     let mut player = Player::new(oracle, definitions);
     let outcome = player.play(MAIN, case.inputs.clone());
@@ -105,7 +105,7 @@ fn plan(text: &str) -> (String, Plan) {
     (plan.name.to_string(), plan)
 }
 
-/// A story without the words of messages that are the engine's own.
+/// Removes the texts of the engine's messages, which the interpreter does not reproduce.
 fn story(mut story: Story) -> Story {
     match &mut story.outcome {
         Outcome::Completed(output) => without_words(output),
