@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use common::EPOCH;
 use common::generate::{Generated, MAIN, Options, generate};
-use common::oracle::{Called, Oracle, Outcome, Story, TOOL_SAYS};
+use common::oracle::{Called, Oracle, Outcome, RunTrace, TOOL_SAYS};
 use common::player::Player;
 use common::reference::{Ties, interpret};
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn check(seed: u64) -> Result<Verdict, String> {
     let actual =
         play(&case, oracle, &definitions).map_err(|problem| report(seed, &case, &expected, &problem))?;
     let orders = if actual == expected { 4 } else { ORDERS };
-    let others: Vec<Story> = (0..orders).map(|order| tell(ties(order))).collect();
+    let others: Vec<RunTrace> = (0..orders).map(|order| tell(ties(order))).collect();
     let settled = others.iter().all(|other| *other == expected);
     let found = actual == expected || others.contains(&actual);
     match (settled, found) {
@@ -82,7 +82,7 @@ fn is_verbose() -> bool {
 }
 
 /// Runs a case with the engine.
-fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<Story, String> {
+fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<RunTrace, String> {
     let mut player = Player::new(oracle, definitions);
     let outcome = player.play(MAIN, case.inputs.clone());
     if is_verbose() {
@@ -106,7 +106,7 @@ fn plan(text: &str) -> (String, Plan) {
 }
 
 /// Removes the texts of the engine's messages, which the interpreter does not reproduce.
-fn story(mut story: Story) -> Story {
+fn story(mut story: RunTrace) -> RunTrace {
     match &mut story.outcome {
         Outcome::Completed(output) => without_words(output),
         Outcome::Failed(failure) if !failure.message.starts_with(TOOL_SAYS) => failure.message = "…".into(),
@@ -136,7 +136,7 @@ fn without_words(value: &mut Value) {
     }
 }
 
-fn report(seed: u64, case: &Generated, expected: &Story, actual: &str) -> String {
+fn report(seed: u64, case: &Generated, expected: &RunTrace, actual: &str) -> String {
     let mut out = format!("STEPRAIL_SEED={seed}\n");
     for definition in case.children.iter().chain([&case.main]) {
         let text = match serde_json::from_str::<Value>(definition) {
@@ -151,7 +151,7 @@ fn report(seed: u64, case: &Generated, expected: &Story, actual: &str) -> String
     out
 }
 
-fn show(story: &Story) -> String {
+fn show(story: &RunTrace) -> String {
     let mut out = String::new();
     for Called { at, path, attempt, tool, args } in &story.calls {
         writeln!(out, "+{:>7} {path} ({attempt}) {tool} {args}", at - EPOCH).expect("text");

@@ -1,4 +1,4 @@
-//! The promises, checked on everything that is stored.
+//! Invariants of the stored data.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,33 +8,33 @@ use steprail_engine::{RunId, RunStatus};
 
 use super::Sim;
 use super::common::audit::audit;
-use super::common::laws::broken_laws;
+use super::common::invariants::violations;
 
 impl Sim {
-    /// Every promise, on everything that is stored.
+    /// Checks all invariants.
     pub(super) fn check(&mut self) {
         let found = audit(self.store.lock().expect("the store").connection());
-        self.broken.extend(found);
+        self.violations.extend(found);
         for run in self.all_runs() {
             let events = self.events(run);
             let Some((_, Event::RunStarted { definition, .. })) = events.first() else { continue };
             let plan = &self.plans[&**definition];
-            let broken = broken_laws(plan, &self.bench.tools, &events);
-            self.broken.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
-            self.broken_gates(run);
-            self.unanswered(run, &events);
+            let broken = violations(plan, &self.bench.tools, &events);
+            self.violations.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
+            self.check_approvals(run);
+            self.check_results(run, &events);
         }
-        self.owed_calls();
-        self.borrowed_results();
+        self.check_calls_in_flight();
+        self.check_reused_results();
         for run in &self.runs {
             if self.events(*run).is_empty() {
-                self.broken.push(format!("run {run} was acknowledged and is gone"));
+                self.violations.push(format!("run {run} was acknowledged and is missing"));
             }
         }
     }
 
-    /// What the log says is in flight is in flight: recovery would ask for nothing else.
-    fn owed_calls(&mut self) {
+    /// Calls in flight according to the log are in flight in the simulation.
+    fn check_calls_in_flight(&mut self) {
         if !self.backlog.is_empty() {
             return;
         }
@@ -48,14 +48,14 @@ impl Sim {
                     order.run == run && order.path == live.path && order.attempt == live.attempt
                 };
                 if !self.bench.calls.values().any(made) {
-                    self.broken.push(format!("{}: waits for a call that nobody makes", live.path));
+                    self.violations.push(format!("{}: waits for a call that is not in flight", live.path));
                 }
             }
         }
     }
 
-    /// A step that a call completed has the answer of that very call.
-    fn unanswered(&mut self, run: RunId, events: &[(Millis, Event)]) {
+    /// A completed step has the result of its own attempt.
+    fn check_results(&mut self, run: RunId, events: &[(Millis, Event)]) {
         let called = events.iter().filter_map(|(_, event)| match event {
             Event::StepStarted { step, what: Started::Call { .. }, .. } => Some(step.n),
             _ => None,
@@ -65,13 +65,16 @@ impl Sim {
             let Event::StepCompleted { step, from: None, .. } = event else { continue };
             let answer = (run, step.path.to_string(), step.attempt);
             if called.contains(&step.n) && !self.answered.contains(&answer) {
-                self.broken.push(format!("{}: attempt {} took another's answer", step.path, step.attempt));
+                self.violations.push(format!(
+                    "{}: attempt {} has the result of another attempt",
+                    step.path, step.attempt
+                ));
             }
         }
     }
 
-    /// A result that is taken over by its key was given to the same user.
-    fn borrowed_results(&mut self) {
+    /// Results that are reused by an idempotency key belong to the same user.
+    fn check_reused_results(&mut self) {
         let (mut given, mut taken) = (BTreeSet::new(), Vec::new());
         for run in self.all_runs() {
             let mut calls: HashMap<u32, (String, String, bool)> = HashMap::new();
@@ -96,13 +99,13 @@ impl Sim {
             }
         }
         let foreign = taken.into_iter().filter(|result| !given.contains(result));
-        self.broken.extend(
-            foreign.map(|(user, tool, key)| format!("{user} got what {tool} gave another for {key}")),
-        );
+        self.violations.extend(foreign.map(|(user, tool, key)| {
+            format!("{user} got the result of {tool} of another user for key {key}")
+        }));
     }
 
-    /// What an approver saw is what ran, and who decided was allowed to.
-    fn broken_gates(&mut self, run: RunId) {
+    /// Approved arguments are the ones that were sent, and the starter of a run did not approve.
+    fn check_approvals(&mut self, run: RunId) {
         let starter = self.events(run).into_iter().find_map(|(_, event)| match event {
             Event::RunStarted { by, .. } => Some(by.to_string()),
             _ => None,
@@ -129,14 +132,14 @@ impl Sim {
             if let (Some(seen), Some(ran)) = (&seen, &ran)
                 && seen != ran
             {
-                self.broken.push(format!("{path}: {seen} was approved, {ran} ran"));
+                self.violations.push(format!("{path}: {seen} was approved, but {ran} was sent"));
             }
             if seen.is_some() && by == starter {
-                self.broken.push(format!("{path}: the starter approved it"));
+                self.violations.push(format!("{path}: approved by the starter of the run"));
             }
         }
     }
 }
 
-/// A yes at a gate: the path, what was seen, by whom, and what ran.
+/// An approval: path, approved arguments, user, and arguments that were sent.
 type Decision = (String, Option<String>, Option<String>, Option<String>);

@@ -1,4 +1,4 @@
-//! What the log of a run may and may not say: promises about calls, timers and gates.
+//! Invariants of a log: rules about calls, timers and gates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,31 +9,31 @@ use steprail_core::spec::policy::{Effects, OnUncertain};
 use super::NoTools;
 use steprail_engine::ToolCaller;
 
-/// Every law that a log breaks, as text. Events come with the times at which they were written.
-pub(crate) fn broken_laws(plan: &Plan, tools: &NoTools, events: &[(Millis, Event)]) -> Vec<String> {
-    let mut laws = Laws {
+/// Returns all violations in a log, as text. Events have the times at which they were written.
+pub(crate) fn violations(plan: &Plan, tools: &NoTools, events: &[(Millis, Event)]) -> Vec<String> {
+    let mut checker = Checker {
         plan,
         tools,
         steps: BTreeMap::new(),
         ended: false,
         interrupted: false,
         held: false,
-        broken: Vec::new(),
+        violations: Vec::new(),
     };
     for (at, event) in events {
-        laws.check(*at, event);
+        checker.check(*at, event);
     }
-    laws.broken
+    checker.violations
 }
 
-struct Laws<'l> {
+struct Checker<'l> {
     plan: &'l Plan,
     tools: &'l NoTools,
     steps: BTreeMap<u32, Step>,
     ended: bool,
     interrupted: bool,
     held: bool,
-    broken: Vec<String>,
+    violations: Vec<String>,
 }
 
 #[derive(Default)]
@@ -52,14 +52,14 @@ struct Step {
     blocks: u32,
     blocks_ended: u32,
     attempts: BTreeSet<u32>,
-    /// Whether the attempt may begin again: its tool asked something, or was created.
+    /// Whether the attempt may start again: its tool requested input or was created.
     reopened: bool,
 }
 
-impl Laws<'_> {
+impl Checker<'_> {
     fn check(&mut self, at: Millis, event: &Event) {
         if self.ended && !matches!(event, Event::LateResult { .. }) {
-            self.broken.push(format!("{} after the end", event.word()));
+            self.violations.push(format!("{} after the end", event.word()));
         }
         self.ended |= matches!(
             event,
@@ -78,7 +78,7 @@ impl Laws<'_> {
         let path = reference.path.clone();
         let step = self.steps.entry(reference.n).or_default();
         if step.ended && !matches!(event, Event::LateResult { .. } | Event::BranchTaken { .. }) {
-            self.broken.push(format!("{path}: {} after its end", event.word()));
+            self.violations.push(format!("{path}: {} after its end", event.word()));
         }
         step.ended |= event.ends_step();
         match event {
@@ -94,7 +94,7 @@ impl Laws<'_> {
                 step.id = place.id.to_string();
                 step.until = *until;
                 if step.due.take().is_some_and(|due| at < due) {
-                    self.broken.push(format!("{path}: attempt {} began early", reference.attempt));
+                    self.violations.push(format!("{path}: attempt {} started early", reference.attempt));
                 }
                 match what {
                     Started::Foreach { items: blocks, .. } | Started::Parallel { branches: blocks } => {
@@ -107,14 +107,15 @@ impl Laws<'_> {
                 }
             }
             Event::StepCompleted { from: Some(from), .. } if &**from == "late answer" && !step.uncertain => {
-                self.broken.push(format!("{path}: a late answer counts though nothing was unknown"));
+                self.violations
+                    .push(format!("{path}: completed by a late result although the outcome was known"));
             }
             Event::BlockCompleted { .. } => step.blocks_ended += 1,
             Event::StepCompleted { from: None, .. } if step.blocks_ended < step.blocks => {
-                self.broken.push(format!("{path}: done before its blocks were"));
+                self.violations.push(format!("{path}: completed before its blocks"));
             }
             Event::StepCompleted { from: None, .. } if step.due.take().is_some_and(|due| at < due) => {
-                self.broken.push(format!("{path}: woke early"));
+                self.violations.push(format!("{path}: woke early"));
             }
             Event::RetryScheduled { error, due, .. } => {
                 step.due = Some(*due);
@@ -123,20 +124,21 @@ impl Laws<'_> {
                 step.verified = false;
                 let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
                 if lost && !excused && !self.may_repeat(reference.n, error.kind) {
-                    self.broken.push(format!("{path}: a call with an unknown outcome is made again"));
+                    self.violations
+                        .push(format!("{path}: a call with an unknown outcome is repeated without consent"));
                 }
             }
             Event::StepFailed { error, .. } => {
                 let lost = error.kind == FailureKind::Lost;
                 if lost && error.step.is_none() && !step.resolved && !self.may_fail(reference.n) {
-                    self.broken.push(format!("{path}: an unknown outcome is taken for a failure"));
+                    self.violations.push(format!("{path}: an unknown outcome is treated as a failure"));
                 }
             }
             Event::StepUncertain { error, .. } => {
                 step.uncertain = true;
                 let known = !matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
                 if known && !step.verified {
-                    self.broken.push(format!("{path}: a known failure is taken for an unknown outcome"));
+                    self.violations.push(format!("{path}: a known failure is treated as an unknown outcome"));
                 }
             }
             Event::UncertaintyResolved { how, .. } => {
@@ -157,11 +159,11 @@ impl Laws<'_> {
             Event::ApprovalGranted { .. } => {
                 step.approved = true;
                 if step.until.is_some_and(|until| at >= until) && self.denies_on_timeout(reference.n) {
-                    self.broken.push(format!("{path}: approved after the time was up"));
+                    self.violations.push(format!("{path}: approved after the request expired"));
                 }
             }
             Event::ApprovalDenied { by: None, .. } if step.until.is_some_and(|until| at < until) => {
-                self.broken.push(format!("{path}: expired early"));
+                self.violations.push(format!("{path}: expired early"));
             }
             _ => {}
         }
@@ -170,19 +172,19 @@ impl Laws<'_> {
     fn called(&mut self, n: u32, attempt: u32, path: &str, key: &str) {
         let needs_human = self.plan_step(n).is_some_and(|step| step.needs_human);
         if self.held {
-            self.broken.push(format!("{path}: called while the run is paused"));
+            self.violations.push(format!("{path}: called while the run is paused"));
         }
         let Some(step) = self.steps.get_mut(&n) else { return };
         let reopened = std::mem::take(&mut step.reopened);
         if !step.attempts.insert(attempt) && !reopened {
-            self.broken.push(format!("{path}: attempt {attempt} was begun twice"));
+            self.violations.push(format!("{path}: attempt {attempt} started twice"));
         }
         if step.key.as_deref().is_some_and(|before| before != key) {
-            self.broken.push(format!("{path}: another attempt, another key"));
+            self.violations.push(format!("{path}: attempts have different idempotency keys"));
         }
         step.key = Some(key.to_owned());
         if needs_human && !(step.gated && step.approved) {
-            self.broken.push(format!("{path}: called without a yes"));
+            self.violations.push(format!("{path}: called without approval"));
         }
         let same: Vec<u32> = self
             .steps
@@ -195,7 +197,7 @@ impl Laws<'_> {
                 .is_some_and(|step| matches!(&step.kind, Kind::Call(call) if call.idempotency.is_none()))
         };
         if own_key(n) && same.iter().any(|other| own_key(*other)) {
-            self.broken.push(format!("{path}: has the key of another step"));
+            self.violations.push(format!("{path}: has the idempotency key of another step"));
         }
     }
 
@@ -211,7 +213,7 @@ impl Laws<'_> {
         }
     }
 
-    fn is_harmless(&self, n: u32) -> bool {
+    fn is_repeatable(&self, n: u32) -> bool {
         let Some(Kind::Call(call)) = self.plan_step(n).map(|step| &step.kind) else { return true };
         let annotations = self.tools.annotations(&call.full_name());
         let annotated = annotations.read_only == Some(true) || annotations.idempotent == Some(true);
@@ -229,7 +231,7 @@ impl Laws<'_> {
         let Kind::Call(call) = &step.kind else { return true };
         let kinds = step.retry.as_ref().and_then(|retry| retry.retry_on.as_deref()).unwrap_or_default();
         let consent = kinds.contains(&kind) || kinds.contains(&FailureKind::Lost);
-        self.is_harmless(n) || consent || call.on_uncertain == Some(OnUncertain::Retry)
+        self.is_repeatable(n) || consent || call.on_uncertain == Some(OnUncertain::Retry)
     }
 
     fn may_fail(&self, n: u32) -> bool {
@@ -240,6 +242,6 @@ impl Laws<'_> {
             .as_ref()
             .and_then(|retry| retry.retry_on.as_ref())
             .is_some_and(|kinds| kinds.contains(&FailureKind::Lost));
-        self.is_harmless(n) || named || call.on_uncertain == Some(OnUncertain::Fail)
+        self.is_repeatable(n) || named || call.on_uncertain == Some(OnUncertain::Fail)
     }
 }

@@ -1,4 +1,4 @@
-//! People: they decide, resolve, intervene, send events, and at last answer everything.
+//! Simulated humans: they decide, resolve, intervene and send events, and finally answer everything.
 
 use serde_json::json;
 use steprail_core::plan::Hash;
@@ -9,7 +9,7 @@ use steprail_engine::{Principal, RunId};
 use super::Sim;
 
 impl Sim {
-    pub(super) fn somebody_acts(&mut self) {
+    pub(super) fn act_as_human(&mut self) {
         let Some(run) = self.some_run() else { return };
         let Some((path, phase)) = self.some_step(run) else { return };
         let by = Principal::user(["ann", "tom", "bob", "eve"][self.rng.usize(0..4)]);
@@ -26,7 +26,7 @@ impl Sim {
                 None => return,
             },
         };
-        self.tell(format_args!("somebody: {action:?}"));
+        self.trace(format_args!("human: {action:?}"));
         self.ask(action);
     }
 
@@ -45,14 +45,14 @@ impl Sim {
         Intervention::SetValue(Edit { id: self.some_step_id(run), value })
     }
 
-    /// What a step waits for, or something like it.
+    /// Returns an answer to what a step waits for, sometimes a wrong one.
     fn answer_to(&mut self, run: RunId, path: String, phase: Phase, by: Principal) -> Option<Action> {
         match phase {
             Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
-                self.decide_on_something_else(run, path);
+                self.decide_with_stale_digest(run, path);
                 None
             }
-            // What the arguments are made of changes after somebody saw them.
+            // A value that the arguments depend on changes after the request was shown.
             Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
                 let intervention = self.other_value(run);
                 Some(Action::Intervene { run, intervention, by })
@@ -75,13 +75,13 @@ impl Sim {
         }
     }
 
-    /// Somebody decides on what they saw, which is not what would run.
-    fn decide_on_something_else(&mut self, run: RunId, path: String) {
-        let broken = format!("{path}: approved by somebody who saw something else");
+    /// Decides with the digest of an outdated request, which must have no effect.
+    fn decide_with_stale_digest(&mut self, run: RunId, path: String) {
+        let broken = format!("{path}: approved with a stale digest");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
         let action = Action::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
         if let Some(Ok(_)) = self.ask(action) {
-            self.broken.push(broken);
+            self.violations.push(broken);
         }
     }
 
@@ -103,15 +103,15 @@ impl Sim {
         Some((step.path.to_string(), step.phase.clone()))
     }
 
-    /// No call is in flight: humans answer, events arrive, time passes.
-    pub(super) fn move_on(&mut self) {
+    /// Answers all requests, sends all events and advances time.
+    pub(super) fn answer_everything(&mut self) {
         for run in self.unfinished() {
             let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
             self.ask(resume(run, "bob"));
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
-                let Some(action) = last_word(run, live.path.to_string(), &live.phase) else { continue };
-                self.tell(format_args!("at last: {action:?}"));
+                let Some(action) = final_answer(run, live.path.to_string(), &live.phase) else { continue };
+                self.trace(format_args!("at last: {action:?}"));
                 self.ask(action);
             }
         }
@@ -126,15 +126,15 @@ fn resume(run: RunId, by: &str) -> Action {
     Action::Resume { run, by: by.to_owned(), force: Vec::new(), expected_hash: None, strict: false }
 }
 
-/// The event that a step waits for.
+/// Returns the event that a step waits for.
 fn sign(run: RunId, phase: &Phase) -> Option<Action> {
     let Phase::Waiting { event, correlate } = phase else { return None };
     let payload = correlate.clone().unwrap_or(json!({ "n": 1 }));
     Some(Action::Signal { event: event.to_string(), payload, run: Some(run) })
 }
 
-/// What lets a step go on.
-fn last_word(run: RunId, path: String, phase: &Phase) -> Option<Action> {
+/// Returns the action that makes a step continue.
+fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
     let by = Principal::user("bob");
     match phase {
         Phase::Gate { .. } => {
