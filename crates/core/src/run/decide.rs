@@ -271,8 +271,14 @@ impl<'d> Decision<'d> {
             (false, RunStatus::Paused) => self.emit(Event::RunResumed { by: None }),
             (true, RunStatus::Paused)
             | (false, RunStatus::Running)
-            | (_, RunStatus::Pending | RunStatus::Interrupted)
-            | (_, RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled) => {}
+            | (
+                _,
+                RunStatus::Pending
+                | RunStatus::Interrupted
+                | RunStatus::Completed
+                | RunStatus::Failed
+                | RunStatus::Cancelled,
+            ) => {}
         }
     }
 
