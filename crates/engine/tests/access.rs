@@ -1,4 +1,4 @@
-//! Who may call what: directly and through a workflow, now and when the run was started.
+//! Permissions to call tools: directly and through a workflow, at the start of a run and later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,9 @@ use steprail_engine::{Options, SqliteStore};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
-/// A database of a test.
-struct Place(TempDir);
+struct TestDatabase(TempDir);
 
-impl Place {
+impl TestDatabase {
     fn new() -> Self {
         Self(TempDir::new().expect("a folder"))
     }
@@ -30,7 +29,7 @@ fn grants(tools: &[&str], may: &[Right]) -> Grants {
     Grants { tools: tools.iter().map(ToString::to_string).collect(), may: may.iter().copied().collect() }
 }
 
-/// Every kind of user.
+/// Users with different rights and tools.
 fn users() -> BTreeMap<String, Grants> {
     let named = [
         ("owner", Grants::all()),
@@ -59,8 +58,8 @@ async fn ended(started: Result<steprail_engine::RunHandle, Error>) -> Result<Run
     started?.wait().await
 }
 
-/// How a call ended: `ok`, or why not.
-fn told(view: Result<RunView, Error>) -> &'static str {
+/// The outcome of a run as one word: `ok`, `refused`, `failed` or an error code.
+fn outcome(view: Result<RunView, Error>) -> &'static str {
     match view {
         Ok(view) if view.run.status == RunStatus::Completed => "ok",
         Ok(view) if view.run.error.as_ref().is_some_and(|error| error.kind == FailureKind::Permission) => {
@@ -72,11 +71,15 @@ fn told(view: Result<RunView, Error>) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_workflow_can_do_what_its_starter_can_and_nothing_else() {
-    let place = Place::new();
+async fn workflow_has_exactly_the_permissions_of_its_starter() {
+    let database = TestDatabase::new();
     let access = Access::new(users());
-    let engine =
-        Engine::builder().store(place.store()).tools(tools()).authorizer(access).spawn().expect("an engine");
+    let engine = Engine::builder()
+        .store(database.store())
+        .tools(tools())
+        .authorizer(access)
+        .spawn()
+        .expect("an engine");
     let mut table = String::new();
     let names: Vec<String> = users().into_keys().chain(["nobody".to_owned()]).collect();
     for name in &names {
@@ -84,9 +87,9 @@ async fn a_workflow_can_do_what_its_starter_can_and_nothing_else() {
             let principal = Principal { agent, ..Principal::user(name) };
             let user = engine.as_user(principal);
             for tool in TOOLS {
-                let direct = told(ended(user.call_tool(tool, &json!({})).await).await);
-                let wrapped = told(ended(user.start(step(tool), json!({}), None).await).await);
-                assert!(wrapped != "ok" || direct == "ok", "{name}: a workflow widens {tool}");
+                let direct = outcome(ended(user.call_tool(tool, &json!({})).await).await);
+                let wrapped = outcome(ended(user.start(step(tool), json!({}), None).await).await);
+                assert!(wrapped != "ok" || direct == "ok", "{name}: a workflow grants access to {tool}");
                 let through = if agent { " (agent)" } else { "" };
                 table.push_str(&format!("{name}{through} {tool}: direct {direct}, step {wrapped}\n"));
             }
@@ -95,62 +98,64 @@ async fn a_workflow_can_do_what_its_starter_can_and_nothing_else() {
     insta::assert_snapshot!(table);
 }
 
-/// A workflow of two calls, of which the first waits for a word.
+/// A workflow of two calls, of which the first blocks until it is released.
 const TWO: &str = "name: two\nsteps: [{ id: first, tool: git__wait }, { id: second, tool: git__log }]";
 
-async fn changed_meanwhile(before: Grants, after: Grants) -> RunView {
-    let place = Place::new();
+async fn run_with_changed_grants(before: Grants, after: Grants) -> RunView {
+    let database = TestDatabase::new();
     let access = Access::new([("ann".to_owned(), before)].into());
-    let (begun, word) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (tell, hear) = (begun.clone(), word.clone());
+    let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (notify_started, wait_for_release) = (started.clone(), release.clone());
     let tools = tools().tool("git__wait", move |_| {
-        let (tell, hear) = (tell.clone(), hear.clone());
+        let (notify_started, wait_for_release) = (notify_started.clone(), wait_for_release.clone());
         async move {
-            tell.notify_one();
-            hear.notified().await;
+            notify_started.notify_one();
+            wait_for_release.notified().await;
             Ok(Value::Null)
         }
     });
-    let builder = Engine::builder().store(place.store()).tools(tools).authorizer(access.clone());
+    let builder = Engine::builder().store(database.store()).tools(tools).authorizer(access.clone());
     let engine = builder.spawn().expect("an engine");
     let two = Workflow::Inline { text: TWO.to_owned(), source: "two".to_owned() };
     let user: User = engine.as_user(Principal::user("ann"));
     let run = user.start(two, json!({}), None).await.expect("a run");
-    begun.notified().await;
+    started.notified().await;
     access.grant("ann", after);
-    word.notify_one();
+    release.notify_one();
     run.wait().await.expect("an end")
 }
 
 #[tokio::test]
-async fn a_right_that_is_taken_away_stops_the_next_call() {
-    let view =
-        changed_meanwhile(grants(&["git__*"], &[Right::Workflow]), grants(&["crm__*"], &[Right::Workflow]))
-            .await;
+async fn revoked_grant_stops_the_next_call() {
+    let view = run_with_changed_grants(
+        grants(&["git__*"], &[Right::Workflow]),
+        grants(&["crm__*"], &[Right::Workflow]),
+    )
+    .await;
     let error = view.run.error.expect("an error");
     assert_eq!((error.kind, error.step.as_deref()), (FailureKind::Permission, Some("second")));
 }
 
 #[tokio::test]
-async fn a_right_that_comes_later_does_not_widen_a_run() {
+async fn later_grant_does_not_extend_a_run() {
     let before = grants(&["git__wait"], &[Right::Workflow]);
-    let view = changed_meanwhile(before, grants(&["*"], &Right::ALL)).await;
+    let view = run_with_changed_grants(before, grants(&["*"], &Right::ALL)).await;
     let error = view.run.error.expect("an error");
     assert_eq!(error.kind, FailureKind::Permission);
     assert!(error.message.contains("when the run was started"), "{}", error.message);
 }
 
 #[tokio::test]
-async fn somebody_sees_their_own_runs_and_decides_where_they_may() {
-    let place = Place::new();
-    let engine = Engine::builder().store(place.store()).tools(tools()).authorizer(Access::new(users()));
+async fn users_see_their_own_runs_and_decide_with_the_right_approve() {
+    let database = TestDatabase::new();
+    let engine = Engine::builder().store(database.store()).tools(tools()).authorizer(Access::new(users()));
     let engine = engine.spawn().expect("an engine");
     let gate = "name: gate\nsteps: [{ id: ask, kind: approve }]";
     let gate = Workflow::Inline { text: gate.to_owned(), source: "gate".to_owned() };
     let reader = engine.as_user(Principal::user("reader"));
     let run = reader.start(gate, json!({}), None).await.expect("a run").id();
     let of = |name: &str| engine.as_user(Principal::user(name));
-    // Who may not see it is told that it is not there.
+    // A run that a user may not see is reported as not found.
     let code = |result: Result<RunView, Error>| result.map_or_else(|error| error.code(), |_| "seen");
     let mut seen = Vec::new();
     for name in ["reader", "git", "runs_nothing", "owner", "nobody"] {

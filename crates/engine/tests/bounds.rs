@@ -1,4 +1,4 @@
-//! What somebody could do to an engine by asking for too much, or for what they may not.
+//! Limits and permissions that protect the engine from excessive or unauthorised requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ fn error(view: &RunView) -> String {
 }
 
 #[tokio::test]
-async fn a_step_that_leads_to_itself_when_it_fails_ends_at_the_limit_of_loops() {
+async fn endless_loop_ends_at_the_limit_of_visits() {
     let definition = "
         name: circle
         inputs: { s: { type: string } }
@@ -45,11 +45,11 @@ async fn a_step_that_leads_to_itself_when_it_fails_ends_at_the_limit_of_loops() 
     ";
     let view = run(&engine(echo()), definition, json!({ "s": "text" })).await;
     assert_eq!(view.run.status, RunStatus::Failed);
-    assert!(error(&view).contains("the limit of a loop"), "{}", error(&view));
+    assert!(error(&view).contains("loop visits"), "{}", error(&view));
 }
 
 #[tokio::test]
-async fn a_workflow_that_starts_itself_ten_times_over_fails() {
+async fn recursive_workflow_fails() {
     let branches = |n| format!("[{{ id: b{n}, kind: workflow, name: many }}]");
     let branches: Vec<String> = (0..10).map(branches).collect();
     let definition = format!("name: many\nsteps:\n  - {{ id: p, branches: [{}] }}\n", branches.join(", "));
@@ -61,27 +61,27 @@ async fn a_workflow_that_starts_itself_ten_times_over_fails() {
 }
 
 #[tokio::test]
-async fn values_that_are_too_deep_or_too_large_are_refused_where_they_arise() {
+async fn too_deep_and_too_large_values_are_rejected() {
     let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
     let engine = engine(echo().tool("demo__deep", move |_| async move { Ok(nested(101)) }));
-    let takes = "name: takes\ninputs: { v: {} }\nsteps:\n  - { id: a, tool: demo__echo, args: { v: [['{{inputs.v}}']] } }\n";
-    let refused = engine.start(Start::inline(takes, ann()).inputs(json!({ "v": nested(100) }))).await;
+    let definition = "name: takes\ninputs: { v: {} }\nsteps:\n  - { id: a, tool: demo__echo, args: { v: [['{{inputs.v}}']] } }\n";
+    let rejected = engine.start(Start::inline(definition, ann()).inputs(json!({ "v": nested(100) }))).await;
     assert_eq!(
-        refused.err().map(|error| error.to_string()).as_deref(),
+        rejected.err().map(|error| error.to_string()).as_deref(),
         Some("the inputs have more than 100 lists and maps inside one another")
     );
-    let view = run(&engine, takes, json!({ "v": nested(98) })).await;
-    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    let view = run(&engine, definition, json!({ "v": nested(98) })).await;
+    assert_eq!(error(&view), "a: a value has more than 100 nested lists and maps");
     let view = run(&engine, "name: gives\nsteps:\n  - { id: a, tool: demo__deep }\n", json!({})).await;
-    assert_eq!(error(&view), "a: a value has more than 100 lists and maps inside one another");
+    assert_eq!(error(&view), "a: a value has more than 100 nested lists and maps");
     let large = json!({ "v": "x".repeat(1024 * 1024) });
     let many = vec!["'{{inputs.v}}'"; 20].join(", ");
-    let view = run(&engine, &takes.replace("[['{{inputs.v}}']]", &format!("[{many}]")), large).await;
+    let view = run(&engine, &definition.replace("[['{{inputs.v}}']]", &format!("[{many}]")), large).await;
     assert_eq!(error(&view), "a: the value is larger than 16777216 bytes");
 }
 
 #[tokio::test]
-async fn whoever_may_not_decide_at_a_gate_cannot_go_round_it() {
+async fn interventions_cannot_bypass_a_gate() {
     let engine = engine(echo());
     let definition = "
         name: gated
@@ -94,32 +94,32 @@ async fn whoever_may_not_decide_at_a_gate_cannot_go_round_it() {
     let ask = |view: &RunView| view.steps.iter().find(|step| step.id == "ask").map(|step| step.path.clone());
     let path = ask(&engine.status(run.id()).await.expect("a run")).expect("a gate");
     let answer = Payload::new(json!({ "approved": true }));
-    let ways = [
+    let bypasses = [
         Intervention::Skip { path: path.as_str().into() },
         Intervention::Skip { path: "both".into() },
         Intervention::SupplyResult { path: path.as_str().into(), output: answer },
         Intervention::SetValue(Edit { id: Some("ask".into()), value: json!({ "approved": true }) }),
     ];
-    for way in ways {
-        let refused = engine.intervene(run.id(), way.clone(), &ann()).await.expect_err("it must be refused");
-        assert_eq!(refused.code(), "denied", "{way:?}: {refused}");
+    for bypass in bypasses {
+        let error = engine.intervene(run.id(), bypass.clone(), &ann()).await.expect_err("a rejection");
+        assert_eq!(error.code(), "denied", "{bypass:?}: {error}");
     }
     let skip = Intervention::Skip { path: path.as_str().into() };
     engine.intervene(run.id(), skip, &Principal::user("lea")).await.expect("lea may decide");
     assert_eq!(run.wait().await.expect("an end").run.status, RunStatus::Completed);
 }
 
-/// A store of files that takes nothing.
-struct NoRoom;
+/// An artefact store that rejects every file.
+struct FullArtefactStore;
 
-impl ArtefactStore for NoRoom {
+impl ArtefactStore for FullArtefactStore {
     fn put(&self, _: RunId, _: &str, _: Value) -> BoxFuture<'_, Result<Value, Failure>> {
-        Box::pin(async { Err(Failure::new(FailureKind::ToolError, "no room")) })
+        Box::pin(async { Err(Failure::new(FailureKind::ToolError, "the store is full")) })
     }
 }
 
 #[tokio::test]
-async fn a_call_whose_files_cannot_be_kept_is_not_made_again() {
+async fn call_whose_files_cannot_be_stored_is_not_repeated() {
     let calls = Arc::new(AtomicU32::new(0));
     let counted = calls.clone();
     let tools = Tools::new().tool("demo__export", move |_| {
@@ -128,7 +128,8 @@ async fn a_call_whose_files_cannot_be_kept_is_not_made_again() {
     });
     let folder = tempfile::tempdir().expect("a folder");
     let store = SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
-    let engine = Engine::builder().store(store).tools(tools).artefacts(NoRoom).spawn().expect("an engine");
+    let engine =
+        Engine::builder().store(store).tools(tools).artefacts(FullArtefactStore).spawn().expect("an engine");
     let definition = "name: files\nsteps:\n  - { id: a, tool: demo__export, effects: once, retry: 3 }\n";
     let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
     let mut events = engine.subscribe(Some(run.id()), 0);
@@ -141,13 +142,13 @@ async fn a_call_whose_files_cannot_be_kept_is_not_made_again() {
 }
 
 #[tokio::test]
-async fn a_token_does_not_keep_an_engine_alive() {
-    let go_on = Arc::new(Notify::new());
-    let told = go_on.clone();
+async fn cancel_token_does_not_keep_the_engine_alive() {
+    let release = Arc::new(Notify::new());
+    let released = release.clone();
     let engine = engine(Tools::new().tool("demo__wait", move |_| {
-        let told = told.clone();
+        let released = released.clone();
         async move {
-            told.notified().await;
+            released.notified().await;
             Ok(json!(1))
         }
     }));
@@ -156,7 +157,7 @@ async fn a_token_does_not_keep_an_engine_alive() {
     let _token = run.cancel_token(&ann());
     let mut events = engine.subscribe(Some(run.id()), 0);
     drop((engine, run));
-    go_on.notify_one();
+    release.notify_one();
     let ended = async { while let Ok(Some(_)) = events.next().await {} };
     tokio::time::timeout(Duration::from_mins(1), ended).await.expect("the engine stops");
 }

@@ -1,16 +1,17 @@
-//! A damaged database: the damage is told, it is never taken for a result, and what it did not touch goes on.
+//! Damaged databases: damage is reported and never used as a result, and unaffected runs continue.
 
 #[path = "common/audit.rs"]
 mod audit;
-#[path = "torture/hands.rs"]
-mod hands;
+#[path = "torture/held_tool.rs"]
+mod held_tool;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use hands::{
-    HOLD, Hands, SAID, SAID_TWICE, database, engine, fault, open, output, park, soon, start, unpark,
+use held_tool::{
+    HOLD, HeldTool, SAID, SAID_TWICE, database, engine, fault, open, output, park, start, unpark,
+    within_a_minute,
 };
 use rusqlite::Connection;
 use serde_json::json;
@@ -32,16 +33,16 @@ steps:
   - { id: b, tool: demo__say, args: { text: '{{steps.a.output}}' } }
 ";
 
-/// The bytes of a database, all of them in one file.
-fn settled(folder: &Path) -> Vec<u8> {
+/// Returns the bytes of a database after a checkpoint.
+fn checkpointed(folder: &Path) -> Vec<u8> {
     let connection = Connection::open(database(folder)).expect("the database");
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("a checkpoint");
     drop(connection);
     std::fs::read(database(folder)).expect("the database")
 }
 
-/// What a kill would leave of a database that is open: calls are in flight, and nobody writes.
-fn left_behind(folder: &Path) -> tempfile::TempDir {
+/// Copies an open database with its WAL, as a crash would leave it.
+fn crash_copy(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     for name in ["test.db", "test.db-wal"] {
         std::fs::copy(folder.join(name), copy.path().join(name)).expect("a copy");
@@ -50,7 +51,7 @@ fn left_behind(folder: &Path) -> tempfile::TempDir {
 }
 
 /// Makes the log of a run unreadable.
-fn spoil(folder: &Path, run: &RunHandle) {
+fn corrupt_log(folder: &Path, run: &RunHandle) {
     let connection = Connection::open(database(folder)).expect("the database");
     let sql = "DROP TRIGGER events_never_change;
                UPDATE workflow_events SET body = replace(body, 'type', 'tyqe')
@@ -65,23 +66,23 @@ async fn status(engine: &Engine, run: &RunHandle) -> RunStatus {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
+async fn invalid_database_file_is_rejected_and_not_modified() {
     let folder = tempfile::tempdir().expect("a folder");
-    let hands = Hands::new(1);
-    let run = park(folder.path(), &hands).await;
-    let sound = settled(folder.path());
+    let tool = HeldTool::new(1);
+    let run = park(folder.path(), &tool).await;
+    let sound = checkpointed(folder.path());
     let mut bytes = sound.clone();
     bytes[..16].fill(b'x');
     std::fs::write(database(folder.path()), &bytes).expect("damage");
-    let told = open(folder.path()).expect_err("no database");
-    assert_eq!(told.code(), "storage_corrupt", "{told}");
+    let error = open(folder.path()).expect_err("no database");
+    assert_eq!(error.code(), "storage_corrupt", "{error}");
     assert_eq!(std::fs::read(database(folder.path())).expect("the file"), bytes);
     std::fs::write(database(folder.path()), sound).expect("a backup");
-    unpark(folder.path(), &hands, run).await;
+    unpark(folder.path(), &tool, run).await;
 }
 
 #[tokio::test]
-async fn a_value_that_was_changed_behind_the_log_is_not_passed_on() {
+async fn changed_value_is_detected_by_its_hash() {
     let folder = tempfile::tempdir().expect("a folder");
     let say = || Tools::new().tool("demo__say", |_| async { Ok(json!({ "sum": 120 })) });
     let engine = Engine::builder()
@@ -107,47 +108,47 @@ async fn a_value_that_was_changed_behind_the_log_is_not_passed_on() {
         .tools(say())
         .spawn()
         .expect("an engine");
-    engine.signal("go", json!(null), Some(run)).await.expect_err("the step cannot begin");
-    let told = engine.handle(run).wait().await.expect_err("the run stands still");
-    assert!(told.to_string().contains("was changed"), "{told}");
+    engine.signal("go", json!(null), Some(run)).await.expect_err("the step cannot start");
+    let error = engine.handle(run).wait().await.expect_err("the run does not continue");
+    assert!(error.to_string().contains("was changed"), "{error}");
     assert_eq!(engine.status(run).await.expect("a status").run.status, RunStatus::Running);
 }
 
-/// What came of a run in a database of which a byte was changed.
+/// The outcome of a run in a database with a changed byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Came {
-    /// The database was refused.
-    Refused,
-    /// Whoever asked for the run, or for what is wrong, was told.
-    Told,
-    /// The run is as it should be: the damage was somewhere else.
-    Unhurt,
-    /// The run ended as if nothing had happened to it.
-    PassedOver,
+enum Outcome {
+    /// The database could not be opened.
+    Rejected,
+    /// The caller or the engine reported an error.
+    Reported,
+    /// The run completed correctly: the changed byte did not affect it.
+    Unaffected,
+    /// The run ended with a wrong log or result, and no error was reported.
+    Missed,
 }
 
 #[tokio::test]
-async fn a_changed_byte_is_never_taken_for_a_result() {
+async fn changed_bytes_never_cause_wrong_results() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut runs = Vec::new();
     for _ in 0..3 {
-        runs.push(park(folder.path(), &Hands::new(1)).await);
+        runs.push(park(folder.path(), &HeldTool::new(1)).await);
     }
-    let sound = settled(folder.path());
-    let (mut came, mut bad) = (BTreeMap::<Came, u32>::new(), Vec::new());
+    let sound = checkpointed(folder.path());
+    let (mut outcomes, mut bad) = (BTreeMap::<Outcome, u32>::new(), Vec::new());
     for seed in 0..60 {
-        for what in try_changed(&sound, &runs, seed).await {
-            *came.entry(what).or_default() += 1;
-            bad.extend((what == Came::PassedOver).then_some(seed));
+        for what in open_damaged(&sound, &runs, seed).await {
+            *outcomes.entry(what).or_default() += 1;
+            bad.extend((what == Outcome::Missed).then_some(seed));
         }
     }
-    println!("{came:?}");
-    assert_eq!(bad, [0; 0], "runs ended over damage with these seeds");
-    assert!(came.len() > 2, "the damage bites");
+    println!("{outcomes:?}");
+    assert_eq!(bad, [0; 0], "seeds with undetected damage");
+    assert!(outcomes.len() > 2, "the damage has different outcomes");
 }
 
-/// Changes a letter or a digit: what looks right at first sight.
-fn changed(sound: &[u8], seed: u64) -> Vec<u8> {
+/// Changes a letter or a digit, so that the text stays valid JSON.
+fn with_changed_byte(sound: &[u8], seed: u64) -> Vec<u8> {
     let mut bytes = sound.to_vec();
     let written: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at].is_ascii_alphanumeric()).collect();
     let at = written[fastrand::Rng::with_seed(seed).usize(..written.len())];
@@ -155,46 +156,46 @@ fn changed(sound: &[u8], seed: u64) -> Vec<u8> {
     bytes
 }
 
-async fn try_changed(sound: &[u8], runs: &[RunId], seed: u64) -> Vec<Came> {
+async fn open_damaged(sound: &[u8], runs: &[RunId], seed: u64) -> Vec<Outcome> {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(database(folder.path()), changed(sound, seed)).expect("a damaged database");
-    let Ok(store) = open(folder.path()) else { return vec![Came::Refused] };
-    let hands = Hands::new(runs.len());
-    let Ok(engine) = Engine::builder().store(store).tools(hands.tools()).spawn() else {
-        return vec![Came::Refused];
+    std::fs::write(database(folder.path()), with_changed_byte(sound, seed)).expect("a damaged database");
+    let Ok(store) = open(folder.path()) else { return vec![Outcome::Rejected] };
+    let tool = HeldTool::new(runs.len());
+    let Ok(engine) = Engine::builder().store(store).tools(tool.tools()).spawn() else {
+        return vec![Outcome::Rejected];
     };
-    let mut came = Vec::new();
+    let mut outcomes = Vec::new();
     for run in runs {
-        came.push(try_run(&engine, *run, folder.path()).await);
+        outcomes.push(continue_run(&engine, *run, folder.path()).await);
     }
     engine.shutdown().await.expect("shut down");
-    came
+    outcomes
 }
 
-async fn try_run(engine: &Engine, run: RunId, folder: &Path) -> Came {
+async fn continue_run(engine: &Engine, run: RunId, folder: &Path) -> Outcome {
     let ended = async {
         engine.signal("go", json!(null), Some(run)).await?;
         engine.handle(run).wait().await
     };
     let view = tokio::select! {
         ended = ended => match ended {
-            Err(Error::Storage(_) | Error::NotFound(_)) => return Came::Told,
+            Err(Error::Storage(_) | Error::NotFound(_)) => return Outcome::Reported,
             Err(other) => panic!("{other}"),
             Ok(view) => view,
         },
-        _ = fault(engine) => return Came::Told,
+        _ = fault(engine) => return Outcome::Reported,
     };
     let connection = Connection::open(database(folder)).expect("the database");
-    let whole = chain_holds(&connection, run).unwrap_or_default();
+    let whole = is_chain_valid(&connection, run).unwrap_or_default();
     if whole && (view.run.status, output(&view)) == (RunStatus::Completed, SAID_TWICE) {
-        Came::Unhurt
+        Outcome::Unaffected
     } else {
-        Came::PassedOver
+        Outcome::Missed
     }
 }
 
-/// Whether the log of a run is whole: every event carries the hash of the one before.
-fn chain_holds(connection: &Connection, run: RunId) -> rusqlite::Result<bool> {
+/// Whether the hash chain of a run is valid.
+fn is_chain_valid(connection: &Connection, run: RunId) -> rusqlite::Result<bool> {
     let sql = "SELECT id, head_hash FROM workflow_runs WHERE run_id = ?1";
     let (key, head): (i64, Vec<u8>) =
         connection.query_row(sql, [run.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -210,60 +211,59 @@ fn chain_holds(connection: &Connection, run: RunId) -> rusqlite::Result<bool> {
 }
 
 #[tokio::test]
-async fn a_damaged_run_does_not_keep_others_from_being_picked_up() {
+async fn damaged_run_does_not_block_recovery_of_others() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (hands, text) = (Hands::new(0), HOLD.replace("demo__hold", "demo__hold, effects: idempotent"));
-    let first = engine(folder.path(), &hands);
-    let hurt = start(&first, &text).await.expect("started");
+    let (tool, text) = (HeldTool::new(0), HOLD.replace("demo__hold", "demo__hold, effects: idempotent"));
+    let first = engine(folder.path(), &tool);
+    let damaged = start(&first, &text).await.expect("started");
     let other = start(&first, &text).await.expect("started");
-    hands.until_calls(2).await;
-    let folder = left_behind(folder.path());
-    spoil(folder.path(), &hurt);
-    let again = engine(folder.path(), &Hands::new(100));
-    let view = soon("the other run ends", again.handle(other.id()).wait()).await.expect("ended");
+    tool.wait_for_calls(2).await;
+    let folder = crash_copy(folder.path());
+    corrupt_log(folder.path(), &damaged);
+    let again = engine(folder.path(), &HeldTool::new(100));
+    let view = within_a_minute("the other run ends", again.handle(other.id()).wait()).await.expect("ended");
     assert_eq!((view.run.status, output(&view)), (RunStatus::Completed, SAID));
-    assert_eq!(status(&again, &hurt).await, RunStatus::Running);
+    assert_eq!(status(&again, &damaged).await, RunStatus::Running);
     assert_eq!(fault(&again).await.code(), "storage_corrupt");
-    hands.let_go(100);
+    tool.release(100);
 }
 
 #[tokio::test]
-async fn a_damaged_run_does_not_stop_the_timers_of_others() {
+async fn damaged_run_does_not_block_timers_of_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
     let builder =
         |folder: &Path| Engine::builder().store(open(folder).expect("a database")).clock(clock.clone());
     let first = builder(folder.path()).spawn().expect("an engine");
-    let hurt = start(&first, NAP).await.expect("started");
+    let damaged = start(&first, NAP).await.expect("started");
     let other = start(&first, NAP).await.expect("started");
-    let folder = left_behind(folder.path());
-    spoil(folder.path(), &hurt);
+    let folder = crash_copy(folder.path());
+    corrupt_log(folder.path(), &damaged);
     let again = builder(folder.path()).spawn().expect("an engine");
     clock.advance(HOUR);
-    let view = soon("the other run ends", again.handle(other.id()).wait()).await.expect("ended");
+    let view = within_a_minute("the other run ends", again.handle(other.id()).wait()).await.expect("ended");
     assert_eq!(view.run.status, RunStatus::Completed);
-    assert_eq!(status(&again, &hurt).await, RunStatus::Running);
+    assert_eq!(status(&again, &damaged).await, RunStatus::Running);
     assert_eq!(fault(&again).await.code(), "storage_corrupt");
 }
 
-/// The result of a call cannot be stored, and never will be.
 #[tokio::test]
-async fn a_result_without_its_row_does_not_stop_the_timers_of_others() {
+async fn result_that_cannot_be_stored_does_not_block_timers_of_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
-    let hands = Hands::new(0);
+    let tool = HeldTool::new(0);
     let store = open(folder.path()).expect("a database");
-    let engine = Engine::builder().store(store).tools(hands.tools()).clock(clock.clone()).spawn();
+    let engine = Engine::builder().store(store).tools(tool.tools()).clock(clock.clone()).spawn();
     let engine = engine.expect("an engine");
-    let hurt = start(&engine, HOLD).await.expect("started");
+    let damaged = start(&engine, HOLD).await.expect("started");
     let other = start(&engine, NAP).await.expect("started");
-    hands.until_called("a").await;
+    tool.wait_for_call("a").await;
     let connection = Connection::open(database(folder.path())).expect("the database");
     connection.execute("DELETE FROM workflow_step_runs WHERE path = 'a'", []).expect("damage");
-    hands.let_go(1);
+    tool.release(1);
     assert_eq!(fault(&engine).await.code(), "storage_corrupt");
     clock.advance(HOUR);
-    let view = soon("the other run ends", other.wait()).await.expect("ended");
+    let view = within_a_minute("the other run ends", other.wait()).await.expect("ended");
     assert_eq!(view.run.status, RunStatus::Completed);
-    assert_eq!(status(&engine, &hurt).await, RunStatus::Running);
+    assert_eq!(status(&engine, &damaged).await, RunStatus::Running);
 }

@@ -1,4 +1,4 @@
-//! The engine as a program meets it: a runtime, a database file, tools that misbehave.
+//! The public API of the engine, with a runtime, a database file and failing tools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,10 +16,10 @@ fn ann() -> Principal {
     Principal::user("ann")
 }
 
-/// A database in a folder of its own.
-struct Place(TempDir);
+/// A database in a temporary directory.
+struct TestDatabase(TempDir);
 
-impl Place {
+impl TestDatabase {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
@@ -45,9 +45,9 @@ steps:
 ";
 
 #[tokio::test]
-async fn a_definition_is_stored_started_and_waited_for() {
-    let place = Place::new();
-    let engine = place.engine(echo());
+async fn stores_a_definition_and_runs_it() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
     let (first, warnings) = engine.define(ECHO, &ann()).await.expect("defined");
     assert_eq!((first.version, warnings.len()), (1, 0));
     let (same, _) = engine.define(ECHO, &ann()).await.expect("defined");
@@ -67,9 +67,9 @@ async fn a_definition_is_stored_started_and_waited_for() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused_with_every_reason() {
-    let place = Place::new();
-    let engine = place.engine(echo());
+async fn invalid_inputs_are_rejected_with_all_reasons() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
     let invalid =
         engine.define("name: x\nsteps:\n  - { id: a, tol: b }\n", &ann()).await.expect_err("an error");
     assert!(matches!(&invalid, Error::Invalid(found) if !found.is_empty()), "{invalid}");
@@ -81,9 +81,9 @@ async fn what_does_not_fit_is_refused_with_every_reason() {
 }
 
 #[tokio::test]
-async fn a_repeated_start_is_the_first_run() {
-    let place = Place::new();
-    let engine = place.engine(echo());
+async fn repeated_start_returns_the_first_run() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
     let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "hi" })).request_key("order 7");
     let first = engine.start(start.clone()).await.expect("started");
     let again = engine.start(start.clone()).await.expect("started");
@@ -96,10 +96,10 @@ async fn a_repeated_start_is_the_first_run() {
 }
 
 #[tokio::test]
-async fn a_tool_that_panics_fails_its_step_and_nothing_else() {
-    let place = Place::new();
+async fn panicking_tool_fails_only_its_step() {
+    let database = TestDatabase::new();
     let tools = echo().tool("demo__boom", |_| async { panic!("at the disco") });
-    let engine = place.engine(tools);
+    let engine = database.engine(tools);
     let text = "name: boom\nsteps:\n  - { id: b, tool: demo__boom, on_error: continue }\n  - { id: e, tool: demo__echo, args: { why: '{{steps.b.error.message}}' } }\n";
     let view = engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
     assert_eq!(view.run.output.expect("an output").get(), r#"{"why":"the tool panicked: at the disco"}"#);
@@ -107,7 +107,7 @@ async fn a_tool_that_panics_fails_its_step_and_nothing_else() {
 
 #[tokio::test]
 async fn cancel_reaches_every_call_in_flight() {
-    let place = Place::new();
+    let database = TestDatabase::new();
     let (begun, stopped) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let all = Arc::new(Notify::new());
     let tools = Tools::new().tool("demo__wait", {
@@ -124,7 +124,7 @@ async fn cancel_reaches_every_call_in_flight() {
             }
         }
     });
-    let engine = place.engine(tools);
+    let engine = database.engine(tools);
     let items: Vec<u32> = (0..100).collect();
     let text = format!(
         "name: many\nsteps:\n  - id: each\n    kind: foreach\n    items: {items:?}\n    concurrency: 100\n    steps: [{{ id: w, tool: demo__wait }}]\n"
@@ -140,8 +140,8 @@ async fn cancel_reaches_every_call_in_flight() {
 }
 
 #[tokio::test]
-async fn no_more_calls_at_once_than_allowed() {
-    let place = Place::new();
+async fn concurrency_limit_is_respected() {
+    let database = TestDatabase::new();
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let tools = Tools::new().tool("demo__count", {
         let (now, most) = (now.clone(), most.clone());
@@ -157,7 +157,7 @@ async fn no_more_calls_at_once_than_allowed() {
     });
     let limits = Limits { calls: 5, calls_per_definition: 4, calls_per_server: 3, ..Limits::default() };
     let engine =
-        Engine::builder().store(place.store()).tools(tools).limits(limits).spawn().expect("an engine");
+        Engine::builder().store(database.store()).tools(tools).limits(limits).spawn().expect("an engine");
     let items: Vec<u32> = (0..40).collect();
     let text = format!(
         "name: many\nsteps:\n  - id: each\n    kind: foreach\n    items: {items:?}\n    concurrency: 20\n    steps: [{{ id: c, tool: demo__count }}]\n"
@@ -173,16 +173,16 @@ async fn no_more_calls_at_once_than_allowed() {
 }
 
 #[tokio::test]
-async fn a_subscription_misses_nothing_and_repeats_nothing() {
-    let place = Place::new();
-    let engine = place.engine(echo());
+async fn subscription_has_no_gaps_and_no_repetitions() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
     let mut all = engine.subscribe(None, 0);
     let mut seen = Vec::new();
     for turn in 0..20 {
         let start = Start::inline(ECHO, ann()).inputs(json!({ "text": format!("{turn}") }));
         let run = engine.start(start).await.expect("started");
         run.wait().await.expect("ended");
-        // Some events now, the rest later, with a new subscription from the cursor.
+        // Reads some events, then the rest with a new subscription from the cursor.
         for _ in 0..turn % 4 {
             seen.push(all.next().await.expect("an event").expect("an event").id);
         }
@@ -205,10 +205,14 @@ impl Authorizer for OnlyBob {
 }
 
 #[tokio::test]
-async fn a_run_does_what_its_starter_may() {
-    let place = Place::new();
-    let engine =
-        Engine::builder().store(place.store()).tools(echo()).authorizer(OnlyBob).spawn().expect("an engine");
+async fn run_has_the_permissions_of_its_starter() {
+    let database = TestDatabase::new();
+    let engine = Engine::builder()
+        .store(database.store())
+        .tools(echo())
+        .authorizer(OnlyBob)
+        .spawn()
+        .expect("an engine");
     let text = "name: e\nsteps:\n  - { id: e, tool: demo__echo, retry: 3 }\n";
     let denied =
         engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
@@ -221,13 +225,13 @@ async fn a_run_does_what_its_starter_may() {
 }
 
 #[tokio::test]
-async fn time_that_passes_while_the_engine_is_down_counts() {
-    let place = Place::new();
+async fn timer_that_was_due_while_the_engine_was_down_fires() {
+    let database = TestDatabase::new();
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
     let text = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n  - { id: e, tool: demo__echo }\n";
     let start =
         |engine: Engine| async move { engine.start(Start::inline(text, ann())).await.expect("started") };
-    let builder = || Engine::builder().store(place.store()).tools(echo()).clock(clock.clone());
+    let builder = || Engine::builder().store(database.store()).tools(echo()).clock(clock.clone());
     let engine = builder().spawn().expect("an engine");
     let run = start(engine.clone()).await.id();
     engine.shutdown().await.expect("shut down");
@@ -240,11 +244,15 @@ async fn time_that_passes_while_the_engine_is_down_counts() {
 }
 
 #[tokio::test]
-async fn old_runs_are_deleted_and_the_rest_is_kept() {
-    let place = Place::new();
+async fn purge_deletes_only_old_ended_runs() {
+    let database = TestDatabase::new();
     let clock = Arc::new(ManualClock::at(1_800_000_000_000));
-    let engine =
-        Engine::builder().store(place.store()).tools(echo()).clock(clock.clone()).spawn().expect("an engine");
+    let engine = Engine::builder()
+        .store(database.store())
+        .tools(echo())
+        .clock(clock.clone())
+        .spawn()
+        .expect("an engine");
     for _ in 0..250 {
         let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "x" }));
         engine.start(start).await.expect("started").wait().await.expect("ended");
@@ -257,16 +265,13 @@ async fn old_runs_are_deleted_and_the_rest_is_kept() {
     let left = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
     assert_eq!(left.iter().map(|run| run.run_id).collect::<Vec<_>>(), [open.id()]);
     let mut events = engine.subscribe(None, 0);
-    assert!(
-        events.next().await.expect("an event").expect("an event").id > 1_000,
-        "numbers are not used again"
-    );
+    assert!(events.next().await.expect("an event").expect("an event").id > 1_000, "event ids are not reused");
 }
 
 #[tokio::test]
-async fn decisions_at_gates_are_listed_and_made_once() {
-    let place = Place::new();
-    let engine = place.engine(echo());
+async fn approvals_are_listed_and_decided_once() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
     let text = "name: g\nsteps:\n  - { id: gate, kind: approve, prompt: 'Go?' }\n";
     let run = engine.start(Start::inline(text, ann())).await.expect("started");
     let open = engine.approvals(10).await.expect("a list");
@@ -294,17 +299,17 @@ async fn decisions_at_gates_are_listed_and_made_once() {
 }
 
 #[tokio::test]
-async fn interrupted_runs_are_resumed_together() {
-    let place = Place::new();
+async fn resume_interrupted_resumes_all_interrupted_runs() {
+    let database = TestDatabase::new();
     let text = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n";
-    let engine = place.engine(echo());
+    let engine = database.engine(echo());
     for _ in 0..3 {
         engine.start(Start::inline(text, ann())).await.expect("started");
     }
     engine.shutdown().await.expect("shut down");
     drop(engine);
     let engine = Engine::builder()
-        .store(place.store())
+        .store(database.store())
         .tools(echo())
         .recover_as_interrupted()
         .spawn()
@@ -315,12 +320,12 @@ async fn interrupted_runs_are_resumed_together() {
 }
 
 #[tokio::test]
-async fn a_schedule_starts_runs_at_its_times_and_once_for_those_that_were_missed() {
+async fn schedule_starts_runs_and_catches_up_once_for_missed_times() {
     const HOUR: i64 = 3_600_000;
-    let place = Place::new();
+    let database = TestDatabase::new();
     let clock = Arc::new(ManualClock::at(1_800_000_000_000 - 1_800_000_000_000 % (24 * HOUR)));
     let build = |clock: &Arc<ManualClock>| {
-        let engine = Engine::builder().store(place.store()).tools(echo()).clock(clock.clone());
+        let engine = Engine::builder().store(database.store()).tools(echo()).clock(clock.clone());
         engine.spawn().expect("an engine")
     };
     let engine = build(&clock);
@@ -347,7 +352,7 @@ async fn a_schedule_starts_runs_at_its_times_and_once_for_those_that_were_missed
     assert_eq!(
         next_start(&mut events).await,
         due + 5 * HOUR + 60_000,
-        "five times were missed, one run made up"
+        "five times were missed, and one run catches up"
     );
     engine.ready().await.expect("ready");
     let schedule = engine.schedules().await.expect("a list").remove(0);
@@ -355,11 +360,11 @@ async fn a_schedule_starts_runs_at_its_times_and_once_for_those_that_were_missed
     assert_eq!(schedule.last.expect("a last time").error, None);
     let runs = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
     assert_eq!(runs.len(), 2);
-    engine.unschedule("hourly").await.expect("taken away");
+    engine.unschedule("hourly").await.expect("unscheduled");
     assert_eq!(engine.unschedule("hourly").await.expect_err("it is gone").code(), "not_found");
 }
 
-/// When the next run starts.
+/// Returns the time at which the next run starts.
 async fn next_start(events: &mut Subscription) -> i64 {
     loop {
         let event = events.next().await.expect("events").expect("an event");

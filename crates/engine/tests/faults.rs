@@ -1,47 +1,47 @@
-//! A store that fails: the work stops with a clear error, nothing is said to be done, and it goes on when the
-//! fault is mended.
+//! Storage faults: the engine stops with a clear error, acknowledges nothing that is not stored, and continues
+//! when the fault is gone.
 
 #[path = "common/audit.rs"]
 mod audit;
 #[path = "torture/disk.rs"]
-#[allow(dead_code, reason = "nobody cuts the power here")]
+#[allow(dead_code, reason = "these tests do not cut the power")]
 mod disk;
-#[path = "torture/hands.rs"]
-mod hands;
+#[path = "torture/held_tool.rs"]
+mod held_tool;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use disk::Disk;
-use hands::{
-    HOLD, Hands, SAID, assert_sound, database, engine, fault, open, output, park, soon, start, storage,
-    unpark,
+use held_tool::{
+    HOLD, HeldTool, SAID, assert_sound, database, engine, fault, open, output, park, start, storage, unpark,
+    within_a_minute,
 };
 use rusqlite::Connection;
 use serde_json::json;
 use steprail_engine::{Engine, RunHandle, RunStatus};
 use steprail_store::StoreError;
 
-/// While the store fails: the run stands still, and nobody is told otherwise.
-async fn assert_stopped(engine: &Engine, run: &RunHandle, hands: &Hands, code: &str) {
+/// Asserts that the run does not continue while the store fails.
+async fn assert_stopped(engine: &Engine, run: &RunHandle, tool: &HeldTool, code: &str) {
     assert_eq!(fault(engine).await.code(), code);
     assert_eq!(engine.status(run.id()).await.expect("a status").run.status, RunStatus::Running);
     assert_eq!(start(engine, HOLD).await.expect_err("a refusal").code(), code);
-    assert_eq!(hands.calls(), ["a"], "nothing follows from what is not stored");
+    assert_eq!(tool.calls(), ["a"], "no step starts before the result is stored");
 }
 
-/// After it is mended: the run goes on by itself, and no call is repeated.
-async fn assert_goes_on(engine: &Engine, run: &RunHandle, hands: &Hands) {
-    hands.let_go(2);
-    let view = soon("the run ends", run.wait()).await.expect("ended");
+/// Asserts that the run continues automatically after the fault, and that no call is repeated.
+async fn assert_continues(engine: &Engine, run: &RunHandle, tool: &HeldTool) {
+    tool.release(2);
+    let view = within_a_minute("the run ends", run.wait()).await.expect("ended");
     assert_eq!((view.run.status, output(&view)), (RunStatus::Completed, SAID));
-    assert_eq!(hands.calls(), ["a", "b", "c"], "the outcome of `a` was kept");
+    assert_eq!(tool.calls(), ["a", "b", "c"], "the result of `a` was buffered in memory");
     assert_eq!(engine.fault().map(|fault| fault.to_string()), None);
     engine.shutdown().await.expect("shut down");
 }
 
-/// Takes what room there is.
+/// Fills the disk.
 fn fill(folder: &Path) -> PathBuf {
     let ballast = folder.join("ballast");
     let mut file = std::fs::File::create(&ballast).expect("a file");
@@ -52,35 +52,35 @@ fn fill(folder: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_full_disk_stops_the_work_until_there_is_room() {
+async fn engine_stops_on_a_full_disk_and_continues_when_space_is_free() {
     let disk = match Disk::in_memory(4_096) {
         Ok(disk) => disk,
         Err(lack) => return println!("SKIPPED: no small disk here: {lack}"),
     };
-    let hands = Hands::new(0);
-    let engine = engine(disk.path(), &hands);
+    let tool = HeldTool::new(0);
+    let engine = engine(disk.path(), &tool);
     let run = start(&engine, HOLD).await.expect("started");
-    hands.until_called("a").await;
+    tool.wait_for_call("a").await;
     let ballast = fill(disk.path());
-    hands.let_go(1);
-    assert_stopped(&engine, &run, &hands, "storage_full").await;
+    tool.release(1);
+    assert_stopped(&engine, &run, &tool, "storage_full").await;
     std::fs::remove_file(ballast).expect("room");
-    assert_goes_on(&engine, &run, &hands).await;
+    assert_continues(&engine, &run, &tool).await;
     assert_sound(disk.path());
 }
 
 #[tokio::test]
-async fn a_full_disk_at_the_start_is_told_and_passes() {
+async fn start_on_a_full_disk_fails_with_storage_full() {
     let disk = match Disk::in_memory(4_096) {
         Ok(disk) => disk,
         Err(lack) => return println!("SKIPPED: no small disk here: {lack}"),
     };
-    let hands = Hands::new(1);
-    let run = park(disk.path(), &hands).await;
+    let tool = HeldTool::new(1);
+    let run = park(disk.path(), &tool).await;
     let ballast = fill(disk.path());
-    let told = match open(disk.path()) {
+    let error = match open(disk.path()) {
         Err(error) => error,
-        Ok(store) => match Engine::builder().store(store).tools(hands.tools()).spawn() {
+        Ok(store) => match Engine::builder().store(store).tools(tool.tools()).spawn() {
             Err(error) => storage(error),
             Ok(engine) => {
                 let refused = engine.signal("go", json!(null), Some(run)).await.expect_err("a full disk");
@@ -89,78 +89,82 @@ async fn a_full_disk_at_the_start_is_told_and_passes() {
             }
         },
     };
-    assert_eq!(told.code(), "storage_full", "{told}");
+    assert_eq!(error.code(), "storage_full", "{error}");
     std::fs::remove_file(ballast).expect("room");
-    unpark(disk.path(), &hands, run).await;
+    unpark(disk.path(), &tool, run).await;
 }
 
 #[tokio::test]
-async fn a_disk_that_cannot_be_written_is_told_and_passes() {
+async fn start_on_a_read_only_disk_fails_with_storage_readonly() {
     let disk = match Disk::in_memory(4_096) {
         Ok(disk) => disk,
         Err(lack) => return println!("SKIPPED: no small disk here: {lack}"),
     };
-    let hands = Hands::new(1);
-    let run = park(disk.path(), &hands).await;
+    let tool = HeldTool::new(1);
+    let run = park(disk.path(), &tool).await;
     disk.remount("ro");
-    let told = open(disk.path()).expect_err("a disk that cannot be written");
-    assert_eq!(told.code(), "storage_readonly", "{told}");
+    let error = open(disk.path()).expect_err("a read-only disk");
+    assert_eq!(error.code(), "storage_readonly", "{error}");
     disk.remount("rw");
-    unpark(disk.path(), &hands, run).await;
+    unpark(disk.path(), &tool, run).await;
 }
 
-/// A disk that fails becomes read-only under the engine. What reached it is unknown, so the engine stops for good
-/// and only a new one goes on.
+/// After a disk error it is unknown which writes reached the disk, so the engine halts until a restart.
 #[tokio::test]
-async fn a_disk_that_fails_ends_the_work_until_a_restart() {
+async fn disk_error_halts_the_engine_until_a_restart() {
     let disk = match Disk::in_a_file("ext4") {
         Ok(disk) => disk,
         Err(lack) => return println!("SKIPPED: no disk that can fail here: {lack}"),
     };
-    let (hands, text) = (Hands::new(0), HOLD.replace("demo__hold", "demo__hold, effects: idempotent"));
-    let engine = engine(disk.path(), &hands);
+    let (tool, text) = (HeldTool::new(0), HOLD.replace("demo__hold", "demo__hold, effects: idempotent"));
+    let engine = engine(disk.path(), &tool);
     let run = start(&engine, &text).await.expect("started");
-    hands.until_called("a").await;
+    tool.wait_for_call("a").await;
     let waits = tokio::spawn({
         let run = run.clone();
         async move { run.wait().await }
     });
     disk.fail();
-    hands.let_go(1);
-    assert_stopped(&engine, &run, &hands, "storage_io").await;
-    let told = soon("whoever waits is told", waits).await.expect("no panic").expect_err("a fault");
-    assert_eq!(told.code(), "storage_io");
+    tool.release(1);
+    assert_stopped(&engine, &run, &tool, "storage_io").await;
+    let error =
+        within_a_minute("the caller gets an error", waits).await.expect("no panic").expect_err("a fault");
+    assert_eq!(error.code(), "storage_io");
     engine.shutdown().await.expect("shut down");
     let id = run.id();
     drop((engine, run));
     disk.power_on();
-    let again = self::engine(disk.path(), &hands);
-    hands.let_go(3);
-    let view = soon("the run ends", again.handle(id).wait()).await.expect("ended");
+    let again = self::engine(disk.path(), &tool);
+    tool.release(3);
+    let view = within_a_minute("the run ends", again.handle(id).wait()).await.expect("ended");
     assert_eq!((view.run.status, output(&view)), (RunStatus::Completed, SAID));
-    assert_eq!(hands.calls(), ["a", "a", "b", "c"], "`a` may be repeated, and its outcome was unknown");
+    assert_eq!(
+        tool.calls(),
+        ["a", "a", "b", "c"],
+        "`a` is idempotent, so it is repeated after an unknown outcome"
+    );
     again.shutdown().await.expect("shut down");
     assert_sound(disk.path());
 }
 
 #[tokio::test]
-async fn a_locked_database_stops_the_work_until_it_is_free() {
+async fn engine_stops_on_a_locked_database_and_continues_when_it_is_free() {
     let folder = tempfile::tempdir().expect("a folder");
-    let hands = Hands::new(0);
-    let engine = engine(folder.path(), &hands);
+    let tool = HeldTool::new(0);
+    let engine = engine(folder.path(), &tool);
     let run = start(&engine, HOLD).await.expect("started");
-    hands.until_called("a").await;
+    tool.wait_for_call("a").await;
     let other = Connection::open(database(folder.path())).expect("another connection");
     other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
-    hands.let_go(1);
-    assert_stopped(&engine, &run, &hands, "storage_busy").await;
-    other.execute_batch("COMMIT").expect("the lock is free");
-    assert_goes_on(&engine, &run, &hands).await;
+    tool.release(1);
+    assert_stopped(&engine, &run, &tool, "storage_busy").await;
+    other.execute_batch("COMMIT").expect("release the lock");
+    assert_continues(&engine, &run, &tool).await;
     assert_sound(folder.path());
 }
 
 #[tokio::test]
-async fn a_second_engine_is_refused_with_the_pid_of_the_first() {
+async fn second_engine_is_rejected_with_the_pid_of_the_first() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = open(folder.path()).expect("a database");
     let pid = std::process::id().to_string();
@@ -173,10 +177,10 @@ async fn a_second_engine_is_refused_with_the_pid_of_the_first() {
     assert!(refused.to_string().contains(&pid), "{refused}");
     holder.0.kill().expect("a process to kill");
     holder.0.wait().expect("its end");
-    open(folder.path()).expect("nobody has it any more");
+    open(folder.path()).expect("the lock is free");
 }
 
-/// Another process that has the database.
+/// Another process that holds the lock of the database.
 struct Holder(Child);
 
 impl Holder {
@@ -189,7 +193,7 @@ impl Holder {
             .spawn()
             .expect("a process");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line == "open"), "it has the database");
+        assert!(lines.map_while(Result::ok).any(|line| line == "open"), "the holder opened the database");
         Self(child)
     }
 }
@@ -200,24 +204,24 @@ fn holder() {
     let Ok(folder) = std::env::var("STEPRAIL_FOLDER") else { return };
     let _store = open(Path::new(&folder)).expect("a database");
     println!("open");
-    // Until it is killed, or whoever started it is gone.
+    // Blocks until this process is killed or its parent exits.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_format_is_left_alone() {
+async fn database_with_a_newer_format_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
-    let hands = Hands::new(1);
-    let run = park(folder.path(), &hands).await;
+    let tool = HeldTool::new(1);
+    let run = park(folder.path(), &tool).await;
     let connection = Connection::open(database(folder.path())).expect("the database");
     let known: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).expect("a number");
     connection.pragma_update(None, "user_version", 99).expect("a newer format");
-    let told = open(folder.path()).expect_err("a newer format");
-    assert_eq!(told.code(), "storage_newer");
-    assert!(matches!(told, StoreError::Newer { found: 99, known: to } if to == known));
-    let text = told.to_string();
+    let error = open(folder.path()).expect_err("a newer format");
+    assert_eq!(error.code(), "storage_newer");
+    assert!(matches!(error, StoreError::Newer { found: 99, known: to } if to == known));
+    let text = error.to_string();
     assert!(text.contains("99") && text.contains(&known.to_string()), "{text}");
-    connection.pragma_update(None, "user_version", known).expect("the format of today");
+    connection.pragma_update(None, "user_version", known).expect("the current format");
     drop(connection);
-    unpark(folder.path(), &hands, run).await;
+    unpark(folder.path(), &tool, run).await;
 }

@@ -1,4 +1,4 @@
-//! `kill -9`: a process with many runs under way is killed again and again, and nothing is lost or done twice.
+//! `kill -9`: a process with many runs in progress is killed repeatedly. Nothing is lost or done twice.
 
 #[path = "common/audit.rs"]
 mod audit;
@@ -6,12 +6,12 @@ mod torture;
 
 use std::time::Duration;
 
-use torture::check::judge;
-use torture::life::{Acks, Life, Told};
+use torture::check::verify;
+use torture::process::{Acks, Message, WorkerProcess};
 use torture::worker::Job;
 use torture::{seed, setting};
 
-/// The program that is killed.
+/// The worker process that is killed.
 #[test]
 #[ignore = "started by the harness"]
 fn worker() {
@@ -19,11 +19,11 @@ fn worker() {
 }
 
 #[test]
-fn nothing_is_lost_or_done_twice_when_the_process_is_killed() {
-    let (kills, at_once) = (setting("STEPRAIL_KILLS", 8), setting("STEPRAIL_RUNS", 20));
+fn killed_process_loses_nothing_and_repeats_no_call_without_consent() {
+    let (kills, concurrency) = (setting("STEPRAIL_KILLS", 8), setting("STEPRAIL_RUNS", 20));
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
-    // What a failure leaves behind is kept.
+    // Kept for inspection if the test fails.
     let folder = tempfile::tempdir().expect("a folder").keep();
     println!("in {}", folder.display());
     let mut job = Job {
@@ -32,65 +32,65 @@ fn nothing_is_lost_or_done_twice_when_the_process_is_killed() {
         life: 0,
         from: 0,
         until: None,
-        at_once: usize::try_from(at_once).expect("a number of runs"),
+        concurrency: usize::try_from(concurrency).expect("a number of runs"),
         full: true,
         feed: false,
         seed,
     };
     let (mut acks, mut waits) = (Acks::default(), Vec::new());
     for _ in 0..kills {
-        let moment = Moment::draw(&mut random, at_once);
-        waits.extend(live(&job, moment, &mut acks).filter(|_| job.life > 0));
+        let trigger = KillTrigger::draw(&mut random, concurrency);
+        waits.extend(run_until_killed(&job, trigger, &mut acks).filter(|_| job.life > 0));
         job.life += 1;
         job.from = acks.first_open();
     }
-    job.until = Some(acks.beyond(job.at_once));
-    Life::start(&job).finish(&mut acks);
+    job.until = Some(acks.beyond(job.concurrency));
+    WorkerProcess::start(&job).finish(&mut acks);
     println!("kills                     {kills}");
-    println!("runs at once              {at_once}");
+    println!("runs at once              {concurrency}");
     print_waits(waits);
-    judge(&job, &acks).report();
+    verify(&job, &acks).report();
     std::fs::remove_dir_all(folder).expect("a folder to remove");
 }
 
 /// When a worker is killed.
-enum Moment {
-    /// When it has told so many things from the beginning: while it recovers.
+enum KillTrigger {
+    /// After this many messages from its start, during recovery.
     Early(u32),
-    /// When the ledger has so many lines more.
+    /// After this many further lines in the ledger.
     Lines(u64),
 }
 
-impl Moment {
-    fn draw(random: &mut fastrand::Rng, at_once: u64) -> Self {
+impl KillTrigger {
+    fn draw(random: &mut fastrand::Rng, concurrency: u64) -> Self {
         if random.u8(0..6) == 0 {
             Self::Early(random.u32(1..4))
         } else {
-            Self::Lines(random.u64(1..at_once * 8))
+            Self::Lines(random.u64(1..concurrency * 8))
         }
     }
 
-    /// Whether it has come, given what was just told.
-    fn has_come(&mut self, told: &Told) -> bool {
+    /// Whether the worker is killed after this message.
+    fn fires(&mut self, message: &Message) -> bool {
         match self {
             Self::Early(left) => {
                 *left -= 1;
                 *left == 0
             }
             Self::Lines(left) => {
-                *left -= u64::from(*told == Told::Call);
+                *left -= u64::from(*message == Message::Call);
                 *left == 0
             }
         }
     }
 }
 
-/// A worker from its start to its violent end. Gives how long it took to its first call.
-fn live(job: &Job, mut moment: Moment, acks: &mut Acks) -> Option<Duration> {
-    let mut life = Life::start(job);
+/// Runs a worker until it is killed. Returns the time from its start to its first call.
+fn run_until_killed(job: &Job, mut trigger: KillTrigger, acks: &mut Acks) -> Option<Duration> {
+    let mut life = WorkerProcess::start(job);
     loop {
-        let told = life.next(acks).expect("a worker that lives until it is killed");
-        if moment.has_come(&told) {
+        let message = life.next(acks).expect("a worker that runs until it is killed");
+        if trigger.fires(&message) {
             break;
         }
     }
@@ -99,7 +99,7 @@ fn live(job: &Job, mut moment: Moment, acks: &mut Acks) -> Option<Duration> {
     life.first_call
 }
 
-/// How long workers took from their start to their first call.
+/// Prints the times from the start of workers to their first calls.
 fn print_waits(mut waits: Vec<Duration>) {
     waits.sort();
     let share = |percent: usize| waits.get((waits.len() * percent / 100).min(waits.len().saturating_sub(1)));

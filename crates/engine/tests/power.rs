@@ -1,21 +1,21 @@
-//! Power cuts: what was not written to the disk is gone, and nothing that the engine acknowledged is among it.
+//! Power failures: unwritten data is lost, and acknowledged data is not.
 
 #[path = "common/audit.rs"]
 mod audit;
 mod torture;
 
 use rusqlite::Connection;
-use torture::check::{damage, judge};
+use torture::check::{damage, verify};
 use torture::disk::Disk;
 use torture::ledger::Ledger;
-use torture::life::{Acks, Life, Told};
+use torture::process::{Acks, Message, WorkerProcess};
 use torture::worker::Job;
 use torture::{seed, setting};
 
-/// Runs under way when the power is cut.
-const AT_ONCE: usize = 20;
+/// Runs in progress when the power is cut.
+const CONCURRENCY: usize = 20;
 
-/// The program that is cut off.
+/// The worker process that loses its power.
 #[test]
 #[ignore = "started by the harness"]
 fn worker() {
@@ -23,33 +23,33 @@ fn worker() {
 }
 
 #[test]
-fn a_power_cut_loses_nothing_that_was_acknowledged() {
+fn power_failure_loses_no_acknowledged_data() {
     for kind in ["xfs", "ext4"] {
         match Disk::in_a_file(kind) {
-            Ok(disk) => cut_again_and_again(&disk, kind),
-            Err(lack) => println!("SKIPPED on {kind}: no power to cut here: {lack}"),
+            Ok(disk) => cut_repeatedly(&disk, kind),
+            Err(lack) => println!("SKIPPED on {kind}: cannot simulate a power failure: {lack}"),
         }
     }
 }
 
-/// With `process` commits wait for the operating system. That shows that the harness bites.
+/// With `process`, commits do not wait for the disk. Shows that the test can detect lost data.
 #[test]
-fn a_power_cut_shows_when_commits_are_not_on_the_disk() {
+fn power_failure_loses_commits_that_were_not_synced() {
     let cuts = setting("STEPRAIL_CUTS", 5);
     let mut hurt = 0;
     for cut in 0..cuts {
         let disk = match Disk::in_a_file("xfs") {
             Ok(disk) => disk,
-            Err(lack) => return println!("SKIPPED: no power to cut here: {lack}"),
+            Err(lack) => return println!("SKIPPED: cannot simulate a power failure: {lack}"),
         };
         let folder = tempfile::tempdir().expect("a folder");
         let mut random = fastrand::Rng::with_seed(cut);
         let (job, mut acks) = (job(&disk, folder.path(), false, cut), Acks::default());
-        cut_off(&disk, &job, &mut random, &mut acks);
+        cut_power(&disk, &job, &mut random, &mut acks);
         hurt += u64::from(lost(&job, &acks) > 0);
     }
-    println!("cuts in `process`         {cuts}, {hurt} of them lost something that was acknowledged");
-    assert!(hurt > 0, "the harness does not bite");
+    println!("cuts in `process`         {cuts}, {hurt} of them lost acknowledged data");
+    assert!(hurt > 0, "no power failure lost data");
 }
 
 fn job(disk: &Disk, folder: &std::path::Path, full: bool, seed: u64) -> Job {
@@ -59,50 +59,50 @@ fn job(disk: &Disk, folder: &std::path::Path, full: bool, seed: u64) -> Job {
         life: 0,
         from: 0,
         until: None,
-        at_once: AT_ONCE,
+        concurrency: CONCURRENCY,
         full,
         feed: true,
         seed,
     }
 }
 
-fn cut_again_and_again(disk: &Disk, kind: &str) {
+fn cut_repeatedly(disk: &Disk, kind: &str) {
     let cuts = setting("STEPRAIL_CUTS", 5);
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = tempfile::tempdir().expect("a folder");
     let (mut job, mut acks) = (job(disk, folder.path(), true, seed), Acks::default());
     for _ in 0..cuts {
-        cut_off(disk, &job, &mut random, &mut acks);
-        assert_eq!(lost(&job, &acks), 0, "acknowledged, and gone after cut {}", job.life);
+        cut_power(disk, &job, &mut random, &mut acks);
+        assert_eq!(lost(&job, &acks), 0, "acknowledged data lost after cut {}", job.life);
         job.life += 1;
         job.from = acks.first_open();
     }
-    job.until = Some(acks.beyond(job.at_once));
-    Life::start(&job).finish(&mut acks);
+    job.until = Some(acks.beyond(job.concurrency));
+    WorkerProcess::start(&job).finish(&mut acks);
     println!("cuts in `full` on {kind:<5}   {cuts}, {} events acknowledged", acks.events());
-    judge(&job, &acks).report();
+    verify(&job, &acks).report();
 }
 
-/// Lets a worker work, cuts the power at a random moment, and switches it on again.
-fn cut_off(disk: &Disk, job: &Job, random: &mut fastrand::Rng, acks: &mut Acks) {
-    // Sometimes there is hardly a database yet.
+/// Runs a worker, cuts the power at a random time and restores it.
+fn cut_power(disk: &Disk, job: &Job, random: &mut fastrand::Rng, acks: &mut Acks) {
+    // Some cuts happen while the database is created.
     let longest = if random.u8(0..6) == 0 { 5 } else { 400 };
     let mut left = random.u32(1..longest);
-    let mut life = Life::start(job);
+    let mut life = WorkerProcess::start(job);
     while left > 0 {
-        let told = life.next(acks).expect("a worker that lives until it is cut off");
-        left -= u32::from(matches!(told, Told::Event { .. }));
+        let message = life.next(acks).expect("a worker that runs until the power is cut");
+        left -= u32::from(matches!(message, Message::Event { .. }));
     }
-    // Only what was heard and done before the cut counts.
+    // Only messages and calls before the cut count.
     Ledger::open(&job.ledger, job.life).cut();
-    life.heard(acks);
+    life.read_pending(acks);
     disk.cut();
     life.kill();
     disk.power_on();
 }
 
-/// How much of what was acknowledged is gone. What is left must be in order.
+/// Counts acknowledged runs and events that are lost. Asserts that the rest is consistent.
 fn lost(job: &Job, acks: &Acks) -> usize {
     let connection = Connection::open(&job.database).expect("the database");
     let sql = "SELECT (SELECT count(*) FROM workflow_runs), (SELECT count(*) FROM workflow_events)";

@@ -1,6 +1,6 @@
-//! Random definitions, run by the engine and by a naive interpreter: both must do the same.
+//! Differential test: random definitions are run by the engine and by a reference interpreter, with equal results.
 //!
-//! `STEPRAIL_CASES` says how many, `STEPRAIL_SEED` repeats one.
+//! `STEPRAIL_CASES` sets the number of cases, `STEPRAIL_SEED` reproduces one.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use common::EPOCH;
 use common::generate::{Generated, MAIN, Options, generate};
-use common::oracle::{Called, Oracle, Outcome, Story, TOOL_SAYS};
+use common::oracle::{Called, Oracle, Outcome, RunTrace, TOOL_SAYS};
 use common::player::Player;
 use common::reference::{Ties, interpret};
 use serde_json::Value;
@@ -18,21 +18,21 @@ use steprail_core::plan::Plan;
 use steprail_core::run::FailureKind;
 use steprail_core::source::Source;
 
-/// Orders of simultaneous things that are tried where the order makes a difference.
+/// Number of orders of simultaneous events that are tried if the outcome depends on the order.
 const ORDERS: u64 = 40;
 
-/// What became of one case.
+/// The verdict on one case.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Agreed,
-    /// The outcome depends on what comes first at one moment, and the engine's is one of the possible ones.
+    /// The outcome depends on the order of simultaneous events, and the engine's is one of the possible ones.
     AgreedOnOne,
-    /// It depends, and the engine's was not among those that were tried.
+    /// The outcome depends on the order, and the engine's was not among those that were tried.
     Undecided,
 }
 
 #[test]
-fn the_engine_does_what_a_naive_interpreter_does() {
+fn engine_agrees_with_the_reference_interpreter() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("STEPRAIL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -54,7 +54,7 @@ fn the_engine_does_what_a_naive_interpreter_does() {
     assert!(undecided * 200 <= total.max(200), "{undecided} of {total} cases are undecided");
 }
 
-/// Runs one case on both sides.
+/// Runs one case with the engine and with the interpreter.
 fn check(seed: u64) -> Result<Verdict, String> {
     let case = generate(&mut fastrand::Rng::with_seed(seed), &Options::default());
     let oracle = Oracle::new(seed);
@@ -65,7 +65,7 @@ fn check(seed: u64) -> Result<Verdict, String> {
     let actual =
         play(&case, oracle, &definitions).map_err(|problem| report(seed, &case, &expected, &problem))?;
     let orders = if actual == expected { 4 } else { ORDERS };
-    let others: Vec<Story> = (0..orders).map(|order| tell(ties(order))).collect();
+    let others: Vec<RunTrace> = (0..orders).map(|order| tell(ties(order))).collect();
     let settled = others.iter().all(|other| *other == expected);
     let found = actual == expected || others.contains(&actual);
     match (settled, found) {
@@ -76,13 +76,13 @@ fn check(seed: u64) -> Result<Verdict, String> {
     }
 }
 
-/// Whether one case is looked at: then the engine's log is shown, and nothing is left undecided.
+/// Whether a single case is reproduced. Then the engine's log is printed, and an undecided case is a failure.
 fn is_verbose() -> bool {
     std::env::var("STEPRAIL_SEED").is_ok()
 }
 
-/// What the engine does with a case.
-fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<Story, String> {
+/// Runs a case with the engine.
+fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<RunTrace, String> {
     let mut player = Player::new(oracle, definitions);
     let outcome = player.play(MAIN, case.inputs.clone());
     if is_verbose() {
@@ -105,8 +105,8 @@ fn plan(text: &str) -> (String, Plan) {
     (plan.name.to_string(), plan)
 }
 
-/// A story without the words of messages that are the engine's own.
-fn story(mut story: Story) -> Story {
+/// Removes the texts of the engine's messages, which the interpreter does not reproduce.
+fn story(mut story: RunTrace) -> RunTrace {
     match &mut story.outcome {
         Outcome::Completed(output) => without_words(output),
         Outcome::Failed(failure) if !failure.message.starts_with(TOOL_SAYS) => failure.message = "…".into(),
@@ -136,7 +136,7 @@ fn without_words(value: &mut Value) {
     }
 }
 
-fn report(seed: u64, case: &Generated, expected: &Story, actual: &str) -> String {
+fn report(seed: u64, case: &Generated, expected: &RunTrace, actual: &str) -> String {
     let mut out = format!("STEPRAIL_SEED={seed}\n");
     for definition in case.children.iter().chain([&case.main]) {
         let text = match serde_json::from_str::<Value>(definition) {
@@ -151,7 +151,7 @@ fn report(seed: u64, case: &Generated, expected: &Story, actual: &str) -> String
     out
 }
 
-fn show(story: &Story) -> String {
+fn show(story: &RunTrace) -> String {
     let mut out = String::new();
     for Called { at, path, attempt, tool, args } in &story.calls {
         writeln!(out, "+{:>7} {path} ({attempt}) {tool} {args}", at - EPOCH).expect("text");

@@ -1,9 +1,9 @@
-//! Every kind of step through success, failure, retry, timeout, cancel, pause and crash, as text.
+//! Scenarios as text: every step kind with success, failure, retry, timeout, cancel, pause and crash.
 
 mod common;
 
 #[test]
-fn each_scenario_reads_as_it_should() {
+fn each_scenario_matches_its_snapshot() {
     insta::glob!("scenarios/*.txt", |path| {
         let text = std::fs::read_to_string(path).expect("a file");
         insta::assert_snapshot!(common::script::play(&text));

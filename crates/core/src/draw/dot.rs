@@ -1,9 +1,9 @@
-//! Text for Graphviz.
+//! Graphviz output.
 
 use super::lines::Lines;
 use super::picture::{Lane, Look, Picture, Shape};
 
-/// The picture as a Graphviz graph.
+/// Renders a picture as a Graphviz graph.
 pub fn dot(picture: &Picture) -> String {
     let mut writer = Writer::default();
     writer.lines.line(0, &format!("digraph \"{}\" {{", escape(&picture.title)));
@@ -26,16 +26,15 @@ struct Writer {
     lines: Lines,
 }
 
-/// Where arrows to and from a shape are tied: the nodes above and below what it contains, and the cluster
-/// that the arrows end at.
-struct Tie {
+/// Where arrows of a shape start and end: its top and bottom nodes, and the cluster that clips the arrows.
+struct Endpoints {
     top: String,
     bottom: String,
     cluster: Option<String>,
 }
 
 impl Writer {
-    /// A node that is not seen; it keeps what is inside a cluster above or below what is outside.
+    /// Adds an invisible node, which keeps the contents of a cluster between the shapes above and below it.
     fn anchor(&mut self, depth: usize) -> String {
         let name = self.lines.name("n");
         self.lines.line(depth, &format!("{name} [shape=point, style=invis];"));
@@ -52,20 +51,20 @@ impl Writer {
         (name, result)
     }
 
-    fn lane(&mut self, lane: &Lane, depth: usize) -> Vec<Tie> {
-        let ties: Vec<Tie> = lane.shapes.iter().map(|shape| self.shape(shape, depth)).collect();
+    fn lane(&mut self, lane: &Lane, depth: usize) -> Vec<Endpoints> {
+        let endpoints: Vec<Endpoints> = lane.shapes.iter().map(|shape| self.shape(shape, depth)).collect();
         for arrow in &lane.arrows {
-            let (from, to) = (&ties[arrow.from], &ties[arrow.to]);
+            let (from, to) = (&endpoints[arrow.from], &endpoints[arrow.to]);
             let mut attributes = Vec::new();
             attributes.extend(arrow.label.as_ref().map(|label| format!("label=\"{}\"", escape(label))));
             attributes.extend(from.cluster.as_ref().map(|cluster| format!("ltail={cluster}")));
             attributes.extend(to.cluster.as_ref().map(|cluster| format!("lhead={cluster}")));
             self.lines.line(depth, &format!("{} -> {} [{}];", from.bottom, to.top, attributes.join(", ")));
         }
-        ties
+        endpoints
     }
 
-    fn shape(&mut self, shape: &Shape, depth: usize) -> Tie {
+    fn shape(&mut self, shape: &Shape, depth: usize) -> Endpoints {
         if !shape.lanes.is_empty() {
             return self.container(shape, depth);
         }
@@ -79,45 +78,51 @@ impl Writer {
             _ => "",
         };
         self.lines.line(depth, &format!("{node} [label=\"{}\"{look}];", lines.join("\\n")));
-        Tie { top: node.clone(), bottom: node, cluster: None }
+        Endpoints { top: node.clone(), bottom: node, cluster: None }
     }
 
-    fn container(&mut self, shape: &Shape, depth: usize) -> Tie {
+    fn container(&mut self, shape: &Shape, depth: usize) -> Endpoints {
         let label = format!("{}: {}", shape.title, shape.detail);
         let (cluster, (top, bottom)) = self.cluster(&label, depth, |writer| {
             let (top, bottom) = (writer.anchor(depth + 1), writer.anchor(depth + 1));
             for (at, lane) in shape.lanes.iter().enumerate() {
-                let ties = match (&lane.label, shape.lanes.len()) {
+                let endpoints = match (&lane.label, shape.lanes.len()) {
                     (None, 1) => writer.lane(lane, depth + 1),
                     (label, _) => {
                         let label = label.clone().unwrap_or_else(|| at.to_string());
-                        writer.cluster(&label, depth + 1, |writer| writer.lane_or_nothing(lane, depth + 2)).1
+                        writer
+                            .cluster(&label, depth + 1, |writer| writer.lane_or_placeholder(lane, depth + 2))
+                            .1
                     }
                 };
-                for tie in ties {
-                    let line = format!("{top} -> {} -> {bottom} [style=invis];", invisible(&tie));
+                for endpoint in endpoints {
+                    let line = format!("{top} -> {} -> {bottom} [style=invis];", invisible(&endpoint));
                     writer.lines.line(depth + 1, &line);
                 }
             }
             (top, bottom)
         });
-        Tie { top, bottom, cluster: Some(cluster) }
+        Endpoints { top, bottom, cluster: Some(cluster) }
     }
 
-    /// A cluster without a node in it is not drawn.
-    fn lane_or_nothing(&mut self, lane: &Lane, depth: usize) -> Vec<Tie> {
+    /// Draws a lane. Graphviz omits a cluster without nodes, so an empty lane gets a placeholder.
+    fn lane_or_placeholder(&mut self, lane: &Lane, depth: usize) -> Vec<Endpoints> {
         if !lane.shapes.is_empty() {
             return self.lane(lane, depth);
         }
         let node = self.lines.name("n");
         self.lines.line(depth, &format!("{node} [label=\"nothing\", shape=plaintext];"));
-        vec![Tie { top: node.clone(), bottom: node, cluster: None }]
+        vec![Endpoints { top: node.clone(), bottom: node, cluster: None }]
     }
 }
 
-/// The nodes of a shape, for an unseen line through it.
-fn invisible(tie: &Tie) -> String {
-    if tie.top == tie.bottom { tie.top.clone() } else { format!("{} -> {}", tie.top, tie.bottom) }
+/// Returns the nodes of a shape, for an invisible edge through it.
+fn invisible(endpoint: &Endpoints) -> String {
+    if endpoint.top == endpoint.bottom {
+        endpoint.top.clone()
+    } else {
+        format!("{} -> {}", endpoint.top, endpoint.bottom)
+    }
 }
 
 fn escape(text: &str) -> String {

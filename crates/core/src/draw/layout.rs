@@ -1,4 +1,4 @@
-//! Where everything in a picture goes: layers from top to bottom, as few crossings as a few sweeps give.
+//! Layered graph layout (Sugiyama): assigns layers, reduces crossings, assigns coordinates and routes arrows.
 
 use std::collections::VecDeque;
 
@@ -11,45 +11,45 @@ const PADDING: f64 = 16.0;
 const HEADER: f64 = 46.0;
 const NOTE: f64 = 15.0;
 const LANE_HEADER: f64 = 24.0;
-/// The width that a long arrow keeps free in each layer that it passes.
-const PASSAGE: f64 = 14.0;
-/// How far arrows that lead back stand apart.
-const RETURN: f64 = 18.0;
+/// The width that a long arrow reserves in each layer that it crosses.
+const DUMMY_WIDTH: f64 = 14.0;
+/// The distance between back edges.
+const BACK_EDGE_GAP: f64 = 18.0;
 
-/// A lane with places for everything in it; its own corner is at 0, 0.
+/// A lane with coordinates. Its top left corner is at 0, 0.
 #[derive(Debug)]
-pub(super) struct LaidLane<'p> {
+pub(super) struct LaneLayout<'p> {
     pub label: Option<&'p str>,
     pub width: f64,
     pub height: f64,
-    pub shapes: Vec<LaidShape<'p>>,
+    pub shapes: Vec<ShapeLayout<'p>>,
     pub routes: Vec<Route<'p>>,
 }
 
 #[derive(Debug)]
-pub(super) struct LaidShape<'p> {
+pub(super) struct ShapeLayout<'p> {
     pub shape: &'p Shape,
     pub x: f64,
     pub y: f64,
     pub width: f64,
     pub height: f64,
-    /// The lanes inside, with their corners relative to this shape.
-    pub lanes: Vec<(f64, f64, LaidLane<'p>)>,
+    /// The lanes inside, with their top left corners relative to this shape.
+    pub lanes: Vec<(f64, f64, LaneLayout<'p>)>,
 }
 
-/// The way of an arrow.
+/// The points of an arrow.
 #[derive(Debug)]
 pub(super) struct Route<'p> {
     pub points: Vec<(f64, f64)>,
     pub label: Option<&'p str>,
-    pub leads_back: bool,
+    pub is_back_edge: bool,
 }
 
 impl Route<'_> {
-    /// Where the arrows of a choice have parted: above the first thing that this one meets.
-    pub(super) fn label_place(&self) -> Option<(f64, f64)> {
+    /// Returns the position of the label: where the arrows of a choice have separated, above the first target.
+    pub(super) fn label_position(&self) -> Option<(f64, f64)> {
         match self.points.as_slice() {
-            [_, _, corner, other, ..] if self.leads_back => {
+            [_, _, corner, other, ..] if self.is_back_edge => {
                 Some((corner.0 + 4.0, f64::midpoint(corner.1, other.1)))
             }
             [_, first, ..] => Some((first.0 + 6.0, first.1 - 9.0)),
@@ -58,24 +58,24 @@ impl Route<'_> {
     }
 }
 
-pub(super) fn lay(lane: &Lane) -> LaidLane<'_> {
-    let mut shapes: Vec<LaidShape> = lane.shapes.iter().map(size).collect();
+pub(super) fn layout(lane: &Lane) -> LaneLayout<'_> {
+    let mut shapes: Vec<ShapeLayout> = lane.shapes.iter().map(size).collect();
     let mut layers = Layers::new(lane, &shapes);
     layers.reduce_crossings();
-    layers.place();
+    layers.assign_coordinates();
     for (shape, node) in shapes.iter_mut().zip(&layers.nodes) {
         (shape.x, shape.y) = (node.x - shape.width / 2.0, node.y);
     }
     let mut laid =
-        LaidLane { label: lane.label.as_deref(), width: 0.0, height: 0.0, shapes, routes: Vec::new() };
+        LaneLayout { label: lane.label.as_deref(), width: 0.0, height: 0.0, shapes, routes: Vec::new() };
     laid.width = laid.shapes.iter().map(|shape| shape.x + shape.width).fold(layers.right(), f64::max);
     laid.height = laid.shapes.iter().map(|shape| shape.y + shape.height).fold(0.0, f64::max);
     laid.route(lane, &layers);
     laid
 }
 
-/// The size of a shape; for a container, with everything inside laid out.
-fn size(shape: &Shape) -> LaidShape<'_> {
+/// Computes the size of a shape. Lays out the lanes of a container.
+fn size(shape: &Shape) -> ShapeLayout<'_> {
     let width_of =
         |text: &str, per_char: f64| f64::from(u32::try_from(text.chars().count()).unwrap_or(0)) * per_char;
     let note_width = shape.notes.iter().map(|note| width_of(note, 6.1) + 22.0).fold(0.0, f64::max);
@@ -83,7 +83,7 @@ fn size(shape: &Shape) -> LaidShape<'_> {
     let text_width = text_width.clamp(120.0, 420.0);
     let notes = if shape.notes.is_empty() { 0.0 } else { length(shape.notes.len()) * NOTE + 4.0 };
     let mut laid =
-        LaidShape { shape, x: 0.0, y: 0.0, width: text_width, height: HEADER + notes, lanes: Vec::new() };
+        ShapeLayout { shape, x: 0.0, y: 0.0, width: text_width, height: HEADER + notes, lanes: Vec::new() };
     match shape.look {
         Look::Start | Look::End => (laid.width, laid.height) = (64.0, 28.0),
         _ if shape.detail.is_empty() && shape.notes.is_empty() => laid.height = 34.0,
@@ -95,12 +95,12 @@ fn size(shape: &Shape) -> LaidShape<'_> {
     laid
 }
 
-/// Puts the lanes of a container side by side below its header.
-fn fill<'p>(laid: &mut LaidShape<'p>, shape: &'p Shape) {
+/// Arranges the lanes of a container side by side below its header.
+fn fill<'p>(laid: &mut ShapeLayout<'p>, shape: &'p Shape) {
     let (mut x, mut tallest) = (PADDING, 0.0f64);
     let top = laid.height;
     for lane in &shape.lanes {
-        let mut inner = lay(lane);
+        let mut inner = layout(lane);
         let header = if inner.label.is_some() { LANE_HEADER } else { 0.0 };
         let label_width = inner.label.map_or(0.0, |label| length(label.chars().count()) * 6.6 + 12.0);
         inner.widen(label_width.max(60.0));
@@ -120,11 +120,11 @@ fn length(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// A shape, or a passage that a long arrow keeps free.
+/// A shape, or a dummy node that reserves space for a long arrow.
 #[derive(Debug, Clone)]
 struct Node {
     layer: usize,
-    is_passage: bool,
+    is_dummy: bool,
     width: f64,
     height: f64,
     x: f64,
@@ -136,20 +136,20 @@ struct Node {
 struct Layers {
     nodes: Vec<Node>,
     layers: Vec<Vec<usize>>,
-    /// The passages of each arrow, from top to bottom; none for arrows that lead back.
-    passages: Vec<Option<Vec<usize>>>,
+    /// The dummy nodes of each arrow, from top to bottom; `None` for back edges.
+    dummies: Vec<Option<Vec<usize>>>,
 }
 
 impl Layers {
-    fn new(lane: &Lane, shapes: &[LaidShape]) -> Self {
-        let back = leading_back(lane);
+    fn new(lane: &Lane, shapes: &[ShapeLayout]) -> Self {
+        let back = find_back_edges(lane);
         let layer_of = assign_layers(lane, &back);
         let mut nodes: Vec<Node> = shapes
             .iter()
             .zip(&layer_of)
             .map(|(shape, layer)| Node {
                 layer: *layer,
-                is_passage: false,
+                is_dummy: false,
                 width: shape.width,
                 height: shape.height,
                 x: 0.0,
@@ -160,71 +160,71 @@ impl Layers {
             .collect();
         let span = |arrow: &Arrow| layer_of[arrow.to].saturating_sub(layer_of[arrow.from] + 1);
         let detours = lane.arrows.iter().map(span).sum::<usize>() <= limits::DRAWN_PASSAGES;
-        let mut passages = Vec::with_capacity(lane.arrows.len());
-        for (arrow, leads_back) in lane.arrows.iter().zip(&back) {
-            if *leads_back {
-                passages.push(None);
+        let mut dummies = Vec::with_capacity(lane.arrows.len());
+        for (arrow, is_back_edge) in lane.arrows.iter().zip(&back) {
+            if *is_back_edge {
+                dummies.push(None);
                 continue;
             }
             let (mut above, mut passed) = (arrow.from, Vec::new());
             let passed_layers = layer_of[arrow.from] + 1..layer_of[arrow.to];
             for layer in passed_layers.filter(|_| detours) {
-                let passage = nodes.len();
+                let dummy = nodes.len();
                 nodes.push(Node {
                     layer,
-                    is_passage: true,
-                    width: PASSAGE,
+                    is_dummy: true,
+                    width: DUMMY_WIDTH,
                     height: 0.0,
                     x: 0.0,
                     y: 0.0,
                     up: vec![above],
                     down: Vec::new(),
                 });
-                nodes[above].down.push(passage);
-                passed.push(passage);
-                above = passage;
+                nodes[above].down.push(dummy);
+                passed.push(dummy);
+                above = dummy;
             }
             nodes[above].down.push(arrow.to);
             nodes[arrow.to].up.push(above);
-            passages.push(Some(passed));
+            dummies.push(Some(passed));
         }
         let count = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(0);
         let mut layers = vec![Vec::new(); count];
         for (at, node) in nodes.iter().enumerate() {
             layers[node.layer].push(at);
         }
-        Self { nodes, layers, passages }
+        Self { nodes, layers, dummies }
     }
 
-    /// Sorts each layer by where its neighbours are, downwards and upwards by turns.
+    /// Sorts each layer by the mean position of its neighbours, alternating downwards and upwards.
     fn reduce_crossings(&mut self) {
         const SWEEPS: usize = 6;
-        let mut place = vec![0.0; self.nodes.len()];
+        let mut position = vec![0.0; self.nodes.len()];
         for sweep in 0..SWEEPS {
             let downwards = sweep % 2 == 0;
             for step in 0..self.layers.len() {
                 let layer = if downwards { step } else { self.layers.len() - 1 - step };
                 for (at, node) in self.layers[layer].iter().enumerate() {
-                    place[*node] = length(at);
+                    position[*node] = length(at);
                 }
                 let nodes = &self.nodes;
-                let wanted = |node: usize| {
+                let desired = |node: usize| {
                     let neighbours = if downwards { &nodes[node].up } else { &nodes[node].down };
-                    mean(neighbours.iter().map(|other| place[*other])).unwrap_or(place[node])
+                    mean(neighbours.iter().map(|other| position[*other])).unwrap_or(position[node])
                 };
                 let mut sorted: Vec<(f64, usize)> =
-                    self.layers[layer].iter().map(|node| (wanted(*node), *node)).collect();
+                    self.layers[layer].iter().map(|node| (desired(*node), *node)).collect();
                 sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
                 self.layers[layer] = sorted.into_iter().map(|(_, node)| node).collect();
                 for (at, node) in self.layers[layer].iter().enumerate() {
-                    place[*node] = length(at);
+                    position[*node] = length(at);
                 }
             }
         }
     }
 
-    /// Gives every node its place: rows by layer, columns near their neighbours.
-    fn place(&mut self) {
+    /// Assigns coordinates: y by layer, x near the neighbours of a node.
+    fn assign_coordinates(&mut self) {
         const SWEEPS: usize = 8;
         let mut y = 0.0;
         for layer in &self.layers {
@@ -232,7 +232,7 @@ impl Layers {
             for node in layer {
                 let node = &mut self.nodes[*node];
                 node.y = y;
-                if node.is_passage {
+                if node.is_dummy {
                     node.height = height;
                 }
             }
@@ -244,7 +244,7 @@ impl Layers {
         for sweep in 0..SWEEPS {
             for step in 0..self.layers.len() {
                 let layer = if sweep % 2 == 0 { step } else { self.layers.len() - 1 - step };
-                let wanted: Vec<f64> = self.layers[layer]
+                let desired: Vec<f64> = self.layers[layer]
                     .iter()
                     .map(|node| {
                         let node = &self.nodes[*node];
@@ -252,24 +252,24 @@ impl Layers {
                         mean(neighbours.iter().map(|other| self.nodes[*other].x)).unwrap_or(node.x)
                     })
                     .collect();
-                self.spread(layer, &wanted);
+                self.spread(layer, &desired);
             }
         }
         let left = self.nodes.iter().map(|node| node.x - node.width / 2.0).fold(f64::INFINITY, f64::min);
         self.nodes.iter_mut().for_each(|node| node.x -= left);
     }
 
-    /// Moves a layer's nodes to where they want to be, as near as keeping them apart allows: the middle
-    /// between what pushing to the right and pushing to the left give.
-    fn spread(&mut self, layer: usize, wanted: &[f64]) {
+    /// Moves the nodes of a layer as close to their desired positions as their widths allow: the mean of a
+    /// pass that pushes to the right and one that pushes to the left.
+    fn spread(&mut self, layer: usize, desired: &[f64]) {
         let order = self.layers[layer].clone();
         let apart = |one: &Node, other: &Node| f64::midpoint(one.width, other.width) + GAP_X;
-        let mut rightwards = wanted.to_vec();
+        let mut rightwards = desired.to_vec();
         for at in 1..order.len() {
             let least = rightwards[at - 1] + apart(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
             rightwards[at] = rightwards[at].max(least);
         }
-        let mut leftwards = wanted.to_vec();
+        let mut leftwards = desired.to_vec();
         for at in (1..order.len()).rev() {
             let most = leftwards[at] - apart(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
             leftwards[at - 1] = leftwards[at - 1].min(most);
@@ -279,7 +279,7 @@ impl Layers {
         }
     }
 
-    /// Where a layer ends.
+    /// Returns the bottom of a layer.
     fn bottom(&self, layer: usize) -> f64 {
         self.layers[layer].iter().map(|at| self.nodes[*at].y + self.nodes[*at].height).fold(0.0, f64::max)
     }
@@ -294,7 +294,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then_some(sum / count)
 }
 
-/// How far a search has come with a shape.
+/// The state of a shape in the depth-first search.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     New,
@@ -302,8 +302,8 @@ enum State {
     Done,
 }
 
-/// Which arrows lead back to a shape that is on the way to their own start.
-fn leading_back(lane: &Lane) -> Vec<bool> {
+/// Finds the arrows to a shape that is an ancestor of their start in a depth-first search.
+fn find_back_edges(lane: &Lane) -> Vec<bool> {
     let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); lane.shapes.len()];
     let mut is_target = vec![false; lane.shapes.len()];
     for (at, arrow) in lane.arrows.iter().enumerate() {
@@ -333,7 +333,7 @@ fn leading_back(lane: &Lane) -> Vec<bool> {
     back
 }
 
-/// Each shape one layer below the lowest that leads to it.
+/// Assigns each shape to the layer below its lowest predecessor.
 fn assign_layers(lane: &Lane, back: &[bool]) -> Vec<usize> {
     let forward = || lane.arrows.iter().zip(back).filter(|(_, back)| !**back).map(|(arrow, _)| arrow);
     let mut waits = vec![0; lane.shapes.len()];
@@ -356,8 +356,8 @@ fn assign_layers(lane: &Lane, back: &[bool]) -> Vec<usize> {
     layer
 }
 
-impl<'p> LaidLane<'p> {
-    /// Makes the lane at least this wide, with its contents in the middle.
+impl<'p> LaneLayout<'p> {
+    /// Widens the lane to at least this width and centres its contents.
     fn widen(&mut self, width: f64) {
         let spare = (width - self.width).max(0.0);
         self.shapes.iter_mut().for_each(|shape| shape.x += spare / 2.0);
@@ -367,20 +367,20 @@ impl<'p> LaidLane<'p> {
 
     fn route(&mut self, lane: &'p Lane, layers: &Layers) {
         let mut returns = 0.0;
-        for (arrow, passages) in lane.arrows.iter().zip(&layers.passages) {
+        for (arrow, dummies) in lane.arrows.iter().zip(&layers.dummies) {
             let (from, to) = (&self.shapes[arrow.from], &self.shapes[arrow.to]);
-            let points = if let Some(passages) = passages {
-                let below = |shape: &LaidShape| (shape.x + shape.width / 2.0, shape.y + shape.height);
+            let points = if let Some(dummies) = dummies {
+                let below = |shape: &ShapeLayout| (shape.x + shape.width / 2.0, shape.y + shape.height);
                 let mut points = vec![below(from)];
-                for passage in passages.iter().map(|at| &layers.nodes[*at]) {
-                    points.extend([(passage.x, passage.y), (passage.x, passage.y + passage.height)]);
+                for dummy in dummies.iter().map(|at| &layers.nodes[*at]) {
+                    points.extend([(dummy.x, dummy.y), (dummy.x, dummy.y + dummy.height)]);
                 }
                 points.push((to.x + to.width / 2.0, to.y));
                 points
             } else {
                 returns += 1.0;
-                let x = layers.right() + returns * RETURN;
-                // Between the layers, where no shape is in the way.
+                let x = layers.right() + returns * BACK_EDGE_GAP;
+                // Horizontal parts run between the layers, where no shape is.
                 let below = layers.bottom(layers.nodes[arrow.from].layer) + GAP_Y * 0.3;
                 let above = to.y - GAP_Y * 0.3;
                 let (start, end) = (from.x + from.width * 0.7, to.x + to.width * 0.7);
@@ -394,12 +394,12 @@ impl<'p> LaidLane<'p> {
                 ]
             };
             let label = arrow.label.as_deref();
-            self.routes.push(Route { points, label, leads_back: passages.is_none() });
+            self.routes.push(Route { points, label, is_back_edge: dummies.is_none() });
         }
-        let points = self.routes.iter().flat_map(|route| &route.points).map(|(x, _)| x + PASSAGE / 2.0);
+        let points = self.routes.iter().flat_map(|route| &route.points).map(|(x, _)| x + DUMMY_WIDTH / 2.0);
         let labels = self.routes.iter().filter_map(|route| {
             let width = length(route.label?.chars().count()) * 6.2;
-            route.label_place().map(|(x, _)| x + width)
+            route.label_position().map(|(x, _)| x + width)
         });
         self.width = points.chain(labels).fold(self.width, f64::max);
     }

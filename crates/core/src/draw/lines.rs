@@ -1,6 +1,6 @@
-//! Text that is written line by line, with names for what is in it.
+//! Builds indented text with unique names, for Mermaid and Graphviz.
 
-/// Indented lines, and a supply of names.
+/// Indented lines, and a counter for unique names.
 #[derive(Default)]
 pub(super) struct Lines {
     pub out: String,
@@ -14,7 +14,7 @@ impl Lines {
         self.out.push('\n');
     }
 
-    /// A name that no other thing has.
+    /// Returns a unique name.
     pub(super) fn name(&mut self, prefix: &str) -> String {
         self.names += 1;
         format!("{prefix}{}", self.names)

@@ -1,9 +1,9 @@
-//! Mermaid text, which Markdown viewers draw.
+//! Mermaid output, which Markdown viewers render.
 
 use super::lines::Lines;
 use super::picture::{Lane, Look, Picture, Shape};
 
-/// The picture as a Mermaid flowchart.
+/// Renders a picture as a Mermaid flowchart.
 pub fn mermaid(picture: &Picture) -> String {
     let mut writer = Writer::default();
     writer.lines.line(0, "flowchart TD");
@@ -24,7 +24,7 @@ impl Writer {
     fn group(&mut self, label: &str, depth: usize, inside: impl FnOnce(&mut Self)) -> String {
         let name = self.lines.name("n");
         self.lines.line(depth, &format!("subgraph {name}[\"{}\"]", escape(label)));
-        // Without it a group that no arrow enters is drawn across.
+        // Without a direction, a group that no arrow enters is drawn horizontally.
         self.lines.line(depth + 1, "direction TB");
         inside(self);
         self.lines.line(depth, "end");
@@ -71,7 +71,7 @@ impl Writer {
                 for (at, lane) in lanes.iter().enumerate() {
                     let label = lane.label.clone().unwrap_or_else(|| at.to_string());
                     writer.group(&label, depth + 1, |writer| match lane.shapes.as_slice() {
-                        // A group without anything in it is not drawn.
+                        // Mermaid omits an empty group.
                         [] => writer.empty(depth + 2),
                         _ => writer.lane(lane, depth + 2),
                     });
@@ -86,7 +86,7 @@ impl Writer {
     }
 }
 
-/// Mermaid reads labels as HTML.
+/// Escapes a label, which Mermaid parses as HTML.
 fn escape(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {

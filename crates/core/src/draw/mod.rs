@@ -1,4 +1,4 @@
-//! A plan as a picture: shapes in lanes, with arrows between them.
+//! Drawings of plans: shapes in lanes with arrows between them, as Mermaid, Graphviz or SVG.
 
 mod dot;
 mod layout;

@@ -1,4 +1,4 @@
-//! What is in the picture, before it is known how it is drawn.
+//! The contents of a drawing, independent of the output format.
 
 use crate::expr::{Expr, Part, Template, ValueTemplate};
 use crate::plan::{BlockIx, Kind, Next, OnDeny, OnError, Plan, Sleep, Step, StepIx, Target};
@@ -6,52 +6,52 @@ use crate::plan::{BlockIx, Kind, Next, OnDeny, OnError, Plan, Sleep, Step, StepI
 /// A drawing of a plan.
 #[derive(Debug)]
 pub struct Picture {
-    /// The definition's name.
+    /// Name of the definition.
     pub title: String,
-    /// What a run goes through.
+    /// The steps of the definition.
     pub root: Lane,
-    /// What it goes through when it fails.
+    /// The steps of `on_failure`.
     pub on_failure: Option<Lane>,
 }
 
-/// Shapes that follow one another.
+/// A block: shapes and the arrows between them.
 #[derive(Debug, Default)]
 pub struct Lane {
-    /// The branch's name or condition.
+    /// Name or condition of the branch.
     pub label: Option<String>,
     /// The steps of a block.
     pub shapes: Vec<Shape>,
-    /// What leads where.
+    /// The transitions between the shapes.
     pub arrows: Vec<Arrow>,
 }
 
-/// An arrow between two shapes of a lane, by their numbers.
+/// An arrow between two shapes of a lane, by their indexes.
 #[derive(Debug)]
 pub struct Arrow {
-    /// Where it starts.
+    /// Index of the shape that it starts at.
     pub from: usize,
-    /// Where it ends.
+    /// Index of the shape that it ends at.
     pub to: usize,
-    /// When it is taken.
+    /// The condition of the transition.
     pub label: Option<String>,
 }
 
-/// A step, or where a run starts or ends.
+/// A step, or the start or end of a run.
 #[derive(Debug)]
 pub struct Shape {
-    /// How it looks.
+    /// The appearance, which depends on the kind of the step.
     pub look: Look,
-    /// The step's id.
+    /// Id of the step.
     pub title: String,
-    /// What it does.
+    /// What the step does.
     pub detail: String,
-    /// Its policies.
+    /// Policies of the step.
     pub notes: Vec<String>,
-    /// The blocks inside it.
+    /// The blocks of the step.
     pub lanes: Vec<Lane>,
 }
 
-/// How a shape looks.
+/// The appearance of a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Look {
@@ -68,7 +68,7 @@ pub enum Look {
 }
 
 impl Picture {
-    /// Draws up a plan.
+    /// Creates the drawing of a plan.
     pub fn of(plan: &Plan) -> Self {
         let mut root = lane(plan, Plan::ROOT, None);
         add_ends(plan, &mut root);
@@ -77,7 +77,7 @@ impl Picture {
     }
 }
 
-/// Frames the root with where a run starts and ends.
+/// Adds the start and the end of a run to the root.
 fn add_ends(plan: &Plan, lane: &mut Lane) {
     let block = plan.block(Plan::ROOT);
     let (start, end) = (lane.shapes.len(), lane.shapes.len() + 1);
@@ -104,21 +104,21 @@ fn point(look: Look, title: &str) -> Shape {
 
 fn lane(plan: &Plan, block: BlockIx, label: Option<String>) -> Lane {
     let block = plan.block(block);
-    // Steps of one block are mostly neighbours, but a lookup by list would make long lists slow.
-    let place: std::collections::HashMap<StepIx, usize> =
+    // A linear search per arrow would be quadratic in long blocks.
+    let index_of: std::collections::HashMap<StepIx, usize> =
         block.steps.iter().enumerate().map(|(at, step)| (*step, at)).collect();
     let mut arrows = Vec::new();
     for (from, step) in block.steps.iter().enumerate() {
         let step = plan.step(*step);
         let mut arrow = |to: &StepIx, label: Option<String>| {
-            arrows.extend(place.get(to).map(|to| Arrow { from, to: *to, label }));
+            arrows.extend(index_of.get(to).map(|to| Arrow { from, to: *to, label }));
         };
         match &step.next {
             Next::End => {}
             Next::Step(next) => arrow(next, None),
             Next::Dependents(dependents) => dependents.iter().for_each(|next| arrow(next, None)),
             Next::Choose { choices, otherwise } => {
-                let written = choices.iter().map(|choice| (choice.to, short(&choice.written)));
+                let written = choices.iter().map(|choice| (choice.to, truncate(&choice.written)));
                 let otherwise = otherwise.iter().map(|to| (*to, "else".into()));
                 for (to, label) in written.chain(otherwise) {
                     if let Target::Step(next) = to {
@@ -147,7 +147,7 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
             (Look::Tool, format!("{server}{}", call.tool), Vec::new())
         }
         Kind::Foreach(each) => {
-            let detail = format!("for each {} in {}", each.item, described(&each.items));
+            let detail = format!("for each {} in {}", each.item, items_detail(&each.items));
             (Look::Foreach, detail, vec![lane(plan, each.body, None)])
         }
         Kind::Parallel(parallel) => {
@@ -156,16 +156,18 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
             (Look::Parallel, "at the same time".into(), lanes.collect())
         }
         Kind::Branch(branch) => {
-            let cases = branch.cases.iter().map(|case| lane(plan, case.then, Some(short(&case.written))));
+            let cases = branch.cases.iter().map(|case| lane(plan, case.then, Some(truncate(&case.written))));
             let otherwise = branch.otherwise.iter().map(|block| lane(plan, *block, Some("else".into())));
             (Look::Branch, "one of".into(), cases.chain(otherwise).collect())
         }
         Kind::Approve(approve) => {
-            let question = approve.prompt.as_ref().map_or_else(|| "waits for approval".into(), written);
-            (Look::Approve, short(&question), Vec::new())
+            let question = approve.prompt.as_ref().map_or_else(|| "waits for approval".into(), template_text);
+            (Look::Approve, truncate(&question), Vec::new())
         }
-        Kind::Sleep(sleep) => (Look::Time, slept(sleep), Vec::new()),
-        Kind::Wait(wait) => (Look::Time, format!("waits for {}", short(&written(&wait.event))), Vec::new()),
+        Kind::Sleep(sleep) => (Look::Time, sleep_detail(sleep), Vec::new()),
+        Kind::Wait(wait) => {
+            (Look::Time, format!("waits for {}", truncate(&template_text(&wait.event))), Vec::new())
+        }
         Kind::Workflow(workflow) => (Look::Workflow, format!("workflow {}", workflow.name), Vec::new()),
         Kind::Pass => (Look::Pass, String::new(), Vec::new()),
     };
@@ -175,7 +177,7 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
 fn notes(step: &Step) -> Vec<String> {
     let mut notes = Vec::new();
     if step.needs_human {
-        notes.push("asks a human first".into());
+        notes.push("needs approval".into());
     }
     if let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) {
         notes.push(format!("up to {} attempts", retry.max_attempts));
@@ -193,23 +195,23 @@ fn notes(step: &Step) -> Vec<String> {
     }
     if let Next::Choose { choices, .. } = &step.next {
         let leaving = choices.iter().filter(|choice| choice.to == Target::End);
-        notes.extend(leaving.map(|choice| format!("done if {}", short(&choice.written))));
+        notes.extend(leaving.map(|choice| format!("done if {}", truncate(&choice.written))));
     }
     if step.on_error == OnError::Continue {
-        notes.push("goes on after an error".into());
+        notes.push("continues on error".into());
     }
     notes
 }
 
-fn slept(sleep: &Sleep) -> String {
+fn sleep_detail(sleep: &Sleep) -> String {
     match sleep {
         Sleep::For(millis) => format!("sleeps {}", period(*millis)),
         Sleep::Until(moment) => match jiff::Timestamp::from_millisecond(*moment) {
             Ok(moment) => format!("sleeps until {moment}"),
             Err(_) => "sleeps".into(),
         },
-        Sleep::ForComputed(template) => format!("sleeps {}", short(&written(template))),
-        Sleep::UntilComputed(template) => format!("sleeps until {}", short(&written(template))),
+        Sleep::ForComputed(template) => format!("sleeps {}", truncate(&template_text(template))),
+        Sleep::UntilComputed(template) => format!("sleeps until {}", truncate(&template_text(template))),
     }
 }
 
@@ -223,17 +225,17 @@ fn period(millis: u64) -> String {
     }
 }
 
-fn described(value: &ValueTemplate) -> String {
+fn items_detail(value: &ValueTemplate) -> String {
     match value {
-        ValueTemplate::Text(template) => short(&written(template)),
+        ValueTemplate::Text(template) => truncate(&template_text(template)),
         ValueTemplate::List(items) => format!("{} items", items.len()),
         ValueTemplate::Literal(serde_json::Value::Array(items)) => format!("{} items", items.len()),
         _ => "a list".into(),
     }
 }
 
-/// A template nearly as it is written.
-fn written(template: &Template) -> String {
+/// Returns a template approximately as written.
+fn template_text(template: &Template) -> String {
     let expr = |expr: &Expr| match expr {
         Expr::Ref(reference) => reference.written.to_string(),
         Expr::Query(query) => query.base.written.to_string(),
@@ -252,8 +254,8 @@ fn written(template: &Template) -> String {
     }
 }
 
-/// At most about forty characters of a text, in one line.
-fn short(text: &str) -> String {
+/// Joins a text to one line and truncates it to 40 characters.
+fn truncate(text: &str) -> String {
     const CHARS: usize = 40;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= CHARS { line } else { line.chars().take(CHARS - 1).chain(['…']).collect() }

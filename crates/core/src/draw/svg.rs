@@ -1,8 +1,8 @@
-//! A picture for browsers; it follows the reader's light or dark setting.
+//! SVG output, which follows the light or dark setting of the browser.
 
 use std::fmt::Write;
 
-use super::layout::{LaidLane, LaidShape, Route, lay};
+use super::layout::{LaneLayout, Route, ShapeLayout, layout};
 use super::picture::{Look, Picture};
 
 const MARGIN: f64 = 24.0;
@@ -25,10 +25,10 @@ const STYLE: &str = "
   .label { font-size:11px; fill:var(--soft); paint-order:stroke; stroke:var(--page); stroke-width:4px }
 ";
 
-/// The picture as SVG.
+/// Renders a picture as SVG.
 pub fn svg(picture: &Picture) -> String {
-    let root = lay(&picture.root);
-    let failure = picture.on_failure.as_ref().map(lay);
+    let root = layout(&picture.root);
+    let failure = picture.on_failure.as_ref().map(layout);
     let beside = failure.as_ref().map_or(0.0, |lane| lane.width + 3.0 * MARGIN);
     let title_width = f64::from(u32::try_from(picture.title.chars().count()).unwrap_or(0)) * 9.5;
     let width = (root.width + beside).max(title_width) + 2.0 * MARGIN;
@@ -69,8 +69,8 @@ impl Writer {
         self.line(&format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(text)));
     }
 
-    /// A lane with a frame and a label of its own.
-    fn area(&mut self, x: f64, y: f64, lane: &LaidLane, label: &str) {
+    /// Draws a lane with a frame and a label.
+    fn area(&mut self, x: f64, y: f64, lane: &LaneLayout, label: &str) {
         let (width, height) = (lane.width.max(100.0) + 24.0, lane.height + 40.0);
         self.line(&format!(
             "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"10\" class=\"area\"/>"
@@ -79,7 +79,7 @@ impl Writer {
         self.lane(lane, x + 12.0, y + 28.0);
     }
 
-    fn lane(&mut self, lane: &LaidLane, x: f64, y: f64) {
+    fn lane(&mut self, lane: &LaneLayout, x: f64, y: f64) {
         for shape in &lane.shapes {
             self.shape(shape, x + shape.x, y + shape.y);
         }
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    fn shape(&mut self, laid: &LaidShape, x: f64, y: f64) {
+    fn shape(&mut self, laid: &ShapeLayout, x: f64, y: f64) {
         let shape = laid.shape;
         let (width, height) = (laid.width, laid.height);
         let (frame, look) = (if laid.lanes.is_empty() { "box" } else { "group" }, class(shape.look));
@@ -109,8 +109,8 @@ impl Writer {
             self.text(x + 16.0, y + 18.5, "detail", &shape.title);
         } else {
             let indent = if shape.look == Look::Time { 20.0 } else { 14.0 };
-            self.text(x + indent, y + 21.0, "title", &cut(&shape.title, (width - 28.0) / 7.6));
-            self.text(x + indent, y + 38.0, "detail", &cut(&shape.detail, (width - 28.0) / 6.4));
+            self.text(x + indent, y + 21.0, "title", &truncate(&shape.title, (width - 28.0) / 7.6));
+            self.text(x + indent, y + 38.0, "detail", &truncate(&shape.detail, (width - 28.0) / 6.4));
             let mut below = y + 54.0;
             for note in &shape.notes {
                 self.text(x + indent, below, "note", &format!("· {note}"));
@@ -132,7 +132,7 @@ impl Writer {
         let mut path = format!("M{:.1} {:.1}", first.0, first.1);
         let mut from = *first;
         for to in rest {
-            if route.leads_back {
+            if route.is_back_edge {
                 let _ = write!(path, " L{:.1} {:.1}", to.0, to.1);
             } else {
                 let middle = f64::midpoint(from.1, to.1);
@@ -144,13 +144,13 @@ impl Writer {
             }
             from = *to;
         }
-        let class = if route.leads_back { "arrow back" } else { "arrow" };
+        let class = if route.is_back_edge { "arrow back" } else { "arrow" };
         self.line(&format!("<path d=\"{path}\" class=\"{class}\" marker-end=\"url(#tip)\"/>"));
     }
 
     fn label(&mut self, route: &Route, x: f64, y: f64) {
-        if let (Some(label), Some(place)) = (route.label, route.label_place()) {
-            self.text(x + place.0, y + place.1, "label", label);
+        if let (Some(label), Some(position)) = (route.label, route.label_position()) {
+            self.text(x + position.0, y + position.1, "label", label);
         }
     }
 }
@@ -170,9 +170,9 @@ fn class(look: Look) -> &'static str {
     }
 }
 
-/// As much of a text as fits into a number of characters.
+/// Truncates a text to a number of characters.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a width in characters is small")]
-fn cut(text: &str, fits: f64) -> String {
+fn truncate(text: &str, fits: f64) -> String {
     let fits = fits.max(4.0) as usize;
     if text.chars().count() <= fits {
         text.to_owned()

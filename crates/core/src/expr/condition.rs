@@ -1,4 +1,4 @@
-//! Conditions: an expression, a JSONPath, or one of the graph form's six `result` forms.
+//! Conditions: an expression, a JSONPath, or one of the six `result` forms of the graph form.
 
 use serde_json::Value;
 
@@ -8,18 +8,18 @@ use super::reference::{IfMissing, Ref, RefPath, Resolve, Segment};
 use super::{Expr, Problem, jsonpath, parser};
 use crate::diagnostic::Code;
 
-/// Something that holds or does not.
+/// A condition, which is true or false.
 #[derive(Debug, Clone)]
 pub enum Condition {
-    /// Holds if the value counts as true.
+    /// True if the value is truthy.
     Expr(Expr),
-    /// One of the six forms.
+    /// One of the six `result` forms.
     Result {
-        /// The result that is looked at.
+        /// The reference to the result.
         result: Ref,
-        /// What it is compared with.
+        /// The right side of the comparison.
         is: ResultIs,
-        /// Whether the comparison is turned round (`!=`).
+        /// Whether the comparison is negated (`!=`).
         not: bool,
     },
 }
@@ -33,12 +33,12 @@ pub enum ResultIs {
     False,
     /// null, `""` or `"nil"`
     Nil,
-    /// This text, or a number or the like that is written so.
+    /// This text, or a number or boolean with this text.
     Text(Box<str>),
 }
 
 impl Condition {
-    /// Parses an expression, with or without `{{…}}` around it, or a JSONPath.
+    /// Parses an expression, with or without surrounding `{{…}}`, or a JSONPath.
     pub fn parse(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         let trimmed = text.trim();
         let wrapped = trimmed.starts_with("{{") && trimmed.ends_with("}}");
@@ -58,7 +58,7 @@ impl Condition {
         })
     }
 
-    /// Parses `on`: a JSONPath and nothing else.
+    /// Parses `on`, which accepts only a JSONPath.
     pub fn parse_jsonpath(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         if !text.starts_with("$.") && !text.starts_with("$[") {
             let problem = Problem::new(Code::InvalidJsonPath, 0..text.len(), "`on` takes a JSONPath");
@@ -71,7 +71,7 @@ impl Condition {
         })
     }
 
-    /// Parses any condition; the six `result` forms mean exactly what they always did.
+    /// Parses any condition, including the six `result` forms.
     pub fn parse_result(text: &str, names: &mut dyn Resolve) -> Result<Self, Problem> {
         match result_form(text).or_else(|| result_text(text, names)) {
             Some((is, not)) => Self::compare_result(is, not, text, names),
@@ -90,7 +90,7 @@ impl Condition {
         Ok(Self::Result { result, is, not })
     }
 
-    /// Whether it holds.
+    /// Whether the condition is true.
     pub fn holds(&self, context: &dyn Context) -> Result<bool, EvalError> {
         match self {
             Self::Expr(expr) => expr.eval(context).map(|value| truthy(&value)),
@@ -98,7 +98,7 @@ impl Condition {
         }
     }
 
-    /// Calls `visit` with every root that evaluating may read.
+    /// Calls `visit` with every root that an evaluation can read.
     pub fn roots(&self, visit: &mut dyn FnMut(&super::Root)) {
         match self {
             Self::Expr(expr) => expr.roots(visit),
@@ -115,7 +115,7 @@ impl ResultIs {
             (Self::Nil, value) => value.is_null() || *value == "" || *value == "nil",
             (Self::Text(text), Value::String(value)) => **text == **value,
             (Self::Text(text), Value::Number(_) | Value::Bool(_)) => **text == *value.to_string(),
-            // A gate's output is a map; compared with a word it is `approved` or `denied`.
+            // The output of a gate is a map, which compares as `approved` or `denied`.
             (Self::Text(text), Value::Object(map)) => match map.get("approved") {
                 Some(Value::Bool(true)) => &**text == "approved",
                 Some(Value::Bool(false)) => &**text == "denied",
@@ -126,7 +126,7 @@ impl ResultIs {
     }
 }
 
-/// A JSONPath that finds nothing does not hold; any other path that leads nowhere is an error.
+/// Makes a JSONPath without a match false. Any other path that does not exist is an error.
 fn absent_is_false(mut expr: Expr) -> Expr {
     let reference = match &mut expr {
         Expr::Ref(reference) => reference,
@@ -139,7 +139,7 @@ fn absent_is_false(mut expr: Expr) -> Expr {
     expr
 }
 
-/// The sides of `result == V` (false) or `result != V` (true).
+/// Returns V of `result == V` or `result != V`, and whether the comparison is negated.
 fn result_sides(text: &str) -> Option<(&str, bool)> {
     let rest = text.trim().strip_prefix("result")?.trim_start();
     match (rest.strip_prefix("=="), rest.strip_prefix("!=")) {
@@ -149,15 +149,15 @@ fn result_sides(text: &str) -> Option<(&str, bool)> {
     }
 }
 
-/// `result == V` where V is one piece of text that starts with no known name, such as `v1.2` or `a/b`.
+/// Parses `result == V`, where V is text without spaces that does not start with a known name, such as `v1.2`.
 fn result_text(text: &str, names: &mut dyn Resolve) -> Option<(ResultIs, bool)> {
     let (rest, not) = result_sides(text)?;
     let has_syntax = rest.contains(|c: char| c.is_whitespace() || "\"'()[]{}<>=!&|,$".contains(c));
     let first = &rest[..name_length(rest)];
-    (!rest.is_empty() && !has_syntax && !names.knows(first)).then(|| (ResultIs::Text(rest.into()), not))
+    (!rest.is_empty() && !has_syntax && !names.is_known(first)).then(|| (ResultIs::Text(rest.into()), not))
 }
 
-/// `result == V` or `result != V`, where V is a constant, text in quotes, or bare words.
+/// Parses `result == V` or `result != V`, where V is a constant, quoted text or bare words.
 fn result_form(text: &str) -> Option<(ResultIs, bool)> {
     let (rest, not) = result_sides(text)?;
     let is = match rest {
@@ -169,17 +169,17 @@ fn result_form(text: &str) -> Option<(ResultIs, bool)> {
     Some((is, not))
 }
 
-/// The inside of a quoted text without escapes.
+/// Returns the content of a quoted text that has no escapes.
 fn unquote(text: &str) -> Option<&str> {
     let quote = text.chars().next().filter(|first| matches!(first, '"' | '\''))?;
     let inside = text.strip_prefix(quote)?.strip_suffix(quote)?;
     (!inside.contains([quote, '\\'])).then_some(inside)
 }
 
-/// Words that are no expression: no operators, no dots.
+/// Whether a text is plain words and not an expression: no operators, no dots.
 fn is_bare(text: &str) -> bool {
     let plain = |word: &str| word.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'));
-    // Between words these are operators; `in progress` and `not found` are words.
+    // Only between words these are operators: `in progress` and `not found` are text.
     let operator = |word: &str| matches!(word, "and" | "or" | "in");
     !text.is_empty() && text.split(' ').all(plain) && !text.split(' ').skip(1).any(operator)
 }

@@ -1,4 +1,4 @@
-//! Evaluating an expression against the values of a run.
+//! Evaluation of expressions against the values of a run.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,31 +9,31 @@ use super::reference::{IfMissing, Ref, Root, Segment};
 use super::{Expr, Operator};
 use crate::limits;
 
-/// The values that a run has at hand.
+/// The values that an evaluation reads.
 pub trait Context {
-    /// The value of a root; none if it does not exist, such as the output of a step that did not run.
+    /// Returns the value of a root; `None` if it does not exist, such as the output of a step that did not run.
     fn value(&self, root: &Root) -> Option<&Value>;
 }
 
 /// Why an expression has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvalError {
-    /// What went wrong, for programs.
+    /// The kind of the error.
     pub kind: EvalErrorKind,
-    /// What went wrong, for people.
+    /// The message, for humans.
     pub message: String,
 }
 
-/// What can go wrong in evaluating.
+/// The kind of an evaluation error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvalErrorKind {
-    /// A path that leads nowhere.
+    /// A path that does not exist.
     Missing,
-    /// A value of a type that the operation cannot take.
+    /// A value of a type that the operation does not accept.
     Type,
     /// Division by zero, or a number out of range.
     Arithmetic,
-    /// A result beyond [`limits::RESULT_BYTES`].
+    /// A result above [`limits::RESULT_BYTES`].
     Limit,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for EvalError {
 impl std::error::Error for EvalError {}
 
 impl Expr {
-    /// The value of the expression, borrowed where it exists already.
+    /// Evaluates the expression. Existing values are borrowed.
     pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
         match self {
             Self::Literal(value) => Ok(Cow::Borrowed(value)),
@@ -84,7 +84,7 @@ impl Expr {
 }
 
 impl Ref {
-    /// The value that the reference leads to.
+    /// Returns the value that the reference points to.
     pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<&'c Value, EvalError> {
         static NULL: Value = Value::Null;
         static EMPTY: Value = Value::String(String::new());
@@ -97,13 +97,13 @@ impl Ref {
             (Err(_), IfMissing::Null) => Ok(&NULL),
             (Err(_), IfMissing::Empty) => Ok(&EMPTY),
             (Err(Some((start, _))), IfMissing::Whole) => Ok(start),
-            (Err(place), _) => Err(self.missing(place)),
+            (Err(at), _) => Err(self.missing(at)),
         }
     }
 
-    /// `place` is the value that the reference starts from, and the number of the segment that it does not have.
-    fn missing(&self, place: Option<(&Value, usize)>) -> EvalError {
-        let segment = place.and_then(|(start, at)| Some((start, at, self.path.get(at)?)));
+    /// `at` is the value of the root, and the index of the first segment that does not exist.
+    fn missing(&self, at: Option<(&Value, usize)>) -> EvalError {
+        let segment = at.and_then(|(start, at)| Some((start, at, self.path.get(at)?)));
         let reason = match segment {
             None => "it has no value yet".to_owned(),
             Some((start, at, segment)) => {
@@ -118,7 +118,7 @@ impl Ref {
     }
 }
 
-/// What a value has, for the message about what it does not have: names and types, never contents.
+/// Describes a value for a message about a missing key: names and types, never contents.
 fn present(value: &Value) -> String {
     match value {
         Value::Object(map) if map.is_empty() => "; the map is empty".to_owned(),
@@ -136,7 +136,7 @@ fn present(value: &Value) -> String {
     }
 }
 
-/// Follows a path; the error is the number of the segment that leads nowhere.
+/// Follows a path. The error is the index of the first segment that does not exist.
 fn walk<'v>(start: &'v Value, path: &[Segment]) -> Result<&'v Value, usize> {
     path.iter().enumerate().try_fold(start, |value, (index, segment)| step(value, segment).ok_or(index))
 }
@@ -150,13 +150,13 @@ fn step<'v>(value: &'v Value, segment: &Segment) -> Option<&'v Value> {
     }
 }
 
-/// The place of an index in a list; negative ones count from the end.
+/// Converts an index to a position in a list; negative ones count from the end.
 fn position(index: i64, length: usize) -> Option<usize> {
     let back = usize::try_from(index.unsigned_abs()).ok()?;
     if index < 0 { length.checked_sub(back) } else { Some(back) }
 }
 
-/// `a[b]` where one of them is computed.
+/// Evaluates `a[b]`.
 fn get<'c>(value: Cow<'c, Value>, index: &Value) -> Result<Cow<'c, Value>, EvalError> {
     let segment = match index {
         Value::String(key) => Segment::Key(key.as_str().into()),
@@ -173,7 +173,7 @@ fn get<'c>(value: Cow<'c, Value>, index: &Value) -> Result<Cow<'c, Value>, EvalE
     found.ok_or_else(|| EvalError::new(EvalErrorKind::Missing, format!("there is no item or key {index}")))
 }
 
-/// Whether a value counts as true: not `false`, `null`, 0, `""` or an empty list or map.
+/// Whether a value is truthy: not `false`, `null`, 0, `""` or an empty list or map.
 pub fn truthy(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -292,7 +292,7 @@ fn compare(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
         (Value::String(left), Value::String(right)) => Ok(left.cmp(right)),
         _ => Err(EvalError::new(
             EvalErrorKind::Type,
-            format!("{} and {} cannot be compared by size", type_name(left), type_name(right)),
+            format!("cannot order {} and {}", type_name(left), type_name(right)),
         )),
     }
 }
@@ -312,7 +312,7 @@ pub(super) fn contains(container: &Value, item: &Value) -> Result<bool, EvalErro
         (Value::Array(items), _) => Ok(items.iter().any(|other| equal(other, item))),
         (Value::Object(map), Value::String(key)) => Ok(map.contains_key(key)),
         (Value::String(text), Value::String(part)) => Ok(text.contains(part.as_str())),
-        (other, _) => Err(wrong_type("only a list, a map or text contains something", other)),
+        (other, _) => Err(wrong_type("expected a list, a map or text", other)),
     }
 }
 
@@ -331,7 +331,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// Text as a value, unless it is too large.
+/// Converts text to a value, within the limit.
 pub(super) fn bounded<'v>(text: String) -> Result<Cow<'v, Value>, EvalError> {
     if text.len() > limits::RESULT_BYTES {
         Err(EvalError::too_large())
@@ -340,7 +340,7 @@ pub(super) fn bounded<'v>(text: String) -> Result<Cow<'v, Value>, EvalError> {
     }
 }
 
-/// Appends a value as text: text as it is, anything else as JSON.
+/// Appends a value as text. Values that are not text are appended as JSON.
 pub(super) fn push_text(value: &Value, out: &mut String) -> Result<(), EvalError> {
     match value {
         Value::String(text) => out.push_str(text),

@@ -1,4 +1,4 @@
-//! The functions of expressions. None loops over anything but its argument, none repeats text.
+//! The functions of expressions. Each takes time linear in its arguments, and none repeats text.
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use crate::limits;
 
 macro_rules! functions {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal $arity:expr;)+) => {
-        /// A function that expressions may call: `f(a, b)`, `a.f(b)` or `a | f(b)`.
+        /// A function that expressions can call: `f(a, b)`, `a.f(b)` or `a | f(b)`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Function { $($(#[doc = $doc])+ $name,)+ }
 
         impl Function {
-            /// The names.
+            /// The names of all functions.
             pub const WORDS: &[&str] = &[$($word),+];
 
-            /// Each function's name and what it gives, for the reference page.
+            /// Each function's name and description, for the reference page.
             pub const DOCS: &[(&str, &str)] = &[$(($word, concat!($($doc),+))),+];
 
             /// The function with a name.
@@ -28,7 +28,7 @@ macro_rules! functions {
                 match word { $($word => Some(Self::$name),)+ _ => None }
             }
 
-            /// The name.
+            /// The name of the function.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word),+ }
             }
@@ -43,7 +43,7 @@ macro_rules! functions {
 functions! {
     /// `size(x)`: characters of a text, items of a list, keys of a map.
     Size = "size" 1;
-    /// `has(x)`: whether the reference leads to a value other than null.
+    /// `has(x)`: whether reference x exists and is not null.
     Has = "has" 1;
     /// `default(x, y)`: x, or y if x is absent or null.
     Default = "default" 2;
@@ -53,7 +53,7 @@ functions! {
     StartsWith = "startsWith" 2;
     /// `endsWith(x, y)`: whether text x ends with y.
     EndsWith = "endsWith" 2;
-    /// `matches(x, "pattern")`: whether the regular expression finds something in text x.
+    /// `matches(x, "pattern")`: whether the regular expression matches a part of text x.
     Matches = "matches" 2;
     /// `lower(x)`: text x in lower case.
     Lower = "lower" 1;
@@ -71,18 +71,18 @@ functions! {
     Last = "last" 1;
     /// `keys(x)`: the keys of a map, sorted.
     Keys = "keys" 1;
-    /// `string(x)`: x as text; what is not text becomes JSON.
+    /// `string(x)`: x as text; a value that is not text becomes JSON.
     String = "string" 1;
-    /// `number(x)`: the number that text x spells.
+    /// `number(x)`: text x parsed as a number.
     Number = "number" 1;
     /// `toJson(x)`: x as JSON text.
     ToJson = "toJson" 1;
-    /// `fromJson(x)`: the value that the JSON text x spells.
+    /// `fromJson(x)`: the value of JSON text x.
     FromJson = "fromJson" 1;
 }
 
 impl Function {
-    /// Checks the arguments and makes the call.
+    /// Checks the arguments and creates the call.
     pub(super) fn call(
         self,
         mut arguments: Vec<Expr>,
@@ -104,7 +104,8 @@ impl Function {
                     return Err(problem("the pattern of `matches` must be text in quotes".to_owned()));
                 };
                 let regex = names.regex(&pattern);
-                let regex = regex.map_err(|reason| problem(format!("not a regular expression: {reason}")))?;
+                let regex =
+                    regex.map_err(|reason| problem(format!("invalid regular expression: {reason}")))?;
                 Ok(Expr::Matches(Box::new(arguments.remove(0)), regex))
             }
             _ => Ok(Expr::Call(self, arguments)),
@@ -119,9 +120,9 @@ impl Function {
         let [first, rest @ ..] = arguments else { return Ok(Cow::Owned(Value::Null)) };
         let first = first.eval(context);
         match self {
-            Self::Has => return found(first).map(|value| owned(value.is_some())),
+            Self::Has => return non_null(first).map(|value| owned(value.is_some())),
             Self::Default => {
-                return match (found(first)?, rest) {
+                return match (non_null(first)?, rest) {
                     (None, [fallback]) => fallback.eval(context),
                     (value, _) => Ok(value.unwrap_or_default()),
                 };
@@ -130,15 +131,15 @@ impl Function {
         }
         let first = first?;
         match rest {
-            [] => self.of_one(first),
+            [] => self.eval_unary(first),
             [second, ..] => {
                 let second = second.eval(context)?;
-                self.of_two(&first, &second)
+                self.eval_binary(&first, &second)
             }
         }
     }
 
-    fn of_one(self, value: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
+    fn eval_unary(self, value: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
         match (self, &*value) {
             (Self::Size, Value::String(text)) => Ok(owned(text.chars().count())),
             (Self::Size, Value::Array(items)) => Ok(owned(items.len())),
@@ -146,7 +147,7 @@ impl Function {
             (Self::Lower, Value::String(text)) => bounded(text.to_lowercase()),
             (Self::Upper, Value::String(text)) => bounded(text.to_uppercase()),
             (Self::Trim, Value::String(text)) => Ok(owned(text.trim())),
-            (Self::First | Self::Last, Value::Array(_)) => self.end_of_list(value),
+            (Self::First | Self::Last, Value::Array(_)) => self.first_or_last(value),
             (Self::Keys, Value::Object(map)) => {
                 let mut keys: Vec<&String> = map.keys().collect();
                 keys.sort();
@@ -157,18 +158,18 @@ impl Function {
             (Self::Number, Value::Number(_)) => Ok(value),
             (Self::Number, Value::String(text)) => match serde_json::from_str(text.trim()) {
                 Ok(Value::Number(number)) => Ok(owned(Value::Number(number))),
-                _ => Err(self.unfit(&value)),
+                _ => Err(self.type_error(&value)),
             },
             (Self::FromJson, Value::String(text)) if text.len() <= limits::RESULT_BYTES => {
                 serde_json::from_str(text).map(Cow::Owned).map_err(|error| {
-                    EvalError::new(EvalErrorKind::Type, format!("`fromJson`: not valid JSON: {error}"))
+                    EvalError::new(EvalErrorKind::Type, format!("`fromJson`: invalid JSON: {error}"))
                 })
             }
-            _ => Err(self.unfit(&value)),
+            _ => Err(self.type_error(&value)),
         }
     }
 
-    fn end_of_list(self, list: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
+    fn first_or_last(self, list: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
         let pick = |length: usize| if self == Self::First { 0 } else { length.saturating_sub(1) };
         let picked = match list {
             Cow::Borrowed(list) => {
@@ -185,7 +186,7 @@ impl Function {
         })
     }
 
-    fn of_two(self, first: &Value, second: &Value) -> Result<Cow<'static, Value>, EvalError> {
+    fn eval_binary(self, first: &Value, second: &Value) -> Result<Cow<'static, Value>, EvalError> {
         match (self, first, second) {
             (Self::Contains, container, item) => super::eval::contains(container, item).map(owned),
             (Self::StartsWith, Value::String(text), Value::String(part)) => {
@@ -208,21 +209,21 @@ impl Function {
                 }
                 Ok(owned(text.split(between.as_str()).map(str::to_owned).collect::<Vec<_>>()))
             }
-            _ => Err(self.unfit(first)),
+            _ => Err(self.type_error(first)),
         }
     }
 
-    fn unfit(self, value: &Value) -> EvalError {
+    fn type_error(self, value: &Value) -> EvalError {
         let kind = super::eval::type_name(value);
         EvalError::new(
             EvalErrorKind::Type,
-            format!("`{}` cannot take {kind}: {}", self.word(), example(self)),
+            format!("`{}` does not accept {kind}: {}", self.word(), example(self)),
         )
     }
 }
 
-/// The value, unless it is absent or null.
-fn found(result: Result<Cow<'_, Value>, EvalError>) -> Result<Option<Cow<'_, Value>>, EvalError> {
+/// Returns the value, or `None` if it is missing or null.
+fn non_null(result: Result<Cow<'_, Value>, EvalError>) -> Result<Option<Cow<'_, Value>>, EvalError> {
     match result {
         Ok(value) if value.is_null() => Ok(None),
         Ok(value) => Ok(Some(value)),

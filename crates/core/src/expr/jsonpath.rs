@@ -1,7 +1,7 @@
 //! JSONPath (RFC 9535) over the values of a run: `$.list.files[?@.size > 0].uri`.
 //!
 //! The first name is resolved like any reference, so a query never needs a copy of the whole run. A path
-//! of names and indexes is a plain reference; anything else gives a list, however many values it finds.
+//! of names and indexes is a plain reference. The value of any other query is a list, even with one match.
 
 use std::ops::Range;
 
@@ -15,43 +15,42 @@ use super::{Expr, Problem};
 use crate::diagnostic::Code;
 use crate::limits;
 
-/// Unions (`[a,b]`) in one query: each may multiply what the query finds.
+/// The maximum number of unions (`[a,b]`) in a query. Each can multiply the number of matches.
 const UNIONS: usize = 8;
 
-/// A query that may find any number of values.
+/// A query that can match any number of values.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// Where it starts.
+    /// The reference that the query starts at.
     pub base: Ref,
-    /// What it looks for below.
+    /// The query from there.
     path: JsonPath,
 }
 
 impl Query {
-    /// The list of what it finds.
+    /// Returns the list of matches.
     pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
         let start = self.base.eval(context)?;
         Ok(self.path.query(start).iter().map(|found| (*found).clone()).collect())
     }
 }
 
-/// Compiles a query that starts with `$`.
-/// All its problems are at `at`, where it stands in a larger text.
+/// Compiles a query that starts with `$`. Problems are reported at `at`, its range in the enclosing text.
 pub(super) fn compile(text: &str, at: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
-    let place = at.clone();
-    compile_here(text, at, names).map_err(|problem| Problem { at: place, ..problem })
+    let range = at.clone();
+    compile_query(text, at, names).map_err(|problem| Problem { at: range, ..problem })
 }
 
-fn compile_here(text: &str, place: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
+fn compile_query(text: &str, range: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
     check(text)?;
     let (segments, at) = leading_segments(text);
     if !matches!(segments.first(), Some(Segment::Key(_))) {
         return Err(problem(text, "a JSONPath starts with the name of a step or input")
             .hint("write `$.step.field`; for text that starts with a dollar sign, write `$$`"));
     }
-    // The whole query first: where it is none, what its first name means is no matter.
+    // A syntax error is reported before an unknown first name.
     let query = if at < text.len() { Some(parse_query(text, at)?) } else { None };
-    let path = RefPath { dollar: false, segments, written: text.into(), at: place };
+    let path = RefPath { dollar: false, segments, written: text.into(), at: range };
     let base = names.resolve(path)?;
     Ok(match query {
         Some(path) => Expr::Query(Query { base, path }),
@@ -64,7 +63,7 @@ fn parse_query(text: &str, mut at: usize) -> Result<JsonPath, Problem> {
     let mut query = String::from("$");
     while at < text.len() {
         if let Some((Segment::Key(key), end)) = constant_segment(text, at) {
-            // Names with hyphens are ours; the standard has them in brackets only.
+            // RFC 9535 allows hyphens only in bracketed names.
             query.push_str(&format!("[{}]", Value::from(&*key)));
             at = end;
         } else {
@@ -74,12 +73,12 @@ fn parse_query(text: &str, mut at: usize) -> Result<JsonPath, Problem> {
         }
     }
     JsonPath::parse(&query).map_err(|error| {
-        problem(text, &format!("not a JSONPath: {}", error.message()))
+        problem(text, &format!("invalid JSONPath: {}", error.message()))
             .hint("for text that starts with a dollar sign, write `$$`")
     })
 }
 
-/// The names and indexes at the front, and where they end.
+/// Returns the leading names and indexes, and where they end.
 fn leading_segments(text: &str) -> (Vec<Segment>, usize) {
     let (mut segments, mut at) = (Vec::new(), 1);
     while let Some((segment, end)) = constant_segment(text, at) {
@@ -89,7 +88,7 @@ fn leading_segments(text: &str) -> (Vec<Segment>, usize) {
     (segments, at)
 }
 
-/// Where the next segment that is not a constant ends: at the next `.` or `[` outside of brackets.
+/// Returns the end of the next segment that is not constant: the next `.` or `[` outside brackets.
 fn next_segment(text: &str, start: usize) -> usize {
     let mut depth = 0usize;
     let mut seen_name = false;
@@ -108,7 +107,7 @@ fn next_segment(text: &str, start: usize) -> usize {
     text.len()
 }
 
-/// The bytes from a place on, each with whether it stands inside quotes.
+/// Iterates over the bytes from an offset: offset, byte, and whether it is inside quotes.
 fn unquoted(text: &str, start: usize) -> impl Iterator<Item = (usize, u8, bool)> + '_ {
     let (mut quote, mut escaped) = (None, false);
     text.bytes().enumerate().skip(start).map(move |(at, byte)| {
@@ -125,14 +124,14 @@ fn unquoted(text: &str, start: usize) -> impl Iterator<Item = (usize, u8, bool)>
     })
 }
 
-/// Refuses what the library would overflow its stack or run away on.
+/// Rejects queries that would overflow the stack of the library or take excessive time.
 fn check(text: &str) -> Result<(), Problem> {
     if text.len() > limits::JSONPATH_BYTES {
         let message = format!("a JSONPath has at most {} bytes", limits::JSONPATH_BYTES);
         return Err(Problem::new(Code::LimitExceeded, 0..text.len(), message));
     }
-    if !strings_are_whole(text) {
-        return Err(problem(text, "a text in quotes is not closed, or has an escape that is cut short"));
+    if !strings_are_closed(text) {
+        return Err(problem(text, "a quoted text is not closed or has an incomplete escape"));
     }
     let (mut depth, mut filters, mut descents, mut unions) = (0usize, Vec::new(), 0, 0);
     let mut previous = 0;
@@ -148,7 +147,7 @@ fn check(text: &str) -> Result<(), Problem> {
                 filters.retain(|opened| *opened <= depth);
             }
             b'?' if !filters.is_empty() => {
-                return Err(problem(text, "a filter cannot stand inside a filter"));
+                return Err(problem(text, "filters cannot be nested"));
             }
             b'?' => filters.push(depth),
             b'$' if at > 0 => {
@@ -156,12 +155,12 @@ fn check(text: &str) -> Result<(), Problem> {
                     .hint("use an expression instead, or compare in a later step"));
             }
             b'.' if previous == b'.' && !filters.is_empty() => {
-                return Err(problem(text, "`..` cannot stand inside a filter"));
+                return Err(problem(text, "`..` is not allowed inside a filter"));
             }
             b'.' if previous == b'.' => descents += 1,
             b',' if filters.is_empty() => unions += 1,
             b'!' | b'-' if !filters.is_empty() && previous == byte => {
-                return Err(problem(text, "an operator stands twice"));
+                return Err(problem(text, "repeated operator"));
             }
             _ => {}
         }
@@ -174,7 +173,7 @@ fn check(text: &str) -> Result<(), Problem> {
         }
     }
     match (descents, unions) {
-        (2.., _) => Err(problem(text, "`..` can stand once in a JSONPath")),
+        (2.., _) => Err(problem(text, "`..` is allowed only once in a JSONPath")),
         (_, unions) if unions > UNIONS => Err(problem(text, &format!("a JSONPath has at most {UNIONS} `,`"))),
         _ => Ok(()),
     }
@@ -182,7 +181,7 @@ fn check(text: &str) -> Result<(), Problem> {
 
 /// Whether every quote is closed and every `\u` has its four digits: the library panics on input that ends
 /// inside a string.
-fn strings_are_whole(text: &str) -> bool {
+fn strings_are_closed(text: &str) -> bool {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         if !matches!(byte, b'"' | b'\'') {

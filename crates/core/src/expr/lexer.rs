@@ -1,4 +1,4 @@
-//! Expression text to tokens.
+//! The lexer of expressions.
 
 use super::Problem;
 use super::reference::Segment;
@@ -9,7 +9,7 @@ pub(super) enum Token {
     Name(Box<str>),
     /// `$name`
     Dollar(Box<str>),
-    /// `$.…` or `$[…`, as it is written
+    /// `$.…` or `$[…`, as written
     JsonPath(Box<str>),
     Text(Box<str>),
     Integer(i64),
@@ -51,8 +51,8 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// A name: letters, digits and `_`, and `-` between those, so that `steps.my-step` needs no quotes.
-    /// Subtraction is written with spaces.
+    /// Reads a name: letters, digits and `_`, with `-` between them, so that `steps.my-step` needs no quotes.
+    /// A subtraction therefore needs spaces.
     pub(super) fn name(&mut self) -> Box<str> {
         let length = name_length(self.rest());
         let name = &self.rest()[..length];
@@ -105,13 +105,13 @@ impl<'t> Lexer<'t> {
                     _ => {
                         let at = start + offset;
                         let problem = problem(at..at + 1, "unknown escape in text");
-                        return Err(problem.hint("possible: \\n \\t \\r \\\\ \\\" \\'"));
+                        return Err(problem.hint("the escapes are \\n \\t \\r \\\\ \\\" \\'"));
                     }
                 },
                 _ => value.push(character),
             }
         }
-        Err(problem(start..self.text.len(), format!("the text is not closed by {quote}")))
+        Err(problem(start..self.text.len(), format!("missing closing {quote}")))
     }
 
     fn dollar(&mut self) -> Result<Token, Problem> {
@@ -124,7 +124,7 @@ impl<'t> Lexer<'t> {
         let length = word_length(after);
         self.at += 1 + length;
         if length == 0 {
-            return Err(problem(start..start + 1, "a name must follow `$`"));
+            return Err(problem(start..start + 1, "expected a name after `$`"));
         }
         Ok(Token::Dollar(after[..length].into()))
     }
@@ -135,7 +135,7 @@ impl<'t> Lexer<'t> {
             return Ok(Token::Symbol(symbol));
         }
         let at = self.at..self.at + first.len_utf8();
-        let problem = problem(at, format!("`{first}` cannot stand here"));
+        let problem = problem(at, format!("unexpected `{first}`"));
         Err(match first {
             '=' => problem.hint("compare with `==`"),
             '&' => problem.hint("write `&&` or `and`"),
@@ -148,7 +148,7 @@ fn problem(at: std::ops::Range<usize>, message: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidExpression, at, message)
 }
 
-/// The bytes of the name at the start of a text.
+/// Returns the length of the name at the start of a text, in bytes.
 pub(super) fn name_length(text: &str) -> usize {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let mut length = 0;
@@ -162,7 +162,7 @@ pub(super) fn name_length(text: &str) -> usize {
     length
 }
 
-/// The bytes of the plain word (no `-`, no digit first) at the start of a text: what follows a `$`.
+/// Returns the length of the name after a `$` (no `-`, no digit first) at the start of a text, in bytes.
 pub(super) fn word_length(text: &str) -> usize {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
         return 0;
@@ -173,8 +173,7 @@ pub(super) fn word_length(text: &str) -> usize {
         .sum()
 }
 
-/// The segment that stands at a byte of a text, if it is a constant (`.name`, `[0]`, `["key"]`), and
-/// where it ends.
+/// Returns the constant segment (`.name`, `[0]`, `["key"]`) at a byte offset, and where it ends.
 pub(super) fn constant_segment(text: &str, at: usize) -> Option<(Segment, usize)> {
     let rest = &text[at..];
     if let Some(after) = rest.strip_prefix('.') {
@@ -198,7 +197,7 @@ pub(super) fn constant_segment(text: &str, at: usize) -> Option<(Segment, usize)
     closed.then_some((segment, lexer.at))
 }
 
-/// The bytes of a JSONPath after its `$`: names, wildcards and brackets, quotes respected.
+/// Returns the length of a JSONPath after its `$`, in bytes: names, wildcards and brackets with quoted keys.
 fn jsonpath_length(text: &str) -> usize {
     let mut at = 0;
     loop {
@@ -218,13 +217,13 @@ fn jsonpath_length(text: &str) -> usize {
     }
 }
 
-/// The bytes of a path that starts with a name instead of `$.`.
+/// Returns the length of a path that starts with a name instead of `$.`, in bytes.
 pub(super) fn path_length(text: &str) -> usize {
     let first = name_length(text);
     first + jsonpath_length(&text[first..])
 }
 
-/// The bytes of a bracketed part, brackets included.
+/// Returns the length of a bracketed part including its brackets, in bytes; `None` if it is not closed.
 fn bracket_length(text: &str) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0usize, None, false);
     for (at, byte) in text.bytes().enumerate() {

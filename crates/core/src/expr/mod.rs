@@ -1,8 +1,8 @@
-//! Values that are computed: references, expressions, JSONPath, conditions and templates.
+//! The expression language: references, expressions, JSONPath, conditions and templates.
 //!
-//! Everything is parsed and resolved once, when a definition is compiled. Evaluating borrows from the
-//! values of a run, never copies them as a whole, and is bounded: the language has no loops, and no text
-//! that it builds may grow beyond [`crate::limits::RESULT_BYTES`].
+//! Expressions are parsed and resolved once, when a definition is compiled. Evaluation borrows from the
+//! values of a run and is bounded: the language has no loops, and text that it builds is limited to
+//! [`crate::limits::RESULT_BYTES`].
 
 mod condition;
 mod eval;
@@ -27,26 +27,26 @@ use serde_json::Value;
 
 use crate::diagnostic::Code;
 
-/// What is wrong with an expression, at a place inside its text.
+/// A problem of an expression, with its position in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which rule it breaks.
+    /// The diagnostic code.
     pub code: Code,
-    /// What is wrong.
+    /// The message, without position.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// The bytes of the text that it is about.
+    /// The range of the text that the problem is about, in bytes.
     pub at: std::ops::Range<usize>,
 }
 
 impl Problem {
-    /// A problem without a hint.
+    /// Creates a problem without a hint.
     pub fn new(code: Code, at: std::ops::Range<usize>, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None, at }
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -61,7 +61,7 @@ pub enum Expr {
     Literal(Value),
     /// A value of the run.
     Ref(Ref),
-    /// A JSONPath query that may find any number of values: always a list.
+    /// A JSONPath query that can match any number of values. Its value is a list.
     Query(Query),
     /// `[a, b]`
     List(Vec<Expr>),
@@ -69,19 +69,19 @@ pub enum Expr {
     Not(Box<Expr>),
     /// `-a`
     Negate(Box<Expr>),
-    /// `a == b` and the like
+    /// `a == b`, and all other operators with two operands
     Binary(Operator, Box<(Expr, Expr)>),
     /// `a ? b : c`
     Choose(Box<(Expr, Expr, Expr)>),
-    /// `a[b]` where it is not known beforehand
+    /// `a[b]`, where `a` or `b` is computed
     Get(Box<(Expr, Expr)>),
     /// `f(a, b)`
     Call(Function, Vec<Expr>),
-    /// `matches(a, "pattern")`, the pattern compiled
+    /// `matches(a, "pattern")`, with the compiled pattern
     Matches(Box<Expr>, Regex),
 }
 
-/// An operator between two operands.
+/// An operator with two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Operator {
@@ -102,7 +102,7 @@ pub enum Operator {
 }
 
 impl Expr {
-    /// Calls `visit` with every root that evaluating may read.
+    /// Calls `visit` with every root that an evaluation can read.
     pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
         match self {
             Self::Literal(_) => {}
@@ -123,12 +123,12 @@ impl Expr {
     }
 }
 
-/// Whether a text is one name: letters, digits and `_`, with `-` between them.
+/// Whether a text is a name: letters, digits and `_`, with `-` between them.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && lexer::name_length(text) == text.len()
 }
 
-/// Whether a text can stand after a `$`: letters, digits and `_`, no digit first.
+/// Whether a text can follow a `$`: letters, digits and `_`, and no digit first.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && lexer::word_length(text) == text.len()
 }

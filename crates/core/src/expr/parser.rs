@@ -1,6 +1,6 @@
-//! Tokens to an [`Expr`].
+//! The parser of expressions, by precedence climbing.
 //!
-//! From loosest to tightest: `a ? b : c` · `or ||` · `and &&` · `not` · `== != < <= > >= in` · `+ -` ·
+//! Operators from lowest to highest precedence: `a ? b : c` · `or ||` · `and &&` · `not` · `== != < <= > >= in` · `+ -` ·
 //! `* / %` · `! -` · `.name [index] .f(x) | f(x)`.
 
 use serde_json::Value;
@@ -22,14 +22,14 @@ pub fn parse(text: &str, names: &mut dyn Resolve) -> Result<Expr, Problem> {
     }
 }
 
-/// Where an expression stopped: the first token that is no part of it.
+/// The first token after an expression.
 pub(super) struct Rest {
     pub token: Token,
     pub start: usize,
     pub end: usize,
 }
 
-/// Parses the expression that starts at a byte of a text, as far as it goes.
+/// Parses the expression at a byte offset, up to the first token that is not part of it.
 pub(super) fn parse_prefix(
     text: &str,
     start: usize,
@@ -49,29 +49,29 @@ pub(super) fn parse_prefix(
     Ok((expr.expr, Rest { token: parser.token, start: parser.start, end }))
 }
 
-/// An expression and how deep its tree is: evaluating walks that deep.
-struct Deep {
+/// An expression and the depth of its tree, which bounds the recursion of an evaluation.
+struct ParsedExpr {
     expr: Expr,
     depth: usize,
 }
 
 struct Parser<'t, 'n> {
     lexer: Lexer<'t>,
-    /// The token to look at, and where it starts.
+    /// The lookahead token, and where it starts.
     token: Token,
     start: usize,
     names: &'n mut dyn Resolve,
-    /// Brackets that are open.
+    /// Recursion depth of the parser.
     depth: usize,
-    /// The byte at which the expression is too long.
+    /// The byte offset at which the expression is too long.
     limit: usize,
 }
 
-/// How tightly operators bind; `not` stands between `and` and the comparisons.
+/// Precedences; `not` is between `and` and the comparisons.
 const NOT: u8 = 3;
 const COMPARISON: u8 = 4;
 
-/// The operator that a word or symbol stands for, and how tightly it binds.
+/// Returns the operator for a name or symbol, and its precedence.
 fn operator(word: &str) -> Option<(Operator, u8)> {
     Some(match word {
         "||" | "or" => (Operator::Or, 1),
@@ -108,8 +108,8 @@ impl Parser<'_, '_> {
         matches!(&self.token, Token::Symbol(found) if *found == symbol)
     }
 
-    /// Takes a symbol if it is next.
-    fn take(&mut self, symbol: &str) -> Result<bool, Problem> {
+    /// Consumes a symbol if it is next.
+    fn accept(&mut self, symbol: &str) -> Result<bool, Problem> {
         let found = self.is_symbol(symbol);
         if found {
             self.advance()?;
@@ -118,49 +118,49 @@ impl Parser<'_, '_> {
     }
 
     fn expect(&mut self, symbol: &str) -> Result<(), Problem> {
-        if self.take(symbol)? { Ok(()) } else { Err(self.unexpected(&format!("`{symbol}`"))) }
+        if self.accept(symbol)? { Ok(()) } else { Err(self.unexpected(&format!("`{symbol}`"))) }
     }
 
     fn unexpected(&self, expected: &str) -> Problem {
         unexpected(self.start..self.lexer.at, expected)
     }
 
-    /// Makes a node one level above its parts.
-    fn above(&self, depth: usize, expr: Expr) -> Result<Deep, Problem> {
+    /// Creates a node above operands of this depth, within the limit.
+    fn node(&self, depth: usize, expr: Expr) -> Result<ParsedExpr, Problem> {
         if depth < limits::EXPRESSION_DEPTH {
-            return Ok(Deep { expr, depth: depth + 1 });
+            return Ok(ParsedExpr { expr, depth: depth + 1 });
         }
         let message = format!("the expression is nested deeper than {}", limits::EXPRESSION_DEPTH);
         Err(Problem::new(Code::LimitExceeded, self.start..self.lexer.at, message))
     }
 
-    /// Parses something inside brackets or after a prefix, where the parser itself goes deeper.
+    /// Parses something inside brackets or after a prefix, where the parser recurses.
     fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, Problem>) -> Result<T, Problem> {
-        self.above(self.depth, Expr::Literal(Value::Null))?;
+        self.node(self.depth, Expr::Literal(Value::Null))?;
         self.depth += 1;
         let result = parse(self);
         self.depth -= 1;
         result
     }
 
-    fn choose(&mut self) -> Result<Deep, Problem> {
+    fn choose(&mut self) -> Result<ParsedExpr, Problem> {
         let condition = self.binary(0)?;
-        if !self.take("?")? {
+        if !self.accept("?")? {
             return Ok(condition);
         }
         let then = self.nested(Self::choose)?;
         self.expect(":")?;
         let otherwise = self.nested(Self::choose)?;
         let depth = condition.depth.max(then.depth).max(otherwise.depth);
-        self.above(depth, Expr::Choose(Box::new((condition.expr, then.expr, otherwise.expr))))
+        self.node(depth, Expr::Choose(Box::new((condition.expr, then.expr, otherwise.expr))))
     }
 
-    /// Operands joined by operators that bind at least as tightly as `least`.
-    fn binary(&mut self, least: u8) -> Result<Deep, Problem> {
+    /// Parses operands and operators with at least the precedence `least`.
+    fn binary(&mut self, least: u8) -> Result<ParsedExpr, Problem> {
         let mut left = if least <= NOT && self.is_name("not") {
             self.advance()?;
             let inner = self.nested(|parser| parser.binary(NOT))?;
-            self.above(inner.depth, Expr::Not(Box::new(inner.expr)))?
+            self.node(inner.depth, Expr::Not(Box::new(inner.expr)))?
         } else {
             self.prefix()?
         };
@@ -168,7 +168,7 @@ impl Parser<'_, '_> {
             self.advance()?;
             let right = self.binary(power + 1)?;
             let depth = left.depth.max(right.depth);
-            left = self.above(depth, Expr::Binary(operator, Box::new((left.expr, right.expr))))?;
+            left = self.node(depth, Expr::Binary(operator, Box::new((left.expr, right.expr))))?;
             if power == COMPARISON && self.operator().is_some_and(|(_, next)| next == COMPARISON) {
                 let problem = self.unexpected("`and`, `or` or the end");
                 return Err(problem.hint("comparisons do not chain: write `a < b and b < c`"));
@@ -189,56 +189,56 @@ impl Parser<'_, '_> {
         }
     }
 
-    fn prefix(&mut self) -> Result<Deep, Problem> {
-        if self.take("!")? {
+    fn prefix(&mut self) -> Result<ParsedExpr, Problem> {
+        if self.accept("!")? {
             let inner = self.nested(Self::prefix)?;
-            return self.above(inner.depth, Expr::Not(Box::new(inner.expr)));
+            return self.node(inner.depth, Expr::Not(Box::new(inner.expr)));
         }
-        if self.take("-")? {
+        if self.accept("-")? {
             let inner = self.nested(Self::prefix)?;
-            return self.above(inner.depth, Expr::Negate(Box::new(inner.expr)));
+            return self.node(inner.depth, Expr::Negate(Box::new(inner.expr)));
         }
         self.postfix()
     }
 
-    fn postfix(&mut self) -> Result<Deep, Problem> {
+    fn postfix(&mut self) -> Result<ParsedExpr, Problem> {
         let mut value = self.primary()?;
         loop {
             if self.is_symbol(".") {
-                // After a dot anything that looks like a name is one, digits first included.
+                // After a dot, a name can start with a digit and can be a keyword.
                 let at = self.lexer.at;
                 let name = self.lexer.name();
                 if name.is_empty() {
                     return Err(unexpected(at - 1..at, "a name after `.`"));
                 }
                 self.advance()?;
-                value = if self.take("(")? {
+                value = if self.accept("(")? {
                     let arguments = self.list(")")?;
                     self.call(&name, at, Some(value), arguments)?
                 } else {
-                    self.above(value.depth, get(value.expr, Expr::Literal(Value::from(&*name))))?
+                    self.node(value.depth, get(value.expr, Expr::Literal(Value::from(&*name))))?
                 };
-            } else if self.take("|")? {
+            } else if self.accept("|")? {
                 // `a | f(x)` is `f(a, x)`.
                 let at = self.start;
                 let Token::Name(name) = self.token.clone() else { return Err(self.unexpected("a function")) };
                 self.advance()?;
-                let arguments = if self.take("(")? { self.list(")")? } else { Vec::new() };
+                let arguments = if self.accept("(")? { self.list(")")? } else { Vec::new() };
                 value = self.call(&name, at, Some(value), arguments)?;
-            } else if self.take("[")? {
+            } else if self.accept("[")? {
                 let index = self.nested(Self::choose)?;
                 self.expect("]")?;
                 let depth = value.depth.max(index.depth);
-                value = self.above(depth, get(value.expr, index.expr))?;
+                value = self.node(depth, get(value.expr, index.expr))?;
             } else {
                 return Ok(value);
             }
         }
     }
 
-    fn primary(&mut self) -> Result<Deep, Problem> {
+    fn primary(&mut self) -> Result<ParsedExpr, Problem> {
         let start = self.start;
-        let literal = |value: Value| Ok(Deep { expr: Expr::Literal(value), depth: 1 });
+        let literal = |value: Value| Ok(ParsedExpr { expr: Expr::Literal(value), depth: 1 });
         match self.token.clone() {
             Token::Text(text) => {
                 self.advance()?;
@@ -255,7 +255,7 @@ impl Parser<'_, '_> {
             Token::JsonPath(path) => {
                 self.advance()?;
                 let expr = jsonpath::compile(&path, start..start + path.len(), self.names)?;
-                Ok(Deep { expr, depth: 1 })
+                Ok(ParsedExpr { expr, depth: 1 })
             }
             Token::Dollar(name) => self.reference(true, name),
             Token::Name(name) => self.named(name),
@@ -269,13 +269,13 @@ impl Parser<'_, '_> {
                 self.advance()?;
                 let items = self.list("]")?;
                 let depth = items.iter().map(|item| item.depth).max().unwrap_or(0);
-                self.above(depth, Expr::List(items.into_iter().map(|item| item.expr).collect()))
+                self.node(depth, Expr::List(items.into_iter().map(|item| item.expr).collect()))
             }
             Token::Symbol(_) | Token::End => Err(self.unexpected("a value")),
         }
     }
 
-    fn named(&mut self, name: Box<str>) -> Result<Deep, Problem> {
+    fn named(&mut self, name: Box<str>) -> Result<ParsedExpr, Problem> {
         let constant = match &*name {
             "true" => Some(Value::Bool(true)),
             "false" => Some(Value::Bool(false)),
@@ -284,7 +284,7 @@ impl Parser<'_, '_> {
         };
         if let Some(value) = constant {
             self.advance()?;
-            return Ok(Deep { expr: Expr::Literal(value), depth: 1 });
+            return Ok(ParsedExpr { expr: Expr::Literal(value), depth: 1 });
         }
         if self.lexer.text[self.lexer.at..].trim_start().starts_with('(') {
             let at = self.start;
@@ -296,8 +296,8 @@ impl Parser<'_, '_> {
         self.reference(false, name)
     }
 
-    /// Takes the constant part of a path (`.name`, `[0]`, `["key"]`) and resolves its first name.
-    fn reference(&mut self, dollar: bool, first: Box<str>) -> Result<Deep, Problem> {
+    /// Parses the constant part of a path (`.name`, `[0]`, `["key"]`) and resolves its first name.
+    fn reference(&mut self, dollar: bool, first: Box<str>) -> Result<ParsedExpr, Problem> {
         let start = self.start;
         let mut segments = vec![Segment::Key(first)];
         while let Some((segment, end)) = constant_segment(self.lexer.text, self.lexer.at) {
@@ -312,44 +312,50 @@ impl Parser<'_, '_> {
         self.advance()?;
         let written = self.lexer.text[start..end].into();
         let path = RefPath { dollar, segments, written, at: start..end };
-        Ok(Deep { expr: Expr::Ref(self.names.resolve(path)?), depth: 1 })
+        Ok(ParsedExpr { expr: Expr::Ref(self.names.resolve(path)?), depth: 1 })
     }
 
-    /// `a.b[*].c` is `$.a.b[*].c`.
-    fn query(&mut self, start: usize) -> Result<Deep, Problem> {
+    /// Parses a query without `$`: `a.b[*].c` is `$.a.b[*].c`.
+    fn query(&mut self, start: usize) -> Result<ParsedExpr, Problem> {
         let end = start + path_length(&self.lexer.text[start..]);
         let path = format!("$.{}", &self.lexer.text[start..end]);
         self.lexer.at = end;
         self.advance()?;
         let expr = jsonpath::compile(&path, start..end, self.names)?;
-        Ok(Deep { expr, depth: 1 })
+        Ok(ParsedExpr { expr, depth: 1 })
     }
 
-    fn list(&mut self, close: &str) -> Result<Vec<Deep>, Problem> {
+    fn list(&mut self, close: &str) -> Result<Vec<ParsedExpr>, Problem> {
         let mut items = Vec::new();
-        while !self.take(close)? {
+        while !self.accept(close)? {
             items.push(self.nested(Self::choose)?);
-            if !self.take(",")? && !self.is_symbol(close) {
+            if !self.accept(",")? && !self.is_symbol(close) {
                 return Err(self.unexpected(&format!("`,` or `{close}`")));
             }
         }
         Ok(items)
     }
 
-    fn call(&mut self, name: &str, at: usize, first: Option<Deep>, rest: Vec<Deep>) -> Result<Deep, Problem> {
-        let place = at..at + name.len();
+    fn call(
+        &mut self,
+        name: &str,
+        at: usize,
+        first: Option<ParsedExpr>,
+        rest: Vec<ParsedExpr>,
+    ) -> Result<ParsedExpr, Problem> {
+        let range = at..at + name.len();
         let Some(function) = Function::from_word(name) else {
             let mut problem =
-                Problem::new(Code::InvalidExpression, place, format!("there is no function `{name}`"));
+                Problem::new(Code::InvalidExpression, range, format!("unknown function `{name}`"));
             let all = || format!("the functions are {}", quoted(Function::WORDS));
             problem.hint = suggest(name, Function::WORDS).or_else(|| Some(all()));
             return Err(problem);
         };
-        let arguments: Vec<Deep> = first.into_iter().chain(rest).collect();
+        let arguments: Vec<ParsedExpr> = first.into_iter().chain(rest).collect();
         let depth = arguments.iter().map(|argument| argument.depth).max().unwrap_or(0);
         let arguments = arguments.into_iter().map(|argument| argument.expr).collect();
-        let call = function.call(arguments, place, self.names)?;
-        self.above(depth, call)
+        let call = function.call(arguments, range, self.names)?;
+        self.node(depth, call)
     }
 }
 

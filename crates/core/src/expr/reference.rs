@@ -1,47 +1,47 @@
-//! References: a root that the compiler resolved, and a path below it.
+//! References: a root that the compiler resolved, and a path from there.
 
 use regex::{Regex, RegexBuilder};
 
 use super::Problem;
 use crate::limits;
 
-/// The number of a step in its plan.
+/// The index of a step in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepIx(pub u32);
 
 impl StepIx {
-    /// The number for indexing.
+    /// The index as a `usize`.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A value that a run has at hand.
+/// A value of a run that references can start at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Root {
     /// All inputs, as a map.
     Inputs,
-    /// What a step gave.
+    /// The output of a step.
     Output(StepIx),
-    /// The files that a step gave.
+    /// The file references in the output of a step.
     FileRefs(StepIx),
-    /// How a step ended.
+    /// The status of a step.
     Status(StepIx),
-    /// Why a step failed, or null.
+    /// The failure of a step, or null.
     Error(StepIx),
-    /// The item of a `foreach` step.
+    /// The current item of a `foreach` step.
     Item(StepIx),
-    /// The environment variables that the server lets definitions see, as a map.
+    /// The environment variables that definitions can read, as a map.
     Env,
-    /// Something about the run.
+    /// A built-in value of the run.
     Ambient(Ambient),
-    /// Why the run failed; in `on_failure` only.
+    /// The failure of the run; only in `on_failure`.
     Failure,
-    /// The answer of a `verify` call.
+    /// The output of a `verify` call.
     Probe,
 }
 
-/// What every run knows about itself.
+/// A built-in value that every run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Ambient {
@@ -52,10 +52,10 @@ pub enum Ambient {
 }
 
 impl Ambient {
-    /// The names as they stand after a `$`.
+    /// The names, as written after a `$`.
     pub const NAMES: &[&str] = &["user_name", "user_email", "user_id", "run_id"];
 
-    /// The value that a name stands for.
+    /// The value with a name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "user_name" => Some(Self::UserName),
@@ -67,56 +67,56 @@ impl Ambient {
     }
 }
 
-/// One step down into a value.
+/// One segment of a path into a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
-    /// Into a map.
+    /// A key of a map.
     Key(Box<str>),
-    /// Into a list; negative numbers count from the end.
+    /// An index of a list; negative numbers count from the end.
     Index(i64),
 }
 
-/// What a reference gives if the path leads nowhere.
+/// The value of a reference whose path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
     /// An error that names the path.
     Fail,
-    /// `""`, as the graph form has it for inputs.
+    /// `""`, for inputs of the graph form.
     Empty,
-    /// Null: a JSONPath condition that finds nothing does not hold.
+    /// Null, so that a JSONPath condition without a match is false.
     Null,
-    /// The root itself: a declared output that is not a key of the step's output is the output.
+    /// The root itself: a declared output that is not a key of the step's output is the whole output.
     Whole,
 }
 
 /// A resolved reference.
 #[derive(Debug, Clone)]
 pub struct Ref {
-    /// Where it starts.
+    /// The value that the path starts at.
     pub root: Root,
-    /// The way from there.
+    /// The path from the root.
     pub path: Box<[Segment]>,
-    /// What it gives if the path leads nowhere.
+    /// The value if the path does not exist.
     pub if_missing: IfMissing,
-    /// As it is written, for messages.
+    /// The reference as written, for messages.
     pub written: Box<str>,
 }
 
-/// A reference as it is written, before its first name is resolved.
+/// A reference as written, before its first name is resolved.
 #[derive(Debug)]
 pub struct RefPath {
-    /// Whether it is written `$name`.
+    /// Whether it is written as `$name`.
     pub dollar: bool,
-    /// The names and numbers; the first is a name.
+    /// The segments; the first is a name.
     pub segments: Vec<Segment>,
-    /// As it is written.
+    /// The reference as written.
     pub written: Box<str>,
-    /// Where it stands in the expression.
+    /// Its range in the expression, in bytes.
     pub at: std::ops::Range<usize>,
 }
 
 impl RefPath {
-    /// The name at a place, if there is one.
+    /// The segment at an index, if it is a name.
     pub fn name(&self, index: usize) -> Option<&str> {
         match self.segments.get(index) {
             Some(Segment::Key(name)) => Some(name),
@@ -124,34 +124,34 @@ impl RefPath {
         }
     }
 
-    /// The reference that starts at `root` and goes on after `used` segments.
+    /// Creates the reference that starts at `root`, for which `used` segments were consumed.
     pub fn below(self, root: Root, used: usize) -> Ref {
         let path = self.segments.into_iter().skip(used).collect();
         Ref { root, path, if_missing: IfMissing::Fail, written: self.written }
     }
 }
 
-/// Knows what names mean at one place of a definition.
+/// Resolves names at one position of a definition.
 pub trait Resolve {
-    /// Finds what the path starts at.
+    /// Resolves the first name of a path.
     fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem>;
 
-    /// Whether a bare name means something.
-    fn knows(&mut self, name: &str) -> bool {
+    /// Whether a bare name can be resolved.
+    fn is_known(&mut self, name: &str) -> bool {
         let segments = vec![Segment::Key(name.into())];
         self.resolve(RefPath { dollar: false, segments, written: name.into(), at: 0..0 }).is_ok()
     }
 
-    /// Compiles a regular expression; the error says why it is none.
+    /// Compiles a regular expression. The error is the reason why it is invalid.
     fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
         compile_regex(pattern)
     }
 }
 
-/// Compiles a regular expression within its limit.
+/// Compiles a regular expression, with a limit on its compiled size.
 pub(crate) fn compile_regex(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(pattern).size_limit(limits::REGEX_BYTES).build().map_err(|error| {
-        // The last line says what is wrong; the others draw it.
+        // The last line is the reason; the lines above show the position.
         let text = error.to_string();
         text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })

@@ -1,4 +1,4 @@
-//! Templates: text with `{{…}}` and `$key` in it, and values made of such texts.
+//! Templates: text with `{{…}}` and `$key` references, and values that contain such text.
 
 use std::borrow::Cow;
 
@@ -11,28 +11,28 @@ use super::{Expr, Problem, jsonpath, parser};
 use crate::diagnostic::Code;
 use crate::limits;
 
-/// A text that may hold references.
+/// A text that can contain references.
 #[derive(Debug, Clone)]
 pub enum Template {
-    /// No references.
+    /// Text without references.
     Literal(Value),
-    /// One reference and nothing else: its value keeps its type.
+    /// A single reference without other text. Its value keeps its type.
     Whole(Expr),
-    /// References within text: their values become text.
+    /// References within text. Their values become text.
     Mixed(Vec<Part>),
 }
 
-/// A piece of a mixed template.
+/// A part of a mixed template.
 #[derive(Debug, Clone)]
 pub enum Part {
-    /// As it is.
+    /// Literal text.
     Text(Box<str>),
-    /// Computed.
+    /// An expression.
     Expr(Expr),
 }
 
 impl Template {
-    /// Parses a text. Every problem is reported; what could be parsed is returned.
+    /// Parses a text. Reports every problem, and returns the parts without problems.
     pub fn parse(text: &str, names: &mut dyn Resolve, problems: &mut Vec<Problem>) -> Self {
         if !text.contains(['$', '{']) {
             return Self::Literal(Value::from(text));
@@ -56,7 +56,7 @@ impl Template {
         scanner.finish()
     }
 
-    /// The value of the template.
+    /// Evaluates the template.
     pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
         match self {
             Self::Literal(text) => Ok(Cow::Borrowed(text)),
@@ -74,7 +74,7 @@ impl Template {
         }
     }
 
-    /// Calls `visit` with every root that evaluating may read.
+    /// Calls `visit` with every root that an evaluation can read.
     pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
         match self {
             Self::Literal(_) => {}
@@ -135,7 +135,7 @@ impl Scanner<'_, '_> {
             }
             Ok((_, rest)) if rest.token == Token::End => {
                 Problem::new(Code::InvalidTemplate, open..self.text.len(), "`{{` is not closed by `}}`")
-                    .hint("write `{{{{` for two braces that mean nothing")
+                    .hint("write `{{{{` for literal braces")
             }
             Ok((_, rest)) => {
                 Problem::new(Code::InvalidTemplate, rest.start..rest.end, "expected an operator or `}}` here")
@@ -150,7 +150,7 @@ impl Scanner<'_, '_> {
         self.at = close;
     }
 
-    /// `$name`, with a path below it unless the name stands for plain text.
+    /// Parses `$name` with its path. Built-in values such as `$run_id` are text and have no path.
     fn dollar(&mut self) {
         let start = self.at;
         let length = word_length(&self.text[start + 1..]);
@@ -196,48 +196,48 @@ impl Scanner<'_, '_> {
     }
 }
 
-/// A value whose texts may hold references.
+/// A value whose texts can contain references.
 #[derive(Debug, Clone)]
 pub enum ValueTemplate {
-    /// No references anywhere in it.
+    /// A value without references.
     Literal(Value),
-    /// A text.
+    /// A text with references.
     Text(Template),
-    /// A list.
+    /// A list that contains references.
     List(Vec<ValueTemplate>),
-    /// A map; its keys are plain.
+    /// A map that contains references. Its keys are literal.
     Map(Vec<(Box<str>, ValueTemplate)>),
 }
 
 impl ValueTemplate {
-    /// The value with all references resolved.
+    /// Evaluates all references.
     pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
         self.eval_within(context, &mut { limits::PAYLOAD_BYTES })
     }
 
-    /// The same, as long as it is not more than so many bytes: many references to one large value are larger.
-    fn eval_within(&self, context: &dyn Context, left: &mut usize) -> Result<Value, EvalError> {
+    /// Evaluates with a budget of bytes: several references to a large value can exceed the limit of a value.
+    fn eval_within(&self, context: &dyn Context, budget: &mut usize) -> Result<Value, EvalError> {
         match self {
             Self::Literal(value) => Ok(value.clone()),
             Self::Text(template) => {
                 let value = template.eval(context)?;
-                *left = left.checked_sub(weight(&value)).ok_or_else(|| {
+                *budget = budget.checked_sub(weight(&value)).ok_or_else(|| {
                     let message = format!("the value is larger than {} bytes", limits::PAYLOAD_BYTES);
                     EvalError::new(EvalErrorKind::Limit, message)
                 })?;
                 Ok(value.into_owned())
             }
-            Self::List(items) => items.iter().map(|item| item.eval_within(context, left)).collect(),
+            Self::List(items) => items.iter().map(|item| item.eval_within(context, budget)).collect(),
             Self::Map(entries) => {
                 let pairs = entries
                     .iter()
-                    .map(|(key, value)| Ok((key.to_string(), value.eval_within(context, left)?)));
+                    .map(|(key, value)| Ok((key.to_string(), value.eval_within(context, budget)?)));
                 pairs.collect::<Result<Map<_, _>, _>>().map(Value::Object)
             }
         }
     }
 
-    /// Calls `visit` with every root that evaluating may read.
+    /// Calls `visit` with every root that an evaluation can read.
     pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
         match self {
             Self::Literal(_) => {}
@@ -248,7 +248,7 @@ impl ValueTemplate {
     }
 }
 
-/// The least number of bytes that a value has as JSON.
+/// Returns a lower bound of the size of a value as JSON, in bytes.
 fn weight(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,

@@ -73,7 +73,7 @@ impl Resolve for Scope<'_, '_> {
         }))
     }
 
-    fn knows(&mut self, name: &str) -> bool {
+    fn is_known(&mut self, name: &str) -> bool {
         ROOTS.contains(&name)
             || self.declared.contains(name)
             || self.outline.ids.contains_key(name)

@@ -1,14 +1,16 @@
-//! Events to state: the one fold that deciding, recovery and tests share.
+//! Applies events to the state of a run. Decisions, recovery and tests use this one fold.
 
 use super::changes::{ApprovalOutcome, BlockEnd, Changes, GateChange, Late, Replaced, RunChange, StepChange};
 use super::event::Event;
 use super::parts::{InputResponse, ScopeKey, StepInfo, StepRef};
-use super::state::{BlockState, Done, Live, Phase, Run, RunStatus, StepStatus};
+use super::phase::Phase;
+use super::state::{BlockState, Done, Live, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Next as Leads, Plan};
 
 impl Run {
-    /// Folds one event. An event that does not fit is ignored but counted: the log is what happened.
+    /// Applies one event. An event that does not fit the state only advances the sequence number, because the
+    /// log is authoritative.
     pub fn apply(&mut self, plan: &Plan, event: &Event) {
         self.seq += 1;
         let Changes { run, step, .. } = event.changes();
@@ -30,21 +32,21 @@ impl Run {
         }
         if let Some(path) = change.edited {
             self.edits.insert(path.into(), self.seq);
-            // What a human agreed to has changed: the approval is void.
+            // The approval was for other arguments.
             if let Some(live) = self.live.values_mut().find(|live| *live.path == *path) {
                 live.approved = false;
             }
         }
-        match change.set {
-            Some(Replaced::Inputs) => drop(self.sets.insert(None, self.seq)),
-            Some(Replaced::Output(id)) => drop(self.sets.insert(plan.find(id), self.seq)),
+        match change.replaced {
+            Some(Replaced::Inputs) => drop(self.overrides.insert(None, self.seq)),
+            Some(Replaced::Output(id)) => drop(self.overrides.insert(plan.find(id), self.seq)),
             None => {}
         }
         match change.status {
             Some(status) if status.is_terminal() => self.end(status),
             Some(status) => {
                 self.status = status;
-                // A restart does not end a pause.
+                // An interruption does not end a pause.
                 if status != RunStatus::Interrupted {
                     self.paused = change.paused;
                 }
@@ -55,7 +57,7 @@ impl Run {
 
     fn apply_to_step(&mut self, plan: &Plan, mut change: StepChange<'_>) {
         let step = change.step;
-        self.note_late_answers(step, change.late);
+        self.track_late_result(step, change.late);
         if let Some(status) = change.status.filter(|_| change.ends()) {
             return self.leave(plan, step, status);
         }
@@ -66,7 +68,7 @@ impl Run {
             self.enter(plan, step, place);
         }
         if let Some(phase) = change.phase.take() {
-            self.phase(step.n, phase);
+            self.set_phase(step.n, phase);
         }
         if let Some(live) = self.live.get_mut(&step.n) {
             live.apply(plan, &change);
@@ -79,24 +81,24 @@ impl Run {
         }
     }
 
-    fn note_late_answers(&mut self, step: &StepRef, late: Late) {
+    fn track_late_result(&mut self, step: &StepRef, late: Late) {
         let in_flight = || self.live.get(&step.n).is_some_and(|live| live.phase.is_call());
         let call = (step.n, step.attempt);
         match late {
-            Late::Yes => drop(self.cut.insert(call, step.path.clone())),
-            Late::IfInFlight if in_flight() => drop(self.cut.insert(call, step.path.clone())),
-            Late::Answered => drop(self.cut.remove(&call)),
+            Late::Yes => drop(self.abandoned.insert(call, step.path.clone())),
+            Late::IfInFlight if in_flight() => drop(self.abandoned.insert(call, step.path.clone())),
+            Late::Answered => drop(self.abandoned.remove(&call)),
             Late::IfInFlight | Late::No => {}
         }
     }
 
     fn end(&mut self, status: RunStatus) {
-        let cut = std::mem::take(&mut self.cut);
+        let abandoned = std::mem::take(&mut self.abandoned);
         let seq = self.seq;
-        *self = Self { status, cut, seq, last_n: self.last_n, ..Self::default() };
+        *self = Self { status, abandoned, seq, last_n: self.last_n, ..Self::default() };
     }
 
-    /// Adds an execution, unless it is known.
+    /// Adds an execution, unless it exists.
     fn enter(&mut self, plan: &Plan, step: &StepRef, place: &StepInfo) {
         if step.n <= self.last_n {
             return;
@@ -119,13 +121,13 @@ impl Run {
         self.scopes.entry(key).or_default()
     }
 
-    /// Changes what an execution does, and keeps count of who can move the run on.
-    fn phase(&mut self, n: u32, phase: Phase) {
+    /// Changes the phase of an execution and updates the counters of the run.
+    fn set_phase(&mut self, n: u32, phase: Phase) {
         let Some(live) = self.live.get_mut(&n) else { return };
         let before = std::mem::replace(&mut live.phase, phase);
         let after = &self.live[&n].phase;
-        let blocks = matches!(after, Phase::Blocks(_));
-        let (attention, call, ready) = (after.needs_attention(), after.is_call(), after.is_ready());
+        let (blocks, attention) = (after.is_blocks(), after.needs_attention());
+        let (call, ready) = (after.is_call(), after.is_ready());
         self.uncount(n, &before);
         self.attention += u32::from(attention);
         self.moving += u32::from(!attention && !blocks);
@@ -138,7 +140,7 @@ impl Run {
     fn uncount(&mut self, n: u32, phase: &Phase) {
         let attention = phase.needs_attention();
         self.attention -= u32::from(attention);
-        self.moving -= u32::from(!attention && !matches!(phase, Phase::Blocks(_)));
+        self.moving -= u32::from(!attention && !phase.is_blocks());
         self.calls -= u32::from(phase.is_call());
         self.ready.remove(&n);
     }
@@ -172,20 +174,20 @@ impl Run {
         self.close(plan, ScopeKey { n, index: block.index }, step, scope);
     }
 
-    /// Ends a block. What its steps gave can be read around it, unless it was one item of many.
-    fn close(&mut self, plan: &Plan, key: ScopeKey, owner: StepIx, around: ScopeKey) {
+    /// Removes a block. Its results become visible in the enclosing block, unless it is an item of a `foreach`.
+    fn close(&mut self, plan: &Plan, key: ScopeKey, owner: StepIx, enclosing: ScopeKey) {
         let Some(ended) = self.scopes.remove(&key) else { return };
         if matches!(plan.step(owner).kind, Kind::Foreach(_)) {
             return;
         }
-        if let Some(around) = self.scopes.get_mut(&around) {
-            around.done.extend(ended.done);
+        if let Some(enclosing) = self.scopes.get_mut(&enclosing) {
+            enclosing.done.extend(ended.done);
         }
     }
 }
 
-/// Whether a step that ended gives the block's output: the last one to end, or the last one that is written
-/// where several run at once.
+/// Whether the output of a step that ended becomes the output of its block: the last step to end, or in a DAG
+/// the last one in the definition.
 fn comes_last(plan: &Plan, step: StepIx, last: Option<StepIx>) -> bool {
     let in_dag = matches!(plan.step(step).next, Leads::Dependents(_));
     !in_dag || last.is_none_or(|last| step >= last)
@@ -199,14 +201,14 @@ impl Live {
             self.attempt = change.step.attempt;
         }
         if change.retry_at.is_some() {
-            self.begin_attempt(change.step.attempt + 1, memo.restarted);
+            self.next_attempt(change.step.attempt + 1, memo.restarted);
         } else {
             self.restarted |= memo.restarted;
         }
         self.created |= memo.created;
         self.probes += u32::from(memo.probe);
         if let Some(wait) = &memo.server {
-            self.refusals += u32::from(wait.refused);
+            self.refusals += u32::from(wait.rejected);
             self.wait_until = wait.until;
         }
         if change.begins || memo.task.is_some() {
@@ -221,9 +223,9 @@ impl Live {
         }
     }
 
-    fn begin_attempt(&mut self, attempt: u32, restarted: bool) {
+    fn next_attempt(&mut self, attempt: u32, restarted: bool) {
         self.attempt = attempt;
-        (self.task, self.asked) = (None, None);
+        (self.task, self.input_response) = (None, None);
         (self.refusals, self.wait_until) = (0, None);
         self.restarts += u32::from(restarted);
         (self.restarted, self.probes) = (false, 0);
@@ -232,14 +234,14 @@ impl Live {
     fn apply_gate(&mut self, change: &GateChange<'_>) {
         match change {
             GateChange::Requested(request) => {
-                let asked = |state: &serde_json::Value| InputResponse { state: state.clone(), answer: None };
-                self.asked = request.state.map(|state| Box::new(asked(state)));
+                let open = |state: &serde_json::Value| InputResponse { state: state.clone(), answer: None };
+                self.input_response = request.state.map(|state| Box::new(open(state)));
             }
             GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {
                 self.approved = true;
-                if let Some(asked) = &mut self.asked {
-                    // An approval without fields answers an input request, too.
-                    asked.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
+                if let Some(response) = &mut self.input_response {
+                    // An approval without an answer accepts the request with an empty form.
+                    response.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
                 }
             }
             GateChange::Decided(_) => {}

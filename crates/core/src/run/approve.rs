@@ -1,34 +1,34 @@
-//! Gates: `approve` steps, and `needs_human` before a step runs.
+//! Gates: `approve` steps, `needs_human` and input requests of tools.
 
 use serde_json::json;
 
-use super::decide::{Decided, Decision, Entry, Task};
+use super::decide::{Attempt, DecideResult, Decision, Task};
 use super::event::Event;
 use super::parts::{InputRequest, Started, StepRef};
-use super::state::Phase;
+use super::phase::Phase;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::{Approve, Call, Hash, Kind, OnDeny, Step};
 use crate::steps::OnTimeout;
 
-/// The reason of a denial that gives none.
+/// The reason of a denial for which the approver gave none.
 const DENIED: &str = "denied";
 
 impl Decision<'_> {
-    pub(super) fn begin_approve(&mut self, at: &Entry, approve: &Approve) -> Decided {
+    pub(super) fn begin_approve(&mut self, attempt: &Attempt, approve: &Approve) -> DecideResult {
         let prompt = match &approve.prompt {
-            None => format!("Approve `{}`?", at.step_ref.path),
-            Some(prompt) => match self.eval_text(at.scope, prompt)? {
+            None => format!("Approve `{}`?", attempt.step_ref.path),
+            Some(prompt) => match self.eval_text(attempt.scope, prompt)? {
                 Ok(serde_json::Value::String(text)) => text,
                 Ok(other) => other.to_string(),
-                Err(error) => return self.fail_entry(at, error),
+                Err(error) => return self.fail_before_start(attempt, error),
             },
         };
-        let digest = digest(&at.step_ref, None, &prompt, None);
-        self.started(at, Started::Approve {}, None);
-        let until = self.deadline(at.step);
+        let digest = digest(&attempt.step_ref, None, &prompt, None);
+        self.emit_started(attempt, Started::Approve {}, None);
+        let until = self.deadline(attempt.step);
         let escalate = approve.escalate.first().map(|(after, _)| self.after(*after));
         self.emit(Event::ApprovalRequested {
-            step: at.step_ref.clone(),
+            step: attempt.step_ref.clone(),
             digest,
             prompt: prompt.into(),
             tool: None,
@@ -42,24 +42,24 @@ impl Decision<'_> {
         Ok(())
     }
 
-    /// A step with `needs_human` shows a human what it is about to do. That is what runs after a yes.
-    pub(super) fn gate_before(&mut self, at: &Entry) -> Decided {
-        let step = self.step(at.step);
+    /// Requests approval before a step with `needs_human` runs. The approved arguments are the ones that are sent.
+    pub(super) fn request_approval(&mut self, attempt: &Attempt) -> DecideResult {
+        let step = self.step(attempt.step);
         let (tool, args) = match &step.kind {
-            Kind::Call(call) => match self.arguments(at, call)? {
+            Kind::Call(call) => match self.arguments(attempt, call)? {
                 Ok((_, args)) => (Some(call.full_name()), Some(args)),
-                Err(error) => return self.fail_entry(at, error),
+                Err(error) => return self.fail_before_start(attempt, error),
             },
             _ => (None, None),
         };
         let prompt: Box<str> = match &tool {
-            Some(tool) => format!("Run `{}` ({tool})?", at.step_ref.path).into(),
-            None => format!("Run `{}`?", at.step_ref.path).into(),
+            Some(tool) => format!("Run `{}` ({tool})?", attempt.step_ref.path).into(),
+            None => format!("Run `{}`?", attempt.step_ref.path).into(),
         };
-        let digest = digest(&at.step_ref, tool.as_deref(), &prompt, args.as_ref());
-        self.hold(at);
+        let digest = digest(&attempt.step_ref, tool.as_deref(), &prompt, args.as_ref());
+        self.hold(attempt);
         let event = Event::ApprovalRequested {
-            step: at.step_ref.clone(),
+            step: attempt.step_ref.clone(),
             digest,
             prompt,
             tool,
@@ -74,8 +74,8 @@ impl Decision<'_> {
         Ok(())
     }
 
-    /// A tool asks a human before it goes on: a gate in the middle of a call.
-    pub(super) fn gate_within(&mut self, n: u32, request: InputRequest) {
+    /// Opens a gate for the input request of a tool.
+    pub(super) fn request_input(&mut self, n: u32, request: InputRequest) {
         let Some(step) = self.run.step_ref(n) else { return };
         let tool = self.call_of(n).map(Call::full_name);
         let bound = Payload::new(json!([request.form, request.state]));
@@ -102,7 +102,7 @@ impl Decision<'_> {
         self.now().saturating_add(i64::try_from(millis).unwrap_or(i64::MAX))
     }
 
-    /// Somebody decided. The first decision wins; one on something that has changed since does not count.
+    /// Applies a decision. Only the first one counts, and only if its digest matches what would run now.
     pub(super) fn decided(
         &mut self,
         n: u32,
@@ -110,8 +110,8 @@ impl Decision<'_> {
         by: Box<str>,
         reason: Option<&str>,
         seen: Option<Hash>,
-        answer_given: Option<serde_json::Value>,
-    ) -> Decided {
+        input: Option<serde_json::Value>,
+    ) -> DecideResult {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let Some(Phase::Gate { until, digest, .. }) = self.run.live.get(&n).map(|live| &live.phase) else {
             return Ok(());
@@ -125,26 +125,26 @@ impl Decision<'_> {
                 step,
                 by: by.clone(),
                 reason: reason.map(Into::into),
-                answer: answer_given,
+                answer: input,
             });
             if matches!(self.live(n).map(|(_, step)| &step.kind), Some(Kind::Approve(_))) {
-                return self.complete(n, answer(true, Some(&by), reason), None);
+                return self.complete(n, decision_output(true, Some(&by), reason), None);
             }
             return self.begin(n);
         }
         self.denied(n, &step, Some(by), reason.unwrap_or(DENIED))
     }
 
-    /// An `approve` step with `needs_human` that was let through asks its own question now.
-    pub(super) fn pass_gate(&mut self, n: u32) -> Decided {
+    /// Requests the approval of an `approve` step whose `needs_human` gate was passed.
+    pub(super) fn pass_gate(&mut self, n: u32) -> DecideResult {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let Kind::Approve(approve) = &step.kind else { return Ok(()) };
         let step_ref = StepRef { n, path: live.path.clone(), attempt: live.attempt };
-        let entry = Entry { step_ref, scope: live.scope, step: live.step };
+        let entry = Attempt { step_ref, scope: live.scope, step: live.step };
         self.begin_approve(&entry, approve)
     }
 
-    pub(super) fn gate_timed_out(&mut self, n: u32) -> Decided {
+    pub(super) fn gate_timed_out(&mut self, n: u32) -> DecideResult {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         if self.denies_on_timeout(n) {
             return self.denied(n, &step, None, "timeout");
@@ -160,7 +160,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Tells the next ones that nobody has answered.
+    /// Notifies the next escalation level and sets the timer of the one after.
     pub(super) fn escalate(&mut self, n: u32) {
         let Some((live, Step { kind: Kind::Approve(approve), .. })) = self.live(n) else { return };
         let Phase::Gate { level, .. } = live.phase else { return };
@@ -174,17 +174,17 @@ impl Decision<'_> {
         }
     }
 
-    fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> Decided {
+    fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> DecideResult {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
         let scope = live.scope;
-        if let Some(asked) = &live.asked {
-            let whether = asked.is_whether();
-            // The tool is told that it gets no answer, and goes on as it sees fit.
+        if let Some(response) = &live.input_response {
+            let confirms_call = response.is_call_confirmation();
             self.emit(Event::ApprovalDenied { step: step.clone(), by, reason: reason.into() });
-            if !whether {
+            if !confirms_call {
+                // The call is made again without an answer: the tool decides how to continue.
                 return self.begin(n);
             }
-            let error = Failure::new(FailureKind::Permission, format!("a human said no: {reason}"));
+            let error = Failure::new(FailureKind::Permission, format!("denied: {reason}"));
             return self.fail(n, error.code("denied"));
         }
         let on_deny = match &spec.kind {
@@ -201,28 +201,29 @@ impl Decision<'_> {
                 let (kind, message) = match by {
                     Some(by) if reason == DENIED => (FailureKind::Permission, format!("denied by {by}")),
                     Some(by) => (FailureKind::Permission, format!("denied by {by}: {reason}")),
-                    None => (FailureKind::Timeout, "nobody approved in time".to_owned()),
+                    None => (FailureKind::Timeout, "the approval request expired".to_owned()),
                 };
                 self.fail(n, Failure::new(kind, message).code("denied"))
             }
-            OnDeny::Continue => self.complete(n, answer(false, by.as_deref(), Some(reason)), None),
+            OnDeny::Continue => self.complete(n, decision_output(false, by.as_deref(), Some(reason)), None),
             OnDeny::Goto(to) => {
-                let output = answer(false, by.as_deref(), Some(reason));
+                let output = decision_output(false, by.as_deref(), Some(reason));
                 let event = Event::StepCompleted { step: step.clone(), output: output.hash(), from: None };
                 self.record(event, Some(output));
-                self.later(Task::GoTo { scope, to });
-                self.later(Task::Settle { scope });
+                self.enqueue(Task::GoTo { scope, to });
+                self.enqueue(Task::Settle { scope });
                 Ok(())
             }
         }
     }
 }
 
-fn answer(approved: bool, by: Option<&str>, reason: Option<&str>) -> Payload {
+/// The output of an `approve` step.
+fn decision_output(approved: bool, by: Option<&str>, reason: Option<&str>) -> Payload {
     Payload::new(json!({ "approved": approved, "by": by, "reason": reason }))
 }
 
-/// What a decision is bound to: the question, and what will run.
+/// The hash that binds a decision to the request: the prompt, and the tool and arguments that will run.
 fn digest(step: &StepRef, tool: Option<&str>, prompt: &str, args: Option<&Payload>) -> Hash {
     let args = args.map(|args| args.hash().to_string());
     let bound = json!({

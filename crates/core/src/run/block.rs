@@ -1,48 +1,48 @@
-//! `parallel` and `branch`: steps that run blocks, and what becomes of those.
+//! `parallel` and `branch` steps, and the blocks of all steps that contain some.
 
 use serde_json::{Map, Value};
 
-use super::decide::{Decided, Decision, Entry};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::flow::no_branch_matched;
 use super::parts::{Next, ScopeKey, Started};
 use super::payload::fits;
-use super::state::{Phase, Progress};
+use super::phase::{Phase, Progress};
 use super::values::Evaluated;
 use super::{Failure, Payload, WorldError};
 use crate::plan::{Branch, Foreach, Kind, Parallel, Plan};
 use crate::steps::OnFail;
 
 impl Decision<'_> {
-    pub(super) fn begin_parallel(&mut self, at: &Entry, parallel: &Parallel) -> Decided {
+    pub(super) fn begin_parallel(&mut self, attempt: &Attempt, parallel: &Parallel) -> DecideResult {
         let branches = u32::try_from(parallel.branches.len()).unwrap_or(u32::MAX);
-        self.started(at, Started::Parallel { branches }, None);
-        self.blocks_moved(at.n())
+        self.emit_started(attempt, Started::Parallel { branches }, None);
+        self.blocks_moved(attempt.n())
     }
 
-    pub(super) fn begin_branch(&mut self, at: &Entry, branch: &Branch) -> Decided {
+    pub(super) fn begin_branch(&mut self, attempt: &Attempt, branch: &Branch) -> DecideResult {
         let mut chosen = None;
         for (index, case) in (0u32..).zip(&branch.cases) {
-            match self.holds(at.scope, &case.when)? {
+            match self.holds(attempt.scope, &case.when)? {
                 Ok(true) => {
                     chosen = Some(index);
                     break;
                 }
                 Ok(false) => {}
-                Err(error) => return self.fail_entry(at, error),
+                Err(error) => return self.fail_before_start(attempt, error),
             }
         }
         let otherwise = branch.otherwise.and_then(|_| u32::try_from(branch.cases.len()).ok());
-        self.started(at, Started::Branch {}, None);
-        let Some(index) = chosen.or(otherwise) else { return self.fail(at.n(), no_branch_matched()) };
-        self.taken(&at.step_ref, Next::Case(index));
-        self.enter_block(ScopeKey { n: at.n(), index })
+        self.emit_started(attempt, Started::Branch {}, None);
+        let Some(index) = chosen.or(otherwise) else { return self.fail(attempt.n(), no_branch_matched()) };
+        self.emit_branch_taken(&attempt.step_ref, Next::Case(index));
+        self.enter_block(ScopeKey { n: attempt.n(), index })
     }
 
-    /// Enters as many further blocks as may run at the same time.
-    pub(super) fn enter_more(&mut self, n: u32) -> Decided {
+    /// Enters further blocks, up to the concurrency of the step.
+    pub(super) fn enter_more(&mut self, n: u32) -> DecideResult {
         let Some((_, step)) = self.live(n) else { return Ok(()) };
-        let at_once = match &step.kind {
+        let concurrency = match &step.kind {
             Kind::Foreach(foreach) => foreach.concurrency,
             Kind::Parallel(parallel) => parallel.concurrency.unwrap_or(u32::MAX),
             _ => 1,
@@ -52,7 +52,7 @@ impl Decision<'_> {
                 return Ok(());
             };
             let open = u32::try_from(progress.open.len()).unwrap_or(u32::MAX);
-            if progress.next >= progress.total || open >= at_once {
+            if progress.next >= progress.total || open >= concurrency {
                 return Ok(());
             }
             let scope = ScopeKey { n, index: progress.next };
@@ -63,27 +63,27 @@ impl Decision<'_> {
                 continue;
             }
             self.enter_block(scope)?;
-            // Nothing was entered: the run is at its limit, and the block fails.
+            // The run has reached a limit, and the block fails.
             if !self.run.scopes.contains_key(&scope) {
                 return Ok(());
             }
         }
     }
 
-    /// A branch without steps is over before it has begun.
+    /// Completes a block without steps.
     fn end_empty(&mut self, scope: ScopeKey) {
         if let Some(step) = self.run.step_ref(scope.n) {
             self.emit(Event::BlockCompleted { step, index: scope.index, result: None, error: None });
         }
     }
 
-    /// A block ended; the step that it belongs to goes on.
+    /// Ends a block, and fails or continues the step that it belongs to.
     pub(super) fn block_ended(
         &mut self,
         scope: ScopeKey,
         result: Option<u32>,
         error: Option<Failure>,
-    ) -> Decided {
+    ) -> DecideResult {
         let Some(step) = self.run.step_ref(scope.n) else { return Ok(()) };
         let failed = error.clone();
         self.emit(Event::BlockCompleted { step, index: scope.index, result, error });
@@ -94,7 +94,7 @@ impl Decision<'_> {
     }
 
     /// Enters further blocks, or completes the step if all have ended.
-    pub(super) fn blocks_moved(&mut self, n: u32) -> Decided {
+    pub(super) fn blocks_moved(&mut self, n: u32) -> DecideResult {
         self.enter_more(n)?;
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let Phase::Blocks(progress) = &live.phase else { return Ok(()) };
@@ -129,7 +129,7 @@ impl Decision<'_> {
         let (mut list, mut bytes) = (Vec::with_capacity(progress.results.len()), 0);
         for result in progress.results.values() {
             list.push(self.result_value(result, foreach.on_item_fail, &mut bytes)?);
-            // Before it is all in memory.
+            // Checked in the loop, so that the list never grows far beyond the limit in memory.
             if let Err(error) = fits(&Value::Null, bytes) {
                 return Ok(Err(error));
             }
@@ -173,7 +173,7 @@ impl Decision<'_> {
     }
 }
 
-/// What a branch's result is called: its name, its only step's id, or its number.
+/// Returns the key of a branch's result: the name of the branch, the id of its only step, or its number.
 fn branch_name(plan: &Plan, parallel: &Parallel, index: u32) -> String {
     let block = parallel.branches.get(index as usize).map(|block| plan.block(*block));
     match block {

@@ -1,13 +1,14 @@
-//! A call: its arguments, its idempotency key, its end, its retries.
+//! `tool` steps: admission, arguments, idempotency keys, results and retries of calls.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::decide::{Decided, Decision, Entry};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::parts::{Report, Started};
-use super::state::{Live, Phase};
+use super::phase::Phase;
+use super::state::Live;
 use super::values::Evaluated;
 use super::world::{Admission, Claim, Claimed};
 use super::{Failure, FailureKind, Payload};
@@ -15,28 +16,28 @@ use crate::limits;
 use crate::plan::{Call, Kind, RetryPolicy};
 
 impl Decision<'_> {
-    pub(super) fn begin_call(&mut self, at: &Entry, call: &Call) -> Decided {
+    pub(super) fn begin_call(&mut self, attempt: &Attempt, call: &Call) -> DecideResult {
         let tool = call.full_name();
-        if !self.is_admitted(at, call, &tool) {
+        if !self.admit(attempt, call, &tool) {
             return Ok(());
         }
-        let (key, args) = match self.arguments(at, call)? {
+        let (key, args) = match self.arguments(attempt, call)? {
             Ok(ready) => ready,
             Err(error) => {
                 self.world.release();
-                return self.fail_entry(at, error);
+                return self.fail_before_start(attempt, error);
             }
         };
-        if let Some(output) = self.world.reuse(&at.step_ref.path, args.hash())? {
+        if let Some(output) = self.world.reuse(&attempt.step_ref.path, args.hash())? {
             self.world.release();
-            self.call_started(at, tool, key, args, false);
-            return self.complete(at.n(), output, Some("rerun"));
+            self.call_started(attempt, tool, key, args, false);
+            return self.complete(attempt.n(), output, Some("rerun"));
         }
-        let held = self.run.live.get(&at.n()).is_some_and(|live| live.claim);
+        let held = self.run.live.get(&attempt.n()).is_some_and(|live| live.claim);
         let claimed = match &call.idempotency {
             Some(policy) if !held => {
                 let claim = Claim {
-                    step: &at.step_ref,
+                    step: &attempt.step_ref,
                     scope: policy.scope,
                     tool: &tool,
                     key: &key,
@@ -46,7 +47,7 @@ impl Decision<'_> {
                 self.world.claim(&claim)?
             }
             _ => {
-                self.call_started(at, tool, key, args, held);
+                self.call_started(attempt, tool, key, args, held);
                 return Ok(());
             }
         };
@@ -55,73 +56,81 @@ impl Decision<'_> {
         }
         match claimed {
             Claimed::Taken => {
-                self.call_started(at, tool, key, args, true);
+                self.call_started(attempt, tool, key, args, true);
                 Ok(())
             }
             Claimed::Hit(output) => {
-                self.call_started(at, tool, key, args, false);
-                self.complete(at.n(), output, Some("idempotency"))
+                self.call_started(attempt, tool, key, args, false);
+                self.complete(attempt.n(), output, Some("idempotency"))
             }
             Claimed::Busy(key) => {
-                let place = self.place(at.scope, at.step);
-                self.emit(Event::KeyAwaited { step: at.step_ref.clone(), place, key });
+                let place = self.step_info(attempt.scope, attempt.step);
+                self.emit(Event::KeyAwaited { step: attempt.step_ref.clone(), place, key });
                 Ok(())
             }
             Claimed::Conflict => {
-                let message = format!("the idempotency key `{key}` belongs to a call with other arguments");
+                let message = format!("idempotency key `{key}` was already used with different arguments");
                 let error = Failure::new(FailureKind::Validation, message).code("idempotency_conflict");
-                self.fail_entry(at, error)
+                self.fail_before_start(attempt, error)
             }
         }
     }
 
-    /// Takes a concurrency slot of the run and of the tool's server. Without one, the step waits.
-    fn is_admitted(&mut self, at: &Entry, call: &Call, tool: &str) -> bool {
+    /// Acquires a concurrency slot for a call. Without one, the step waits.
+    fn admit(&mut self, attempt: &Attempt, call: &Call, tool: &str) -> bool {
         let admission = if self.run.calls >= self.plan.settings.limits.concurrency {
             Admission::Full
         } else {
-            self.world.admit(tool, &at.step_ref.path)
+            self.world.admit(tool, &attempt.step_ref.path)
         };
         self.full |= admission == Admission::Full;
         match admission {
             Admission::Granted => return true,
-            Admission::Full | Admission::ToolFull => self.hold(at),
-            Admission::Unavailable(reason) => self.await_server(at, call, &reason),
+            Admission::Full | Admission::ToolFull => self.hold(attempt),
+            Admission::Unavailable(reason) => self.wait_for_server(attempt, call, &reason),
         }
         false
     }
 
-    fn call_started(&mut self, at: &Entry, tool: Box<str>, key: Box<str>, args: Payload, claimed: bool) {
-        self.started(at, Started::Call { tool, args: args.hash(), key, claimed }, Some(args));
+    fn call_started(
+        &mut self,
+        attempt: &Attempt,
+        tool: Box<str>,
+        key: Box<str>,
+        args: Payload,
+        claimed: bool,
+    ) {
+        self.emit_started(attempt, Started::Call { tool, args: args.hash(), key, claimed }, Some(args));
     }
 
-    /// The idempotency key and the arguments of a call. What a human set or has seen is what is sent.
-    pub(super) fn arguments(&mut self, at: &Entry, call: &Call) -> Evaluated<(Box<str>, Payload)> {
-        let known = self.run.live.get(&at.n()).and_then(|live| live.key.clone());
-        let key = match (&call.idempotency, known) {
-            (None, _) => self.world.key(&at.step_ref.path),
-            // A tool must recognise the call that it was sent before.
-            (Some(_), Some(known)) => known,
-            (Some(policy), None) => match self.eval_text(at.scope, &policy.key)? {
+    /// Returns the idempotency key and the arguments of a call. Arguments that were edited, approved or sent
+    /// before are not evaluated again.
+    pub(super) fn arguments(&mut self, attempt: &Attempt, call: &Call) -> Evaluated<(Box<str>, Payload)> {
+        let existing = self.run.live.get(&attempt.n()).and_then(|live| live.key.clone());
+        let key = match (&call.idempotency, existing) {
+            (None, _) => self.world.key(&attempt.step_ref.path),
+            // Later attempts send the same key, so that the tool can deduplicate them.
+            (Some(_), Some(existing)) => existing,
+            (Some(policy), None) => match self.eval_text(attempt.scope, &policy.key)? {
                 Ok(Value::String(key)) => key.into(),
                 Ok(other) => other.to_string().into(),
                 Err(error) => return Ok(Err(error)),
             },
         };
-        let edited = self.run.edits.get(&*at.step_ref.path).copied();
-        let seen = self.run.live.get(&at.n()).is_some_and(|live| {
-            live.approved || live.asked.is_some() || live.attempt > 1 || live.refusals > 0
+        let edited = self.run.edits.get(&*attempt.step_ref.path).copied();
+        let fixed = self.run.live.get(&attempt.n()).is_some_and(|live| {
+            live.approved || live.input_response.is_some() || live.attempt > 1 || live.refusals > 0
         });
         let mut args = match edited {
-            Some(seq) => self.noted(seq)?.value().clone(),
-            None if seen => return Ok(Ok((key, self.input(at.n())?))),
-            None => match self.eval(at.scope, &call.args)? {
+            Some(seq) => self.event_value(seq)?.value().clone(),
+            None if fixed => return Ok(Ok((key, self.input(attempt.n())?))),
+            None => match self.eval(attempt.scope, &call.args)? {
                 Ok(args) => args,
                 Err(error) => return Ok(Err(error)),
             },
         };
         let Value::Object(map) = &mut args else {
-            let message = format!("the arguments gave {}, not a map", super::foreach::type_name(&args));
+            let message = format!("the arguments are {}, not a map", super::foreach::type_name(&args));
             return Ok(Err(Failure::new(FailureKind::Validation, message)));
         };
         if let Some(name) = &call.idempotency_arg {
@@ -131,43 +140,64 @@ impl Decision<'_> {
         Ok(args.fits().map(|()| (key, args)))
     }
 
-    pub(super) fn call_ended(&mut self, n: u32, attempt: u32, outcome: Result<Payload, Failure>) -> Decided {
+    pub(super) fn call_ended(
+        &mut self,
+        n: u32,
+        attempt: u32,
+        outcome: Result<Payload, Failure>,
+    ) -> DecideResult {
         let phase = self.run.live.get(&n).filter(|live| live.attempt == attempt).map(|live| &live.phase);
         match (phase, outcome) {
-            (Some(Phase::Verifying), outcome) => self.verified(n, outcome)?,
+            (Some(Phase::Verifying), outcome) => self.probe_ended(n, outcome)?,
             (Some(Phase::Creating), outcome) => self.creation_ended(n, outcome)?,
             (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.complete(n, output, None)?,
             (Some(Phase::Stopping), Err(error)) if error.kind == FailureKind::Transport => {
                 let message = "the step timed out before its call was sent";
                 self.fail_attempt(n, Failure::timeout(message))?;
             }
-            (Some(Phase::Stopping), Err(_)) => self.lost(n, call_timed_out())?,
+            (Some(Phase::Stopping), Err(_)) => self.outcome_unknown(n, call_timed_out())?,
             (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::Transport => {
-                self.refused_by_server(n, error)?;
+                self.retry_unsent_call(n, error)?;
             }
             (Some(Phase::Calling), Err(error))
                 if matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) =>
             {
-                self.lost(n, error)?;
+                self.outcome_unknown(n, error)?;
             }
             (Some(Phase::Calling), Err(Failure { request: Some(request), .. })) if request.fits() => {
-                self.gate_within(n, *request);
+                self.request_input(n, *request);
             }
             (Some(Phase::Calling), Err(Failure { request: Some(_), .. })) => {
-                let message =
-                    format!("the input request of the tool has more than {} bytes", limits::NOTE_BYTES);
-                self.lost(n, Failure::new(FailureKind::Lost, message))?;
+                let message = format!("the input request of the tool exceeds {} bytes", limits::NOTE_BYTES);
+                self.outcome_unknown(n, Failure::new(FailureKind::Lost, message))?;
             }
             (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::NotFound => {
                 self.tool_missing(n, error)?;
             }
             (Some(Phase::Calling), Err(error)) => self.fail_attempt(n, error)?,
-            _ => {}
+            // The result is stale: the execution no longer waits for this call.
+            (
+                None
+                | Some(
+                    Phase::Ready
+                    | Phase::Gate { .. }
+                    | Phase::Backoff { .. }
+                    | Phase::Uncertain
+                    | Phase::KeyWait
+                    | Phase::ServerWait { .. }
+                    | Phase::Sleeping { .. }
+                    | Phase::Waiting { .. }
+                    | Phase::Child { .. }
+                    | Phase::Blocks(_)
+                    | Phase::Passing,
+                ),
+                _,
+            ) => {}
         }
         Ok(())
     }
 
-    /// A call tells something before it ends.
+    /// Records a report of a call in flight.
     pub(super) fn reported(&mut self, n: u32, attempt: u32, report: Report) {
         let calling = |live: &&Live| live.attempt == attempt && live.phase == Phase::Calling;
         let Some(step) = self.run.live.get(&n).filter(calling).and_then(|_| self.run.step_ref(n)) else {
@@ -175,12 +205,12 @@ impl Decision<'_> {
         };
         self.emit(match report {
             Report::Progress { progress, total, message } => {
-                // What is no number cannot be written down.
+                // JSON has no NaN and no infinity.
                 let (progress, total) = (finite(progress), total.map(finite));
                 let message = message.map(|message| limits::cut(message.into(), limits::REPORT_BYTES).into());
                 Event::StepProgressed { step, progress, total, message }
             }
-            // A name that is too long to keep is asked for by nobody: the call counts as any other.
+            // Without its task id, the call is treated like one that has no task.
             Report::Task { id } if id.len() > limits::REPORT_BYTES => return,
             Report::Task { id } => Event::CallAccepted { step, task: id },
             Report::ToolChanged { what } => {
@@ -189,8 +219,8 @@ impl Decision<'_> {
         });
     }
 
-    /// A call that was given up answered. If nobody has said yet what happened, it is no longer unknown.
-    pub(super) fn answered_late(&mut self, n: u32, attempt: u32, output: Payload) -> Decided {
+    /// Handles the result of a superseded call. It completes the step only while the outcome is unknown.
+    pub(super) fn answered_late(&mut self, n: u32, attempt: u32, output: Payload) -> DecideResult {
         let live = self.run.live.get(&n).filter(|live| live.attempt == attempt);
         if live.is_some_and(|live| live.phase == Phase::Uncertain) {
             return self.complete(n, output, Some("late answer"));
@@ -200,13 +230,13 @@ impl Decision<'_> {
     }
 
     fn late_result(&mut self, n: u32, attempt: u32) {
-        if let Some(path) = self.run.cut.get(&(n, attempt)).cloned() {
+        if let Some(path) = self.run.abandoned.get(&(n, attempt)).cloned() {
             self.emit(Event::LateResult { step: super::StepRef { n, path, attempt } });
         }
     }
 
-    /// An attempt failed and its outcome is known: the retry policy decides.
-    pub(super) fn fail_attempt(&mut self, n: u32, error: Failure) -> Decided {
+    /// Retries or fails a step after an attempt failed with a known outcome, as its retry policy says.
+    pub(super) fn fail_attempt(&mut self, n: u32, error: Failure) -> DecideResult {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         match &step.retry {
             Some(retry) if live.counted_attempts() < retry.max_attempts && retry.covers(&error) => {
@@ -216,15 +246,15 @@ impl Decision<'_> {
         }
     }
 
-    /// Sets the timer for the next attempt, or begins it if there is nothing to wait for.
-    pub(super) fn schedule_retry(&mut self, n: u32, error: Failure, retry: &RetryPolicy) -> Decided {
+    /// Sets the timer of the next attempt, or starts it at once if its delay is 0.
+    pub(super) fn schedule_retry(&mut self, n: u32, error: Failure, retry: &RetryPolicy) -> DecideResult {
         let Some((step, counted)) =
             self.run.step_ref(n).zip(self.run.live.get(&n).map(Live::counted_attempts))
         else {
             return Ok(());
         };
         let delay = retry.jittered_delay(counted + 1, self.world.random());
-        // A restart of the engine is nobody's failure: the call is repeated at once.
+        // A restart of the engine is not a failure of the call, so there is no backoff.
         let delay = if error.is_restart() { Duration::ZERO } else { delay };
         let delay = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
         let due = self.now().saturating_add(delay);
@@ -232,7 +262,7 @@ impl Decision<'_> {
         if delay == 0 { self.begin(n) } else { Ok(()) }
     }
 
-    /// The time of a call is up: it is told to stop, and its end is waited for.
+    /// Cancels a call that timed out. Its result counts until the grace period ends.
     pub(super) fn time_out_call(&mut self, n: u32) {
         if let Some(step) = self.run.step_ref(n) {
             let until = self.now().saturating_add(limits::CANCEL_GRACE_MS);
@@ -240,23 +270,21 @@ impl Decision<'_> {
         }
     }
 
-    /// A call did not stop when it was told to.
-    pub(super) fn abandon(&mut self, n: u32) -> Decided {
+    /// Abandons a call that did not end within the grace period.
+    pub(super) fn abandon(&mut self, n: u32) -> DecideResult {
         if let Some(step) = self.run.step_ref(n) {
             self.emit(Event::CallAbandoned { step });
         }
-        self.lost(n, call_timed_out())
+        self.outcome_unknown(n, call_timed_out())
     }
 
-    /// The step that held the key has ended: try again.
-    pub(super) fn key_freed(&mut self, n: u32) -> Decided {
-        match self.run.live.get(&n).map(|live| &live.phase) {
-            Some(Phase::KeyWait) => self.begin(n),
-            _ => Ok(()),
-        }
+    /// Starts a step that waited for an idempotency key.
+    pub(super) fn key_freed(&mut self, n: u32) -> DecideResult {
+        let waits = self.run.live.get(&n).is_some_and(|live| live.phase == Phase::KeyWait);
+        if waits { self.begin(n) } else { Ok(()) }
     }
 
-    /// The call of an execution.
+    /// Returns the call of an execution, if it is a `tool` step.
     pub(super) fn call_of(&self, n: u32) -> Option<&'_ Call> {
         match &self.live(n)?.1.kind {
             Kind::Call(call) => Some(call),
@@ -270,12 +298,12 @@ fn finite(number: f64) -> f64 {
 }
 
 fn call_timed_out() -> Failure {
-    Failure::timeout("the call did not end in time; what it did is unknown")
+    Failure::timeout("the call timed out; its outcome is unknown")
 }
 
 impl RetryPolicy {
-    /// Whether a failure is worth another attempt. A refusal, a cancellation and a response above a limit are not,
-    /// unless the policy names them.
+    /// Whether the policy retries a failure. Rejections, cancellations and responses above a limit are retried only
+    /// if `retry_on` names them.
     pub(super) fn covers(&self, error: &Failure) -> bool {
         match &self.retry_on {
             None => {
@@ -290,7 +318,7 @@ impl RetryPolicy {
 }
 
 impl Call {
-    /// The tool's name with its server.
+    /// The name of the tool, qualified with its server.
     pub fn full_name(&self) -> Box<str> {
         self.name.clone()
     }

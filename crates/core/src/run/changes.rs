@@ -1,41 +1,44 @@
-//! What each event changes, stated once. State, rows, metrics, traces and displays follow from it.
+//! What each event changes, stated once. State, rows, metrics, traces and displays are derived from it.
 
 use super::event::Event;
 use super::parts::{PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
-use super::state::{Phase, Progress, RunStatus, StepStatus};
+use super::phase::{Phase, Progress};
+use super::state::{RunStatus, StepStatus};
 use super::{Failure, Millis};
 use crate::plan::Hash;
 
-/// What an event changes.
+/// All changes that an event makes.
 #[derive(Debug, Default)]
 pub struct Changes<'e> {
-    /// What changes for the run as a whole.
+    /// Changes of the run as a whole.
     pub run: RunChange<'e>,
-    /// What changes for a step execution, if the event is about one.
+    /// Changes of a step execution, if the event is about one.
     pub step: Option<StepChange<'e>>,
-    /// The value that the event brings, by its hash. The value itself is stored beside the log.
+    /// The value that the event adds, by its hash. The value itself is stored outside the log.
     pub value: Option<ValueChange>,
 }
 
-/// What an event changes for the run as a whole.
+/// The changes of a run as a whole.
 #[derive(Debug, Default)]
 pub struct RunChange<'e> {
     /// The new status.
     pub status: Option<RunStatus>,
     /// Why the run is paused.
     pub paused: Option<PauseReason>,
-    /// Why the run failed for good.
+    /// Why the run ended with a failure.
     pub error: Option<&'e Failure>,
-    /// Why the steps of `on_failure` begin.
+    /// Why the steps of `on_failure` start.
     pub(super) failing: Option<&'e Failure>,
-    /// The block whose steps begin.
+    /// The block whose steps start.
     pub(super) opens: Option<ScopeKey>,
-    /// The name of a signal that is kept until a step waits for it.
+    /// The name of a signal that is buffered until a step waits for it.
     pub(super) signal: Option<&'e str>,
     /// The path of a step whose arguments a human edited.
     pub(super) edited: Option<&'e str>,
     /// The value that a human replaced.
-    pub(super) set: Option<Replaced<'e>>,
+    pub(super) replaced: Option<Replaced<'e>>,
+    /// The value that is stored in the event itself, for [`super::World::event_value`].
+    pub(super) inline: Option<&'e serde_json::Value>,
 }
 
 /// A value that a human replaced.
@@ -46,20 +49,20 @@ pub(super) enum Replaced<'e> {
     Output(&'e str),
 }
 
-/// What an event changes for one execution of a step.
+/// The changes of one execution of a step.
 #[derive(Debug)]
 pub struct StepChange<'e> {
-    /// The attempt.
+    /// The attempt that the event is about.
     pub step: &'e StepRef,
     /// The position in the definition, on events that may be the first of their execution.
     pub place: Option<&'e StepInfo>,
-    /// Whether the attempt begins its work.
+    /// Whether the attempt starts.
     pub begins: bool,
     /// The new status of the attempt.
     pub status: Option<StepStatus>,
     /// The new phase of the execution.
     pub phase: Option<Phase>,
-    /// The tool that the attempt calls.
+    /// Full name of the tool that the attempt calls.
     pub tool: Option<&'e str>,
     /// Why the attempt failed, waits, or has an unknown outcome.
     pub error: Option<&'e Failure>,
@@ -69,57 +72,57 @@ pub struct StepChange<'e> {
     timers: [Option<(TimerKind, Millis)>; 2],
     /// The event or idempotency key that the execution waits for.
     pub wait: Option<&'e str>,
-    /// What becomes of the execution's gate.
+    /// The change of the execution's gate.
     pub gate: Option<GateChange<'e>>,
-    /// When the next attempt begins. This one has failed.
+    /// When the next attempt starts, if this one failed and is retried.
     pub retry_at: Option<Millis>,
-    /// Whether the attempt's call may still answer.
+    /// Whether the call of the attempt may still return a result.
     pub(super) late: Late,
-    /// Facts that only the state machine needs.
+    /// Changes that only the state machine needs.
     pub(super) memo: Memo<'e>,
 }
 
-/// What becomes of a gate.
+/// The change of a gate.
 #[derive(Debug)]
 pub enum GateChange<'e> {
-    /// A human is asked.
+    /// An approval was requested.
     Requested(GateRequest<'e>),
-    /// A decision was made, or the time was up.
+    /// The request was decided or expired.
     Decided(GateDecision<'e>),
-    /// The next notice was sent.
+    /// The request was escalated.
     Escalated {
-        /// Notices before this one.
+        /// Number of escalations before this one.
         level: u32,
     },
 }
 
-/// An approval or an input that is requested.
+/// A request for an approval or an input.
 #[derive(Debug)]
 pub struct GateRequest<'e> {
-    /// What the decision is bound to.
+    /// Hash that binds the decision to what was requested.
     pub digest: Hash,
-    /// The question.
+    /// The prompt to show.
     pub prompt: &'e str,
-    /// The tool that runs after a yes.
+    /// Full name of the tool that is called if approved.
     pub tool: Option<&'e str>,
     /// When the request expires.
     pub until: Option<Millis>,
-    /// Whom to notify.
+    /// The recipients of the notification.
     pub notify: &'e [Box<str>],
-    /// The JSON Schema of the input that a tool requests.
+    /// JSON Schema of the input that a tool requests.
     pub form: Option<&'e serde_json::Value>,
-    /// What the tool wants back with the input.
+    /// Opaque state that is sent back to the tool with the input.
     pub state: Option<&'e serde_json::Value>,
 }
 
 /// How a request was decided.
 #[derive(Debug)]
 pub struct GateDecision<'e> {
-    /// The decision.
+    /// Whether the request was approved, was denied or expired.
     pub outcome: ApprovalOutcome,
-    /// Who decided.
+    /// The user who decided; `None` if the request expired.
     pub by: Option<&'e str>,
-    /// The reason that was given.
+    /// The reason of the decision.
     pub reason: Option<&'e str>,
     /// The input that a tool requested.
     pub answer: Option<&'e serde_json::Value>,
@@ -135,14 +138,14 @@ pub enum ApprovalOutcome {
     Expired,
 }
 
-/// A value that an event brings.
+/// A value that an event adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueChange {
     /// The inputs of the run.
     RunInputs(Hash),
     /// The output of the run.
     RunOutput(Hash),
-    /// What a step works on: arguments, items, inputs of a sub-workflow.
+    /// The input of a step: arguments, items or the inputs of a child run.
     StepInput(Hash),
     /// The output of a step.
     StepOutput(Hash),
@@ -167,44 +170,44 @@ impl AttemptOutcome {
         [Self::Completed, Self::Failed, Self::Retried, Self::Skipped, Self::Cancelled, Self::Uncertain];
 }
 
-/// Whether the call of an attempt may still answer after its step went on without it.
+/// Whether the call of an attempt may still return a result after its step stopped waiting for it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Late {
     #[default]
     No,
-    /// It may, if a call is in flight.
+    /// If a call is in flight.
     IfInFlight,
     Yes,
-    /// It has answered.
+    /// The result has arrived.
     Answered,
 }
 
-/// Facts that only the state machine needs.
+/// Changes that only the state machine needs.
 #[derive(Debug, Default)]
 pub(super) struct Memo<'e> {
-    /// The name of the call at its server.
+    /// Id of the call's task at its server.
     pub task: Option<&'e str>,
     /// The idempotency key, and whether it is claimed in the store.
     pub key: Option<(&'e str, bool)>,
-    /// The execution waits for its server.
+    /// Set if the execution waits for its server.
     pub server: Option<ServerWait>,
-    /// A restart of the engine cut the call off.
+    /// Whether a restart of the engine interrupted the call.
     pub restarted: bool,
-    /// A probe is sent.
+    /// Whether a probe starts.
     pub probe: bool,
-    /// The tool was created.
+    /// Whether the missing tool was created.
     pub created: bool,
-    /// The signal that ends the wait, by its number in the log.
+    /// Sequence number of the buffered signal that ends the wait.
     pub signal: Option<u64>,
-    /// A block of the execution ended.
+    /// The end of a block of the execution.
     pub block: Option<BlockEnd<'e>>,
 }
 
-/// A wait for a server that cannot take a call.
+/// A wait for a server that cannot accept a call.
 #[derive(Debug)]
 pub(super) struct ServerWait {
-    /// Whether the server refused the call.
-    pub refused: bool,
+    /// Whether the server rejected the call, so that it is retried with backoff.
+    pub rejected: bool,
     /// When the wait ends with a failure.
     pub until: Option<Millis>,
 }
@@ -260,12 +263,11 @@ impl Changes<'_> {
     }
 }
 
-/// A change of a run's status.
 fn status<'e>(status: RunStatus) -> RunChange<'e> {
     RunChange { status: Some(status), ..RunChange::default() }
 }
 
-/// An event of a step that changes nothing by itself.
+/// The base of all changes of a step: changes nothing.
 fn about(step: &StepRef) -> StepChange<'_> {
     StepChange {
         step,
@@ -285,12 +287,12 @@ fn about(step: &StepRef) -> StepChange<'_> {
     }
 }
 
-/// A step that is in another phase from here on.
+/// Moves an execution to another phase.
 fn enters(step: &StepRef, phase: Phase) -> StepChange<'_> {
     StepChange { phase: Some(phase), resets: true, ..about(step) }
 }
 
-/// A step that has ended.
+/// Ends an execution.
 fn ends(step: &StepRef, status: StepStatus) -> StepChange<'_> {
     StepChange { status: Some(status), resets: true, ..about(step) }
 }
@@ -300,7 +302,7 @@ fn timer(kind: TimerKind, due: Option<Millis>) -> Option<(TimerKind, Millis)> {
 }
 
 impl Event {
-    /// What the event changes.
+    /// Returns everything that the event changes. The match has no wildcard arm, so a new event must be added here.
     #[expect(clippy::too_many_lines, reason = "one arm per event, and nothing else")]
     pub fn changes(&self) -> Changes<'_> {
         match self {
@@ -322,15 +324,15 @@ impl Event {
             }
             Self::RunFailed { error } => RunChange { error: Some(error), ..status(RunStatus::Failed) }.into(),
             Self::RunCancelled { .. } => status(RunStatus::Cancelled).into(),
-            Self::SignalReceived { event, .. } => {
-                RunChange { signal: Some(event), ..RunChange::default() }.into()
+            Self::SignalReceived { event, payload } => {
+                RunChange { signal: Some(event), inline: Some(payload), ..RunChange::default() }.into()
             }
-            Self::ArgumentsEdited { path, .. } => {
-                RunChange { edited: Some(path), ..RunChange::default() }.into()
+            Self::ArgumentsEdited { path, args, .. } => {
+                RunChange { edited: Some(path), inline: Some(args), ..RunChange::default() }.into()
             }
-            Self::ValueSet { id, .. } => {
-                let set = id.as_deref().map_or(Replaced::Inputs, Replaced::Output);
-                RunChange { set: Some(set), ..RunChange::default() }.into()
+            Self::ValueSet { id, value, .. } => {
+                let replaced = Some(id.as_deref().map_or(Replaced::Inputs, Replaced::Output));
+                RunChange { replaced, inline: Some(value), ..RunChange::default() }.into()
             }
             Self::StepReady { step, place } => {
                 let status = Some(StepStatus::Ready);
@@ -406,7 +408,7 @@ impl Event {
                 error: Some(error),
                 timers: [timer(TimerKind::Retry, *due), timer(TimerKind::Timeout, *until)],
                 memo: Memo {
-                    server: Some(ServerWait { refused: due.is_some(), until: *until }),
+                    server: Some(ServerWait { rejected: due.is_some(), until: *until }),
                     ..Memo::default()
                 },
                 ..enters(step, Phase::ServerWait { due: *due })
@@ -474,7 +476,6 @@ impl Event {
     }
 }
 
-/// A step that begins its work.
 fn started<'e>(
     step: &'e StepRef,
     place: &'e StepInfo,
@@ -511,7 +512,7 @@ fn started<'e>(
         Started::Wait { event, correlate, signal } => {
             let phase = Phase::Waiting { event: event.clone(), correlate: correlate.clone() };
             let mut step = base(waiting, phase);
-            // A signal that has arrived before ends the wait at once.
+            // A buffered signal ends the wait at once.
             (step.wait, step.memo.signal) = (signal.is_none().then_some(&**event), *signal);
             step.into()
         }

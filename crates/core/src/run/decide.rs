@@ -1,17 +1,18 @@
-//! An input to facts.
+//! Decides which events follow from an input, and runs the queue of transitions that they cause.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::event::Event;
 use super::parts::{Next, PauseReason, ScopeKey, Started, StepInfo, StepRef};
-use super::state::{Live, Phase, Run, RunStatus};
+use super::phase::Phase;
+use super::state::{Live, Run, RunStatus};
 use super::world::{Record, World, WorldError};
-use super::{Failure, Input, Millis, Payload, TimerKind};
+use super::{Failure, Input, Millis, Payload, ValueChange};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Plan, Step, Target};
 
-/// What follows from an input. The run is moved on by the events; if an error comes back, or the events
-/// cannot be committed, the run must be folded from the log again.
+/// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
+/// cannot be committed, the caller must rebuild the run from the log.
 pub fn decide(
     plan: &Plan,
     run: &mut Run,
@@ -29,42 +30,43 @@ pub fn decide(
         full: false,
     };
     let may_begin = matches!(input, Input::Admitted);
-    decision.take(input)?;
+    decision.handle(input)?;
     if decision.records.is_empty() && decision.tasks.is_empty() && !may_begin {
-        // A stale or repeated input moves nothing, also no step that waits for a slot.
+        // A stale or repeated input must not start steps that wait for a slot.
         return Ok(Vec::new());
     }
-    decision.work()?;
+    decision.run_tasks()?;
     decision.begin_ready()?;
     decision.settle_status();
     Ok(decision.records)
 }
 
-/// A decision in the making.
+/// A decision in progress.
 pub(super) struct Decision<'d> {
     pub plan: &'d Plan,
     pub run: &'d mut Run,
     pub world: &'d mut dyn World,
     pub records: Vec<Record>,
-    /// Steps that ended in this decision and whose consequences are still to be drawn.
+    /// Transitions that are still to be made in this decision.
     tasks: VecDeque<Task>,
-    /// What executions gave and were given in this decision: the store does not have it yet.
+    /// Outputs and inputs of executions that are not in the store yet.
     pub outputs: BTreeMap<u32, Payload>,
     pub inputs: BTreeMap<u32, Payload>,
-    /// Whether there was no place left for any call.
+    /// Whether admission reported that all slots are in use.
     pub full: bool,
 }
 
-/// A consequence still to be drawn. A queue and not recursion: a list of steps that end at once may be long.
+/// A pending transition. Transitions are queued, since a long chain of steps can end in one decision and
+/// recursion would be unbounded.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A step ended well enough for its block to go on.
+    /// A step ended, and its block continues with the next steps.
     Advance { scope: ScopeKey, step: StepIx, ended: StepRef },
-    /// A block goes on with another step.
+    /// A block continues with the target of a transition.
     GoTo { scope: ScopeKey, to: Target },
     /// A step failed, and its block with it.
     Fail { scope: ScopeKey, error: Failure },
-    /// A block may have nothing left to run.
+    /// A block ends if it has no steps left to run.
     Settle { scope: ScopeKey },
 }
 
@@ -79,11 +81,11 @@ impl Task {
     }
 }
 
-/// The result of a part of a decision.
-pub(super) type Decided = Result<(), WorldError>;
+/// The result of a transition; its effects are in the [`Decision`].
+pub(super) type DecideResult = Result<(), WorldError>;
 
 impl<'d> Decision<'d> {
-    fn take(&mut self, input: Input) -> Decided {
+    fn handle(&mut self, input: Input) -> DecideResult {
         let status = self.run.status;
         match input {
             Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
@@ -99,7 +101,7 @@ impl<'d> Decision<'d> {
                 Ok(())
             }
             Input::Begin => self.enter_block(ScopeKey::ROOT),
-            // There is nothing to do but what every decision does in the end.
+            // `decide` starts the ready steps after every input.
             Input::Admitted => Ok(()),
             Input::TimerFired { n, timer } => self.timer_fired(n, timer),
             Input::Decided { n, approved, by, reason, digest, answer } => {
@@ -122,7 +124,7 @@ impl<'d> Decision<'d> {
         }
     }
 
-    fn work(&mut self) -> Decided {
+    fn run_tasks(&mut self) -> DecideResult {
         while let Some(task) = self.tasks.pop_front() {
             if self.run.status.is_terminal() {
                 self.tasks.clear();
@@ -138,27 +140,26 @@ impl<'d> Decision<'d> {
         Ok(())
     }
 
-    /// Puts a consequence at the end of the queue.
-    pub(super) fn later(&mut self, task: Task) {
+    pub(super) fn enqueue(&mut self, task: Task) {
         self.tasks.push_back(task);
     }
 
-    /// Whether consequences for a block are still to be drawn.
-    pub(super) fn is_pending(&self, scope: ScopeKey) -> bool {
+    /// Whether transitions of a block are pending.
+    pub(super) fn has_tasks(&self, scope: ScopeKey) -> bool {
         self.tasks.iter().any(|task| task.scope() == scope)
     }
 
-    /// Forgets the consequences of a block that ends.
-    pub(super) fn forget(&mut self, scope: ScopeKey) {
+    /// Drops the pending transitions of a block that ends.
+    pub(super) fn drop_tasks(&mut self, scope: ScopeKey) {
         self.tasks.retain(|task| task.scope() != scope);
     }
 
-    /// Records an event and moves the run on by it.
+    /// Records an event and applies it to the run.
     pub(super) fn emit(&mut self, event: Event) {
         self.record(event, None);
     }
 
-    /// Records an event with the payload that it speaks of.
+    /// Records an event with the payload that it refers to, and applies it to the run.
     pub(super) fn record(&mut self, event: Event, payload: Option<Payload>) {
         let n = event.step().map(|step| step.n);
         let live = n.and_then(|n| self.run.live.get(&n));
@@ -169,27 +170,26 @@ impl<'d> Decision<'d> {
             had_claim: live.is_some_and(|live| live.claim),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
-            had_input_request: match (phase, live.and_then(|live| live.asked.as_ref())) {
-                (Some(Phase::Gate { .. }), Some(asked)) if event.ends_step() => Some(asked.state.clone()),
-                _ => None,
-            },
-            had_child: match phase {
-                Some(Phase::Child { run }) => Some(run.clone()),
-                _ => None,
-            },
+            had_input_request: live.filter(|_| event.ends_step()).and_then(Live::open_request).cloned(),
+            had_child: live.and_then(Live::child).map(Into::into),
             event,
             payload,
         };
         self.run.apply(self.plan, &record.event);
         let entered = || n.and_then(|n| self.run.live.get(&n)).map(|live| live.step);
         record.at = record.at.or_else(entered);
-        if let Some(payload) = &record.payload {
-            match &record.event {
-                Event::StepCompleted { step, .. } => self.outputs.insert(step.n, payload.clone()),
-                event => event.step().and_then(|step| self.inputs.insert(step.n, payload.clone())),
-            };
-        }
+        self.buffer_value(&record);
         self.records.push(record);
+    }
+
+    /// Keeps a value for expressions that read it before it is in the store.
+    fn buffer_value(&mut self, record: &Record) {
+        let (Some(payload), Some(step)) = (&record.payload, record.event.step()) else { return };
+        match record.event.changes().value {
+            Some(ValueChange::StepOutput(_)) => drop(self.outputs.insert(step.n, payload.clone())),
+            Some(ValueChange::StepInput(_)) => drop(self.inputs.insert(step.n, payload.clone())),
+            Some(ValueChange::RunInputs(_) | ValueChange::RunOutput(_)) | None => {}
+        }
     }
 
     pub(super) fn now(&self) -> Millis {
@@ -206,22 +206,20 @@ impl<'d> Decision<'d> {
         Some((live, self.plan.step(live.step)))
     }
 
-    /// What names an execution in events.
-    pub(super) fn place(&self, scope: ScopeKey, step: StepIx) -> StepInfo {
+    pub(super) fn step_info(&self, scope: ScopeKey, step: StepIx) -> StepInfo {
         let step = self.step(step);
         StepInfo { id: step.id.clone(), kind: step.kind.word().into(), scope }
     }
 
-    /// The event that a step began.
-    pub(super) fn started(&mut self, at: &Entry, what: Started, payload: Option<Payload>) {
-        let timeout = self.step(at.step).timeout_ms.and_then(|timeout| i64::try_from(timeout).ok());
+    pub(super) fn emit_started(&mut self, attempt: &Attempt, what: Started, payload: Option<Payload>) {
+        let timeout = self.step(attempt.step).timeout_ms.and_then(|timeout| i64::try_from(timeout).ok());
         let until = timeout.map(|timeout| self.now().saturating_add(timeout));
-        let place = self.place(at.scope, at.step);
-        self.record(Event::StepStarted { step: at.step_ref.clone(), place, what, until }, payload);
+        let place = self.step_info(attempt.scope, attempt.step);
+        self.record(Event::StepStarted { step: attempt.step_ref.clone(), place, what, until }, payload);
     }
 
-    /// A step gave its output.
-    pub(super) fn complete(&mut self, n: u32, output: Payload, from: Option<&str>) -> Decided {
+    /// Completes a step. Fails it if the output exceeds the limits.
+    pub(super) fn complete(&mut self, n: u32, output: Payload, from: Option<&str>) -> DecideResult {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
             return Ok(());
@@ -232,13 +230,13 @@ impl<'d> Decision<'d> {
         let event =
             Event::StepCompleted { step: step.clone(), output: output.hash(), from: from.map(Into::into) };
         self.record(event, Some(output));
-        self.later(Task::Advance { scope, step: at, ended: step });
+        self.enqueue(Task::Advance { scope, step: at, ended: step });
         Ok(())
     }
 
-    /// A step failed for good: what happens now is up to its `on_error`.
-    #[expect(clippy::unnecessary_wraps, reason = "reads like the other ways in which a step moves on")]
-    pub(super) fn fail(&mut self, n: u32, error: Failure) -> Decided {
+    /// Fails a step without further attempts. Its `on_error` decides how the block continues.
+    #[expect(clippy::unnecessary_wraps, reason = "has the signature of the other transitions")]
+    pub(super) fn fail(&mut self, n: u32, error: Failure) -> DecideResult {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
             return Ok(());
@@ -250,59 +248,16 @@ impl<'d> Decision<'d> {
         Ok(())
     }
 
-    /// A step is left out, and its block goes on.
+    /// Skips a step; its block continues.
     pub(super) fn skip(&mut self, n: u32, reason: &str) {
         let Some(step) = self.run.step_ref(n) else { return };
         let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else { return };
         self.cancel_blocks(n);
         self.emit(Event::StepSkipped { step: step.clone(), reason: reason.into() });
-        self.later(Task::Advance { scope, step: at, ended: step });
+        self.enqueue(Task::Advance { scope, step: at, ended: step });
     }
 
-    fn timer_fired(&mut self, n: u32, timer: TimerKind) -> Decided {
-        let Some((live, step)) = self.live(n) else { return Ok(()) };
-        let now = self.now();
-        match (&live.phase, timer) {
-            (Phase::Backoff { due } | Phase::ServerWait { due: Some(due) }, TimerKind::Retry)
-                if *due <= now =>
-            {
-                self.begin(n)
-            }
-            (Phase::ServerWait { .. }, TimerKind::Timeout) => self.server_wait_over(n),
-            (Phase::Sleeping { due }, TimerKind::Sleep) if *due <= now => {
-                self.complete(n, Payload::default(), None)
-            }
-            (Phase::Stopping, TimerKind::Grace) => self.abandon(n),
-            (Phase::Calling, TimerKind::Timeout) => {
-                self.time_out_call(n);
-                Ok(())
-            }
-            (Phase::Verifying, TimerKind::Timeout) => {
-                self.verified(n, Err(Failure::timeout("the probe did not answer in time")))
-            }
-            (Phase::Creating, TimerKind::Timeout) => {
-                self.creation_ended(n, Err(Failure::timeout("it did not answer in time")))
-            }
-            (Phase::Gate { .. }, TimerKind::Timeout) => self.gate_timed_out(n),
-            (Phase::Gate { .. }, TimerKind::Escalate) => {
-                self.escalate(n);
-                Ok(())
-            }
-            (Phase::Child { .. }, TimerKind::Timeout) => {
-                self.fail_attempt(n, Failure::timeout("the workflow did not end in time"))
-            }
-            (Phase::Waiting { .. }, TimerKind::Timeout) => {
-                self.fail(n, Failure::timeout("the event did not arrive in time"))
-            }
-            (Phase::Blocks(_), TimerKind::Timeout) => {
-                let message = format!("the steps of `{}` did not end in time", step.id);
-                self.fail(n, Failure::timeout(&message))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Says so when a run comes to wait for humans only, or stops waiting for them.
+    /// Pauses a run that waits only for humans, and resumes it when that changes.
     fn settle_status(&mut self) {
         let run = &self.run;
         if run.status.is_terminal() || run.status == RunStatus::Interrupted || run.is_held() {
@@ -314,40 +269,48 @@ impl<'d> Decision<'d> {
                 self.emit(Event::RunPaused { reason: PauseReason::Attention, by: None });
             }
             (false, RunStatus::Paused) => self.emit(Event::RunResumed { by: None }),
-            _ => {}
+            (true, RunStatus::Paused)
+            | (false, RunStatus::Running)
+            | (
+                _,
+                RunStatus::Pending
+                | RunStatus::Interrupted
+                | RunStatus::Completed
+                | RunStatus::Failed
+                | RunStatus::Cancelled,
+            ) => {}
         }
     }
 
-    /// Where a decision led, for those who watch.
-    pub(super) fn taken(&mut self, step: &StepRef, to: Next) {
+    pub(super) fn emit_branch_taken(&mut self, step: &StepRef, to: Next) {
         self.emit(Event::BranchTaken { step: step.clone(), to });
     }
 }
 
-/// An execution that is about to begin, for the first time or again.
+/// An attempt that is about to start. Its execution may be new or already in [`Run::live`].
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct Attempt {
     pub step_ref: StepRef,
     pub scope: ScopeKey,
     pub step: StepIx,
 }
 
-impl Entry {
+impl Attempt {
     pub(super) fn n(&self) -> u32 {
         self.step_ref.n
     }
 }
 
 impl Decision<'_> {
-    /// Begins an execution that exists: it was held back, or is attempted again.
-    pub(super) fn begin(&mut self, n: u32) -> Decided {
+    /// Starts the current attempt of an execution that is in [`Run::live`].
+    pub(super) fn begin(&mut self, n: u32) -> DecideResult {
         let Some(live) = self.run.live.get(&n) else { return Ok(()) };
         let step_ref = StepRef { n, path: live.path.clone(), attempt: live.attempt };
-        self.begin_entry(&Entry { step_ref, scope: live.scope, step: live.step })
+        self.begin_attempt(&Attempt { step_ref, scope: live.scope, step: live.step })
     }
 
-    /// Begins everything that was held back, as far as there is room.
-    fn begin_ready(&mut self) -> Decided {
+    /// Starts the ready steps, until all slots are in use.
+    fn begin_ready(&mut self) -> DecideResult {
         if self.run.ready.is_empty() || self.run.is_held() {
             return Ok(());
         }
@@ -359,52 +322,52 @@ impl Decision<'_> {
             }
             if self.run.ready.contains(&n) {
                 self.begin(n)?;
-                self.work()?;
+                self.run_tasks()?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn begin_entry(&mut self, at: &Entry) -> Decided {
-        let approved = self.run.live.get(&at.n()).is_some_and(|live| live.approved);
-        let step = self.step(at.step);
+    pub(super) fn begin_attempt(&mut self, attempt: &Attempt) -> DecideResult {
+        let approved = self.run.live.get(&attempt.n()).is_some_and(|live| live.approved);
+        let step = self.step(attempt.step);
         if self.run.is_held() {
-            self.hold(at);
+            self.hold(attempt);
             return Ok(());
         }
-        let asked = self.run.live.get(&at.n()).is_some_and(|live| live.asked.is_some());
-        if step.needs_human && !approved && !asked {
-            return self.gate_before(at);
+        let has_request = self.run.live.get(&attempt.n()).is_some_and(|live| live.input_response.is_some());
+        if step.needs_human && !approved && !has_request {
+            return self.request_approval(attempt);
         }
         match &step.kind {
-            Kind::Call(call) => self.begin_call(at, call),
-            Kind::Foreach(foreach) => self.begin_foreach(at, foreach),
-            Kind::Parallel(parallel) => self.begin_parallel(at, parallel),
-            Kind::Branch(branch) => self.begin_branch(at, branch),
-            Kind::Approve(_) if approved => self.pass_gate(at.n()),
-            Kind::Approve(approve) => self.begin_approve(at, approve),
-            Kind::Sleep(sleep) => self.begin_sleep(at, sleep),
-            Kind::Wait(wait) => self.begin_wait(at, wait),
-            Kind::Workflow(workflow) => self.begin_workflow(at, workflow),
+            Kind::Call(call) => self.begin_call(attempt, call),
+            Kind::Foreach(foreach) => self.begin_foreach(attempt, foreach),
+            Kind::Parallel(parallel) => self.begin_parallel(attempt, parallel),
+            Kind::Branch(branch) => self.begin_branch(attempt, branch),
+            Kind::Approve(_) if approved => self.pass_gate(attempt.n()),
+            Kind::Approve(approve) => self.begin_approve(attempt, approve),
+            Kind::Sleep(sleep) => self.begin_sleep(attempt, sleep),
+            Kind::Wait(wait) => self.begin_wait(attempt, wait),
+            Kind::Workflow(workflow) => self.begin_workflow(attempt, workflow),
             Kind::Pass => {
-                self.started(at, Started::Pass {}, None);
-                self.complete(at.n(), Payload::default(), None)
+                self.emit_started(attempt, Started::Pass {}, None);
+                self.complete(attempt.n(), Payload::default(), None)
             }
         }
     }
 
-    /// Keeps an execution until there is room for it, or the run is resumed.
-    pub(super) fn hold(&mut self, at: &Entry) {
-        let held = self.run.live.get(&at.n()).is_some_and(|live| live.phase == Phase::Ready);
+    /// Makes a step wait until a slot is free or the run is resumed.
+    pub(super) fn hold(&mut self, attempt: &Attempt) {
+        let held = self.run.live.get(&attempt.n()).is_some_and(|live| live.phase == Phase::Ready);
         if !held {
-            let place = self.place(at.scope, at.step);
-            self.emit(Event::StepReady { step: at.step_ref.clone(), place });
+            let place = self.step_info(attempt.scope, attempt.step);
+            self.emit(Event::StepReady { step: attempt.step_ref.clone(), place });
         }
     }
 
-    /// A step that fails before it could do anything.
-    pub(super) fn fail_entry(&mut self, at: &Entry, error: Failure) -> Decided {
-        self.started(at, Started::Pass {}, None);
-        self.fail(at.n(), error)
+    /// Fails a step that could not start, for example because its arguments could not be evaluated.
+    pub(super) fn fail_before_start(&mut self, attempt: &Attempt, error: Failure) -> DecideResult {
+        self.emit_started(attempt, Started::Pass {}, None);
+        self.fail(attempt.n(), error)
     }
 }

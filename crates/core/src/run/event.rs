@@ -1,4 +1,4 @@
-//! Facts about a run, in the past tense: the log that everything else follows from.
+//! Events of a run. All other state is derived from them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,22 +8,22 @@ use super::state::RunStatus;
 use super::{Failure, Millis};
 use crate::plan::Hash;
 
-/// Something that happened in a run. Payloads are stored beside the log; events carry their hashes.
+/// A recorded fact about a run. Payloads are stored outside the log; events contain their hashes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum Event {
     /// The first event of every run.
     RunStarted {
-        /// The definition's name.
+        /// Name of the definition.
         definition: Box<str>,
-        /// Its version.
+        /// Version of the definition.
         version: u32,
-        /// Its hash: what the run does is pinned by it.
+        /// Hash of the definition, which pins what the run executes.
         hash: Hash,
-        /// The user whom the run acts as.
+        /// The user that the run acts as.
         by: Box<str>,
-        /// The hash of the inputs.
+        /// Hash of the inputs.
         inputs: Hash,
         /// The step of another run that waits for this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,348 +32,348 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rerun_of: Option<Box<str>>,
     },
-    /// Nothing goes on by itself until somebody acts.
+    /// The run was paused by a user, or waits only for humans.
     RunPaused {
-        /// Why.
+        /// The reason of the pause.
         reason: PauseReason,
-        /// Who paused it.
+        /// The user who paused it; `None` if it waits for humans.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<str>>,
     },
-    /// The run goes on.
+    /// The run continues after a pause or an interruption.
     RunResumed {
-        /// Who resumed it.
+        /// The user who resumed it; `None` if it no longer waits for humans.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<str>>,
     },
-    /// The engine restarted, and the definition asks not to go on by itself.
+    /// The engine restarted, and the definition has `on_restart: interrupt`.
     RunInterrupted {},
-    /// The run failed, and the steps of `on_failure` begin.
+    /// A step failed the run, and the steps of `on_failure` start.
     RunFailing {
-        /// Why.
+        /// The failure of the run.
         error: Failure,
     },
-    /// The end: everything was done.
+    /// The run ended successfully.
     RunCompleted {
-        /// The hash of the output.
+        /// Hash of the output.
         output: Hash,
     },
-    /// The end: something failed for good.
+    /// The run ended with a failure.
     RunFailed {
-        /// Why.
+        /// The failure of the run.
         error: Failure,
     },
-    /// The end: somebody stopped it.
+    /// The run was cancelled.
     RunCancelled {
-        /// Why.
+        /// The reason of the cancellation.
         reason: Box<str>,
-        /// Who stopped it.
+        /// The user who cancelled it; `None` if its parent or a timeout did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<str>>,
     },
-    /// A step may run, and waits for a place, a human or the end of a pause. May be its first event.
+    /// A step can start, and waits for a slot, an approval or the end of a pause. May be its first event.
     StepReady {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Where it stands.
+        /// Position of the execution in the definition.
         place: StepInfo,
     },
-    /// A step began: a call is on its way, or a block was entered. May be its first event.
+    /// A step started: its call is sent, its wait begins or its blocks are entered. May be its first event.
     StepStarted {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Where it stands.
+        /// Position of the execution in the definition.
         place: StepInfo,
-        /// What it does.
+        /// What the step does.
         what: Started,
-        /// When its time is up.
+        /// Deadline of the attempt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
-    /// A step gave its output.
+    /// A step ended successfully.
     StepCompleted {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// The hash of the output.
+        /// Hash of the output.
         output: Hash,
-        /// Where the output came from, if not from the step itself.
+        /// Source of the output, if it is not the result of the attempt, such as `verify` or a user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<Box<str>>,
     },
-    /// A step failed for good.
+    /// A step failed, and no further attempt follows.
     StepFailed {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Why.
+        /// The failure of the last attempt.
         error: Failure,
     },
     /// An attempt failed, and another one follows.
     RetryScheduled {
         /// The attempt that failed.
         step: StepRef,
-        /// Why.
+        /// The failure of the attempt.
         error: Failure,
-        /// When the next attempt begins.
+        /// When the next attempt starts.
         due: Millis,
     },
-    /// A step was left out.
+    /// A step was skipped.
     StepSkipped {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Why.
+        /// The reason for skipping it.
         reason: Box<str>,
     },
-    /// A step was stopped, because something around it ended.
+    /// A step was cancelled, because its block or run ended.
     StepCancelled {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Whether a call was in flight: then its outcome is unknown.
+        /// Whether a call was in flight, so that its outcome is unknown.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_flight: bool,
     },
-    /// The outcome of a call is unknown, and a human has to say what happened.
+    /// The outcome of a call is unknown, and a human has to decide.
     StepUncertain {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Why it is unknown.
+        /// Why the outcome is unknown.
         error: Failure,
     },
-    /// A human said what happened.
+    /// A human decided about a call with an unknown outcome.
     UncertaintyResolved {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// What.
+        /// The decision.
         how: Resolved,
-        /// Who.
+        /// The user who decided.
         by: Box<str>,
     },
-    /// The time of a call was up; it was told to stop.
+    /// A call exceeded its deadline and was cancelled.
     CallTimedOut {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Until when its end is waited for.
+        /// End of the grace period, in which a result still counts.
         until: Millis,
     },
-    /// A call did not stop when it was told to: what follows may run beside it.
+    /// A cancelled call did not end within the grace period. It may still run while the run continues.
     CallAbandoned {
-        /// The step.
+        /// The attempt.
         step: StepRef,
     },
-    /// A call told how far it is.
+    /// A call sent a progress notification.
     StepProgressed {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// So much.
+        /// The progress so far, in units of the tool.
         progress: f64,
-        /// Of so much.
+        /// The total, if the tool knows it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total: Option<f64>,
-        /// In words.
+        /// A description of the progress.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Box<str>>,
     },
-    /// A call goes on by itself at the tool's server, under a name.
+    /// The server continues a call as a task.
     CallAccepted {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// The name.
+        /// Id of the task at the server.
         task: Box<str>,
     },
-    /// The engine restarted, and asks for a call that goes on by itself instead of making it again.
+    /// The engine restarted and polls the task of a call instead of repeating the call.
     CallResumed {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// The tool.
+        /// Full name of the tool.
         tool: Box<str>,
-        /// The name that the call goes by.
+        /// Id of the task at the server.
         task: Box<str>,
     },
-    /// A tool is not what it was when the definition was stored.
+    /// A tool changed after the definition was stored.
     ToolChanged {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// What is different.
+        /// A description of the difference.
         what: Box<str>,
     },
-    /// A tool is asked whether a call with an unknown outcome took place.
+    /// A probe (`verify`) was started to find out whether a call with an unknown outcome took place.
     VerifyStarted {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// The tool.
+        /// Full name of the tool that is called as the probe.
         tool: Box<str>,
-        /// The hash of its arguments.
+        /// Hash of the arguments of the probe.
         args: Hash,
-        /// When its time is up.
+        /// Deadline of the probe.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
-        /// Whether a restart of the engine cut the call off.
+        /// Whether a restart of the engine interrupted the call.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarted: bool,
     },
-    /// A tool does not exist, and another one is asked to create it.
+    /// A tool does not exist, and the provider was called to create it.
     ToolRequested {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// The tool that is asked.
+        /// Full name of the provider's tool.
         tool: Box<str>,
-        /// The hash of its arguments.
+        /// Hash of the arguments of that call.
         args: Hash,
-        /// When its time is up.
+        /// Deadline of that call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
-    /// A tool that did not exist was created, or may have been: the step is tried again.
+    /// A missing tool was created, or may have been. The step starts again.
     ToolCreated {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Whether nobody knows what became of it.
+        /// Whether the outcome of the provider's call is unknown.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         lost: bool,
     },
-    /// A call answered after its step had ended.
+    /// A superseded call returned a result, which was ignored.
     LateResult {
-        /// The step.
+        /// The attempt.
         step: StepRef,
     },
-    /// A step waits until another one with the same idempotency key has ended.
+    /// A step waits until another step releases its idempotency key.
     KeyAwaited {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Where it stands.
+        /// Position of the execution in the definition.
         place: StepInfo,
-        /// What it waits for.
+        /// Name of the claim that it waits for.
         key: Box<str>,
     },
-    /// A call was not sent, because its server cannot take it now. The step waits. May be its first event.
+    /// A call was not sent, because its server cannot accept it now. The step waits. May be its first event.
     ServerAwaited {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Where it stands.
+        /// Position of the execution in the definition.
         place: StepInfo,
         /// Why the call was not sent.
         error: Failure,
-        /// When the call is tried again; without it, as soon as the server is available.
+        /// When the call is retried; `None` to retry it when the server becomes available.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         due: Option<Millis>,
         /// When the step stops waiting and fails.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
-    /// A transition or a `branch` was decided.
+    /// The target of a conditional transition or of a `branch` was chosen.
     BranchTaken {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Where it leads: a step's id, or the number of the case.
+        /// The target: a step, a case or the end of the block.
         to: Next,
     },
     /// One item of a `foreach`, one branch of a `parallel` or the chosen block of a `branch` ended.
     BlockCompleted {
-        /// The step that the block belongs to.
+        /// The attempt that owns the block.
         step: StepRef,
-        /// The number of the item or branch.
+        /// Number of the item or branch.
         index: u32,
-        /// The number of the step execution that gave its result.
+        /// Number of the execution whose output is the result of the block.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<u32>,
-        /// Why it failed.
+        /// The failure of the block.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
-    /// A human is asked.
+    /// An approval or an input was requested from a human.
     ApprovalRequested {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// What the decision is bound to.
+        /// Hash that binds the decision to what was requested.
         digest: Hash,
-        /// The question.
+        /// The prompt to show.
         prompt: Box<str>,
-        /// The tool that runs after it, for a step with `needs_human`.
+        /// Full name of the tool that is called if approved, for a step with `needs_human`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool: Option<Box<str>>,
-        /// The hash of the tool's arguments.
+        /// Hash of the arguments of that call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         args: Option<Hash>,
-        /// When the time to answer is up.
+        /// When the request expires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
-        /// When the next further notice is due.
+        /// When the first escalation is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         escalate: Option<Millis>,
-        /// Whom to tell.
+        /// The recipients of the notification.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         notify: Vec<Box<str>>,
-        /// The JSON Schema of the answer that a tool asks for.
+        /// JSON Schema of the answer, for an input request of a tool.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         form: Option<Value>,
-        /// What the tool wants back with the answer.
+        /// Opaque state of the input request, which is sent back with the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<Value>,
     },
-    /// A human said yes.
+    /// A human approved a request.
     ApprovalGranted {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Who.
+        /// The user who approved.
         by: Box<str>,
-        /// Why.
+        /// The reason that the user gave.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Box<str>>,
-        /// What a tool wanted to know.
+        /// The answer to an input request of a tool.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         answer: Option<Value>,
     },
-    /// A human said no, or the time was up.
+    /// A human denied a request, or it expired.
     ApprovalDenied {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// Who; nobody if the time was up.
+        /// The user who denied it; `None` if it expired.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<str>>,
-        /// Why.
+        /// The reason of the denial.
         reason: Box<str>,
     },
-    /// Nobody has answered yet, and others are told.
+    /// An approval is overdue, and further recipients are notified.
     ApprovalEscalated {
-        /// The step.
+        /// The attempt.
         step: StepRef,
-        /// How many notices there were before.
+        /// Number of escalations before this one.
         level: u32,
-        /// Whom to tell.
+        /// The recipients of the notification.
         notify: Vec<Box<str>>,
-        /// When the next one is due.
+        /// When the next escalation is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         escalate: Option<Millis>,
     },
-    /// An event from outside arrived and is kept until a step waits for it.
+    /// A signal arrived and is buffered until a step waits for it.
     SignalReceived {
-        /// The event's name.
+        /// Name of the event.
         event: Box<str>,
-        /// What it carries.
+        /// The payload of the signal.
         payload: Value,
     },
-    /// A human changed the arguments of a step that has not run yet.
+    /// A human changed the arguments of a step that has not started.
     ArgumentsEdited {
-        /// The step's path.
+        /// Path of the execution.
         path: Box<str>,
-        /// The arguments.
+        /// The new arguments.
         args: Value,
-        /// Who.
+        /// The user who changed them.
         by: Box<str>,
     },
-    /// A human changed a value of the run.
+    /// A human replaced a value of the run.
     ValueSet {
-        /// The step whose output is replaced; the inputs without one.
+        /// Id of the step whose output is replaced; `None` for the inputs of the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<Box<str>>,
-        /// The value.
+        /// The new value.
         value: Value,
-        /// Who.
+        /// The user who replaced it.
         by: Box<str>,
     },
 }
 
 impl Event {
-    /// The name of the event, as it is stored.
+    /// The name of the event in the log.
     pub fn word(&self) -> &'static str {
         self.into()
     }
@@ -381,17 +381,17 @@ impl Event {
     /// The names of the events that end a run.
     pub const ENDS: [&str; 3] = ["run_completed", "run_failed", "run_cancelled"];
 
-    /// The step that it is about.
+    /// The attempt that the event is about.
     pub fn step(&self) -> Option<&StepRef> {
         self.changes().step.map(|change| change.step)
     }
 
-    /// Whether it is the last event of its run.
+    /// Whether the event ends its run.
     pub fn ends_run(&self) -> bool {
         self.changes().run.status.is_some_and(RunStatus::is_terminal)
     }
 
-    /// Whether it ends a step execution.
+    /// Whether the event ends a step execution.
     pub fn ends_step(&self) -> bool {
         self.changes().step.is_some_and(|change| change.ends())
     }

@@ -1,4 +1,4 @@
-//! Why a step or a run failed.
+//! The failure of a step or a run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,33 +13,33 @@ use super::parts::InputRequest;
 /// Why a step or a run failed. Retry policies match the kind, never the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// The kind, for retry policies.
+    /// The kind that retry policies match.
     pub kind: FailureKind,
-    /// Which rule was broken, where there is a name for it.
+    /// A stable name for the cause, such as `denied` or `server_wait`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Box<str>>,
-    /// What happened, for people.
+    /// What happened, for humans.
     pub message: Box<str>,
-    /// Whether the same call may succeed later: the class `transient` of retry policies.
+    /// Whether the same call may succeed later. Retry policies match this as `transient`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
-    /// The step that failed first, where this one only failed with it.
+    /// Path of the step that failed first, if this failure was caused by another step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Box<str>>,
-    /// Milliseconds after which the server asks to be called again (`Retry-After`).
+    /// The delay that the server requests before the next call (`Retry-After`), in milliseconds.
     #[serde(skip)]
     pub retry_after_ms: Option<u64>,
-    /// The error as the server sent it, where the call is relayed for an MCP client: a `CallToolResult` or a JSON-RPC error.
+    /// The error as the server sent it, for calls that are relayed for an MCP client: a `CallToolResult` or a JSON-RPC error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(skip)]
     pub details: Option<Box<Value>>,
-    /// What the tool asks a human before it goes on: then it has not failed, unless nobody can be asked.
+    /// The input request that ended the call. The call has not failed, unless the request cannot be answered.
     #[serde(skip)]
     pub request: Option<Box<InputRequest>>,
 }
 
 impl Failure {
-    /// A failure of some kind. A very long message is cut.
+    /// Creates a failure. Messages above the limit are truncated.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let message = limits::cut(message.into(), limits::FAILURE_BYTES);
         Self {
@@ -54,14 +54,14 @@ impl Failure {
         }
     }
 
-    /// With the name of the rule that was broken.
+    /// Sets the code.
     #[must_use]
     pub fn code(mut self, code: &str) -> Self {
         self.code = Some(code.into());
         self
     }
 
-    /// With the error as the server sent it. One that is too large for the log is left out.
+    /// Sets the error as the server sent it. Errors that are too large for the log are omitted.
     #[must_use]
     pub fn details(mut self, details: Value) -> Self {
         let fits = details.to_string().len() <= limits::NOTE_BYTES;
@@ -69,38 +69,38 @@ impl Failure {
         self
     }
 
-    /// A tool that asks a human something before it goes on.
+    /// Wraps an input request that ends a call.
     pub fn input_required(request: InputRequest) -> Self {
-        let message = format!("the tool asks: {}", request.message);
+        let message = format!("the tool requests input: {}", request.message);
         let request = Some(Box::new(request));
         Self { request, ..Self::new(FailureKind::ToolError, message) }
     }
 
-    /// How a call ended, in one word: the kind, or that its tool asks something.
+    /// The label of the failure in metrics: the kind, or `asked` for an input request.
     pub fn word(&self) -> &'static str {
         if self.request.is_some() { "asked" } else { self.kind.word() }
     }
 
-    /// With the time after which the server asks to be called again.
+    /// Sets the delay that the server requests before the next call.
     #[must_use]
     pub fn retry_after(mut self, delay: std::time::Duration) -> Self {
         self.retry_after_ms = u64::try_from(delay.as_millis()).ok();
         self
     }
 
-    /// Whether the call was cut off by a restart of the engine.
+    /// Whether a restart of the engine interrupted the call.
     pub fn is_restart(&self) -> bool {
         self.code.as_deref() == Some(super::RESTARTED)
     }
 
-    /// Of the class `transient`: the same call may succeed later.
+    /// Marks the failure as transient: the same call may succeed later.
     #[must_use]
     pub fn transient(mut self) -> Self {
         self.transient = true;
         self
     }
 
-    /// As the failure of something around the step that failed first.
+    /// Sets the step that failed first, unless it is set.
     pub(super) fn caused_by(mut self, path: &str) -> Self {
         self.step.get_or_insert_with(|| path.into());
         self

@@ -1,15 +1,16 @@
-//! From step to step: entering blocks, transitions, the end of blocks and of the run.
+//! Control flow: entering blocks, transitions between steps, and the end of blocks and of the run.
 
-use super::decide::{Decided, Decision, Entry, Task};
+use super::decide::{Attempt, DecideResult, Decision, Task};
 use super::event::Event;
 use super::parts::{Next, ScopeKey, StepRef};
-use super::state::{Phase, StepStatus};
+use super::phase::Phase;
+use super::state::StepStatus;
 use super::{Failure, FailureKind, Payload};
 use crate::expr::StepIx;
 use crate::plan::{BlockIx, Kind, Next as Leads, OnError, Plan, Target};
 
 impl Decision<'_> {
-    /// The block that is run in a scope.
+    /// Returns the block of the plan that a scope executes.
     pub(super) fn block_of(&self, scope: ScopeKey) -> Option<BlockIx> {
         match scope {
             ScopeKey::ROOT => Some(Plan::ROOT),
@@ -26,44 +27,44 @@ impl Decision<'_> {
         }
     }
 
-    /// Begins the first steps of a block; a block without steps is over at once.
-    pub(super) fn enter_block(&mut self, scope: ScopeKey) -> Decided {
+    /// Starts the entry steps of a block. A block without steps ends at once.
+    pub(super) fn enter_block(&mut self, scope: ScopeKey) -> DecideResult {
         let Some(block) = self.block_of(scope) else { return Ok(()) };
         let plan = self.plan;
         for step in &plan.block(block).entry {
             self.enter(scope, *step)?;
         }
         if plan.block(block).entry.is_empty() {
-            self.later(Task::Settle { scope });
+            self.enqueue(Task::Settle { scope });
         }
         Ok(())
     }
 
-    /// Begins a step in a block.
-    pub(super) fn enter(&mut self, scope: ScopeKey, step: StepIx) -> Decided {
+    /// Starts a new execution of a step in a block, unless a limit of the run is reached.
+    pub(super) fn enter(&mut self, scope: ScopeKey, step: StepIx) -> DecideResult {
         let limits = &self.plan.settings.limits;
         let visits = self.run.scopes.get(&scope).and_then(|scope| scope.visits.get(&step)).copied();
         let visits = visits.unwrap_or_default();
         let path = self.run.path(self.plan, scope, step);
-        let too_many = if self.run.last_n >= limits.step_runs {
-            Some(format!("the run has had {} step executions, its limit", limits.step_runs))
+        let exceeded = if self.run.last_n >= limits.step_runs {
+            Some(format!("the run reached its limit of {} step executions", limits.step_runs))
         } else if visits >= limits.loop_visits {
             let id = &self.step(step).id;
-            Some(format!("`{id}` was entered {visits} times, the limit of a loop"))
+            Some(format!("`{id}` reached the limit of {visits} loop visits"))
         } else {
             None
         };
-        if let Some(message) = too_many {
+        if let Some(message) = exceeded {
             let error = Failure::limit(message).caused_by(&path);
-            self.later(Task::Fail { scope, error });
+            self.enqueue(Task::Fail { scope, error });
             return Ok(());
         }
         let step_ref = StepRef { n: self.run.last_n + 1, path: path.into(), attempt: 1 };
-        self.begin_entry(&Entry { step_ref, scope, step })
+        self.begin_attempt(&Attempt { step_ref, scope, step })
     }
 
-    /// A step ended; its block goes on with what follows.
-    pub(super) fn advance(&mut self, scope: ScopeKey, step: StepIx, ended: &StepRef) -> Decided {
+    /// Continues a block after a step ended.
+    pub(super) fn advance(&mut self, scope: ScopeKey, step: StepIx, ended: &StepRef) -> DecideResult {
         if !self.run.scopes.contains_key(&scope) {
             return Ok(());
         }
@@ -74,13 +75,13 @@ impl Decision<'_> {
             Leads::Dependents(waiting) => self.enter_dependents(scope, waiting)?,
             Leads::Choose { choices, otherwise } => match self.choose(scope, choices, *otherwise)? {
                 Ok(to) => {
-                    self.taken(ended, self.name_of(to));
+                    self.emit_branch_taken(ended, self.name_of(to));
                     self.go_to(scope, to)?;
                 }
-                Err(error) => self.later(Task::Fail { scope, error: error.caused_by(&ended.path) }),
+                Err(error) => self.enqueue(Task::Fail { scope, error: error.caused_by(&ended.path) }),
             },
         }
-        self.later(Task::Settle { scope });
+        self.enqueue(Task::Settle { scope });
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl Decision<'_> {
         }
     }
 
-    pub(super) fn go_to(&mut self, scope: ScopeKey, to: Target) -> Decided {
+    pub(super) fn go_to(&mut self, scope: ScopeKey, to: Target) -> DecideResult {
         match to {
             Target::Step(step) => self.enter(scope, step),
             Target::End => Ok(()),
@@ -114,14 +115,14 @@ impl Decision<'_> {
         Ok(otherwise.ok_or_else(no_branch_matched))
     }
 
-    /// Begins the steps of a DAG for which everything that they need has ended.
-    fn enter_dependents(&mut self, scope: ScopeKey, waiting: &[StepIx]) -> Decided {
+    /// Starts the steps of a DAG whose dependencies have all ended.
+    fn enter_dependents(&mut self, scope: ScopeKey, waiting: &[StepIx]) -> DecideResult {
         for step in waiting {
             let Some(state) = self.run.scopes.get(&scope) else { return Ok(()) };
             let ended =
                 |need: &StepIx| state.done.get(need).is_some_and(|done| done.status != StepStatus::Cancelled);
             let begun = state.visits.contains_key(step);
-            // The last need is the likeliest to be open: from the first, a wide join would be quadratic.
+            // The last dependency is the most likely to be open. Checked in order, a wide join would be quadratic.
             if !begun && self.step(*step).needs.iter().rev().all(ended) {
                 self.enter(scope, *step)?;
             }
@@ -129,23 +130,23 @@ impl Decision<'_> {
         Ok(())
     }
 
-    /// A step failed for good: its `on_error` decides what becomes of its block.
+    /// Continues or fails a block after a step failed, as the step's `on_error` says.
     pub(super) fn after_failure(&mut self, scope: ScopeKey, at: StepIx, step: StepRef, error: Failure) {
         match self.step(at).on_error {
-            OnError::Fail => self.later(Task::Fail { scope, error }),
-            OnError::Continue => self.later(Task::Advance { scope, step: at, ended: step }),
+            OnError::Fail => self.enqueue(Task::Fail { scope, error }),
+            OnError::Continue => self.enqueue(Task::Advance { scope, step: at, ended: step }),
             OnError::Goto(to) => {
-                self.taken(&step, self.name_of(to));
-                self.later(Task::GoTo { scope, to });
-                self.later(Task::Settle { scope });
+                self.emit_branch_taken(&step, self.name_of(to));
+                self.enqueue(Task::GoTo { scope, to });
+                self.enqueue(Task::Settle { scope });
             }
         }
     }
 
-    /// Ends a block if nothing in it is left to run.
-    pub(super) fn settle_block(&mut self, scope: ScopeKey) -> Decided {
+    /// Ends a block if it has no steps left to run.
+    pub(super) fn settle_block(&mut self, scope: ScopeKey) -> DecideResult {
         let state = self.run.scopes.get(&scope);
-        if state.is_some_and(|state| !state.live.is_empty()) || self.is_pending(scope) {
+        if state.is_some_and(|state| !state.live.is_empty()) || self.has_tasks(scope) {
             return Ok(());
         }
         let last = state.and_then(|state| state.last);
@@ -160,10 +161,10 @@ impl Decision<'_> {
         }
     }
 
-    /// A step of a block failed: the rest of the block is stopped, and what it belongs to is told.
-    pub(super) fn fail_block(&mut self, scope: ScopeKey, error: Failure) -> Decided {
+    /// Fails a block: cancels its other steps and ends the enclosing step or the run.
+    pub(super) fn fail_block(&mut self, scope: ScopeKey, error: Failure) -> DecideResult {
         self.cancel_scope(scope);
-        self.forget(scope);
+        self.drop_tasks(scope);
         match scope {
             ScopeKey::ROOT => self.fail_run(error),
             ScopeKey::FAILURE => {
@@ -175,7 +176,7 @@ impl Decision<'_> {
         }
     }
 
-    fn complete_run(&mut self, last: Option<u32>) -> Decided {
+    fn complete_run(&mut self, last: Option<u32>) -> DecideResult {
         let plan = self.plan;
         let output = match &plan.output {
             Some(template) => match self.eval(ScopeKey::ROOT, template)? {
@@ -194,7 +195,7 @@ impl Decision<'_> {
         Ok(())
     }
 
-    fn fail_run(&mut self, error: Failure) -> Decided {
+    fn fail_run(&mut self, error: Failure) -> DecideResult {
         if self.plan.on_failure.is_none() || self.run.failing.is_some() {
             self.emit_failed(Some(error));
             return Ok(());
@@ -208,7 +209,7 @@ impl Decision<'_> {
         self.emit(Event::RunFailed { error });
     }
 
-    /// Stops everything in a block.
+    /// Cancels all steps in a scope.
     pub(super) fn cancel_scope(&mut self, scope: ScopeKey) {
         let Some(state) = self.run.scopes.get(&scope) else { return };
         for n in state.live.clone() {
@@ -216,13 +217,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Stops everything inside an execution.
+    /// Cancels all steps in the blocks of an execution.
     pub(super) fn cancel_blocks(&mut self, n: u32) {
         let Some(Phase::Blocks(progress)) = self.run.live.get(&n).map(|live| &live.phase) else { return };
         for index in progress.open.clone() {
             let scope = ScopeKey { n, index };
             self.cancel_scope(scope);
-            self.forget(scope);
+            self.drop_tasks(scope);
         }
     }
 
@@ -235,6 +236,6 @@ impl Decision<'_> {
 }
 
 pub(super) fn no_branch_matched() -> Failure {
-    Failure::new(FailureKind::Validation, "no condition held, and there is no `else`")
+    Failure::new(FailureKind::Validation, "no condition matched, and there is no `else`")
         .code("no_branch_matched")
 }

@@ -1,4 +1,4 @@
-//! What happens outside of a run and moves it on.
+//! Inputs of the state machine: results, timers, decisions and requests from outside the run.
 
 use serde_json::Value;
 
@@ -6,159 +6,159 @@ use super::parts::Report;
 use super::{Failure, Payload, TimerKind};
 use crate::plan::Hash;
 
-/// Something that happened outside. A stale or repeated one changes nothing.
+/// Something that happened outside the run. A stale or repeated input causes no events.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The run was created: its first steps may begin.
+    /// The run was created. Its first steps start.
     Begin,
     /// A call ended.
     CallEnded {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// How.
+        /// The output, or why the call failed.
         outcome: Result<Payload, Failure>,
     },
-    /// A call tells something before it ends.
+    /// A call in flight sent a report.
     Reported {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// What.
+        /// The report.
         report: Report,
     },
-    /// A call that was given up answered after all.
+    /// A superseded call returned a result.
     AnsweredLate {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// What it gave.
+        /// The result of the call.
         output: Payload,
     },
-    /// There is a place for a call.
+    /// A concurrency slot or a server became available. Ready steps start.
     Admitted,
-    /// The time that an timer was set for has come.
+    /// A durable timer fired.
     TimerFired {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// Which of its timers.
+        /// The kind of the timer.
         timer: TimerKind,
     },
-    /// Somebody decided at a gate.
+    /// A user decided at a gate.
     Decided {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// Whether it was a yes.
+        /// Whether the user approved.
         approved: bool,
-        /// Who.
+        /// The user who decided.
         by: Box<str>,
-        /// Why.
+        /// The reason that the user gave.
         reason: Option<Box<str>>,
-        /// What the decision is bound to, as the decider saw it.
+        /// Digest of the request that the user saw. A decision on a different digest is ignored.
         digest: Option<Hash>,
-        /// What a tool wanted to know.
+        /// The answer to an input request of a tool.
         answer: Option<Value>,
     },
-    /// An event arrived for a run.
+    /// A signal arrived for the run.
     Signalled {
-        /// The event's name.
+        /// Name of the event.
         event: Box<str>,
-        /// What it carries.
+        /// The payload of the signal.
         payload: Value,
-        /// Whether it is kept until a step waits for it.
+        /// Whether it is buffered until a step waits for it.
         keep: bool,
     },
-    /// The run that a step waits for ended.
+    /// The child run of a `workflow` step ended.
     ChildEnded {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// How.
+        /// The output, or why the call failed.
         outcome: Result<Payload, Failure>,
     },
-    /// The step that held an idempotency key ended.
+    /// The holder of an idempotency key ended.
     KeyFreed {
-        /// The execution that waits for it.
+        /// Number of the execution that waits for the key.
         n: u32,
     },
-    /// Somebody stops the run.
+    /// The run is cancelled.
     Cancel {
-        /// Who.
+        /// The user who cancelled it; `None` if its parent or the engine did.
         by: Option<Box<str>>,
-        /// Why.
+        /// The reason of the cancellation.
         reason: Box<str>,
     },
-    /// Somebody pauses the run.
+    /// A user pauses the run.
     Pause {
-        /// Who.
+        /// The user who paused it.
         by: Box<str>,
     },
-    /// Somebody lets a paused or interrupted run go on.
+    /// A user resumes a paused or interrupted run.
     Resume {
-        /// Who.
+        /// The user who resumed it.
         by: Box<str>,
-        /// Calls with unknown outcomes that are made again without asking, by path.
+        /// Paths of interrupted calls that are repeated without a decision of a human.
         force: Vec<Box<str>>,
     },
-    /// The engine restarted, and the run is not to go on by itself.
+    /// The engine restarted, and the definition has `on_restart: interrupt`.
     Interrupt,
-    /// Somebody says what became of a call.
+    /// A user decides about a call with an unknown outcome.
     Resolve {
-        /// The execution.
+        /// Number of the execution.
         n: u32,
-        /// What.
+        /// The decision.
         resolution: Resolution,
-        /// Who.
+        /// The user who decided.
         by: Box<str>,
     },
-    /// Somebody changes the run.
+    /// A user changes the run.
     Intervene {
-        /// How.
+        /// The change.
         intervention: Intervention,
-        /// Who.
+        /// The user who made it.
         by: Box<str>,
     },
 }
 
-/// What a human says about a call with an unknown outcome.
+/// The decision of a human about a call with an unknown outcome.
 #[derive(Debug, Clone)]
 pub enum Resolution {
-    /// It took place and gave this.
+    /// The call took place and returned this output.
     Happened(Payload),
-    /// Call again, with the same idempotency key.
+    /// Repeat the call with the same idempotency key.
     Retry,
-    /// Go on without it.
+    /// Skip the step.
     Skip,
-    /// It failed.
+    /// Fail the step.
     Fail,
 }
 
-/// How a human changes a run.
+/// A change that a human makes to a run in progress.
 #[derive(Debug, Clone)]
 pub enum Intervention {
-    /// Sets the arguments of a step that has not run yet, by its path.
+    /// Sets the arguments of a step that has not started.
     SetArguments {
-        /// The step's path.
+        /// Path of the step.
         path: Box<str>,
-        /// The arguments.
+        /// The new arguments.
         args: Value,
     },
-    /// Replaces what a step gave, or the run's inputs.
+    /// Replaces the output of a step, or the inputs of the run.
     SetValue(Edit),
-    /// Leaves out a step that is waiting or running.
+    /// Skips a step that waits or runs.
     Skip {
-        /// The step's path.
+        /// Path of the step.
         path: Box<str>,
     },
-    /// Gives the result of a step that is waiting or running.
+    /// Completes a step that waits or runs with a supplied result.
     SupplyResult {
-        /// The step's path.
+        /// Path of the step.
         path: Box<str>,
-        /// The result.
+        /// The result of the step.
         output: Payload,
     },
 }
@@ -166,8 +166,8 @@ pub enum Intervention {
 /// A value that a human sets.
 #[derive(Debug, Clone)]
 pub struct Edit {
-    /// The step whose output is replaced; the inputs without one.
+    /// Id of the step whose output is replaced; `None` for the inputs of the run.
     pub id: Option<Box<str>>,
-    /// The value.
+    /// The new value.
     pub value: Value,
 }

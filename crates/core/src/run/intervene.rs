@@ -1,20 +1,20 @@
-//! What a human changes in a run that is under way.
+//! Interventions: changes that a human makes to a run in progress.
 
-use super::decide::{Decided, Decision, Entry};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::input::{Edit, Intervention};
 use super::parts::StepRef;
-use super::state::Phase;
+use super::phase::Phase;
 
 impl Decision<'_> {
-    pub(super) fn intervene(&mut self, intervention: Intervention, by: Box<str>) -> Decided {
+    pub(super) fn intervene(&mut self, intervention: Intervention, by: Box<str>) -> DecideResult {
         match intervention {
             Intervention::SetArguments { path, args } => {
                 let gate = self.run.find(&path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
                 let gate = gate.map(|(n, _)| n);
                 self.emit(Event::ArgumentsEdited { path, args, by });
                 match gate {
-                    Some(n) => self.ask_again(n),
+                    Some(n) => self.renew_approval(n),
                     None => Ok(()),
                 }
             }
@@ -38,14 +38,14 @@ impl Decision<'_> {
         }
     }
 
-    /// The arguments changed after the question was asked: the old question is void.
-    fn ask_again(&mut self, n: u32) -> Decided {
+    /// Replaces an open approval, because the arguments changed.
+    fn renew_approval(&mut self, n: u32) -> DecideResult {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         if !step.needs_human {
             return Ok(());
         }
         let step_ref = StepRef { n, path: live.path.clone(), attempt: live.attempt };
-        let entry = Entry { step_ref, scope: live.scope, step: live.step };
-        self.gate_before(&entry)
+        let entry = Attempt { step_ref, scope: live.scope, step: live.step };
+        self.request_approval(&entry)
     }
 }

@@ -1,22 +1,22 @@
-//! A call whose outcome is unknown: never repeated silently where it could hurt.
+//! Calls with an unknown outcome. They are repeated only where the definition or the tool declares that to be safe.
 
-use super::decide::{Decided, Decision};
+use super::decide::{DecideResult, Decision};
 use super::event::Event;
 use super::input::Resolution;
 use super::parts::Resolved;
-use super::state::Phase;
-use super::values::Fetched;
+use super::phase::Phase;
+use super::values::Bindings;
 use super::{Failure, FailureKind, Payload};
 use crate::limits;
 use crate::plan::{BackoffKind, Call, RetryPolicy, Verify};
 use crate::spec::policy::OnUncertain;
 
-/// The code of a call that was lost because the engine was started anew.
+/// The failure code of a call that a restart of the engine interrupted.
 pub const RESTARTED: &str = "restarted";
 
 impl Decision<'_> {
-    /// The outcome of a call is unknown: it timed out, the connection was lost, or the engine died.
-    pub(super) fn lost(&mut self, n: u32, error: Failure) -> Decided {
+    /// Handles a call with an unknown outcome: it timed out, the connection was lost, or the engine stopped.
+    pub(super) fn outcome_unknown(&mut self, n: u32, error: Failure) -> DecideResult {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let crate::plan::Kind::Call(call) = &step.kind else { return self.fail_attempt(n, error) };
         let (counted, restarts) = (live.counted_attempts(), live.restarts);
@@ -26,15 +26,15 @@ impl Decision<'_> {
             self.emit(Event::CallResumed { step, tool: call.full_name(), task });
             return Ok(());
         }
-        // An attempt that a restart cut off does not count.
+        // An attempt that a restart interrupted does not count.
         let restarted = error.is_restart();
         let left = |attempts: u32| restarted || counted < attempts;
         if restarted && restarts >= limits::RESTARTS {
-            self.uncertain(n, error);
+            self.mark_uncertain(n, error);
             return Ok(());
         }
         if let Some(verify) = &call.verify {
-            return self.ask_verify(n, verify, error);
+            return self.start_probe(n, verify, error);
         }
         match call.on_uncertain.or(self.world.annotations(&call.full_name()).on_uncertain) {
             Some(OnUncertain::Fail) => return self.fail(n, error),
@@ -43,7 +43,7 @@ impl Decision<'_> {
                 return Ok(());
             }
             Some(OnUncertain::Ask) => {
-                self.uncertain(n, error);
+                self.mark_uncertain(n, error);
                 return Ok(());
             }
             Some(OnUncertain::Retry) if left(limits::LOST_ATTEMPTS) => {
@@ -51,106 +51,109 @@ impl Decision<'_> {
             }
             Some(OnUncertain::Retry) | None => {}
         }
-        let harmless = self.is_harmless(call);
+        let repeatable = self.is_repeatable(call);
         let named = step.retry.as_ref().is_some_and(|retry| retry.names(&error));
         match &step.retry {
-            Some(retry) if left(retry.max_attempts) && (harmless || named) => {
+            Some(retry) if left(retry.max_attempts) && (repeatable || named) => {
                 self.schedule_retry(n, error, retry)
             }
-            // Nothing was hurt by a call that is known to be harmless; a lost one is worth another try.
-            None if harmless && error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
+            // A lost call that is safe to repeat is retried also without a policy.
+            None if repeatable && error.kind == FailureKind::Lost && left(limits::LOST_ATTEMPTS) => {
                 self.schedule_retry(n, error, &lost_retry(None))
             }
-            _ if harmless || named => self.fail(n, error),
+            _ if repeatable || named => self.fail(n, error),
             _ => {
-                self.uncertain(n, error);
+                self.mark_uncertain(n, error);
                 Ok(())
             }
         }
     }
 
-    /// Whether repeating a call changes nothing more: by the tool's annotations, by `effects` where there are none, or
+    /// Whether repeating a call has no further effect: by the tool's annotations, by `effects` where there are none, or
     /// because the idempotency key reaches the tool.
-    fn is_harmless(&self, call: &Call) -> bool {
+    fn is_repeatable(&self, call: &Call) -> bool {
         let annotations = self.world.annotations(&call.full_name());
         call.idempotency_arg.is_some() || annotations.honours_key || annotations.is_repeatable(call.effects)
     }
 
-    fn uncertain(&mut self, n: u32, error: Failure) {
+    fn mark_uncertain(&mut self, n: u32, error: Failure) {
         if let Some(step) = self.run.step_ref(n) {
             self.emit(Event::StepUncertain { step, error });
         }
     }
 
-    fn ask_verify(&mut self, n: u32, verify: &Verify, error: Failure) -> Decided {
+    fn start_probe(&mut self, n: u32, verify: &Verify, error: Failure) -> DecideResult {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
-        // A probe cannot be asked for ever: a call that is never seen to have happened goes to a human.
-        let asked_often = self.run.live.get(&n).is_some_and(|live| {
+        // The number of probes is bounded; after that, a human decides.
+        let exhausted = self.run.live.get(&n).is_some_and(|live| {
             live.counted_attempts() >= limits::LOST_ATTEMPTS || live.probes >= limits::RESTARTS
         });
         let timeout = self.live(n).and_then(|(_, step)| step.timeout_ms).unwrap_or(limits::PROBE_MS);
         let until = self.now().saturating_add(i64::try_from(timeout).unwrap_or(i64::MAX));
         let args = match self.eval(scope, &verify.args)? {
-            Ok(args) if !asked_often => Payload::new(args),
+            Ok(args) if !exhausted => Payload::new(args),
             _ => {
-                self.uncertain(n, error);
+                self.mark_uncertain(n, error);
                 return Ok(());
             }
         };
-        // The probe takes the place of the call that was cut off.
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let (tool, args_hash) = (verify.tool.clone(), args.hash());
         let restarted = error.is_restart();
         let event = Event::VerifyStarted { step, tool, args: args_hash, until: Some(until), restarted };
-        self.records_probe(event, args);
+        self.record_probe(event, args);
         Ok(())
     }
 
-    /// A probe's arguments go with its call only: the step's own arguments stay what they are.
-    pub(super) fn records_probe(&mut self, event: Event, args: Payload) {
+    /// Records the start of a probe. Its arguments are not buffered as input of the step: a repeated call sends
+    /// the arguments of the step.
+    pub(super) fn record_probe(&mut self, event: Event, args: Payload) {
         self.emit(event);
         if let Some(record) = self.records.last_mut() {
             record.payload = Some(args);
         }
     }
 
-    /// Why a call is repeated whose outcome was unknown. If a restart cut it off, the repetition costs no attempt.
-    fn lost_call(&self, n: u32, message: &str) -> Failure {
+    /// Returns the failure of a call with an unknown outcome. If a restart interrupted it, a retry spends no attempt.
+    fn lost_failure(&self, n: u32, message: &str) -> Failure {
         let lost = Failure::new(FailureKind::Lost, message);
         let restarted = self.run.live.get(&n).is_some_and(|live| live.restarted);
         if restarted { lost.code(RESTARTED) } else { lost }
     }
 
-    /// The probe answered: the call took place, it did not, or nobody knows.
-    pub(super) fn verified(&mut self, n: u32, answer: Result<Payload, Failure>) -> Decided {
+    /// Handles the result of a probe: the call took place, did not take place, or is still unknown.
+    pub(super) fn probe_ended(&mut self, n: u32, result: Result<Payload, Failure>) -> DecideResult {
         let Some(scope) = self.run.live.get(&n).map(|live| live.scope) else { return Ok(()) };
         let verify = self.call_of(n).and_then(|call| call.verify.as_ref());
         let Some(verify) = verify.cloned() else { return Ok(()) };
-        // A restart cut the probe off: it is asked again.
-        if let Err(error) = &answer
+        // A restart interrupted the probe: it is repeated.
+        if let Err(error) = &result
             && error.is_restart()
         {
-            return self.ask_verify(n, &verify, error.clone());
+            return self.start_probe(n, &verify, error.clone());
         }
-        let happened = match &answer {
-            Ok(answer) => self.holds_with(scope, &verify.when, Fetched::probe(answer.clone()))?,
+        let happened = match &result {
+            Ok(output) => self.holds_with(scope, &verify.when, Bindings::probe(output.clone()))?,
             Err(error) => Err(error.clone()),
         };
-        match (happened, answer) {
-            (Ok(true), Ok(answer)) => self.complete(n, answer, Some("verify")),
+        match (happened, result) {
+            (Ok(true), Ok(output)) => self.complete(n, output, Some("verify")),
             (Ok(false), _) => {
-                let lost = self.lost_call(n, "the call was cut off, and a probe says it never ran");
+                let lost = self.lost_failure(
+                    n,
+                    "the outcome was unknown, and the probe found that the call did not run",
+                );
                 self.schedule_retry(n, lost, &lost_retry(None))
             }
             (Err(error), _) | (Ok(true), Err(error)) => {
-                self.uncertain(n, error);
+                self.mark_uncertain(n, error);
                 Ok(())
             }
         }
     }
 
-    /// A human says what happened.
-    pub(super) fn resolve(&mut self, n: u32, resolution: Resolution, by: Box<str>) -> Decided {
+    /// Applies the decision of a human about a call with an unknown outcome.
+    pub(super) fn resolve(&mut self, n: u32, resolution: Resolution, by: Box<str>) -> DecideResult {
         let uncertain = self.run.live.get(&n).is_some_and(|live| live.phase == Phase::Uncertain);
         let Some(step) = self.run.step_ref(n).filter(|_| uncertain) else { return Ok(()) };
         let how = match &resolution {
@@ -160,12 +163,12 @@ impl Decision<'_> {
             Resolution::Fail => Resolved::Fail,
         };
         self.emit(Event::UncertaintyResolved { step, how, by });
-        let lost = self.lost_call(n, "the outcome of the call was unknown");
+        let lost = self.lost_failure(n, "the outcome of the call was unknown");
         match resolution {
             Resolution::Happened(output) => self.complete(n, output, Some("resolution")),
-            Resolution::Retry => self.schedule_retry(n, lost, &RetryPolicy::at_once()),
+            Resolution::Retry => self.schedule_retry(n, lost, &RetryPolicy::immediate()),
             Resolution::Skip => {
-                self.skip(n, "somebody decided so after an unknown outcome");
+                self.skip(n, "skipped after an unknown outcome");
                 Ok(())
             }
             Resolution::Fail => self.fail(n, lost),
@@ -173,7 +176,7 @@ impl Decision<'_> {
     }
 }
 
-/// When a lost call is repeated: by the step's policy, else at once and then with growing delays.
+/// The retry policy of a lost call: the step's policy, or else a first retry without delay and then backoff.
 fn lost_retry(policy: Option<&RetryPolicy>) -> RetryPolicy {
     policy.cloned().unwrap_or_else(|| RetryPolicy {
         backoff: BackoffKind::Delays([0, 1_000, 5_000, 30_000].into()),
@@ -183,13 +186,13 @@ fn lost_retry(policy: Option<&RetryPolicy>) -> RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Whether the policy names this unknown outcome, so that its author accepts a repeated call.
+    /// Whether `retry_on` names this unknown outcome, which is consent to a repeated call.
     fn names(&self, error: &Failure) -> bool {
         let kinds = self.retry_on.as_deref().unwrap_or_default();
         kinds.contains(&error.kind) || kinds.contains(&FailureKind::Lost)
     }
 
-    pub(super) fn at_once() -> Self {
+    pub(super) fn immediate() -> Self {
         Self { backoff: BackoffKind::Fixed, initial_delay_ms: 0, ..Self::retries(1) }
     }
 }

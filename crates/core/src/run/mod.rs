@@ -1,12 +1,12 @@
-//! A run as a pure state machine: what happened outside comes in, facts come out.
+//! A run as a pure state machine: inputs come in, events come out.
 //!
 //! ```text
-//! Input + Plan + Run + World ──decide──▶ [Record]     (an Event, with the payload that it speaks of)
-//! [Event] ──Run::apply──▶ Run                         (the same fold in deciding and in recovery)
+//! Input + Plan + Run + World ──decide──▶ [Record]     (an Event, with the payload that it refers to)
+//! [Event] ──Run::apply──▶ Run                         (the same fold for decisions and for recovery)
 //! ```
 //!
-//! [`decide`] gives no event for an input that is stale or repeated; that is no error. Values are asked for
-//! through [`World`], so a run holds where it stands and nothing of what its steps gave.
+//! [`decide`] returns no events for a stale or repeated input; that is not an error. Values are read
+//! through [`World`], so a [`Run`] holds positions and no outputs of steps.
 
 mod apply;
 mod approve;
@@ -26,9 +26,11 @@ mod missing;
 mod parts;
 mod path;
 mod payload;
+mod phase;
 mod server_wait;
 mod sleep;
 mod state;
+mod timer;
 mod values;
 mod wait;
 mod workflow;
@@ -48,8 +50,9 @@ pub use parts::{
     StepRef, TimerKind,
 };
 pub use payload::{Payload, is_deeper};
-pub use state::{Live, Phase, Run, RunStatus, StepStatus};
+pub use phase::Phase;
+pub use state::{Live, Run, RunStatus, StepStatus};
 pub use world::{Admission, Annotations, Child, Claim, Claimed, Record, World, WorldError};
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 pub type Millis = i64;

@@ -1,4 +1,4 @@
-//! What events are made of: which step, where it stands, what it began, why.
+//! Types that events and inputs contain.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,35 +7,35 @@ use super::Millis;
 use crate::limits;
 use crate::plan::Hash;
 
-/// One attempt of one execution of a step: its identity everywhere.
+/// Identifies one attempt of one execution of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRef {
     /// The number of the execution in its run, from 1.
     pub n: u32,
-    /// Its path, such as `per_file[3].export` or `check#2`.
+    /// The path of the execution, such as `per_file[3].export` or `check#2`.
     pub path: std::sync::Arc<str>,
-    /// The attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
 }
 
-/// Where a step execution stands. Read only when the execution is new.
+/// The position of an execution in the definition. Read only from the first event of the execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepInfo {
-    /// The step's id in the definition.
+    /// Id of the step in the definition.
     pub id: Box<str>,
-    /// Its kind.
+    /// Kind of the step, such as `tool`.
     pub kind: Box<str>,
-    /// The block that it stands in.
+    /// The block execution that contains the step.
     #[serde(default, rename = "in", skip_serializing_if = "ScopeKey::is_root")]
     pub scope: ScopeKey,
 }
 
-/// One time that a block is run: the execution that it belongs to, and the number of the item or branch.
+/// Identifies one execution of a block: the step execution that owns it, and the number of the item or branch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ScopeKey {
-    /// The number of the execution; 0 for the blocks of the run itself.
+    /// The number of the owning execution; 0 for the blocks of the run itself.
     pub n: u32,
-    /// The item, branch or case.
+    /// The number of the item, branch or case, from 0.
     pub index: u32,
 }
 
@@ -51,17 +51,17 @@ impl ScopeKey {
     }
 }
 
-/// What a started step does.
+/// What a step does after it started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Started {
     /// Calls a tool.
     Call {
-        /// The tool's full name.
+        /// Full name of the tool.
         tool: Box<str>,
-        /// The hash of the arguments.
+        /// Hash of the arguments.
         args: Hash,
-        /// The key that the call carries.
+        /// The idempotency key that is sent with the call.
         key: Box<str>,
         /// Whether the key is claimed in the store.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -69,58 +69,58 @@ pub enum Started {
     },
     /// Runs a block for each item.
     Foreach {
-        /// How many items.
+        /// Number of items.
         items: u32,
-        /// The hash of the items.
+        /// Hash of the list of items.
         input: Hash,
     },
-    /// Runs blocks at the same time.
+    /// Runs blocks concurrently.
     Parallel {
-        /// How many.
+        /// Number of branches.
         branches: u32,
     },
-    /// Runs the block of the first condition that holds.
+    /// Runs the block of the first condition that is true.
     Branch {},
-    /// Asks a human.
+    /// Waits for an approval.
     Approve {},
     /// Waits for a time.
     Sleep {
-        /// Until when.
+        /// When the timer fires.
         due: Millis,
     },
-    /// Waits for an event.
+    /// Waits for a signal.
     Wait {
-        /// Its name.
+        /// Name of the event.
         event: Box<str>,
-        /// What it must carry.
+        /// The value or entries that the payload must contain.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         correlate: Option<Value>,
-        /// The number of the event in the log that had arrived before.
+        /// Sequence number of a signal that was buffered before the step started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<u64>,
     },
     /// Waits for another run.
     Workflow {
-        /// Its definition's name.
+        /// Name of the definition.
         definition: Box<str>,
-        /// Its id.
+        /// Id of the run.
         run: Box<str>,
-        /// The hash of its inputs.
+        /// Hash of the inputs.
         input: Hash,
     },
-    /// Does nothing, or failed before it could do anything.
+    /// Does nothing, or failed before it could start.
     Pass {},
 }
 
-/// Where a decision leads.
+/// The target of a transition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Next {
-    /// To the block of a case; the last one is `else`.
+    /// The block of a case, by its number; the last one is `else`.
     Case(u32),
-    /// To a step.
+    /// The step with this id.
     Step(Box<str>),
-    /// To the end of the block.
+    /// The end of the block.
     End,
 }
 
@@ -128,57 +128,57 @@ pub enum Next {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseReason {
-    /// Somebody asked for it.
+    /// A user paused it.
     Requested,
-    /// Only humans can move it on: gates, or calls with unknown outcomes.
+    /// All that is left to do waits for humans: gates, or calls with unknown outcomes.
     Attention,
 }
 
-/// What a human said about a call with an unknown outcome.
+/// The decision of a human about a call with an unknown outcome, as the log records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolved {
-    /// It took place.
+    /// The call took place.
     Happened,
-    /// Call again.
+    /// The call is repeated.
     Retry,
-    /// Go on without it.
+    /// The step is skipped.
     Skip,
-    /// It failed.
+    /// The step fails.
     Fail,
 }
 
 /// The step of another run that waits for this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
-    /// The run.
+    /// Id of the waiting run.
     pub run: Box<str>,
-    /// The number of the step execution.
+    /// The number of the waiting step execution.
     pub n: u32,
-    /// Its attempt.
+    /// The attempt that waits.
     pub attempt: u32,
-    /// How many runs stand above.
+    /// Number of ancestors of the run.
     pub depth: u32,
 }
 
-/// Which timer of a step execution fires.
+/// The kind of a durable timer. An execution has at most one of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerKind {
-    /// The time for a call, a wait, a gate or a block is up.
+    /// The deadline of a call, a wait, a gate or a block.
     Timeout,
-    /// The next attempt may begin.
+    /// The end of a backoff.
     Retry,
-    /// A sleep is over.
+    /// The end of a `sleep` step.
     Sleep,
-    /// A call that was told to stop has had time to.
+    /// The end of the grace period of a cancelled call.
     Grace,
-    /// The next notice of a gate is due.
+    /// The next escalation of an approval.
     Escalate,
 }
 
 impl TimerKind {
-    /// The word that stands for it in the store.
+    /// The name of the kind in the store.
     pub fn word(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -189,7 +189,7 @@ impl TimerKind {
         }
     }
 
-    /// The kind that a word stands for.
+    /// The kind with a name.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Timeout, Self::Retry, Self::Sleep, Self::Grace, Self::Escalate]
             .into_iter()
@@ -197,75 +197,75 @@ impl TimerKind {
     }
 }
 
-/// What a tool asks a human in the middle of its work.
+/// An input request of a tool (an elicitation), which ends its call until a human answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputRequest {
-    /// The question.
+    /// The message to show.
     pub message: Box<str>,
-    /// The JSON Schema of the answer: a map of plain values.
+    /// JSON Schema of the answer: an object of primitive values.
     pub form: Value,
-    /// What the tool wants back with the answer.
+    /// Opaque state that is sent back with the answer.
     pub state: Value,
 }
 
 impl InputRequest {
-    /// Whether it is small enough for the log.
+    /// Whether the request is within the limit for the log.
     pub(super) fn fits(&self) -> bool {
         self.message.len() + self.form.to_string().len() + self.state.to_string().len() <= limits::NOTE_BYTES
     }
 
-    /// Whether to make a call after all: after a yes it is made as if it were new, after a no it fails.
-    /// `seen` is what the answer is about, if that could change meanwhile.
-    pub fn whether(message: impl Into<String>, seen: Option<Hash>) -> Self {
+    /// Asks a human to confirm a call before it is made. If approved, the call is made anew; if denied, it fails.
+    /// `subject` is the hash of what the human confirms, if that can change before the answer.
+    pub fn confirm_call(message: impl Into<String>, subject: Option<Hash>) -> Self {
         let form = json!({ "type": "object", "properties": {} });
-        Self { message: message.into().into(), form, state: json!({ "kind": WHETHER, "seen": seen }) }
+        Self { message: message.into().into(), form, state: json!({ "kind": CONFIRM_CALL, "seen": subject }) }
     }
 }
 
-/// What tells the question whether to make a call at all.
-const WHETHER: &str = "whether";
+/// Marks the state of [`InputRequest::confirm_call`]. Stored in events, so it cannot change.
+const CONFIRM_CALL: &str = "whether";
 
 impl InputResponse {
-    /// Whether the question was whether to make the call at all.
-    pub fn is_whether(&self) -> bool {
-        self.state["kind"] == WHETHER
+    /// Whether the request came from [`InputRequest::confirm_call`].
+    pub fn is_call_confirmation(&self) -> bool {
+        self.state["kind"] == CONFIRM_CALL
     }
 
-    /// What the answer is about.
-    pub fn seen(&self) -> Option<Hash> {
+    /// The hash of what the human confirmed.
+    pub fn subject(&self) -> Option<Hash> {
         self.state["seen"].as_str().and_then(Hash::from_hex)
     }
 }
 
-/// What became of a question: the tool goes on with it.
+/// The response to an input request, with which the call is made again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputResponse {
-    /// What the tool wants back.
+    /// The state of the request.
     pub state: Value,
-    /// The answer; none if the human refuses to give one.
+    /// The answer; `None` while the request is open, and after it was denied.
     pub answer: Option<Value>,
 }
 
-/// What a call tells before it ends.
+/// A report of a call in flight.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// How far it is.
+    /// A progress notification.
     Progress {
-        /// So much.
+        /// The progress so far, in units of the tool.
         progress: f64,
-        /// Of so much.
+        /// The total, if the tool knows it.
         total: Option<f64>,
-        /// In words.
+        /// A description of the progress.
         message: Option<Box<str>>,
     },
-    /// It goes on by itself on the other side, under this name: after a restart it can be asked for there.
+    /// The server continues the call as a task, which can be polled after a restart.
     Task {
-        /// The name.
+        /// Id of the task at the server.
         id: Box<str>,
     },
-    /// The tool is not what it was when the definition was stored.
+    /// The tool changed after the definition was stored.
     ToolChanged {
-        /// What is different.
+        /// A description of the difference.
         what: Box<str>,
     },
 }

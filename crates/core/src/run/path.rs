@@ -1,4 +1,4 @@
-//! The path of a step execution: `per_file[3].export`, `check#2`.
+//! Paths of step executions, such as `per_file[3].export` and `check#2`.
 
 use super::parts::ScopeKey;
 use super::state::Run;
@@ -6,10 +6,10 @@ use crate::expr::StepIx;
 use crate::plan::{Kind, Plan};
 
 impl Run {
-    /// The path of a step's next execution in a block.
+    /// Returns the path of a step's next execution in a block.
     ///
-    /// Ids are unique in a definition, so only what can be run more than once shows: the items of a
-    /// `foreach`, and what a loop of the graph form comes back to.
+    /// Ids are unique in a definition, so a path contains only what can run more than once: the items of a
+    /// `foreach`, and the visits of a loop in the graph form.
     pub(super) fn path(&self, plan: &Plan, scope: ScopeKey, step: StepIx) -> String {
         let mut path = self.prefix(plan, scope);
         path.push_str(&plan.step(step).id);
@@ -26,7 +26,7 @@ impl Run {
             return format!("{}[{}].", owner.path, scope.index);
         }
         let id = &*plan.step(owner.step).id;
-        // A block that is run for the first time adds nothing to the path.
+        // Only later visits of a block (`#2`) are part of the path.
         match owner.path.strip_suffix(id) {
             Some(before) => before.to_owned(),
             None => format!("{}.", owner.path),

@@ -1,4 +1,4 @@
-//! A value with its JSON text and the hash of it: written once, read by whoever refers to it.
+//! A value with its JSON text and hash, computed once and shared.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Failure;
 use crate::limits;
 use crate::plan::Hash;
 
-/// A value of a run. A clone is another handle to the same value.
+/// A value of a run. Cloning is cheap: clones share the value.
 #[derive(Clone)]
 pub struct Payload(Arc<Inner>);
 
@@ -19,13 +19,13 @@ struct Inner {
 }
 
 impl Payload {
-    /// A value as it came from outside or was computed.
+    /// Creates a payload from a value.
     pub fn new(value: Value) -> Self {
         let json = value.to_string();
         Self::with_json(value, json)
     }
 
-    /// A value as it was stored.
+    /// Parses a payload from its stored JSON text.
     pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
         Ok(Self::with_json(serde_json::from_str(json)?, json.to_owned()))
     }
@@ -35,17 +35,17 @@ impl Payload {
         Self(Arc::new(Inner { value, json: json.into(), hash }))
     }
 
-    /// Whether it is within the limits for a value of a run.
+    /// Checks the limits for a value of a run.
     pub fn fits(&self) -> Result<(), Failure> {
         fits(&self.0.value, self.0.json.len())
     }
 
-    /// The value.
+    /// The value as JSON.
     pub fn value(&self) -> &Value {
         &self.0.value
     }
 
-    /// Its JSON text, with sorted keys.
+    /// The JSON text of the value, with sorted keys.
     pub fn json(&self) -> &str {
         &self.0.json
     }
@@ -56,22 +56,20 @@ impl Payload {
     }
 }
 
-/// Whether a value with so many bytes of JSON is within the limits.
+/// Checks the depth of a value, and the size of its JSON text in bytes, against the limits.
 pub(super) fn fits(value: &Value, bytes: usize) -> Result<(), Failure> {
     if bytes > limits::PAYLOAD_BYTES {
         let limit = limits::PAYLOAD_BYTES;
-        return Err(Failure::limit(format!("{bytes} bytes of JSON are more than the limit of {limit}")));
+        return Err(Failure::limit(format!("{bytes} bytes of JSON exceed the limit of {limit}")));
     }
     if is_deeper(value, limits::VALUE_DEPTH) {
         let limit = limits::VALUE_DEPTH;
-        return Err(Failure::limit(format!(
-            "a value has more than {limit} lists and maps inside one another"
-        )));
+        return Err(Failure::limit(format!("a value has more than {limit} nested lists and maps")));
     }
     Ok(())
 }
 
-/// Whether a value has more than so many lists and maps inside one another.
+/// Whether lists and maps of a value are nested deeper than `levels`.
 pub fn is_deeper(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),

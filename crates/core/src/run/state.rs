@@ -1,4 +1,4 @@
-//! Where a run stands: positions and small facts, folded from its events.
+//! The state of a run: positions, phases and counters, derived from its events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::parts::{InputResponse, PauseReason, ScopeKey, StepRef};
-use super::{Failure, Millis};
+use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
 
 /// The status of a run.
@@ -27,25 +27,25 @@ use crate::expr::StepIx;
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RunStatus {
-    /// Created; its first event is still to come.
+    /// The run is created and has no events.
     #[default]
     Pending,
-    /// It goes on by itself.
+    /// The run is in progress.
     Running,
-    /// It waits for somebody to act.
+    /// The run was paused by a user, or waits only for humans.
     Paused,
-    /// The end: done.
+    /// The run ended successfully.
     Completed,
-    /// The end: failed.
+    /// The run ended with a failure.
     Failed,
-    /// The end: stopped.
+    /// The run was cancelled.
     Cancelled,
-    /// The engine restarted; it waits to be resumed.
+    /// The engine restarted, and the run waits to be resumed.
     Interrupted,
 }
 
 impl RunStatus {
-    /// All of them.
+    /// Every status.
     pub const ALL: [Self; 7] = [
         Self::Pending,
         Self::Running,
@@ -56,9 +56,12 @@ impl RunStatus {
         Self::Interrupted,
     ];
 
-    /// Whether nothing can happen to the run any more.
+    /// Whether the run has ended.
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+        match self {
+            Self::Completed | Self::Failed | Self::Cancelled => true,
+            Self::Pending | Self::Running | Self::Paused | Self::Interrupted => false,
+        }
     }
 
     /// The name of the status in rows and on every surface.
@@ -66,7 +69,7 @@ impl RunStatus {
         self.into()
     }
 
-    /// The status with a name.
+    /// Parses the name of a status.
     pub fn from_word(word: &str) -> Option<Self> {
         word.parse().ok()
     }
@@ -108,53 +111,56 @@ impl StepStatus {
 
     /// Whether the attempt has ended.
     pub fn is_end(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Skipped | Self::Cancelled)
+        match self {
+            Self::Done | Self::Failed | Self::Skipped | Self::Cancelled => true,
+            Self::Pending | Self::Ready | Self::Running | Self::Waiting | Self::Uncertain => false,
+        }
     }
 }
 
-/// A run. The default is one that has not started.
+/// The state of a run. The default is a run without events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
     pub(super) status: RunStatus,
     pub(super) paused: Option<PauseReason>,
-    /// Why it failed, while `on_failure` runs.
+    /// Why the run failed, while the steps of `on_failure` run.
     pub(super) failing: Option<Failure>,
-    /// Blocks that are being run.
+    /// Block executions that have not ended.
     pub(super) scopes: BTreeMap<ScopeKey, BlockState>,
-    /// Executions that have not ended, in the order in which they began.
+    /// Executions that have not ended, in the order of their start.
     pub(super) live: BTreeMap<u32, Live>,
-    /// Executions that may begin as soon as they are let.
+    /// Executions that can start as soon as they are admitted.
     pub(super) ready: BTreeSet<u32>,
-    /// The number of the last execution.
+    /// Number of the last execution.
     pub(super) last_n: u32,
-    /// Executions that only humans can move on.
+    /// Number of executions that wait for a human.
     pub(super) attention: u32,
-    /// Executions that move on by themselves.
+    /// Number of executions that continue without a human.
     pub(super) moving: u32,
-    /// Calls in flight.
+    /// Number of calls in flight.
     pub(super) calls: u32,
-    /// Signals that no step has waited for yet: the event's name, and the number of the event in the log.
+    /// Buffered signals: name and sequence number.
     pub(super) signals: VecDeque<(Box<str>, u64)>,
-    /// Arguments that a human set: the step's path, and the number of the event in the log.
+    /// Arguments that a human set: path of the execution and sequence number of the event.
     pub(super) edits: BTreeMap<Box<str>, u64>,
-    /// Values that a human set: the step (none for the inputs), and the number of the event in the log.
-    pub(super) sets: BTreeMap<Option<StepIx>, u64>,
-    /// Calls that were left to themselves and may still answer: execution and attempt, with the path.
-    pub(super) cut: BTreeMap<(u32, u32), Arc<str>>,
-    /// How many events there are.
+    /// Values that a human replaced: the step (`None` for the inputs) and sequence number of the event.
+    pub(super) overrides: BTreeMap<Option<StepIx>, u64>,
+    /// Calls that may still return a result after their step stopped waiting: execution and attempt, with the path.
+    pub(super) abandoned: BTreeMap<(u32, u32), Arc<str>>,
+    /// Sequence number of the last event.
     pub(super) seq: u64,
 }
 
-/// A block that is being run.
+/// The state of a block execution.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct BlockState {
-    /// Executions in it that have not ended.
+    /// Executions in the block that have not ended.
     pub live: BTreeSet<u32>,
-    /// How steps in it ended.
+    /// How the steps of the block ended.
     pub done: BTreeMap<StepIx, Done>,
-    /// How often steps in it began.
+    /// Number of executions per step.
     pub visits: BTreeMap<StepIx, u32>,
-    /// The execution whose output is the block's.
+    /// The execution whose output is the output of the block.
     pub last: Option<u32>,
     /// The step of that execution.
     pub last_step: Option<StepIx>,
@@ -167,43 +173,43 @@ pub(super) struct Done {
     pub status: StepStatus,
 }
 
-/// An execution that has not ended.
+/// The state of an execution that has not ended.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with one another")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct Live {
-    /// The step.
+    /// The step in the plan.
     pub step: StepIx,
-    /// The block that it stands in.
+    /// The block execution that contains the step.
     pub scope: ScopeKey,
-    /// Its path.
+    /// Path of the execution.
     pub path: Arc<str>,
-    /// Its attempt.
+    /// Number of the current attempt, from 1.
     pub attempt: u32,
-    /// What it is doing.
+    /// What the execution is doing.
     pub phase: Phase,
-    /// Whether it has an timer in the store.
+    /// Whether it has a timer in the store.
     pub timer: bool,
     /// Whether it holds an idempotency key in the store.
     pub claim: bool,
-    /// Whether it was let through by a human.
+    /// Whether a human approved it.
     pub approved: bool,
-    /// The idempotency key that its call was made with, where the definition has a template for it.
+    /// The idempotency key of its call, if the definition has a template for it.
     pub key: Option<Box<str>>,
-    /// Whether its tool was created for it.
+    /// Whether its missing tool was created.
     pub created: bool,
-    /// The name that its call goes by at the tool's server.
+    /// Id of its call's task at the server.
     pub task: Option<Box<str>>,
-    /// What its tool asked, and what a human said.
-    pub asked: Option<Box<InputResponse>>,
-    /// Attempts that a restart of the engine cut off; they do not count against the retry policy.
+    /// The response to the last input request of its tool; without an answer while the request is open.
+    pub input_response: Option<Box<InputResponse>>,
+    /// Number of attempts that a restart of the engine interrupted. They do not count against the retry policy.
     pub restarts: u32,
-    /// Whether a restart of the engine cut off the call whose outcome is unknown.
+    /// Whether a restart of the engine interrupted the call whose outcome is unknown.
     pub restarted: bool,
-    /// Times that a probe was asked what became of the call of this attempt.
+    /// Number of probes for the call of this attempt.
     pub probes: u32,
-    /// Times that its server refused the call of this attempt before it was sent.
+    /// Number of times that the call of this attempt was rejected or could not be sent.
     pub refusals: u32,
-    /// When it stops waiting for its server and fails.
+    /// When its wait for the server expires.
     pub wait_until: Option<Millis>,
 }
 
@@ -221,7 +227,7 @@ impl Live {
             key: None,
             created: false,
             task: None,
-            asked: None,
+            input_response: None,
             restarts: 0,
             restarted: false,
             probes: 0,
@@ -234,130 +240,50 @@ impl Live {
         StepRef { n, path: self.path.clone(), attempt: self.attempt }
     }
 
-    /// Attempts so far that count against the retry policy, the current one included.
+    /// The state of an input request that waits for an answer.
+    pub(super) fn open_request(&self) -> Option<&serde_json::Value> {
+        let is_gate = matches!(self.phase, Phase::Gate { .. });
+        self.input_response.as_ref().filter(|_| is_gate).map(|response| &response.state)
+    }
+
+    /// The id of the run that the execution waits for.
+    pub(super) fn child(&self) -> Option<&str> {
+        if let Phase::Child { run } = &self.phase { Some(run) } else { None }
+    }
+
+    /// The number of attempts that count against the retry policy, including the current one.
     pub fn counted_attempts(&self) -> u32 {
         self.attempt.saturating_sub(self.restarts)
     }
 }
 
-/// What an execution is doing.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Phase {
-    /// It may begin as soon as it is let.
-    Ready,
-    /// It waits for a human's yes.
-    Gate {
-        /// When the time to answer is up.
-        until: Option<Millis>,
-        /// Further notices so far.
-        level: u32,
-        /// What the decision is bound to.
-        digest: crate::plan::Hash,
-    },
-    /// A call is in flight.
-    Calling,
-    /// A call was told to stop.
-    Stopping,
-    /// A tool is asked whether the call took place.
-    Verifying,
-    /// Another tool is asked to create the one that it calls.
-    Creating,
-    /// It waits for the next attempt.
-    Backoff {
-        /// When it begins.
-        due: Millis,
-    },
-    /// The outcome of its call is unknown.
-    Uncertain,
-    /// Another step holds its idempotency key.
-    KeyWait,
-    /// Its server cannot take its call now.
-    ServerWait {
-        /// When the call is tried again; without it, as soon as the server is available.
-        due: Option<Millis>,
-    },
-    /// It waits for a time.
-    Sleeping {
-        /// Until when.
-        due: Millis,
-    },
-    /// It waits for an event.
-    Waiting {
-        /// The event's name.
-        event: Box<str>,
-        /// What it must carry.
-        correlate: Option<serde_json::Value>,
-    },
-    /// It waits for another run.
-    Child {
-        /// The run.
-        run: Box<str>,
-    },
-    /// Its blocks are being run.
-    Blocks(Progress),
-    /// It is about to end.
-    Passing,
-}
-
-impl Phase {
-    /// Whether only humans can move it on.
-    pub(super) fn needs_attention(&self) -> bool {
-        matches!(self, Self::Gate { .. } | Self::Uncertain)
-    }
-
-    /// Whether it may begin as soon as a slot is free.
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(self, Self::Ready | Self::ServerWait { due: None })
-    }
-
-    /// Whether a call is in flight.
-    pub(super) fn is_call(&self) -> bool {
-        matches!(self, Self::Calling | Self::Stopping | Self::Verifying | Self::Creating)
-    }
-}
-
-/// How far the blocks of an execution are.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Progress {
-    /// How many blocks there are to run.
-    pub total: u32,
-    /// The first that was not entered yet.
-    pub next: u32,
-    /// How many have ended.
-    pub ended: u32,
-    /// Those that are being run.
-    pub(super) open: BTreeSet<u32>,
-    /// How those that ended did: the execution that gave the result, or why there is none.
-    pub(super) results: BTreeMap<u32, Result<Option<u32>, Failure>>,
-}
-
 impl Run {
-    /// Its status.
+    /// The status of the run.
     pub fn status(&self) -> RunStatus {
         self.status
     }
 
-    /// How many events there are.
+    /// The sequence number of the last event.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Executions that have not ended, in the order in which they began.
+    /// The executions that have not ended, in the order of their start.
     pub fn live(&self) -> &BTreeMap<u32, Live> {
         &self.live
     }
 
-    /// Whether something in it needs a human.
+    /// Whether a step waits for a human.
     pub fn needs_attention(&self) -> bool {
         self.attention > 0
     }
 
-    /// Whether nothing new may begin in it: somebody paused it, or a restart interrupted it.
+    /// Whether no steps may start: a user paused the run, or a restart interrupted it.
     pub fn is_held(&self) -> bool {
         self.paused == Some(PauseReason::Requested) || self.status == RunStatus::Interrupted
     }
 
-    /// Whether the engine has work with it now: calls in flight, or steps that wait for a place.
+    /// Whether the engine has work to do: calls in flight, or steps that wait for a slot.
     pub fn is_active(&self) -> bool {
         let held = self.is_held();
         !self.status.is_terminal()
@@ -365,28 +291,28 @@ impl Run {
             && (self.calls > 0 || (!self.ready.is_empty() && !held))
     }
 
-    /// Whether an execution is another one, or runs inside it.
+    /// Whether execution `n` is `other` or runs inside its blocks.
     pub fn is_within(&self, n: u32, other: u32) -> bool {
-        let around = |n: &u32| self.live.get(n).map(|live| live.scope.n);
-        std::iter::successors(Some(n), around).any(|n| n == other)
+        let enclosing = |n: &u32| self.live.get(n).map(|live| live.scope.n);
+        std::iter::successors(Some(n), enclosing).any(|n| n == other)
     }
 
-    /// Executions that may begin as soon as they are let.
+    /// The executions that can start as soon as they are admitted.
     pub fn ready(&self) -> impl Iterator<Item = u32> + '_ {
         self.ready.iter().copied()
     }
 
-    /// Calls in flight, as the log has it: what was being done when an engine died.
+    /// The calls in flight according to the log, which recovery treats as lost.
     pub fn calls(&self) -> impl Iterator<Item = (u32, &Live)> {
         self.live.iter().filter(|(_, live)| live.phase.is_call()).map(|(n, live)| (*n, live))
     }
 
-    /// The execution with a path, if it has not ended.
+    /// Finds the execution with a path, if it has not ended.
     pub fn find(&self, path: &str) -> Option<(u32, &Live)> {
         self.live.iter().find(|(_, live)| &*live.path == path).map(|(n, live)| (*n, live))
     }
 
-    /// Whether the run could go on: what every run must have that has not ended.
+    /// Whether the run has ended or can continue. Every run satisfies this after every decision.
     pub fn has_future(&self) -> bool {
         self.status.is_terminal() || !self.live.is_empty()
     }

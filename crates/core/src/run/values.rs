@@ -1,21 +1,20 @@
-//! The values that expressions read: found from where a step stands, fetched, and put under their names.
+//! Values for expressions: resolves references from the scope of a step and reads the values.
 
 use serde_json::Value;
 
 use super::decide::Decision;
-use super::event::Event;
 use super::parts::ScopeKey;
 use super::payload::fits;
 use super::state::StepStatus;
 use super::{Failure, Payload, WorldError};
 use crate::expr::{Condition, Context, EvalError, Root, StepIx, Template, ValueTemplate};
 
-/// The result of evaluating: the store may not answer, and the expression may have no value.
+/// The result of an evaluation. The outer error is a failure of the store, the inner one of the expression.
 pub(super) type Evaluated<T> = Result<Result<T, Failure>, WorldError>;
 
-/// The values that one expression may read.
+/// The values that an expression can read, by root.
 #[derive(Default)]
-pub(super) struct Fetched(Vec<(Root, Source)>);
+pub(super) struct Bindings(Vec<(Root, Source)>);
 
 enum Source {
     Payload(Payload),
@@ -24,7 +23,7 @@ enum Source {
     Value(Value),
 }
 
-impl Context for Fetched {
+impl Context for Bindings {
     fn value(&self, root: &Root) -> Option<&Value> {
         let source = self.0.iter().find(|(known, _)| known == root).map(|(_, source)| source)?;
         match source {
@@ -36,64 +35,64 @@ impl Context for Fetched {
     }
 }
 
-impl Fetched {
-    /// With the answer of a `verify` call.
-    pub(super) fn probe(answer: Payload) -> Self {
-        Self(vec![(Root::Probe, Source::Payload(answer))])
+impl Bindings {
+    /// Binds the output of a `verify` call.
+    pub(super) fn probe(output: Payload) -> Self {
+        Self(vec![(Root::Probe, Source::Payload(output))])
     }
 }
 
 impl Decision<'_> {
     pub(super) fn eval(&mut self, scope: ScopeKey, template: &ValueTemplate) -> Evaluated<Value> {
-        let fetched = self.fetch(scope, Fetched::default(), |visit| template.roots(visit))?;
-        let value = template.eval(&fetched).map_err(Failure::from);
+        let bindings = self.bind(scope, Bindings::default(), |visit| template.roots(visit))?;
+        let value = template.eval(&bindings).map_err(Failure::from);
         Ok(value.and_then(|value| fits(&value, 0).map(|()| value)))
     }
 
-    /// The value of a text.
     pub(super) fn eval_text(&mut self, scope: ScopeKey, template: &Template) -> Evaluated<Value> {
-        let fetched = self.fetch(scope, Fetched::default(), |visit| template.roots(visit))?;
-        Ok(template.eval(&fetched).map(std::borrow::Cow::into_owned).map_err(Failure::from))
+        let bindings = self.bind(scope, Bindings::default(), |visit| template.roots(visit))?;
+        Ok(template.eval(&bindings).map(std::borrow::Cow::into_owned).map_err(Failure::from))
     }
 
     pub(super) fn holds(&mut self, scope: ScopeKey, condition: &Condition) -> Evaluated<bool> {
-        self.holds_with(scope, condition, Fetched::default())
+        self.holds_with(scope, condition, Bindings::default())
     }
 
     pub(super) fn holds_with(
         &mut self,
         scope: ScopeKey,
         condition: &Condition,
-        known: Fetched,
+        initial: Bindings,
     ) -> Evaluated<bool> {
-        let fetched = self.fetch(scope, known, |visit| condition.roots(visit))?;
-        Ok(condition.holds(&fetched).map_err(|error: EvalError| Failure::from(error)))
+        let bindings = self.bind(scope, initial, |visit| condition.roots(visit))?;
+        Ok(condition.holds(&bindings).map_err(|error: EvalError| Failure::from(error)))
     }
 
-    fn fetch(
+    /// Adds the values of the roots that `visit_roots` reports.
+    fn bind(
         &mut self,
         scope: ScopeKey,
-        mut fetched: Fetched,
-        roots: impl Fn(&mut dyn FnMut(&Root)),
-    ) -> Result<Fetched, WorldError> {
-        let mut wanted: Vec<Root> = Vec::new();
-        roots(&mut |root| {
-            if !wanted.contains(root) {
-                wanted.push(root.clone());
+        mut bindings: Bindings,
+        visit_roots: impl Fn(&mut dyn FnMut(&Root)),
+    ) -> Result<Bindings, WorldError> {
+        let mut roots: Vec<Root> = Vec::new();
+        visit_roots(&mut |root| {
+            if !roots.contains(root) {
+                roots.push(root.clone());
             }
         });
-        for root in wanted {
+        for root in roots {
             if let Some(source) = self.source(scope, &root)? {
-                fetched.0.push((root, source));
+                bindings.0.push((root, source));
             }
         }
-        Ok(fetched)
+        Ok(bindings)
     }
 
     fn source(&mut self, scope: ScopeKey, root: &Root) -> Result<Option<Source>, WorldError> {
         Ok(match root {
-            Root::Inputs => Some(Source::Payload(match self.run.sets.get(&None).copied() {
-                Some(seq) => self.noted(seq)?,
+            Root::Inputs => Some(Source::Payload(match self.run.overrides.get(&None).copied() {
+                Some(seq) => self.event_value(seq)?,
                 None => self.world.inputs()?,
             })),
             Root::Output(step) => self.output_of(scope, *step)?.map(Source::Payload),
@@ -120,10 +119,10 @@ impl Decision<'_> {
         })
     }
 
-    /// What a step gave, as it can be read from a place; null if it gave nothing.
+    /// Returns the output of a step as visible from a scope; null if the step ended without one.
     fn output_of(&mut self, scope: ScopeKey, step: StepIx) -> Result<Option<Payload>, WorldError> {
-        if let Some(seq) = self.run.sets.get(&Some(step)).copied() {
-            return self.noted(seq).map(Some);
+        if let Some(seq) = self.run.overrides.get(&Some(step)).copied() {
+            return self.event_value(seq).map(Some);
         }
         match self.done(scope, step) {
             Some((n, StepStatus::Done)) => self.output(n).map(Some),
@@ -132,28 +131,28 @@ impl Decision<'_> {
         }
     }
 
-    /// How a step ended, looked for in the block and in those around it.
+    /// Returns how a step ended. Searches the scope and the enclosing ones.
     fn done(&self, mut scope: ScopeKey, step: StepIx) -> Option<(u32, StepStatus)> {
         loop {
             let found = self.run.scopes.get(&scope).and_then(|scope| scope.done.get(&step));
             if let Some(done) = found {
                 return Some((done.n, done.status));
             }
-            scope = self.around(scope)?;
+            scope = self.enclosing(scope)?;
         }
     }
 
-    /// The block of a loop's item around a place.
+    /// Returns the scope of the current item of a `foreach` step.
     fn item(&self, mut scope: ScopeKey, step: StepIx) -> Option<ScopeKey> {
         loop {
             if self.run.live.get(&scope.n).is_some_and(|live| live.step == step) {
                 return Some(scope);
             }
-            scope = self.around(scope)?;
+            scope = self.enclosing(scope)?;
         }
     }
 
-    fn around(&self, scope: ScopeKey) -> Option<ScopeKey> {
+    fn enclosing(&self, scope: ScopeKey) -> Option<ScopeKey> {
         match scope {
             ScopeKey::ROOT => None,
             ScopeKey::FAILURE => Some(ScopeKey::ROOT),
@@ -161,7 +160,7 @@ impl Decision<'_> {
         }
     }
 
-    /// What an execution gave: in this decision, or before.
+    /// Returns the output of an execution, from this decision or the store.
     pub(super) fn output(&mut self, n: u32) -> Result<Payload, WorldError> {
         match self.outputs.get(&n) {
             Some(payload) => Ok(payload.clone()),
@@ -169,7 +168,7 @@ impl Decision<'_> {
         }
     }
 
-    /// What an execution was given: in this decision, or before.
+    /// Returns the input of an execution, from this decision or the store.
     pub(super) fn input(&mut self, n: u32) -> Result<Payload, WorldError> {
         match self.inputs.get(&n) {
             Some(payload) => Ok(payload.clone()),
@@ -178,9 +177,9 @@ impl Decision<'_> {
     }
 
     fn error(&mut self, n: u32) -> Result<Payload, WorldError> {
-        let recorded = self.records.iter().rev().find_map(|record| match &record.event {
-            Event::StepFailed { step, error } if step.n == n => Some(error),
-            _ => None,
+        let recorded = self.records.iter().rev().find_map(|record| {
+            let change = record.event.changes().step.filter(|change| change.step.n == n && change.ends())?;
+            change.error
         });
         match recorded {
             Some(error) => Ok(Payload::new(serde_json::json!(error))),
@@ -188,18 +187,14 @@ impl Decision<'_> {
         }
     }
 
-    /// The value that an event carries, of this decision or of the log.
-    pub(super) fn noted(&mut self, seq: u64) -> Result<Payload, WorldError> {
+    /// Returns the value that is stored in an event, from this decision or the log.
+    pub(super) fn event_value(&mut self, seq: u64) -> Result<Payload, WorldError> {
         let committed = self.run.seq - self.records.len() as u64;
         let recorded =
             seq.checked_sub(committed + 1).and_then(|at| self.records.get(usize::try_from(at).ok()?));
-        match recorded.map(|record| &record.event) {
-            Some(
-                Event::SignalReceived { payload: value, .. }
-                | Event::ArgumentsEdited { args: value, .. }
-                | Event::ValueSet { value, .. },
-            ) => Ok(Payload::new(value.clone())),
-            _ => self.world.noted(seq),
+        match recorded.and_then(|record| record.event.changes().run.inline) {
+            Some(value) => Ok(Payload::new(value.clone())),
+            None => self.world.event_value(seq),
         }
     }
 }

@@ -1,40 +1,40 @@
-//! `wait`: until an event arrives from outside.
+//! `wait` steps: a step waits for a signal from outside the run.
 
 use serde_json::Value;
 
-use super::decide::{Decided, Decision, Entry};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::parts::Started;
-use super::state::Phase;
+use super::phase::Phase;
 use super::{Payload, WorldError};
 use crate::limits;
 use crate::plan::Wait;
 
 impl Decision<'_> {
-    pub(super) fn begin_wait(&mut self, at: &Entry, wait: &Wait) -> Decided {
-        let event: Box<str> = match self.eval_text(at.scope, &wait.event)? {
+    pub(super) fn begin_wait(&mut self, attempt: &Attempt, wait: &Wait) -> DecideResult {
+        let event: Box<str> = match self.eval_text(attempt.scope, &wait.event)? {
             Ok(Value::String(event)) => event.into(),
             Ok(other) => other.to_string().into(),
-            Err(error) => return self.fail_entry(at, error),
+            Err(error) => return self.fail_before_start(attempt, error),
         };
         let correlate = match &wait.correlate {
             None => None,
-            Some(template) => match self.eval(at.scope, template)? {
+            Some(template) => match self.eval(attempt.scope, template)? {
                 Ok(value) => Some(value),
-                Err(error) => return self.fail_entry(at, error),
+                Err(error) => return self.fail_before_start(attempt, error),
             },
         };
-        let kept = self.kept_signal(&event, correlate.as_ref())?;
-        let signal = kept.as_ref().map(|(seq, _)| *seq);
-        self.started(at, Started::Wait { event, correlate, signal }, None);
-        match kept {
-            Some((_, payload)) => self.complete(at.n(), payload, None),
+        let buffered = self.buffered_signal(&event, correlate.as_ref())?;
+        let signal = buffered.as_ref().map(|(seq, _)| *seq);
+        self.emit_started(attempt, Started::Wait { event, correlate, signal }, None);
+        match buffered {
+            Some((_, payload)) => self.complete(attempt.n(), payload, None),
             None => Ok(()),
         }
     }
 
-    /// The first signal that arrived before anybody waited for it.
-    fn kept_signal(
+    /// Returns the first buffered signal with this name that correlates.
+    fn buffered_signal(
         &mut self,
         event: &str,
         correlate: Option<&Value>,
@@ -42,19 +42,19 @@ impl Decision<'_> {
         let named = self.run.signals.iter().filter(|(name, _)| &**name == event);
         let candidates: Vec<u64> = named.map(|(_, seq)| *seq).collect();
         for seq in candidates {
-            let payload = self.noted(seq)?;
-            if carries(payload.value(), correlate) {
+            let payload = self.event_value(seq)?;
+            if correlates(payload.value(), correlate) {
                 return Ok(Some((seq, payload)));
             }
         }
         Ok(None)
     }
 
-    /// An event arrived: the first step that waits for it goes on, or it is kept.
-    pub(super) fn signalled(&mut self, event: Box<str>, payload: Value, keep: bool) -> Decided {
+    /// Delivers a signal to the first step that waits for it, or else buffers it if `keep` is set.
+    pub(super) fn signalled(&mut self, event: Box<str>, payload: Value, keep: bool) -> DecideResult {
         let waiting = self.run.live.iter().find(|(_, live)| match &live.phase {
             Phase::Waiting { event: name, correlate } => {
-                *name == event && carries(&payload, correlate.as_ref())
+                *name == event && correlates(&payload, correlate.as_ref())
             }
             _ => false,
         });
@@ -69,8 +69,8 @@ impl Decision<'_> {
     }
 }
 
-/// Whether an event is meant for a step: it is equal to what the step expects, or has all of its keys.
-fn carries(payload: &Value, expected: Option<&Value>) -> bool {
+/// Whether a payload matches `correlate`: it is equal, or a map that contains all of its entries.
+fn correlates(payload: &Value, expected: Option<&Value>) -> bool {
     match (expected, payload) {
         (None, _) => true,
         (Some(Value::Object(expected)), Value::Object(payload)) => {

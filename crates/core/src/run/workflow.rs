@@ -1,31 +1,36 @@
-//! `workflow`: another run, and waiting for it.
+//! `workflow` steps: start a run of another definition and wait for its end.
 
-use super::decide::{Decided, Decision, Entry};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::parts::Started;
-use super::state::Phase;
+use super::phase::Phase;
 use super::world::Child;
 use super::{Failure, Payload};
 use crate::plan::Workflow;
 
 impl Decision<'_> {
-    pub(super) fn begin_workflow(&mut self, at: &Entry, workflow: &Workflow) -> Decided {
-        let inputs = match self.eval(at.scope, &workflow.inputs)? {
+    pub(super) fn begin_workflow(&mut self, attempt: &Attempt, workflow: &Workflow) -> DecideResult {
+        let inputs = match self.eval(attempt.scope, &workflow.inputs)? {
             Ok(inputs) => Payload::new(inputs),
-            Err(error) => return self.fail_entry(at, error),
+            Err(error) => return self.fail_before_start(attempt, error),
         };
-        let child = Child { step: &at.step_ref, definition: &workflow.name, inputs: &inputs };
+        let child = Child { step: &attempt.step_ref, definition: &workflow.name, inputs: &inputs };
         match self.world.spawn(&child)? {
             Ok(run) => {
                 let what = Started::Workflow { definition: workflow.name.clone(), run, input: inputs.hash() };
-                self.started(at, what, Some(inputs));
+                self.emit_started(attempt, what, Some(inputs));
                 Ok(())
             }
-            Err(error) => self.fail_entry(at, error),
+            Err(error) => self.fail_before_start(attempt, error),
         }
     }
 
-    /// The run that a step waits for ended.
-    pub(super) fn child_ended(&mut self, n: u32, attempt: u32, outcome: Result<Payload, Failure>) -> Decided {
+    /// Ends a step with the outcome of its child run.
+    pub(super) fn child_ended(
+        &mut self,
+        n: u32,
+        attempt: u32,
+        outcome: Result<Payload, Failure>,
+    ) -> DecideResult {
         let waits = self
             .run
             .live

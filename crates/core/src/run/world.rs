@@ -1,4 +1,4 @@
-//! What a decision may ask for: time, chance, stored values, and whether a call may begin.
+//! The interface of the state machine to its surroundings: time, randomness, stored values and admission.
 
 use std::sync::Arc;
 
@@ -12,74 +12,74 @@ use crate::expr::{Ambient, StepIx};
 use crate::plan::Hash;
 use crate::spec::policy::{Effects, KeyScope, OnUncertain};
 
-/// What lies outside of the state machine. The answers are part of a decision's input: the same answers
-/// give the same events.
+/// Everything that a decision reads besides its input. Decisions are deterministic: the same return values
+/// produce the same events.
 pub trait World {
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Millis;
-    /// A number from 0 to 1.
+    /// Returns a random number from 0 to 1.
     fn random(&mut self) -> f64;
-    /// The run's inputs.
+    /// Returns the inputs of the run.
     fn inputs(&mut self) -> Result<Payload, WorldError>;
-    /// What an execution gave.
+    /// Returns the output of an execution.
     fn output(&mut self, n: u32) -> Result<Payload, WorldError>;
-    /// What an execution was given: its arguments, or the items of a `foreach`.
+    /// Returns the input of an execution: its arguments, or the items of a `foreach`.
     fn input(&mut self, n: u32) -> Result<Payload, WorldError>;
-    /// Why an execution failed.
+    /// Returns the failure of an execution, as JSON.
     fn error(&mut self, n: u32) -> Result<Payload, WorldError>;
-    /// The value that an event of the log carries.
-    fn noted(&mut self, seq: u64) -> Result<Payload, WorldError>;
-    /// The environment variables that definitions may see.
+    /// Returns the value that is stored in an event: a signal's payload, edited arguments or a replaced value.
+    fn event_value(&mut self, seq: u64) -> Result<Payload, WorldError>;
+    /// Returns the environment variables that definitions can read, as a map.
     fn env(&self) -> Arc<Value>;
-    /// Something that every run knows about itself.
+    /// Returns a built-in value of the run, such as its id.
     fn ambient(&self, what: Ambient) -> Value;
-    /// What is known about a tool.
+    /// Returns the annotations of a tool. Unknown tools are unannotated.
     fn annotations(&self, tool: &str) -> Annotations;
-    /// The tool that is asked to create a tool that is missing.
+    /// Returns the tool that creates missing tools, if one is configured.
     fn provider(&self) -> Option<Box<str>>;
-    /// Whether a call of a tool may be sent now. A grant takes a concurrency slot.
+    /// Requests admission for a call of a tool. A granted call holds a concurrency slot.
     fn admit(&mut self, tool: &str, path: &str) -> Admission;
-    /// Gives back the slot that was granted last: no call was made for it.
+    /// Releases the slot that was granted last, because no call was made with it.
     fn release(&mut self);
-    /// The idempotency key of an execution that has none of its own.
+    /// Returns the default idempotency key of an execution.
     fn key(&self, path: &str) -> Box<str>;
-    /// Takes an idempotency key.
+    /// Claims an idempotency key.
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError>;
-    /// What the run that this one repeats has for a call with the same path and arguments.
+    /// Returns the result of the call with the same path and arguments in the run that this one repeats.
     fn reuse(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, WorldError>;
-    /// Creates the run of another workflow; it begins when the decision is committed.
+    /// Creates a run of another workflow and returns its id. It starts when the decision is committed.
     fn spawn(&mut self, child: &Child<'_>) -> Result<Result<Box<str>, Failure>, WorldError>;
 }
 
-/// Whether a call may be sent now.
+/// The result of an admission check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// Yes; the call holds a concurrency slot.
+    /// The call can be sent and holds a concurrency slot.
     Granted,
-    /// Every slot of the tool's server is taken; other servers may have free ones.
+    /// All slots of the tool's server are in use. Other servers may have free slots.
     ToolFull,
-    /// Every slot is taken.
+    /// All slots of the engine or of the definition are in use.
     Full,
-    /// The tool's server cannot take calls now, for this reason.
+    /// The tool's server cannot accept calls now, for this reason.
     Unavailable(Box<str>),
 }
 
-/// The store did not answer. Nothing of the decision may be kept.
+/// The store failed. The decision must be discarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorldError(pub String);
 
-/// A tool's annotations, as far as its server gives them, and what its server supports.
+/// The annotations of a tool, as far as its server declares them, and what the server supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// `readOnlyHint`: it changes nothing.
+    /// `readOnlyHint`: the tool changes nothing.
     pub read_only: Option<bool>,
-    /// `idempotentHint`: a repeated call changes nothing more.
+    /// `idempotentHint`: repeating a call has no further effect.
     pub idempotent: Option<bool>,
-    /// `destructiveHint`: it may destroy something.
+    /// `destructiveHint`: the tool may perform destructive updates.
     pub destructive: Option<bool>,
     /// Whether the server deduplicates calls by the idempotency key in `_meta`.
     pub honours_key: bool,
-    /// What happens when the outcome of a call is unknown, as the server's config entry says.
+    /// The `onUncertain` policy of the server's config entry, for calls with an unknown outcome.
     pub on_uncertain: Option<OnUncertain>,
 }
 
@@ -92,23 +92,23 @@ impl Annotations {
     pub const UNANNOTATED: Self =
         Self { read_only: None, idempotent: None, destructive: None, honours_key: false, on_uncertain: None };
 
-    /// Whether it changes nothing. The protocol's default is no.
+    /// Whether the tool changes nothing. The protocol's default is no.
     pub fn is_read_only(&self) -> bool {
         self.read_only == Some(true)
     }
 
-    /// Whether a repeated call changes nothing more. The protocol's default is no.
+    /// Whether repeating a call has no further effect. The protocol's default is no.
     pub fn is_idempotent(&self) -> bool {
         self.is_read_only() || self.idempotent == Some(true)
     }
 
-    /// Whether it may destroy something. The protocol's default is yes.
+    /// Whether the tool may perform destructive updates. The protocol's default is yes.
     pub fn is_destructive(&self) -> bool {
         !self.is_read_only() && self.destructive != Some(false)
     }
 
-    /// Whether a step may call it again after an unknown outcome without harm. `effects` counts only where the tool has
-    /// no annotation of its own.
+    /// Whether a step can safely repeat a call with an unknown outcome. `effects` counts only where the tool has
+    /// no annotation.
     pub fn is_repeatable(&self, effects: Option<Effects>) -> bool {
         match effects {
             Some(Effects::Read) => self.read_only.unwrap_or(true) || self.is_idempotent(),
@@ -118,7 +118,7 @@ impl Annotations {
         }
     }
 
-    /// Whether `effects` on a step says something else than the tool's annotations.
+    /// Whether `effects` on a step contradicts the tool's annotations.
     pub fn contradicts(&self, effects: Effects) -> bool {
         match effects {
             Effects::Read => self.read_only == Some(false),
@@ -128,81 +128,81 @@ impl Annotations {
     }
 }
 
-/// An idempotency key that a step wants.
+/// A request to claim an idempotency key.
 #[derive(Debug, Clone)]
 pub struct Claim<'c> {
-    /// The execution that wants it.
+    /// The attempt that claims the key.
     pub step: &'c StepRef,
-    /// Where the key is unique.
+    /// Where the key has to be unique.
     pub scope: KeyScope,
-    /// The tool.
+    /// Full name of the tool that is called.
     pub tool: &'c str,
-    /// The key.
+    /// The idempotency key.
     pub key: &'c str,
-    /// The hash of the arguments.
+    /// Hash of the arguments, to detect reuse of the key with different arguments.
     pub args: Hash,
-    /// How long a result is kept, in seconds.
+    /// How long the result is kept under the key, in seconds.
     pub ttl_secs: Option<u64>,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Claimed {
-    /// The step has the key and may call.
+    /// The step holds the key and can make the call.
     Taken,
-    /// A call with this key and these arguments was made before and gave this.
+    /// The stored result of an earlier call with the same key and arguments.
     Hit(Payload),
-    /// Another step has the key and has not ended; this is what to wait for.
+    /// Another step holds the key. Contains the name to wait for.
     Busy(Box<str>),
-    /// The key belongs to a call with other arguments.
+    /// The key was claimed with different arguments.
     Conflict,
 }
 
-/// A run to create for a step.
+/// A run to create for a `workflow` step.
 #[derive(Debug, Clone)]
 pub struct Child<'c> {
-    /// The step that waits for it.
+    /// The step that waits for the run.
     pub step: &'c StepRef,
-    /// The definition's name.
+    /// Name of the definition to run.
     pub definition: &'c str,
-    /// Its inputs.
+    /// Inputs of the run, before defaults are filled in.
     pub inputs: &'c Payload,
 }
 
-/// An event with what the store needs to know beside it.
+/// An event, with the facts that the store and the kernel need to process it.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each says what the store may find of the step")]
+#[expect(clippy::struct_excessive_bools, reason = "each flag names a kind of row that the step had")]
 pub struct Record {
-    /// The event.
+    /// The event to append to the log.
     pub event: Event,
-    /// The payload that it speaks of: an output, arguments, items.
+    /// The payload that the event refers to by its hash: an output, arguments or items.
     pub payload: Option<Payload>,
-    /// Whether the step had an timer that ends with this event.
+    /// Whether the step had a timer before this event.
     pub had_timer: bool,
-    /// Whether the step held an idempotency key that is settled by this event.
+    /// Whether the step held an idempotency key before this event.
     pub had_claim: bool,
-    /// Whether the step was in the list of those that wait for an event or a key.
+    /// Whether the step waited for an event or a key before this event.
     pub had_wait: bool,
-    /// Whether the step had an open gate that ends with this event.
+    /// Whether the step had an open approval before this event.
     pub had_gate: bool,
-    /// The run that the step waited for.
+    /// Id of the run that the step waited for.
     pub had_child: Option<Box<str>>,
-    /// The step of the plan that it is about.
+    /// The step in the plan, for events of steps.
     pub at: Option<StepIx>,
-    /// What the step's tool waits for an answer to, if the step ends without one.
+    /// State of the tool's input request, if the step ends before it is answered.
     pub had_input_request: Option<Value>,
 }
 
 impl Record {
-    /// Whether it sets or ends an timer.
+    /// Whether the event sets, deletes or holds timers.
     pub fn moves_timers(&self) -> bool {
         let changes = self.event.changes();
-        // An interrupted run holds its timers back until it is resumed.
+        // The timers of an interrupted run are held until it is resumed.
         let holds = matches!(changes.run.status, Some(RunStatus::Interrupted | RunStatus::Running));
         self.had_timer || holds || changes.step.is_some_and(|step| step.timers().next().is_some())
     }
 
-    /// An event that speaks of nothing else.
+    /// Wraps an event without a payload or a step.
     pub fn plain(event: Event) -> Self {
         Self {
             event,

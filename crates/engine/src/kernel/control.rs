@@ -152,7 +152,7 @@ impl Kernel {
         }
         if decision.approved
             && decision.answer.is_none()
-            && live.asked.as_ref().is_some_and(|asked| !asked.is_whether())
+            && live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation())
         {
             let message = format!("the tool of `{}` asks something: a yes alone is no answer", decision.path);
             return Ok(Err(Error::BadInput(message)));
@@ -230,7 +230,8 @@ impl Kernel {
                     known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
                 // A tool that asks something has been called with the arguments that it has.
                 let calling = entry.run.find(path).is_some_and(|(_, live)| {
-                    let asks = live.asked.as_ref().is_some_and(|asked| !asked.is_whether());
+                    let asks =
+                        live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
                     live.phase == Phase::Calling || asks
                 });
                 match (is_call, calling) {
@@ -345,7 +346,7 @@ struct Decision<'d> {
 
 /// Whether the client of a relayed call answers what the tool of that call asks it. It decides nothing else.
 fn answers_own_call(live: &Live, starter: &Principal, by: &Principal) -> bool {
-    let asks = live.asked.as_ref().is_some_and(|asked| !asked.is_whether());
+    let asks = live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
     asks && starter.relay.is_some() && by.relay.is_some() && starter.id == by.id
 }
 

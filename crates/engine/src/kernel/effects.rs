@@ -168,7 +168,7 @@ impl Kernel {
             Kind::Call(call) => call.persona.clone(),
             _ => None,
         };
-        let continues = match (&record.event, &live.asked) {
+        let continues = match (&record.event, &live.input_response) {
             (Event::CallResumed { task, .. }, _) => Some(Continuation::Task(task.clone())),
             (_, Some(asked)) if !is_probe => Some(Continuation::Answer(asked.clone())),
             _ => None,

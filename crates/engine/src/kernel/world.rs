@@ -147,7 +147,7 @@ impl World for KernelWorld<'_> {
         self.payload(Wanted::Error(n))
     }
 
-    fn noted(&mut self, seq: u64) -> Result<Payload, WorldError> {
+    fn event_value(&mut self, seq: u64) -> Result<Payload, WorldError> {
         self.payload(Wanted::Noted(seq))
     }
 

@@ -1,4 +1,4 @@
-//! What must hold of a store at every moment: chain, sequence, and rows that follow from the log.
+//! Invariants of a store: hash chain, sequence numbers, and rows that are derived from the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Started};
 use steprail_store::{Link, RunId, link};
 
-/// Every promise that is broken, as text.
+/// Returns all violations, as text.
 pub(crate) fn audit(connection: &Connection) -> Vec<String> {
-    let mut broken = Vec::new();
+    let mut violations = Vec::new();
     let runs: Vec<(i64, String, String, u64, Vec<u8>, bool)> = query(
         connection,
         "SELECT id, run_id, status, seq, head_hash, active FROM workflow_runs ORDER BY id",
@@ -27,35 +27,35 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
         for (expected, (number, at, body, stored)) in (1..).zip(&events) {
             hash = link(&hash, Link { run: id, seq: *number, at: *at, body });
             if *number != expected || hash.0[..] != stored[..] {
-                broken.push(format!("run {id}: the chain breaks at event {number}"));
+                violations.push(format!("run {id}: the chain breaks at event {number}"));
             }
             fold.apply(&serde_json::from_str(body).expect("an event"));
         }
         if seq != events.len() as u64 || hash.0[..] != head[..] {
-            broken.push(format!("run {id}: the row does not point at the end of the log"));
+            violations.push(format!("run {id}: the row does not match the end of the log"));
         }
         if fold.status != status {
-            broken.push(format!("run {id}: status {status}, but the log says {}", fold.status));
+            violations.push(format!("run {id}: status {status}, but the log says {}", fold.status));
         }
         let terminal = matches!(status.as_str(), "completed" | "failed" | "cancelled");
         if !terminal && fold.live.is_empty() {
-            broken.push(format!("run {id}: {status}, and nothing could ever move it on"));
+            violations.push(format!("run {id}: {status}, but it can never continue"));
         }
         if active && (terminal || status == "interrupted") {
-            broken.push(format!("run {id}: active and {status}"));
+            violations.push(format!("run {id}: active and {status}"));
         }
-        fold.compare(connection, key, id, &mut broken);
+        fold.compare(connection, key, id, &mut violations);
     }
-    broken
+    violations
 }
 
-/// The rows as the log has it: written apart from the store's own projection.
+/// The expected rows, derived from the log independently of the store's projection.
 #[derive(Default)]
 struct Fold {
     status: &'static str,
     steps: BTreeMap<(u32, u32), &'static str>,
     live: BTreeSet<u32>,
-    /// Timers that a step may have; more than one kind only at a gate.
+    /// Timers by step; a step has more than one kind only at a gate.
     timers: BTreeMap<u32, BTreeSet<&'static str>>,
     waits: BTreeMap<u32, String>,
     gates: BTreeSet<u32>,
@@ -82,18 +82,18 @@ impl Fold {
         match event {
             Event::StepReady { .. } => {
                 set("ready");
-                self.moves_on(n);
+                self.resets(n);
                 self.live.insert(n);
             }
             Event::KeyAwaited { key, .. } => {
                 set("waiting");
-                self.moves_on(n);
+                self.resets(n);
                 self.live.insert(n);
                 self.waits.insert(n, key.to_string());
             }
             Event::ServerAwaited { due, until, .. } => {
                 set("waiting");
-                self.moves_on(n);
+                self.resets(n);
                 self.live.insert(n);
                 for (kind, due) in [("retry", due), ("timeout", until)] {
                     if due.is_some() {
@@ -109,7 +109,7 @@ impl Fold {
                     | Started::Workflow { .. } => "waiting",
                     _ => "running",
                 });
-                self.moves_on(n);
+                self.resets(n);
                 self.live.insert(n);
                 if until.is_some() {
                     self.timers.entry(n).or_default().insert("timeout");
@@ -142,23 +142,23 @@ impl Fold {
             Event::RetryScheduled { .. } => {
                 set("failed");
                 self.steps.insert((n, attempt + 1), "pending");
-                self.moves_on(n);
+                self.resets(n);
                 self.timers.entry(n).or_default().insert("retry");
             }
             Event::StepUncertain { .. } => {
                 set("uncertain");
-                self.moves_on(n);
+                self.resets(n);
             }
             Event::CallTimedOut { .. } => {
-                self.moves_on(n);
+                self.resets(n);
                 self.timers.entry(n).or_default().insert("grace");
             }
-            Event::ToolCreated { .. } => self.moves_on(n),
+            Event::ToolCreated { .. } => self.resets(n),
             Event::VerifyStarted { .. } | Event::ToolRequested { .. } => {
-                self.moves_on(n);
+                self.resets(n);
                 self.timers.entry(n).or_default().insert("timeout");
             }
-            Event::ApprovalDenied { .. } => self.moves_on(n),
+            Event::ApprovalDenied { .. } => self.resets(n),
             Event::ApprovalRequested { until, escalate, .. } => {
                 set("waiting");
                 self.gates.insert(n);
@@ -171,7 +171,7 @@ impl Fold {
             }
             Event::ApprovalGranted { .. } => {
                 set("ready");
-                self.moves_on(n);
+                self.resets(n);
             }
             Event::ApprovalEscalated { escalate: Some(_), .. } => {
                 self.timers.entry(n).or_default().insert("escalate");
@@ -179,19 +179,19 @@ impl Fold {
             _ => {}
         }
         if ended {
-            self.moves_on(n);
+            self.resets(n);
             self.live.remove(&n);
             self.claims.remove(&n);
         }
     }
 
-    fn moves_on(&mut self, n: u32) {
+    fn resets(&mut self, n: u32) {
         self.timers.remove(&n);
         self.waits.remove(&n);
         self.gates.remove(&n);
     }
 
-    fn compare(&self, connection: &Connection, key: i64, id: RunId, broken: &mut Vec<String>) {
+    fn compare(&self, connection: &Connection, key: i64, id: RunId, violations: &mut Vec<String>) {
         let steps: BTreeMap<(u32, u32), String> = query(
             connection,
             &format!("SELECT n, attempt, status FROM workflow_step_runs WHERE run_id = {key}"),
@@ -202,23 +202,23 @@ impl Fold {
         let expected: BTreeMap<(u32, u32), String> =
             self.steps.iter().map(|(step, status)| (*step, (*status).to_owned())).collect();
         if steps != expected {
-            broken.push(format!("run {id}: steps {steps:?}, but the log says {expected:?}"));
+            violations.push(format!("run {id}: steps {steps:?}, but the log says {expected:?}"));
         }
         let timers: Vec<(u32, String)> =
             query(connection, &format!("SELECT n, kind FROM alarms WHERE run_id = {key}"), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             });
-        // An timer that fired is gone before the log says what came of it, so rows may be fewer.
+        // A timer that fired is deleted before its effect is logged, so there can be fewer rows.
         for (n, kind) in &timers {
             if !self.timers.get(n).is_some_and(|kinds| kinds.contains(kind.as_str())) {
-                broken.push(format!("run {id}: an timer `{kind}` of step {n} that nothing set"));
+                violations.push(format!("run {id}: unexpected timer `{kind}` of step {n}"));
             }
         }
         for (n, kinds) in &self.timers {
             let needed = kinds.iter().filter(|kind| matches!(**kind, "retry" | "sleep" | "grace"));
             for kind in needed {
                 if !timers.iter().any(|(step, stored)| step == n && stored == kind) {
-                    broken.push(format!("run {id}: the timer `{kind}` of step {n} is lost"));
+                    violations.push(format!("run {id}: missing timer `{kind}` of step {n}"));
                 }
             }
         }
@@ -229,7 +229,7 @@ impl Fold {
             .into_iter()
             .collect();
         if waits != self.waits {
-            broken.push(format!("run {id}: waits {waits:?}, but the log says {:?}", self.waits));
+            violations.push(format!("run {id}: waits {waits:?}, but the log says {:?}", self.waits));
         }
         let gates: BTreeSet<u32> = query(
             connection,
@@ -239,7 +239,7 @@ impl Fold {
         .into_iter()
         .collect();
         if gates != self.gates {
-            broken.push(format!("run {id}: open gates {gates:?}, but the log says {:?}", self.gates));
+            violations.push(format!("run {id}: open gates {gates:?}, but the log says {:?}", self.gates));
         }
         let claims: BTreeSet<u32> = query(
             connection,
@@ -249,7 +249,7 @@ impl Fold {
         .into_iter()
         .collect();
         if claims != self.claims {
-            broken.push(format!("run {id}: keys held by {claims:?}, but the log says {:?}", self.claims));
+            violations.push(format!("run {id}: keys held by {claims:?}, but the log says {:?}", self.claims));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Random definitions in all three forms, the same for the same seed. Every one of them compiles.
+//! Generates random valid definitions in all three forms from a seed.
 
 mod graph;
 mod policy;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use steprail_core::load;
 use steprail_core::source::Source;
 
-/// What may be generated; the default is everything.
+/// The features to generate; all by default.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each lets a kind or a policy be left out")]
 pub(crate) struct Options {
@@ -18,17 +18,17 @@ pub(crate) struct Options {
     pub waits: bool,
     pub sleeps: bool,
     pub workflows: bool,
-    /// `timeout`, on whatever takes it.
+    /// `timeout`, on all steps that accept it.
     pub timeouts: bool,
     pub idempotency: bool,
     /// `effects` and `on_uncertain`.
     pub unknown: bool,
-    /// Bounds of a run that it may run into.
+    /// Limits that a run may reach.
     pub limits: bool,
-    /// Bounds on how many steps of a run are in flight.
+    /// Limits on the concurrency of a run.
     pub concurrency: bool,
     pub on_failure: bool,
-    /// Steps in the main definition at most.
+    /// The maximum number of steps in the main definition.
     pub steps: usize,
 }
 
@@ -50,11 +50,11 @@ impl Default for Options {
     }
 }
 
-/// A definition, those that it runs as sub-workflows, and inputs to start it with.
+/// A definition, its sub-workflows, and inputs to start it with.
 #[derive(Debug, Clone)]
 pub(crate) struct Generated {
     pub main: String,
-    /// To be defined before: `child0`, which may run nothing else, and so on.
+    /// Sub-workflows in the order in which they must be defined, from `child0`.
     pub children: Vec<String>,
     pub inputs: Value,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Generated {
 /// The name of the main definition.
 pub(crate) const MAIN: &str = "main";
 
-/// A definition in one of the three forms, in YAML or JSON.
+/// Generates a definition in one of the three forms, in YAML or JSON.
 pub(crate) fn generate(rng: &mut fastrand::Rng, options: &Options) -> Generated {
     let mut children = Vec::new();
     if options.workflows {
@@ -76,7 +76,7 @@ pub(crate) fn generate(rng: &mut fastrand::Rng, options: &Options) -> Generated 
     Generated { main, children, inputs: inputs(rng) }
 }
 
-/// A definition that compiles: what does not is thrown away, which must be rare.
+/// Generates a definition that compiles. Invalid ones are discarded, which must be rare.
 fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u32) -> String {
     let mut why = String::new();
     for _ in 0..5 {
@@ -92,7 +92,7 @@ fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u
     panic!("five definitions in a row do not compile; the last one:\n{why}");
 }
 
-/// Inputs that fit; those with a default may be left out.
+/// Generates valid inputs. Inputs with a default may be omitted.
 fn inputs(rng: &mut fastrand::Rng) -> Value {
     let word = ["a", "b", "c"][rng.usize(0..3)];
     let mut inputs = json!({ "word": word });
@@ -105,36 +105,36 @@ fn inputs(rng: &mut fastrand::Rng) -> Value {
     inputs
 }
 
-/// A definition in the making.
+/// The state of the generation of one definition.
 struct Writer<'g> {
     rng: &'g mut fastrand::Rng,
     options: &'g Options,
-    /// How many other definitions there are to run.
+    /// Number of sub-workflows.
     children: u32,
-    /// How many steps have been written.
+    /// Number of generated steps.
     ids: usize,
-    /// How many more may be.
+    /// Number of steps that may still be generated.
     left: usize,
-    /// What the items of the loops around are called.
+    /// Names of the items of the enclosing loops.
     loops: Vec<String>,
-    /// Whether a loop of the graph form could go on for ever.
+    /// Whether a loop of the graph form could be endless.
     endless: bool,
 }
 
-/// A step whose results can be read.
+/// A step whose results can be referenced.
 #[derive(Debug, Clone)]
-struct Seen {
+struct Readable {
     id: String,
-    gives: Gives,
-    /// Whether it always has run and has an output by then.
+    output: OutputType,
+    /// Whether it has always run and has an output.
     sure: bool,
     /// Whether it declares its output under a name.
     declares: bool,
 }
 
-/// What a step gives.
+/// The type of the output of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gives {
+enum OutputType {
     Map,
     Flag,
     List,
@@ -148,7 +148,7 @@ impl<'g> Writer<'g> {
         Self { rng, options, children, ids: 0, left, loops: Vec::new(), endless: false }
     }
 
-    /// Whether something happens that happens so many times in a hundred.
+    /// Returns true with a probability in percent.
     fn chance(&mut self, percent: u32) -> bool {
         self.rng.u32(0..100) < percent
     }
@@ -185,8 +185,8 @@ impl<'g> Writer<'g> {
         definition
     }
 
-    /// What a definition says beside its steps.
-    fn head(&mut self, definition: &mut Value, seen: &[Seen]) {
+    /// Adds the fields of a definition besides its steps.
+    fn head(&mut self, definition: &mut Value, seen: &[Readable]) {
         if self.chance(45) {
             definition["output"] = self.arguments(seen);
         }
@@ -202,13 +202,14 @@ impl<'g> Writer<'g> {
         }
     }
 
-    fn on_failure(&mut self, seen: &[Seen]) -> Value {
+    fn on_failure(&mut self, seen: &[Readable]) -> Value {
         self.left = self.rng.usize(1..=2);
-        let unsure: Vec<Seen> = seen.iter().map(|seen| Seen { sure: false, ..seen.clone() }).collect();
+        let unsure: Vec<Readable> =
+            seen.iter().map(|seen| Readable { sure: false, ..seen.clone() }).collect();
         let (mut steps, _) = self.list(1, &unsure, self.left);
         let id = self.id();
         steps.insert(0, json!({ "id": id, "tool": "demo__tell", "args": { "why": "{{error.kind}}" } }));
-        // A list in which a step has `depends_on` is a DAG; this one may begin at any time.
+        // A list in which a step has `depends_on` is a DAG; this step can start at any time.
         steps.into()
     }
 

@@ -1,10 +1,10 @@
-//! Workflows to simulate.
+//! Workflows for the simulation.
 
 use serde_json::Value;
 
 use super::generate::{Generated, Options, generate};
 
-/// The definitions of each scenario file, with inputs that fit.
+/// Returns the definitions of each scenario file, with valid inputs.
 pub(crate) fn scenarios() -> Vec<(Vec<String>, Vec<Value>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios");
     let mut paths: Vec<_> =
@@ -20,8 +20,8 @@ fn scenario(text: &str) -> (Vec<String>, Vec<Value>) {
     (definitions.split("\n---\n").map(str::to_owned).collect(), inputs)
 }
 
-/// A workflow that nobody thought of, with those that it runs.
-pub(crate) fn made_up(rng: &mut fastrand::Rng) -> (Vec<String>, Vec<Value>) {
+/// Returns a generated workflow with its sub-workflows.
+pub(crate) fn generated(rng: &mut fastrand::Rng) -> (Vec<String>, Vec<Value>) {
     let Generated { main, children, inputs } = generate(rng, &Options::default());
     ([vec![main], children].concat(), vec![inputs])
 }

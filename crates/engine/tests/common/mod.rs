@@ -1,10 +1,10 @@
-//! A kernel in virtual time, driven by hand: what the tests of this crate share.
+//! Shared test code: a kernel in virtual time, driven by the test.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod audit;
 pub(crate) mod generate;
-pub(crate) mod laws;
+pub(crate) mod invariants;
 pub(crate) mod library;
 pub(crate) mod oracle;
 pub(crate) mod player;
@@ -27,7 +27,7 @@ use steprail_engine::{
 };
 use steprail_store::{RunKey, Store};
 
-/// Tools that nobody calls: the test answers in their place.
+/// Tools that are never called: the test supplies the results.
 #[derive(Default)]
 pub(crate) struct NoTools {
     annotations: BTreeMap<String, Annotations>,
@@ -39,7 +39,7 @@ impl NoTools {
         Self { annotations: annotations.into_iter().collect(), servers: Mutex::default() }
     }
 
-    /// `down SERVER REASON`, `up SERVER`, `slots SERVER N`, `crashed PATH`: what servers say about themselves.
+    /// Sets the capacity of a server: `down SERVER REASON`, `up SERVER`, `slots SERVER N`, `crashed PATH`.
     pub(crate) fn set(&self, word: &str, server: &str, rest: &str) {
         let mut servers = self.servers.lock().expect("the servers");
         let capacity = servers.entry(server.to_owned()).or_insert_with(|| Capacity::unlimited(server));
@@ -73,16 +73,16 @@ impl ToolCaller for NoTools {
     }
 }
 
-/// A kernel, its clock, and the calls that it has ordered.
+/// A kernel, its clock, and its calls in flight.
 pub(crate) struct Bench {
     pub kernel: Option<Kernel>,
     pub now: Millis,
     pub tools: Arc<NoTools>,
     pub limits: Limits,
     pub seed: u64,
-    /// Calls that have not ended, in the order of their numbers.
+    /// Calls in flight, in the order of their ids.
     pub calls: BTreeMap<CallId, CallOrder>,
-    /// Calls that were told to stop.
+    /// Calls that were cancelled.
     pub stopped: Vec<CallId>,
     ids: u128,
 }
@@ -105,7 +105,7 @@ impl Bench {
         bench
     }
 
-    /// A kernel over a store that may have a past. Nothing is recovered yet.
+    /// Creates a kernel on a store that may contain runs. Recovery is separate.
     pub(crate) fn boot(&mut self, store: Box<dyn Store>) {
         self.seed += 1;
         let setup = Setup {
@@ -118,7 +118,7 @@ impl Bench {
         self.kernel = Some(Kernel::new(setup).expect("a kernel"));
     }
 
-    /// The process dies: what was not committed is gone, and every call with it.
+    /// Kills the process: uncommitted data and calls in flight are lost.
     pub(crate) fn die(&mut self) -> Box<dyn Store> {
         let mut store = self.kernel.take().expect("a kernel").into_store();
         store.rollback();
@@ -127,7 +127,7 @@ impl Bench {
         store
     }
 
-    /// The process starts again: interrupts what asks for it, and picks up the rest.
+    /// Starts the process again: interrupts runs as their definitions say, and recovers the others.
     pub(crate) fn recover(&mut self, interrupt: Interrupt) -> Vec<Handled> {
         let mut all = Vec::new();
         for interrupt in [Some(interrupt), None] {
@@ -148,7 +148,7 @@ impl Bench {
         self.kernel.as_mut().expect("a kernel")
     }
 
-    /// Hands requests over and notes the calls that come of them.
+    /// Handles requests and records the calls that result.
     pub(crate) fn handle(&mut self, requests: Vec<Request>) -> Handled {
         let now = self.now;
         let handled = self.kernel().handle(requests, now);
@@ -204,7 +204,7 @@ impl Bench {
         (id, answer, handled)
     }
 
-    /// The newest call of a step that has not ended.
+    /// Returns the newest call in flight of a step.
     pub(crate) fn call_at(&self, path: &str) -> Option<CallId> {
         self.calls.iter().rev().find(|(_, order)| &*order.path == path).map(|(id, _)| *id)
     }
@@ -215,7 +215,7 @@ impl Bench {
         self.tell(Action::CallEnded { id, outcome: outcome.map(Payload::new) })
     }
 
-    /// Lets time pass: timers fire on their way, each at its time.
+    /// Advances time and fires each timer when it is due.
     pub(crate) fn advance(&mut self, millis: Millis) -> Vec<Handled> {
         let end = self.now + millis;
         let mut all = Vec::new();

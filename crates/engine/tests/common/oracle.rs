@@ -1,50 +1,50 @@
-//! What the world answers to a run, worked out from a seed: the same question gets the same answer.
+//! The simulated environment of a run: all answers are functions of a seed.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use steprail_core::run::{Failure, FailureKind, Millis};
 
-/// Everything that a run cannot know beforehand: tools, people, events. Questions are asked by path.
+/// The behaviour of tools, humans and events, by path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Oracle {
     pub seed: u64,
-    /// How many of a hundred calls fail.
+    /// Percentage of calls that fail.
     pub failing: u32,
-    /// How many of a hundred failures leave the outcome unknown.
+    /// Percentage of failures with an unknown outcome.
     pub lost: u32,
 }
 
-/// What a tool does with one call.
+/// The behaviour of a tool for one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaction {
     pub takes: Millis,
     pub outcome: Result<Value, Failure>,
-    pub told: Told,
+    pub told: OnCancel,
 }
 
-/// What a tool does when it is told to stop.
+/// The behaviour of a tool when its call is cancelled.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Told {
-    /// It stops after a while.
+pub(crate) enum OnCancel {
+    /// It stops after this time.
     Stops(Millis),
-    /// It ends its work after a while.
+    /// It completes its work after this time.
     Ends(Millis),
-    /// It goes on as if nothing had been said.
+    /// It ignores the cancellation.
     Ignores,
 }
 
-/// What a human does at a gate.
+/// The behaviour of a human at a gate.
 #[derive(Debug, Clone)]
 pub(crate) struct Decision {
     pub after: Millis,
     pub approved: bool,
-    /// The first who tries; if that is the one who started the run, it may not count.
+    /// The user who decides first. The starter of the run may not be allowed to.
     pub by: &'static str,
     pub reason: Option<String>,
 }
 
-/// What a human says about a call with an unknown outcome.
+/// The decision of a human about a call with an unknown outcome.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
     Happened(Value),
@@ -53,14 +53,14 @@ pub(crate) enum Verdict {
     Fail,
 }
 
-/// A call as it was made: what both sides of a comparison note.
+/// A call that was made, as the engine and the interpreter record it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Called {
     pub at: Millis,
     pub path: String,
     pub attempt: u32,
     pub tool: String,
-    /// JSON text.
+    /// The arguments as JSON text.
     pub args: String,
 }
 
@@ -72,21 +72,21 @@ pub(crate) enum Outcome {
     Cancelled,
 }
 
-/// What a run did.
+/// The trace of a run, which the test compares.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Story {
+pub(crate) struct RunTrace {
     pub outcome: Outcome,
-    /// In the order in which they were made.
+    /// The calls, in the order in which they were made.
     pub calls: Vec<Called>,
-    /// How each step execution ended that was not cancelled, by its path.
+    /// The status of each step execution that was not cancelled, by path.
     pub steps: BTreeMap<String, &'static str>,
 }
 
-/// Who decides if the first who tries may not.
+/// The user who decides if the first one is not allowed to.
 pub(crate) const APPROVER: &str = "bob";
 
 impl Oracle {
-    /// A world that is kind to some runs and hard on others.
+    /// Creates an environment whose failure rates depend on the seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0a11_5eed);
         let failing = [0, 4, 12, 30][rng.usize(0..4)];
@@ -101,14 +101,14 @@ impl Oracle {
         fastrand::Rng::with_seed(hash)
     }
 
-    /// What becomes of a call.
+    /// Returns the behaviour of a tool for a call.
     pub(crate) fn reaction(&self, path: &str, (attempt, refusals): (u32, u32), tool: &str) -> Reaction {
         let mut rng = self.rng(tool, path, attempt + 1_000 * refusals);
         let takes = rng.i64(1..20_000);
         let told = match rng.u32(0..4) {
-            0 => Told::Ignores,
-            1 => Told::Ends(rng.i64(1..8_000)),
-            _ => Told::Stops(rng.i64(1..8_000)),
+            0 => OnCancel::Ignores,
+            1 => OnCancel::Ends(rng.i64(1..8_000)),
+            _ => OnCancel::Stops(rng.i64(1..8_000)),
         };
         let outcome = if rng.u32(0..100) < self.failing {
             Err(self.failure(path, &mut rng))
@@ -120,21 +120,21 @@ impl Oracle {
 
     fn failure(&self, path: &str, rng: &mut fastrand::Rng) -> Failure {
         if rng.u32(0..100) < self.lost {
-            return says(FailureKind::Lost, path);
+            return tool_failure(FailureKind::Lost, path);
         }
         match rng.u32(0..20) {
-            0..8 => says(FailureKind::ToolError, path),
-            8..12 => says(FailureKind::Transport, path),
-            12..15 => says(FailureKind::ToolError, path).transient(),
-            15 => says(FailureKind::Timeout, path),
-            16 => says(FailureKind::Permission, path),
-            17 => says(FailureKind::Validation, path),
-            18 => says(FailureKind::NotFound, path),
-            _ => says(FailureKind::Limit, path).code("quota"),
+            0..8 => tool_failure(FailureKind::ToolError, path),
+            8..12 => tool_failure(FailureKind::Transport, path),
+            12..15 => tool_failure(FailureKind::ToolError, path).transient(),
+            15 => tool_failure(FailureKind::Timeout, path),
+            16 => tool_failure(FailureKind::Permission, path),
+            17 => tool_failure(FailureKind::Validation, path),
+            18 => tool_failure(FailureKind::NotFound, path),
+            _ => tool_failure(FailureKind::Limit, path).code("quota"),
         }
     }
 
-    /// What somebody does at the gate of a step.
+    /// Returns the decision at the gate of a step.
     pub(crate) fn decision(&self, path: &str) -> Decision {
         let mut rng = self.rng("gate", path, 0);
         Decision {
@@ -145,12 +145,12 @@ impl Oracle {
         }
     }
 
-    /// How long after a step began to wait its event is signalled.
+    /// Returns the delay from the start of a wait to its signal.
     pub(crate) fn signal(&self, path: &str) -> Millis {
         self.rng("signal", path, 0).i64(1..40_000)
     }
 
-    /// What an event carries: at least what the step asks for.
+    /// Returns the payload of an event, which contains what the step correlates with.
     pub(crate) fn payload(&self, event: &str, correlate: Option<&Value>) -> Value {
         let mut payload = output("demo__get", &mut self.rng("event", event, 0));
         match (correlate, &mut payload) {
@@ -163,7 +163,7 @@ impl Oracle {
         }
     }
 
-    /// What somebody says about a call with an unknown outcome, and after how long.
+    /// Returns the decision about a call with an unknown outcome, and its delay.
     pub(crate) fn verdict(&self, path: &str, attempt: u32) -> (Millis, Verdict) {
         let mut rng = self.rng("verdict", path, attempt);
         let after = rng.i64(1..40_000);
@@ -177,14 +177,14 @@ impl Oracle {
     }
 }
 
-/// A failure that a tool reported. Messages of tools are told from those of the engine by how they begin.
-fn says(kind: FailureKind, path: &str) -> Failure {
+/// Creates a failure of a tool. Its message has a prefix that messages of the engine do not have.
+fn tool_failure(kind: FailureKind, path: &str) -> Failure {
     Failure::new(kind, format!("{TOOL_SAYS}{} at {path}", kind.word()))
 }
 
 pub(crate) const TOOL_SAYS: &str = "tool: ";
 
-/// What the tools of generated definitions give: each has a shape of its own.
+/// Returns the output of a tool of the generated definitions. Each tool has its own type of output.
 fn output(tool: &str, rng: &mut fastrand::Rng) -> Value {
     let first = rng.u32(0..5);
     let items: Vec<u32> = (first..first + rng.u32(0..4)).collect();

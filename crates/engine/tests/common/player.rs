@@ -1,4 +1,4 @@
-//! A kernel that is played through to its end: an oracle answers its calls, gates, waits and questions.
+//! Runs a kernel until nothing is left to happen. An oracle answers its calls, gates and waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,33 +10,33 @@ use steprail_engine::{Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
 use super::audit::audit;
-use super::oracle::{APPROVER, Called, Oracle, Outcome, Reaction, Story, Told, Verdict};
+use super::oracle::{APPROVER, Called, OnCancel, Oracle, Outcome, Reaction, RunTrace, Verdict};
 use super::shared::Shared;
 use super::{Bench, NoTools};
 
-/// A kernel, and what the world will do next.
+/// A kernel, and the scheduled actions of its environment.
 pub(crate) struct Player {
     pub bench: Bench,
     pub store: Arc<Mutex<SqliteStore>>,
     oracle: Oracle,
-    /// What stands before the paths of a run: the step of another run that waits for it.
+    /// Prefix of the paths of a run: the step of the parent run.
     names: BTreeMap<RunId, String>,
     ends: BTreeMap<RunId, Outcome>,
-    /// What the world does, and when. The second number keeps the order of what happens at one moment.
-    plans: BTreeMap<(Millis, u64), Deed>,
+    /// Scheduled actions by time. The second number orders actions at the same time.
+    plans: BTreeMap<(Millis, u64), WorldAction>,
     calls: BTreeMap<CallId, Called>,
-    /// Calls that know that they are to stop.
+    /// Calls that were cancelled.
     told: BTreeSet<CallId>,
-    /// Runs that began; a step that is cancelled at once never begins the one that it would wait for.
+    /// Runs that started. A step that is cancelled at once does not start its child run.
     begun: BTreeSet<RunId>,
     count: u64,
-    /// The number of the last event that was looked at.
+    /// Id of the last event that was observed.
     seen: i64,
 }
 
-/// Something that the world does.
+/// An action of the environment.
 #[derive(Debug, Clone)]
-enum Deed {
+enum WorldAction {
     EndCall { id: CallId, outcome: Result<Value, Failure> },
     Decide { run: RunId, path: String },
     Signal { run: RunId, path: String, event: String, payload: Value },
@@ -65,16 +65,15 @@ impl Player {
         }
     }
 
-    /// Starts a run and lets everything happen until nothing is left to happen. How it ended, and the calls
-    /// that it made; or what went wrong.
-    pub(crate) fn play(&mut self, name: &str, inputs: Value) -> Result<Story, String> {
+    /// Starts a run and continues until nothing is left to happen. Returns its trace, or a violated invariant.
+    pub(crate) fn play(&mut self, name: &str, inputs: Value) -> Result<RunTrace, String> {
         let (run, answer, _) = self.bench.start(name, inputs);
         if !matches!(answer, Some(Ok(Answer::Started(_)))) {
             return Err(format!("the run did not start: {answer:?}"));
         }
         self.names.insert(run, String::new());
-        self.look()?;
-        while self.go_on()? {}
+        self.observe()?;
+        while self.step()? {}
         let outcome = self.ends.get(&run).cloned().ok_or_else(|| "the run is stalled".to_owned())?;
         if let Some(open) = self.begun.iter().find(|run| !self.ends.contains_key(run)) {
             return Err(format!("run {open} is stalled"));
@@ -85,10 +84,10 @@ impl Player {
         }
         let mut calls: Vec<Called> = self.calls.values().cloned().collect();
         calls.sort();
-        Ok(Story { outcome, calls, steps: self.steps() })
+        Ok(RunTrace { outcome, calls, steps: self.steps() })
     }
 
-    /// How each step execution ended that was not cancelled.
+    /// Returns the status of each step execution that was not cancelled.
     fn steps(&self) -> BTreeMap<String, &'static str> {
         let store = self.store.lock().expect("the store");
         let sql = "SELECT r.run_id, s.path, s.status FROM workflow_step_runs s
@@ -109,49 +108,49 @@ impl Player {
         steps
     }
 
-    /// Does what comes next: an timer, or something that the world does. False if there is nothing.
-    fn go_on(&mut self) -> Result<bool, String> {
+    /// Fires the next timer or does the next action. Returns false if nothing is left.
+    fn step(&mut self) -> Result<bool, String> {
         let timer = self.bench.kernel().next_timer().map_err(|error| error.to_string())?;
         let next = self.plans.first_key_value().map(|((at, _), _)| *at);
         match (timer, next) {
             (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
                 self.bench.now = self.bench.now.max(timer);
-                self.tell(Action::FireTimers)?;
+                self.submit(Action::FireTimers)?;
             }
             (_, Some(_)) => {
-                let Some(((at, _), deed)) = self.plans.pop_first() else { return Ok(false) };
+                let Some(((at, _), action)) = self.plans.pop_first() else { return Ok(false) };
                 self.bench.now = self.bench.now.max(at);
-                self.act(deed)?;
+                self.act(action)?;
             }
             _ => return Ok(false),
         }
-        self.look()?;
+        self.observe()?;
         Ok(true)
     }
 
-    fn tell(&mut self, action: Action) -> Result<(), String> {
+    fn submit(&mut self, action: Action) -> Result<(), String> {
         match self.bench.tell(action).fault {
             Some(fault) => Err(format!("a fault: {fault}")),
             None => Ok(()),
         }
     }
 
-    fn act(&mut self, deed: Deed) -> Result<(), String> {
-        match deed {
-            Deed::EndCall { id, outcome } => {
+    fn act(&mut self, action: WorldAction) -> Result<(), String> {
+        match action {
+            WorldAction::EndCall { id, outcome } => {
                 let fault = self.bench.end_call(id, outcome).fault;
                 fault.map_or(Ok(()), |fault| Err(format!("a fault: {fault}")))
             }
-            Deed::Decide { run, path } => self.decide(run, &path),
-            Deed::Signal { run, path, event, payload } => {
+            WorldAction::Decide { run, path } => self.decide(run, &path),
+            WorldAction::Signal { run, path, event, payload } => {
                 let inspected = self.bench.kernel().inspect(run).map_err(|error| error.to_string())?;
                 let live = inspected.as_ref().and_then(|run| run.find(&path));
                 if live.is_some_and(|(_, live)| matches!(live.phase, Phase::Waiting { .. })) {
-                    self.tell(Action::Signal { event, payload, run: Some(run) })?;
+                    self.submit(Action::Signal { event, payload, run: Some(run) })?;
                 }
                 Ok(())
             }
-            Deed::Resolve { run, path, verdict } => {
+            WorldAction::Resolve { run, path, verdict } => {
                 let resolution = match verdict {
                     Verdict::Happened(output) => Resolution::Happened(Payload::new(output)),
                     Verdict::Retry => Resolution::Retry,
@@ -159,12 +158,12 @@ impl Player {
                     Verdict::Fail => Resolution::Fail,
                 };
                 let by = Principal::user(APPROVER);
-                self.tell(Action::Resolve { run, path, resolution, digest: None, by })
+                self.submit(Action::Resolve { run, path, resolution, digest: None, by })
             }
         }
     }
 
-    /// Decides at a gate; if the one who tries may not, somebody does who may.
+    /// Decides at a gate. If the first user is not allowed to, another one decides.
     fn decide(&mut self, run: RunId, path: &str) -> Result<(), String> {
         let decision = self.oracle.decision(&self.name(run, path));
         for by in [decision.by, APPROVER] {
@@ -184,20 +183,20 @@ impl Player {
                 return Ok(());
             }
         }
-        Err(format!("nobody may decide at `{path}`"))
+        Err(format!("no user can decide at `{path}`"))
     }
 
     fn name(&self, run: RunId, path: &str) -> String {
         format!("{}{path}", self.names.get(&run).map_or("?", String::as_str))
     }
 
-    fn plan(&mut self, at: Millis, deed: Deed) {
+    fn plan(&mut self, at: Millis, action: WorldAction) {
         self.count += 1;
-        self.plans.insert((at, self.count), deed);
+        self.plans.insert((at, self.count), action);
     }
 
-    /// Looks at what the kernel wrote and ordered, and plans what the world makes of it.
-    fn look(&mut self) -> Result<(), String> {
+    /// Reads new events and calls of the kernel, and schedules the reactions of the environment.
+    fn observe(&mut self) -> Result<(), String> {
         for (run, event) in self.new_events() {
             self.notice(run, &event);
         }
@@ -206,12 +205,12 @@ impl Player {
             self.called(&order);
         }
         for id in std::mem::take(&mut self.bench.stopped) {
-            self.told_to_stop(id);
+            self.cancel_call(id);
         }
         let over = self.ends.len() == self.begun.len();
         let timer = self.bench.kernel().next_timer().map_err(|error| error.to_string())?;
         match timer {
-            Some(timer) if over => Err(format!("all runs ended, and there is an timer at {timer}")),
+            Some(timer) if over => Err(format!("all runs ended, but a timer is due at {timer}")),
             _ => Ok(()),
         }
     }
@@ -228,15 +227,15 @@ impl Player {
                 let after = self.oracle.signal(&self.name(run, &step.path));
                 let payload = self.oracle.payload(event, correlate.as_ref());
                 let (path, event) = (step.path.to_string(), event.to_string());
-                self.plan(now + after, Deed::Signal { run, path, event, payload });
+                self.plan(now + after, WorldAction::Signal { run, path, event, payload });
             }
             Event::ApprovalRequested { step, .. } => {
                 let after = self.oracle.decision(&self.name(run, &step.path)).after;
-                self.plan(now + after, Deed::Decide { run, path: step.path.to_string() });
+                self.plan(now + after, WorldAction::Decide { run, path: step.path.to_string() });
             }
             Event::StepUncertain { step, .. } => {
                 let (after, verdict) = self.oracle.verdict(&self.name(run, &step.path), step.attempt);
-                self.plan(now + after, Deed::Resolve { run, path: step.path.to_string(), verdict });
+                self.plan(now + after, WorldAction::Resolve { run, path: step.path.to_string(), verdict });
             }
             event => self.notice_end(run, event),
         }
@@ -265,11 +264,11 @@ impl Player {
         };
         let reaction = self.reaction(&called);
         let at = self.bench.now + reaction.takes;
-        self.plan(at, Deed::EndCall { id: order.id, outcome: reaction.outcome });
+        self.plan(at, WorldAction::EndCall { id: order.id, outcome: reaction.outcome });
         self.calls.insert(order.id, called);
     }
 
-    /// What becomes of a call: a call that was refused before is answered anew.
+    /// Returns the behaviour of a tool for a call. After a rejection it differs.
     fn reaction(&self, called: &Called) -> Reaction {
         let same = |other: &&Called| {
             (&other.path, other.attempt, &other.tool) == (&called.path, called.attempt, &called.tool)
@@ -279,8 +278,8 @@ impl Player {
         self.oracle.reaction(&called.path, (called.attempt, refusals), &called.tool)
     }
 
-    /// What a call does when it is told to stop. One that has just begun was as good as never made.
-    fn told_to_stop(&mut self, id: CallId) {
+    /// Cancels a call. A call that is cancelled at the time of its start does not count as made.
+    fn cancel_call(&mut self, id: CallId) {
         let Some(called) = self.calls.get(&id).cloned().filter(|_| self.told.insert(id)) else { return };
         let now = self.bench.now;
         if called.at == now {
@@ -289,15 +288,16 @@ impl Player {
         let reaction = self.reaction(&called);
         let stopped = Failure::new(FailureKind::Cancelled, "stopped");
         let (at, outcome) = match reaction.told {
-            Told::Ignores => return,
-            Told::Stops(after) => (now + after, Err(stopped)),
-            Told::Ends(after) => (now + after, reaction.outcome),
+            OnCancel::Ignores => return,
+            OnCancel::Stops(after) => (now + after, Err(stopped)),
+            OnCancel::Ends(after) => (now + after, reaction.outcome),
         };
-        self.plans.retain(|_, deed| !matches!(deed, Deed::EndCall { id: other, .. } if *other == id));
-        self.plan(at, Deed::EndCall { id, outcome });
+        self.plans
+            .retain(|_, action| !matches!(action, WorldAction::EndCall { id: other, .. } if *other == id));
+        self.plan(at, WorldAction::EndCall { id, outcome });
     }
 
-    /// Everything that the kernel wrote, a line each: for those who look for the reason of a difference.
+    /// Returns all events as text, for debugging.
     pub(crate) fn log(&self) -> String {
         let store = self.store.lock().expect("the store");
         let sql = "SELECT r.id || ' +' || (e.at - ?1) || ' ' || e.body FROM workflow_events e

@@ -1,8 +1,8 @@
-//! A naive interpreter: a plan is walked recursively in virtual time, and what is cancelled is dropped.
+//! The reference interpreter: walks a plan recursively in virtual time. Cancelled futures are dropped.
 //!
-//! It is written from the documents alone and shares nothing with the state machine but the plan and the
-//! evaluation of expressions. What happens at one moment happens in the order in which it is looked at;
-//! [`Ties`] changes that order, to tell outcomes that depend on it.
+//! It is written from the documentation and shares only the plan and the evaluation of expressions with the
+//! state machine. Simultaneous events happen in the order in which futures are polled; [`Ties`] changes that
+//! order, to detect outcomes that depend on it.
 
 mod call;
 mod kinds;
@@ -18,23 +18,23 @@ use steprail_core::expr::StepIx;
 use steprail_core::plan::{BlockIx, Kind, Next, OnError, Plan, Step, Target};
 use steprail_core::run::{Failure, FailureKind, Millis};
 
-use super::oracle::{Called, Oracle, Outcome, Story};
-use call::{Keys, Places};
+use super::oracle::{Called, Oracle, Outcome, RunTrace};
+use call::{Keys, Slots};
 pub(crate) use time::Ties;
 use time::{Clock, Parts};
 use values::{Ended, Scope, check_inputs, invalid};
 
-/// A part of a run that takes time.
+/// A part of a run as a future in virtual time.
 type Part<'p, T> = Pin<Box<dyn Future<Output = T> + 'p>>;
 
-/// Runs a workflow from a moment on, with its sub-workflows by their names.
+/// Runs a workflow that starts at `epoch`. `plans` has its sub-workflows by name.
 pub(crate) fn interpret(
     plans: &BTreeMap<String, Plan>,
     name: &str,
     inputs: &Value,
     (oracle, epoch): (&Oracle, Millis),
     ties: Ties,
-) -> Story {
+) -> RunTrace {
     let world = World {
         plans,
         oracle,
@@ -48,10 +48,10 @@ pub(crate) fn interpret(
     let outcome = world.clock.drive(world.run(plan, inputs, String::new()));
     let mut calls: Vec<Called> = world.calls.take().into_iter().flatten().collect();
     calls.sort();
-    Story { outcome, calls, steps: world.steps.take() }
+    RunTrace { outcome, calls, steps: world.steps.take() }
 }
 
-/// What all runs share.
+/// The state that all runs share.
 struct World<'w> {
     plans: &'w BTreeMap<String, Plan>,
     oracle: &'w Oracle,
@@ -66,17 +66,17 @@ struct Run<'r> {
     world: &'r World<'r>,
     plan: &'r Plan,
     inputs: Value,
-    /// What stands before the paths of its steps: the step of another run that waits for it.
+    /// Prefix of the paths of its steps: the step of the parent run.
     prefix: String,
     entered: Cell<u32>,
-    places: Places,
+    slots: Slots,
     failing: RefCell<Option<Failure>>,
 }
 
-/// Why a block did not come to its end.
+/// Why a block did not complete.
 enum Stop {
     Failed(Failure),
-    /// Somebody said no, and the run is over.
+    /// A denied approval cancelled the run.
     Cancelled,
 }
 
@@ -86,34 +86,34 @@ impl From<Failure> for Stop {
     }
 }
 
-/// What came of a step.
-enum Went {
-    On(Value),
+/// The result of a step.
+enum StepResult {
+    Continue(Value),
     Skipped,
-    /// It leads somewhere else than usual.
-    To(Value, Target),
+    /// Continues at another step.
+    GoTo(Value, Target),
 }
 
-/// A step execution. One that is dropped before it ended was cancelled.
-struct Entry<'e> {
+/// A step execution. Dropping it before its end cancels it.
+struct Execution<'e> {
     scope: &'e Scope<'e>,
     at: StepIx,
     step: &'e Step,
     n: u32,
     path: String,
-    /// What stands before the paths of steps inside it.
+    /// Prefix of the paths of steps inside it.
     inside: String,
     ended: Cell<bool>,
 }
 
-impl Entry<'_> {
+impl Execution<'_> {
     fn end(&self, status: &'static str, output: Value, error: Value) {
         self.ended.set(true);
         self.scope.end(self.at, Ended { status, output, error, path: self.path.clone() });
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for Execution<'_> {
     fn drop(&mut self) {
         if !self.ended.get() {
             self.end("cancelled", Value::Null, Value::Null);
@@ -121,21 +121,21 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// A call that is being made. One that is stopped at the moment at which it begins is not made at all.
-struct Made<'m> {
+/// A call in flight. A call that is cancelled at the time of its start does not count as made.
+struct CallRecord<'m> {
     world: &'m World<'m>,
     at: Millis,
     index: usize,
 }
 
-fn made<'m>(world: &'m World<'m>, called: Called) -> Made<'m> {
+fn record_call<'m>(world: &'m World<'m>, called: Called) -> CallRecord<'m> {
     let mut calls = world.calls.borrow_mut();
-    let made = Made { world, at: called.at, index: calls.len() };
+    let made = CallRecord { world, at: called.at, index: calls.len() };
     calls.push(Some(called));
     made
 }
 
-impl Drop for Made<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         if self.world.clock.now() == self.at {
             self.world.calls.borrow_mut()[self.index] = None;
@@ -152,11 +152,11 @@ impl World<'_> {
                 inputs,
                 prefix,
                 entered: Cell::new(0),
-                places: Places::new(plan.settings.limits.concurrency),
+                slots: Slots::new(plan.settings.limits.concurrency),
                 failing: RefCell::default(),
             };
             let root = Scope::root();
-            match run.to_its_end(&root).await {
+            match run.run_root(&root).await {
                 Ok(output) => Outcome::Completed(output),
                 Err(Stop::Cancelled) => Outcome::Cancelled,
                 Err(Stop::Failed(failure)) => run.on_failure(&root, failure).await,
@@ -166,8 +166,8 @@ impl World<'_> {
 }
 
 impl Run<'_> {
-    /// The root block, and what the run gives back.
-    async fn to_its_end(&self, root: &Scope<'_>) -> Result<Value, Stop> {
+    /// Runs the root block and returns the output of the run.
+    async fn run_root(&self, root: &Scope<'_>) -> Result<Value, Stop> {
         let last = self.block(root, Plan::ROOT).await?;
         match &self.plan.output {
             Some(template) => Ok(self.value(root, template)?),
@@ -175,7 +175,7 @@ impl Run<'_> {
         }
     }
 
-    /// The run failed; whatever `on_failure` does, it failed for the first reason.
+    /// Runs `on_failure`. The run keeps its first failure.
     async fn on_failure(&self, root: &Scope<'_>, failure: Failure) -> Outcome {
         let Some(block) = self.plan.on_failure else { return Outcome::Failed(failure) };
         *self.failing.borrow_mut() = Some(failure.clone());
@@ -186,17 +186,17 @@ impl Run<'_> {
         }
     }
 
-    /// Runs a block; its output is that of its last step.
+    /// Runs a block and returns the output of its last step.
     fn block<'f>(&'f self, scope: &'f Scope<'f>, block: BlockIx) -> Part<'f, Result<Value, Stop>> {
         let block = self.plan.block(block);
         let in_dag = |step: &StepIx| matches!(self.plan.step(*step).next, Next::Dependents(_));
         if block.steps.iter().any(in_dag) {
             return Box::pin(self.dag(scope, &block.entry));
         }
-        Box::pin(self.one_by_one(scope, block.entry.first().copied()))
+        Box::pin(self.sequence(scope, block.entry.first().copied()))
     }
 
-    async fn one_by_one<'f>(&'f self, scope: &'f Scope<'f>, entry: Option<StepIx>) -> Result<Value, Stop> {
+    async fn sequence<'f>(&'f self, scope: &'f Scope<'f>, entry: Option<StepIx>) -> Result<Value, Stop> {
         let mut at = entry;
         let mut last = Value::Null;
         while let Some(step) = at {
@@ -204,7 +204,7 @@ impl Run<'_> {
             (last, jump) = self.step(scope, step).await?;
             let target = match jump {
                 Some(target) => target,
-                None => self.leads(scope, step)?,
+                None => self.next_target(scope, step)?,
             };
             at = match target {
                 Target::Step(next) => Some(next),
@@ -214,8 +214,8 @@ impl Run<'_> {
         Ok(last)
     }
 
-    /// Where a step leads that ended.
-    fn leads(&self, scope: &Scope<'_>, step: StepIx) -> Result<Target, Failure> {
+    /// Returns the step that follows a step that ended.
+    fn next_target(&self, scope: &Scope<'_>, step: StepIx) -> Result<Target, Failure> {
         match &self.plan.step(step).next {
             Next::End | Next::Dependents(_) => Ok(Target::End),
             Next::Step(next) => Ok(Target::Step(*next)),
@@ -231,7 +231,7 @@ impl Run<'_> {
         }
     }
 
-    /// Every step begins when all that it needs has ended. The last one that is written gives the output.
+    /// Runs a DAG: each step starts when its dependencies have ended. The last step in the definition gives the output.
     async fn dag<'f>(&'f self, scope: &'f Scope<'f>, entry: &'f [StepIx]) -> Result<Value, Stop> {
         let mut ended: BTreeMap<StepIx, Value> = BTreeMap::new();
         let mut parts = Parts::new(&self.world.clock);
@@ -250,7 +250,7 @@ impl Run<'_> {
         Ok(ended.into_values().next_back().unwrap_or_default())
     }
 
-    /// Runs a step; gives its output, and where it leads if not to what follows it.
+    /// Runs a step. Returns its output, and the target if it does not continue with the next step.
     fn step<'f>(
         &'f self,
         scope: &'f Scope<'f>,
@@ -258,7 +258,7 @@ impl Run<'_> {
     ) -> Part<'f, Result<(Value, Option<Target>), Stop>> {
         Box::pin(async move {
             let ended = self.run_step(scope, at).await;
-            // What follows from it may come after other things of this moment.
+            // Other events at this time may come before the next step.
             self.world.clock.turn().await;
             ended
         })
@@ -270,10 +270,10 @@ impl Run<'_> {
         at: StepIx,
     ) -> Result<(Value, Option<Target>), Stop> {
         let entry = self.enter(scope, at)?;
-        let (status, output, error, went) = match self.after_asking(&entry).await {
-            Ok(Went::On(output)) => ("done", output, Value::Null, Ok(None)),
-            Ok(Went::To(output, target)) => ("done", output, Value::Null, Ok(Some(target))),
-            Ok(Went::Skipped) => ("skipped", Value::Null, Value::Null, Ok(None)),
+        let (status, output, error, went) = match self.after_approval(&entry).await {
+            Ok(StepResult::Continue(output)) => ("done", output, Value::Null, Ok(None)),
+            Ok(StepResult::GoTo(output, target)) => ("done", output, Value::Null, Ok(Some(target))),
+            Ok(StepResult::Skipped) => ("skipped", Value::Null, Value::Null, Ok(None)),
             Err(Stop::Cancelled) => return Err(Stop::Cancelled),
             Err(Stop::Failed(failure)) => {
                 let error = json!(failure);
@@ -290,13 +290,13 @@ impl Run<'_> {
         went.map(|target| (output, target))
     }
 
-    /// A path that no other run has.
-    fn full_path(&self, entry: &Entry<'_>) -> String {
-        format!("{}{}", self.prefix, entry.path)
+    /// Returns a path that is unique across runs.
+    fn full_path(&self, execution: &Execution<'_>) -> String {
+        format!("{}{}", self.prefix, execution.path)
     }
 
-    /// Counts an execution and gives it its path.
-    fn enter<'f>(&'f self, scope: &'f Scope<'f>, at: StepIx) -> Result<Entry<'f>, Failure> {
+    /// Creates an execution, within the limits of the run.
+    fn enter<'f>(&'f self, scope: &'f Scope<'f>, at: StepIx) -> Result<Execution<'f>, Failure> {
         let (step, limits) = (self.plan.step(at), &self.plan.settings.limits);
         let visits = scope.visits(at);
         let again = if visits == 0 { String::new() } else { format!("#{}", visits + 1) };
@@ -308,25 +308,25 @@ impl Run<'_> {
         let n = self.entered.get() + 1;
         self.entered.set(n);
         let inside = if again.is_empty() { scope.prefix().to_owned() } else { format!("{path}.") };
-        Ok(Entry { scope, at, step, n, path, inside, ended: Cell::new(false) })
+        Ok(Execution { scope, at, step, n, path, inside, ended: Cell::new(false) })
     }
 
-    /// Asks a human first if the step wants that.
-    async fn after_asking(&self, entry: &Entry<'_>) -> Result<Went, Stop> {
-        if entry.step.needs_human {
-            if let Kind::Call(call) = &entry.step.kind {
-                self.arguments(entry, call)?;
+    /// Runs a step after its `needs_human` gate.
+    async fn after_approval(&self, execution: &Execution<'_>) -> Result<StepResult, Stop> {
+        if execution.step.needs_human {
+            if let Kind::Call(call) = &execution.step.kind {
+                self.arguments(execution, call)?;
             }
-            let answer = self.gate(entry, None).await;
+            let answer = self.gate(execution, None).await;
             if answer["approved"] == false {
                 return Err(Stop::Cancelled);
             }
         }
-        self.perform(entry).await
+        self.perform(execution).await
     }
 }
 
-/// The failure of something around the step that failed first.
+/// Sets the step that failed first.
 fn from_step(mut failure: Failure, path: &str) -> Failure {
     failure.step.get_or_insert_with(|| path.into());
     failure
@@ -336,7 +336,7 @@ fn no_branch_matched() -> Failure {
     invalid("").code("no_branch_matched")
 }
 
-/// How long after a failed attempt the next one begins; the failure if there is none.
+/// Returns the delay before the next attempt, or the failure if there is none.
 fn after(step: &Step, attempt: u32, failure: Failure) -> Result<Millis, Failure> {
     let covered = |kinds: &[FailureKind]| {
         kinds.contains(&failure.kind) || (failure.transient && kinds.contains(&FailureKind::Transient))

@@ -1,4 +1,4 @@
-//! Scenarios as text: definitions, then what happens, a line each; out comes what the engine did.
+//! Runs scenarios that are written as text: definitions, then one input per line. Prints what the engine did.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use steprail_store::sqlite::SqliteStore;
 use super::audit::audit;
 use super::{Bench, NoTools};
 
-/// A scenario under way.
+/// A scenario in progress.
 pub(crate) struct Scenario {
     bench: Bench,
     store: Arc<Mutex<SqliteStore>>,
@@ -25,10 +25,10 @@ pub(crate) struct Scenario {
     out: String,
 }
 
-/// Plays every scenario of a file, each from the beginning.
+/// Runs all scenarios of a file, each with a new engine.
 ///
-/// A file has definitions in YAML, separated by `---`, then scenarios that begin with `== title`. Lines that
-/// begin with `>` say what happens.
+/// A file has definitions in YAML, separated by `---`, then scenarios that start with `== title`. Lines that
+/// start with `>` are inputs.
 pub(crate) fn play(text: &str) -> String {
     let (definitions, scenarios) = text.split_once("\n==").expect("a scenario");
     let mut out = String::new();
@@ -75,7 +75,7 @@ impl Scenario {
                 let name = self.names[0].clone();
                 let (id, answer, handled) = self.bench.start(&name, inputs);
                 self.run = Some(id);
-                self.told(answer.as_ref());
+                self.print_answer(answer.as_ref());
                 vec![handled]
             }
             "done" | "fail" | "asks" | "task" | "progress" => match self.bench.call_at(first) {
@@ -84,7 +84,7 @@ impl Scenario {
                 Some(id) if word != "fail" => {
                     let (answer, handled) =
                         self.bench.ask(Action::CallReported { id, report: report(word, second) });
-                    self.told(answer.as_ref());
+                    self.print_answer(answer.as_ref());
                     vec![handled]
                 }
                 Some(id) => vec![self.bench.end_call(id, Err(failure(second)))],
@@ -115,7 +115,7 @@ impl Scenario {
             _ => {
                 let action = self.action(word, first, second);
                 let (answer, handled) = self.bench.ask(action);
-                self.told(answer.as_ref());
+                self.print_answer(answer.as_ref());
                 vec![handled]
             }
         };
@@ -134,7 +134,7 @@ impl Scenario {
             id,
         };
         let (answer, handled) = self.bench.ask(Action::Start(Box::new(start)));
-        self.told(answer.as_ref());
+        self.print_answer(answer.as_ref());
         if matches!(answer, Some(Ok(_))) {
             self.run = Some(id);
         }
@@ -203,13 +203,13 @@ impl Scenario {
         }
     }
 
-    fn told(&mut self, answer: Option<&Result<Answer, Error>>) {
+    fn print_answer(&mut self, answer: Option<&Result<Answer, Error>>) {
         if let Some(Err(error)) = answer {
             writeln!(self.out, "  refused ({}): {error}", error.code()).expect("text");
         }
     }
 
-    /// Shows what was written and what was set off.
+    /// Prints new events and effects.
     fn show(&mut self, handled: &[Handled]) {
         let events = self.new_events();
         for (run, event) in events {
@@ -225,8 +225,8 @@ impl Scenario {
                     let goes_on = match &order.continues {
                         None => String::new(),
                         Some(Continuation::Task(task)) => format!(" (asks for {task})"),
-                        Some(Continuation::Answer(said)) => {
-                            format!(" (with {} {:?})", said.state, said.answer)
+                        Some(Continuation::Answer(response)) => {
+                            format!(" (with {} {:?})", response.state, response.answer)
                         }
                     };
                     writeln!(
@@ -308,7 +308,7 @@ fn failure(text: &str) -> Failure {
     Failure::new(kind, message)
 }
 
-/// `asks deploy Which region?`: what a tool wants to know.
+/// `asks deploy Which region?`: an input request.
 fn question(text: &str) -> Failure {
     let form = serde_json::json!({ "type": "object", "properties": { "region": { "type": "string" } } });
     Failure::input_required(InputRequest { message: text.into(), form, state: "s-1".into() })

@@ -1,4 +1,4 @@
-//! A store that a test can look into while a kernel writes to it, and that fails when it is told to.
+//! A store that a test can read while a kernel writes to it, with fault injection.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -10,24 +10,24 @@ use steprail_store::{
     Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
 };
 
-/// A handle to a store.
+/// A handle to a shared store.
 pub(crate) struct Shared {
     store: Arc<Mutex<SqliteStore>>,
     faults: Arc<Mutex<Faults>>,
 }
 
-/// When a store fails.
+/// The faults to inject.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// After so many further writes and commits.
+    /// Number of writes and commits before the first fault.
     pub after: Option<u32>,
-    /// How often, once it has begun.
+    /// Number of faults.
     pub times: u32,
-    /// With what.
+    /// The error to return.
     pub error: Option<StoreError>,
-    /// Whether a commit that fails took place all the same.
+    /// Whether a failed commit takes effect nevertheless.
     pub torn: bool,
-    /// Whether it has failed.
+    /// Whether a fault was injected.
     pub tripped: bool,
 }
 
@@ -44,7 +44,7 @@ impl Shared {
         self.store.lock().expect("the store")
     }
 
-    /// Fails if it is time to.
+    /// Returns an error if a fault is due.
     fn trip(&self) -> Result<(), StoreError> {
         let mut faults = self.faults.lock().expect("the faults");
         match (faults.after, faults.error.clone()) {

@@ -1,13 +1,13 @@
-//! Seeded simulation: random workflows, random outcomes, storage that fails, a process that dies between any
-//! two writes. After each step the promises are checked; at the end everything must come to an end.
+//! Deterministic simulation: random workflows and outcomes, storage faults, and crashes between any two writes.
+//! The invariants are checked after each event, and at the end every run must end.
 //!
-//! `STEPRAIL_SEED=7 cargo test --test sim` plays one seed and tells what happened.
+//! `STEPRAIL_SEED=7 cargo test --test sim` runs one seed and prints its trace.
 
 #[path = "../common/mod.rs"]
 mod common;
-mod people;
+mod humans;
+mod invariants;
 mod process;
-mod promises;
 mod stored;
 mod tools;
 
@@ -23,21 +23,21 @@ use steprail_engine::kernel::{Action, Answer, CallId, Request, StartOf, StartRun
 use steprail_engine::{Annotations, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
-/// Seeds that are played: few with every test run, many by `just sim`.
+/// Number of seeds: few in every test run, many in `just sim`.
 const SEEDS: u64 = 400;
-/// Seeds after which a long run says how far it is.
+/// Number of seeds between progress messages of a long run.
 const TOLD_EVERY: u64 = 2_000;
-/// Things that happen in one simulation before faults stop.
+/// Number of events in one simulation before faults stop.
 const TURNS: u32 = 60;
-/// Turns that everything may take to come to an end once nothing fails any more.
+/// Number of turns in which all runs must end after faults have stopped.
 const QUIET_TURNS: u32 = 3_000;
 
 #[test]
-fn no_seed_breaks_a_promise() {
+fn no_seed_violates_an_invariant() {
     if let Some(seed) = variable("STEPRAIL_SEED") {
         let sim = Sim::play(seed, true);
-        println!("{}", sim.story);
-        assert!(sim.broken.is_empty(), "{:#?}", sim.broken);
+        println!("{}", sim.trace_log);
+        assert!(sim.violations.is_empty(), "{:#?}", sim.violations);
         return;
     }
     let seeds = variable("STEPRAIL_SEEDS").unwrap_or(SEEDS);
@@ -49,15 +49,19 @@ fn no_seed_breaks_a_promise() {
         }
         let sim = Sim::play(seed, false);
         tally.add(&sim);
-        assert!(sim.broken.is_empty(), "seed {seed}: {:#?}\nreplay with: just sim {seed}", sim.broken);
+        assert!(
+            sim.violations.is_empty(),
+            "seed {seed}: {:#?}\nreplay with: just sim {seed}",
+            sim.violations
+        );
     }
     println!("{tally:?}");
 }
 
 #[test]
-fn a_seed_repeats_itself() {
+fn simulation_is_deterministic() {
     for seed in 1..20 {
-        assert_eq!(Sim::play(seed, true).story, Sim::play(seed, true).story);
+        assert_eq!(Sim::play(seed, true).trace_log, Sim::play(seed, true).trace_log);
     }
 }
 
@@ -65,7 +69,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// What a number of simulations came to.
+/// Counts over several simulations.
 #[derive(Debug, Default)]
 struct Tally {
     seeds: u64,
@@ -74,7 +78,7 @@ struct Tally {
     crashes: u64,
     faults: u64,
     uncertain: u64,
-    /// Answers of attempts that another had taken the place of.
+    /// Results of superseded attempts.
     late: u64,
     simulated_days: i64,
 }
@@ -85,7 +89,7 @@ impl Tally {
         self.runs += sim.runs.len();
         self.calls += sim.made.len();
         self.crashes += sim.crashes;
-        self.faults += sim.faults;
+        self.faults += sim.fault_count;
         self.uncertain += sim.uncertain;
         self.late += sim.late;
         self.simulated_days += (sim.bench.now - common::EPOCH) / 86_400_000;
@@ -96,44 +100,44 @@ struct Sim {
     rng: fastrand::Rng,
     bench: Bench,
     store: Arc<Mutex<SqliteStore>>,
-    plan_of_faults: Arc<Mutex<Faults>>,
+    faults: Arc<Mutex<Faults>>,
     names: Vec<(String, Vec<Value>)>,
     plans: HashMap<String, Plan>,
     runs: Vec<RunId>,
-    /// Requests that a failed store left behind.
+    /// Requests that failed because of a storage fault and are repeated.
     backlog: Vec<Request>,
-    /// Calls that were made: run, path, attempt, tool.
+    /// Calls that were made: run, path, attempt and tool.
     made: BTreeSet<(RunId, String, u32, String)>,
-    /// Calls that were answered with a result.
+    /// Calls that returned a result.
     answered: BTreeSet<(RunId, String, u32)>,
-    /// Calls that outlast their time and do not stop when they are told to.
+    /// Calls that exceed their timeout and ignore the cancellation.
     stubborn: BTreeSet<CallId>,
-    /// Whether the process may die: what takes long is seldom seen where it does.
+    /// Whether the process can be killed. Long scenarios rarely complete where it is.
     mortal: bool,
     crashes: u64,
-    faults: u64,
+    fault_count: u64,
     uncertain: u64,
     late: u64,
-    broken: Vec<String>,
-    story: String,
-    tells: bool,
+    violations: Vec<String>,
+    trace_log: String,
+    verbose: bool,
     quiet: bool,
 }
 
 impl Sim {
-    fn play(seed: u64, tells: bool) -> Self {
-        let mut sim = Self::new(seed, tells);
+    fn play(seed: u64, verbose: bool) -> Self {
+        let mut sim = Self::new(seed, verbose);
         for _ in 0..TURNS {
             sim.turn();
-            if !sim.broken.is_empty() {
+            if !sim.violations.is_empty() {
                 return sim;
             }
         }
-        sim.end_well();
+        sim.run_to_completion();
         sim
     }
 
-    fn new(seed: u64, tells: bool) -> Self {
+    fn new(seed: u64, verbose: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
         let faults = Arc::new(Mutex::new(Faults::default()));
@@ -155,7 +159,7 @@ impl Sim {
             rng,
             bench,
             store,
-            plan_of_faults: faults,
+            faults,
             names: Vec::new(),
             plans: HashMap::new(),
             runs: Vec::new(),
@@ -165,24 +169,24 @@ impl Sim {
             stubborn: BTreeSet::new(),
             mortal,
             crashes: 0,
-            faults: 0,
+            fault_count: 0,
             uncertain: 0,
             late: 0,
-            broken: Vec::new(),
-            story: String::new(),
-            tells,
+            violations: Vec::new(),
+            trace_log: String::new(),
+            verbose,
             quiet: false,
         };
         sim.define_some();
         sim
     }
 
-    /// Workflows to run: from the scenarios, and made up.
+    /// Defines workflows to run: those of the scenarios, and generated ones.
     fn define_some(&mut self) {
         let scenarios = common::library::scenarios();
         let mut chosen = Vec::new();
         if self.rng.bool() {
-            chosen.push(common::library::made_up(&mut self.rng));
+            chosen.push(common::library::generated(&mut self.rng));
         }
         if chosen.is_empty() || self.rng.bool() {
             chosen.push(scenarios[self.rng.usize(0..scenarios.len())].clone());
@@ -201,26 +205,26 @@ impl Sim {
         }
     }
 
-    fn tell(&mut self, text: std::fmt::Arguments<'_>) {
-        if self.tells {
-            writeln!(self.story, "{text}").expect("text");
+    fn trace(&mut self, text: std::fmt::Arguments<'_>) {
+        if self.verbose {
+            writeln!(self.trace_log, "{text}").expect("text");
         }
     }
 
-    /// Something happens.
+    /// Makes one random event happen.
     fn turn(&mut self) {
         match self.rng.u32(0..100) {
             0..12 => self.start_run(),
             12..15 => self.change_server(),
             15..55 => self.end_some_call(),
-            55..70 => self.let_time_pass(),
-            70..84 => self.somebody_acts(),
+            55..70 => self.advance_time(),
+            70..84 => self.act_as_human(),
             84..88 => self.plan_fault(),
-            88..94 if self.mortal => self.plan_death(),
-            94..97 if self.mortal => self.die_now(),
+            88..94 if self.mortal => self.plan_kill(),
+            94..97 if self.mortal => self.kill(),
             97 => self.report_some_call(),
             98.. => self.try_backlog(),
-            _ => self.let_time_pass(),
+            _ => self.advance_time(),
         }
         if self.rng.u8(0..6) == 0 {
             self.check();
@@ -242,37 +246,37 @@ impl Sim {
             request_key: None,
             id,
         };
-        self.tell(format_args!("start {name} as {id}"));
+        self.trace(format_args!("start {name} as {id}"));
         if let Some(Ok(Answer::Started(id))) = self.ask(Action::Start(Box::new(start))) {
             self.runs.push(id);
         }
     }
 
-    fn let_time_pass(&mut self) {
+    fn advance_time(&mut self) {
         let due = self.bench.kernel().next_timer().ok().flatten();
         let until = match due {
             Some(due) if self.rng.u8(0..4) != 0 => due,
             _ => self.bench.now + self.rng.i64(1..5_000),
         };
         self.bench.now = self.bench.now.max(until);
-        self.tell(format_args!("time {}", self.bench.now - common::EPOCH));
+        self.trace(format_args!("time {}", self.bench.now - common::EPOCH));
         if due.is_some_and(|due| due <= self.bench.now) {
             self.request(Action::FireTimers);
         }
     }
 
-    /// Nothing fails any more and everybody answers: every run must come to an end.
-    fn end_well(&mut self) {
+    /// Stops all faults and answers all requests: every run must end.
+    fn run_to_completion(&mut self) {
         self.quiet = true;
-        *self.plan_of_faults.lock().expect("the faults") = Faults::default();
+        *self.faults.lock().expect("the faults") = Faults::default();
         self.server_is_up();
         for _ in 0..QUIET_TURNS {
             self.try_backlog();
-            if !self.broken.is_empty() || self.unfinished().is_empty() {
+            if !self.violations.is_empty() || self.unfinished().is_empty() {
                 break;
             }
             if self.bench.calls.is_empty() {
-                self.move_on();
+                self.answer_everything();
             } else {
                 self.end_some_call();
             }
@@ -280,7 +284,7 @@ impl Sim {
         self.check();
         for run in self.unfinished() {
             let state = self.bench.kernel().inspect(run).ok().flatten();
-            self.broken.push(format!("run {run} never ends: {state:?}"));
+            self.violations.push(format!("run {run} never ends: {state:?}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The process: it takes requests, its store fails, and it dies between any two writes.
+//! The simulated process: it handles requests, its store fails, and it is killed between any two writes.
 
 use steprail_engine::Error;
 use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, Reply, Request};
@@ -8,10 +8,10 @@ use super::Sim;
 use super::common::shared::Faults;
 
 impl Sim {
-    /// The store will fail, for a while.
+    /// Schedules a temporary storage fault.
     pub(super) fn plan_fault(&mut self) {
-        self.faults += 1;
-        let mut faults = self.plan_of_faults.lock().expect("the faults");
+        self.fault_count += 1;
+        let mut faults = self.faults.lock().expect("the faults");
         *faults = Faults {
             after: Some(self.rng.u32(0..6)),
             times: self.rng.u32(1..8),
@@ -20,9 +20,9 @@ impl Sim {
         };
     }
 
-    /// The process will die at one of the next writes, or right after a commit whose answer it never gets.
-    pub(super) fn plan_death(&mut self) {
-        let mut faults = self.plan_of_faults.lock().expect("the faults");
+    /// Schedules a kill at one of the next writes, or after a commit before its result is returned.
+    pub(super) fn plan_kill(&mut self) {
+        let mut faults = self.faults.lock().expect("the faults");
         *faults = Faults {
             after: Some(self.rng.u32(0..8)),
             times: u32::MAX,
@@ -32,16 +32,16 @@ impl Sim {
         };
     }
 
-    pub(super) fn die_now(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.crashes += 1;
-        *self.plan_of_faults.lock().expect("the faults") = Faults::default();
+        *self.faults.lock().expect("the faults") = Faults::default();
         self.backlog.clear();
         self.stubborn.clear();
         let store = self.bench.die();
-        self.tell(format_args!("dead"));
+        self.trace(format_args!("dead"));
         self.bench.boot(store);
         if !self.quiet && self.rng.u8(0..4) == 0 {
-            self.plan_death();
+            self.plan_kill();
         }
         for interrupt in [Some(Interrupt::Asked), None] {
             self.ask(Action::Recover { after: steprail_store::RunKey(0), interrupt });
@@ -52,40 +52,40 @@ impl Sim {
     pub(super) fn try_backlog(&mut self) {
         let backlog = std::mem::take(&mut self.backlog);
         if !backlog.is_empty() {
-            self.tell(format_args!("again: {} requests", backlog.len()));
-            self.hand_over(backlog);
+            self.trace(format_args!("again: {} requests", backlog.len()));
+            self.submit(backlog);
         }
     }
 
     pub(super) fn ask(&mut self, action: Action) -> Option<Result<Answer, Error>> {
         let (reply, mut answer) = Reply::channel();
-        self.hand_over(vec![Request { action, reply: Some(reply) }]);
+        self.submit(vec![Request { action, reply: Some(reply) }]);
         answer.try_recv().ok()
     }
 
     pub(super) fn request(&mut self, action: Action) {
         let mut batch = std::mem::take(&mut self.backlog);
         batch.push(Request { action, reply: None });
-        self.hand_over(batch);
+        self.submit(batch);
     }
 
-    /// The kernel works; then the process may turn out to be dead, and nothing leaves it.
-    fn hand_over(&mut self, requests: Vec<Request>) {
+    /// Lets the kernel handle requests. If the process was killed meanwhile, no effects are carried out.
+    fn submit(&mut self, requests: Vec<Request>) {
         let now = self.bench.now;
         let handled = self.bench.kernel().handle(requests, now);
         let dead = {
-            let faults = self.plan_of_faults.lock().expect("the faults");
+            let faults = self.faults.lock().expect("the faults");
             faults.tripped && matches!(faults.error, Some(StoreError::Io(_)))
         };
         if dead {
-            self.die_now();
+            self.kill();
             return;
         }
         let skips_effects = self.mortal && !self.quiet && self.rng.u8(0..40) == 0;
         if skips_effects {
-            self.tell(format_args!("dead right after a commit"));
+            self.trace(format_args!("dead right after a commit"));
             answer_only(&handled);
-            self.die_now();
+            self.kill();
             return;
         }
         self.carry_out(handled);
@@ -93,9 +93,9 @@ impl Sim {
 
     fn carry_out(&mut self, handled: Handled) {
         if let Some(fault) = handled.fault {
-            self.tell(format_args!("fault: {fault}"));
+            self.trace(format_args!("fault: {fault}"));
             if !matches!(fault, StoreError::Full(_)) {
-                self.broken.push(format!("the store refused what was decided: {fault}"));
+                self.violations.push(format!("the store rejected a decision: {fault}"));
             }
         }
         for effect in handled.effects {
@@ -111,7 +111,7 @@ impl Sim {
     }
 }
 
-/// An answer may have left before the process died; what it says must hold.
+/// Keeps only the replies: they may have been sent before the process was killed, so they must be true.
 fn answer_only(handled: &Handled) {
     for effect in &handled.effects {
         if let Effect::Answer(reply, answer) = effect {

@@ -1,4 +1,4 @@
-//! What the store says: the logs, and the runs that have not ended.
+//! Reads logs and unfinished runs from the store.
 
 use steprail_core::run::{Event, Millis};
 use steprail_engine::RunId;

@@ -1,4 +1,4 @@
-//! Tools: calls that leave the process and end in every way, in time or late.
+//! Simulated tools: calls end with every outcome, in time or late.
 
 use serde_json::{Value, json};
 use steprail_core::run::{Event, Failure, FailureKind, InputRequest, Payload, Phase, Report};
@@ -7,19 +7,19 @@ use steprail_engine::kernel::{Action, CallId, CallOrder};
 use super::Sim;
 
 impl Sim {
-    /// One of the calls in flight ends, or is told to stop and does.
+    /// Ends one of the calls in flight, or cancels it.
     pub(super) fn end_some_call(&mut self) {
-        let Some(id) = self.overtaken_call().or_else(|| self.some_call()) else { return };
+        let Some(id) = self.superseded_call().or_else(|| self.some_call()) else { return };
         let order = self.bench.calls[&id].clone();
-        let told_to_stop = self.bench.stopped.contains(&id);
+        let cancelled = self.bench.stopped.contains(&id);
         let stubborn = self.stubborn.contains(&id);
-        if stubborn && !self.quiet && self.holds_out(&order) {
+        if stubborn && !self.quiet && self.keeps_running(&order) {
             return;
         }
         let outcome =
-            if self.quiet { Ok(answer(&order)) } else { self.outcome(&order, told_to_stop && !stubborn) };
-        self.tell(format_args!("end {} ({}): {outcome:?}", order.path, order.attempt));
-        self.late += u64::from(outcome.is_ok() && self.is_overtaken(&order));
+            if self.quiet { Ok(answer(&order)) } else { self.outcome(&order, cancelled && !stubborn) };
+        self.trace(format_args!("end {} ({}): {outcome:?}", order.path, order.attempt));
+        self.late += u64::from(outcome.is_ok() && self.is_superseded(&order));
         self.bench.calls.remove(&id);
         self.bench.stopped.retain(|stopped| *stopped != id);
         if outcome.is_ok() {
@@ -33,22 +33,22 @@ impl Sim {
         (!ids.is_empty()).then(|| ids[self.rng.usize(0..ids.len())])
     }
 
-    /// A call that was given up, while a later attempt is in flight: not always, so that either may be first.
-    fn overtaken_call(&mut self) -> Option<CallId> {
-        let overtaken = self.bench.calls.values().find(|order| self.is_overtaken(order))?.id;
+    /// Sometimes returns an abandoned call while a later attempt is in flight, so that either can end first.
+    fn superseded_call(&mut self) -> Option<CallId> {
+        let overtaken = self.bench.calls.values().find(|order| self.is_superseded(order))?.id;
         self.rng.bool().then_some(overtaken)
     }
 
-    fn is_overtaken(&self, order: &CallOrder) -> bool {
+    fn is_superseded(&self, order: &CallOrder) -> bool {
         let later = |other: &CallOrder| {
             other.run == order.run && other.path == order.path && other.attempt > order.attempt
         };
         self.bench.calls.values().any(later)
     }
 
-    /// Whether a stubborn call goes on for now: until its time is up and it is given up, and often until
-    /// another attempt has taken its place.
-    fn holds_out(&mut self, order: &CallOrder) -> bool {
+    /// Whether a call that ignores cancellation keeps running: until it is abandoned, and often until another
+    /// attempt has superseded it.
+    fn keeps_running(&mut self, order: &CallOrder) -> bool {
         let state = self.bench.kernel().inspect(order.run).ok().flatten();
         let step = state.as_ref().and_then(|run| run.live().values().find(|live| live.path == order.path));
         let Some(live) = step else { return false };
@@ -57,11 +57,11 @@ impl Sim {
             Phase::Calling | Phase::Verifying | Phase::Creating if live.attempt == order.attempt => {
                 order.deadline.is_some()
             }
-            _ => !self.is_overtaken(order) && self.rng.u8(0..4) != 0,
+            _ => !self.is_superseded(order) && self.rng.u8(0..4) != 0,
         }
     }
 
-    /// The server goes down, comes back, or takes fewer calls at the same time.
+    /// Makes the server unavailable or available, or changes its number of slots.
     pub(super) fn change_server(&mut self) {
         match self.rng.u8(0..3) {
             0 => self.bench.tools.set("down", "demo", "demo is unreachable"),
@@ -74,12 +74,12 @@ impl Sim {
     }
 
     pub(super) fn server_is_up(&mut self) {
-        self.tell(format_args!("the server is up"));
+        self.trace(format_args!("the server is up"));
         self.bench.tools.set("up", "demo", "");
         self.request(Action::ServerAvailable { server: "demo".into() });
     }
 
-    /// One of the calls in flight tells how far it is, or under which name it goes on by itself.
+    /// Makes one of the calls in flight report progress or a task id.
     pub(super) fn report_some_call(&mut self) {
         let Some(id) = self.some_call() else { return };
         let report = if self.rng.bool() {
@@ -87,16 +87,16 @@ impl Sim {
         } else {
             Report::Progress { progress: 1.0, total: None, message: None }
         };
-        self.tell(format_args!("report of {id:?}: {report:?}"));
+        self.trace(format_args!("report of {id:?}: {report:?}"));
         self.request(Action::CallReported { id, report });
     }
 
-    fn outcome(&mut self, order: &CallOrder, told_to_stop: bool) -> Result<Value, Failure> {
-        // What a tool asked once it does not ask again; what was made available is there.
+    fn outcome(&mut self, order: &CallOrder, cancelled: bool) -> Result<Value, Failure> {
+        // A tool requests input once, and a tool that was made available exists.
         let fresh = order.continues.is_none();
         let kind = match self.rng.u32(0..100) {
             0..66 => return Ok(answer(order)),
-            66..70 if fresh && !told_to_stop => {
+            66..70 if fresh && !cancelled => {
                 let form = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
                 return Err(Failure::input_required(InputRequest {
                     message: "what?".into(),
@@ -113,27 +113,27 @@ impl Sim {
             94..96 => return Ok(answer(order)),
             _ => FailureKind::Timeout,
         };
-        let kind = if told_to_stop { FailureKind::Cancelled } else { kind };
+        let kind = if cancelled { FailureKind::Cancelled } else { kind };
         let failure = Failure::new(kind, "it went wrong");
         Err(if self.rng.u8(0..4) == 0 { failure.transient() } else { failure })
     }
 
-    /// A call leaves the process: its intent must be in the store, and it must be the only one.
+    /// Sends a call: its intent must be in the store, and no other call of the step may be in flight.
     pub(super) fn call(&mut self, order: CallOrder) {
         let (path, attempt) = (order.path.clone(), order.attempt);
-        self.tell(format_args!("call {path} ({attempt}) {} {}", order.tool, order.args.json()));
+        self.trace(format_args!("call {path} ({attempt}) {} {}", order.tool, order.args.json()));
         self.intended(&order);
-        // A probe that was given up only asked what became of the call; it has another tool.
+        // An abandoned probe calls another tool and has no effect.
         let same = |other: &CallOrder| {
             other.run == order.run && other.path == order.path && other.tool == order.tool
         };
         if self.bench.calls.values().any(|other| same(other) && !self.abandoned(other)) {
-            self.broken.push(format!("{path}: called beside an attempt that has not ended"));
+            self.violations.push(format!("{path}: called while another attempt is in flight"));
         }
-        let again = self.begun_again(&order);
+        let again = self.allowed_restarts(&order);
         let made = (order.run, path.to_string(), attempt, format!("{}/{again}", order.tool));
         if !self.made.insert(made) {
-            self.broken.push(format!("{path}: attempt {attempt} was called twice"));
+            self.violations.push(format!("{path}: attempt {attempt} was called twice"));
         }
         if self.rng.u8(0..3) == 0 {
             self.stubborn.insert(order.id);
@@ -151,13 +151,13 @@ impl Sim {
             store.connection().query_row(sql, params, |row| Ok((row.get(0)?, row.get(1)?))).ok();
         if !matches!(&intent, Some((step, run)) if step == "running" && (run == "running" || run == "paused"))
         {
-            self.broken.push(format!("{}: called while the store says {intent:?}", order.path));
+            self.violations.push(format!("{}: called while the stored status is {intent:?}", order.path));
         }
     }
 
-    /// How often the log lets an attempt begin again: after an answer, a tool that was created, a restart. A probe may be
-    /// asked again after a restart, too.
-    fn begun_again(&self, order: &CallOrder) -> u32 {
+    /// Counts how often an attempt may be called again: after an answer, the creation of its tool, or a restart. A
+    /// probe may be repeated after a restart, too.
+    fn allowed_restarts(&self, order: &CallOrder) -> u32 {
         let sql = "SELECT count(*) FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
                    WHERE r.run_id = ?1 AND e.body ->> '$.step.path' = ?2 AND e.body ->> '$.step.attempt' = ?3
                    AND (e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed', 'server_awaited')
@@ -167,7 +167,7 @@ impl Sim {
         store.connection().query_row(sql, params, |row| row.get(0)).expect("a count")
     }
 
-    /// Whether the log says that a call was given up.
+    /// Whether the log has `call_abandoned` for a call.
     fn abandoned(&self, order: &CallOrder) -> bool {
         self.events(order.run).iter().any(|(_, event)| match event {
             Event::CallAbandoned { step } => step.path == order.path && step.attempt == order.attempt,
@@ -176,7 +176,7 @@ impl Sim {
     }
 }
 
-/// What a tool gives: something in which every workflow finds what it looks for.
+/// Returns the result of a tool, with all fields that the workflows read.
 fn answer(order: &CallOrder) -> Value {
     match &*order.tool {
         "demo__check" => json!(if order.path.contains('#') { "ok" } else { "again" }),

@@ -1,9 +1,9 @@
-//! A disk of its own: a file system in a file that can lose its power, or a small one in memory.
+//! Mounted file systems for tests: one in a file with simulated power failures, or a small one in memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs a command; what it says if it fails.
+/// Runs a command and returns its output. The error is its standard error.
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -14,23 +14,23 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in plain letters")
+    path.to_str().expect("a UTF-8 path")
 }
 
-/// A mounted file system. It is unmounted when this is dropped.
+/// A mounted file system, which is unmounted on drop.
 pub(crate) struct Disk {
     folder: tempfile::TempDir,
     point: PathBuf,
     device: Option<String>,
-    /// Whether it becomes read-only when it fails.
+    /// Whether it becomes read-only after an error.
     fails: bool,
 }
 
 impl Disk {
-    /// A file system of a kind (`xfs`, `ext4`) in a file. The error says what this machine lacks.
+    /// Mounts a file system (`xfs`, `ext4`) in a file. The error says what this machine lacks.
     pub(crate) fn in_a_file(kind: &str) -> Result<Self, String> {
         let mut disk = Self::prepare()?;
-        // The oldest tool that can cut the power; it must be there before anything is made.
+        // Needed to cut the power; checked before anything is created.
         run("xfs_io", &["-V"])?;
         let image = disk.folder.path().join("image");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
@@ -43,7 +43,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A file system in memory that holds so many kilobytes.
+    /// Mounts a file system of this size in memory.
     pub(crate) fn in_memory(kilobytes: u32) -> Result<Self, String> {
         let disk = Self::prepare()?;
         run("mount", &["-t", "tmpfs", "-o", &format!("size={kilobytes}k"), "none", text(&disk.point)])?;
@@ -60,7 +60,7 @@ impl Disk {
         Ok(Self { folder, point, device: None, fails: false })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.point
     }
@@ -74,28 +74,28 @@ impl Disk {
         run("mount", &args)
     }
 
-    /// The power is gone: what was not written to the disk never will be.
+    /// Cuts the power: data that was not written to the disk is lost.
     pub(crate) fn cut(&self) {
-        run("xfs_io", &["-x", "-c", "shutdown", text(&self.point)]).expect("a cut");
+        run("xfs_io", &["-x", "-c", "shutdown", text(&self.point)]).expect("a power failure");
     }
 
-    /// The power is back.
+    /// Restores the power by mounting the disk again.
     pub(crate) fn power_on(&self) {
-        run("umount", &[text(&self.point)]).expect("nobody uses the disk");
-        self.mount().expect("a disk that was cut off");
+        run("umount", &[text(&self.point)]).expect("an unused disk");
+        self.mount().expect("a disk after a power failure");
     }
 
-    /// The disk fails, and takes no more writes.
+    /// Makes the file system report an error and become read-only.
     pub(crate) fn fail(&self) {
         let device = self.device.as_deref().and_then(|device| device.rsplit('/').next()).expect("a device");
         std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").expect("a failure");
     }
 
-    /// Mounts again with other options.
+    /// Remounts with other options.
     pub(crate) fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
         let remount = || run("mount", &["-o", &options, text(&self.point)]);
-        // What is being written back keeps it busy.
+        // The file system is busy while data is written back.
         let is_done = (0..100).any(|_| remount().is_ok() || run("sync", &[]).is_err());
         assert!(is_done, "{:?}", remount());
     }

@@ -1,4 +1,4 @@
-//! What the database says became of runs and of every call in them.
+//! Reads runs and the history of their calls from the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ pub(crate) struct RunLog {
     pub id: RunId,
     pub status: String,
     pub output: Option<Value>,
-    /// The number that the worker gave it.
+    /// Number of the run in the worker; `None` for child runs.
     pub n: Option<u64>,
-    /// The run that waits for it, and the number of the step there.
+    /// Key of the parent run, and the number of its step.
     pub parent: Option<(i64, u32)>,
     pub events: Vec<(i64, Event)>,
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nobody knows; another one followed.
+pub(crate) enum AttemptResult {
+    /// Unknown outcome, and retried.
     Lost,
-    /// It failed; another one followed.
+    /// Failed, and retried.
     Repeated,
     Done {
         from: Option<String>,
@@ -33,17 +33,17 @@ pub(crate) enum Fate {
     Failed,
 }
 
-/// Everything about the calls of one step.
+/// The calls of one step.
 #[derive(Debug, Default)]
-pub(crate) struct Tale {
-    /// What was committed before each attempt: key, tool, hash of the arguments.
+pub(crate) struct CallHistory {
+    /// Committed intent of each attempt: idempotency key, tool, hash of the arguments.
     pub intents: BTreeMap<u32, (String, String, String)>,
-    pub fates: BTreeMap<u32, Fate>,
+    pub results: BTreeMap<u32, AttemptResult>,
     pub uncertain: BTreeSet<u32>,
     pub resolved: BTreeMap<u32, Resolved>,
 }
 
-/// Every run, the oldest first.
+/// Returns all runs, the oldest first.
 pub(crate) fn read(connection: &Connection) -> Vec<RunLog> {
     let sql = "SELECT id, run_id, status, output_json, request_key, parent_id, parent_n FROM workflow_runs
                ORDER BY id";
@@ -75,7 +75,7 @@ fn events(connection: &Connection, run: i64) -> Vec<(i64, Event)> {
 }
 
 impl RunLog {
-    /// The path of a step of this run that started another run.
+    /// Returns the path of a `workflow` step.
     pub(crate) fn path_of(&self, n: u32) -> Option<&str> {
         self.events.iter().find_map(|(_, event)| match event {
             Event::StepStarted { step, what: Started::Workflow { .. }, .. } if step.n == n => {
@@ -85,23 +85,23 @@ impl RunLog {
         })
     }
 
-    /// What became of calls, by path.
-    pub(crate) fn tales(&self) -> BTreeMap<String, Tale> {
-        let mut tales: BTreeMap<String, Tale> = BTreeMap::new();
+    /// Returns the history of calls, by path.
+    pub(crate) fn histories(&self) -> BTreeMap<String, CallHistory> {
+        let mut histories: BTreeMap<String, CallHistory> = BTreeMap::new();
         for (_, event) in &self.events {
             let Some(step) = event.step() else { continue };
             if let Event::StepStarted { what: Started::Call { tool, args, key, .. }, .. } = event {
                 let intent = (key.to_string(), tool.to_string(), args.to_string());
-                tales.entry(step.path.to_string()).or_default().intents.insert(step.attempt, intent);
-            } else if let Some(tale) = tales.get_mut(&*step.path) {
-                tale.note(step, event);
+                histories.entry(step.path.to_string()).or_default().intents.insert(step.attempt, intent);
+            } else if let Some(history) = histories.get_mut(&*step.path) {
+                history.note(step, event);
             }
         }
-        tales
+        histories
     }
 
-    /// Sleeps that ended before their time.
-    pub(crate) fn woken_early(&self) -> usize {
+    /// Counts sleeps that ended before they were due.
+    pub(crate) fn early_wakeups(&self) -> usize {
         let mut due = BTreeMap::new();
         let mut early = 0;
         for (at, event) in &self.events {
@@ -119,13 +119,15 @@ impl RunLog {
     }
 }
 
-impl Tale {
+impl CallHistory {
     fn note(&mut self, step: &StepRef, event: &Event) {
-        let fate = match event {
-            Event::RetryScheduled { error, .. } if error.kind == FailureKind::Lost => Fate::Lost,
-            Event::RetryScheduled { .. } => Fate::Repeated,
-            Event::StepCompleted { from, .. } => Fate::Done { from: from.as_deref().map(str::to_owned) },
-            Event::StepFailed { .. } => Fate::Failed,
+        let result = match event {
+            Event::RetryScheduled { error, .. } if error.kind == FailureKind::Lost => AttemptResult::Lost,
+            Event::RetryScheduled { .. } => AttemptResult::Repeated,
+            Event::StepCompleted { from, .. } => {
+                AttemptResult::Done { from: from.as_deref().map(str::to_owned) }
+            }
+            Event::StepFailed { .. } => AttemptResult::Failed,
             Event::StepUncertain { .. } => {
                 self.uncertain.insert(step.attempt);
                 return;
@@ -136,16 +138,18 @@ impl Tale {
             }
             _ => return,
         };
-        self.fates.insert(step.attempt, fate);
+        self.results.insert(step.attempt, result);
     }
 
-    /// Whether the step has ended, well or not.
+    /// Whether the step has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.fates.values().any(|fate| matches!(fate, Fate::Done { .. } | Fate::Failed))
+        self.results
+            .values()
+            .any(|result| matches!(result, AttemptResult::Done { .. } | AttemptResult::Failed))
     }
 
-    /// Whether the step has a result that its tool did not give.
-    pub(crate) fn was_told(&self) -> bool {
+    /// Whether the result of the step was supplied and not returned by its tool.
+    pub(crate) fn was_supplied(&self) -> bool {
         self.resolved.values().any(|how| *how == Resolved::Happened)
     }
 }

@@ -1,8 +1,8 @@
-//! The program that is killed: an engine over a file that keeps a number of runs under way.
+//! The worker process that the crash tests kill: an engine on a database file with several runs in progress.
 //!
-//! It tells on its output, a line each and only after the engine has answered: `B` the database is open, `U` the
-//! engine is up, `S n RUN` a run was started, `.` a line went into the ledger, `C RUN SEQ` an event was published,
-//! `E n STATUS SEQ` a run ended, `Z` nothing is left to do, `! WHY` something is wrong.
+//! It prints one message per line, after the engine acknowledged it: `B` the database is open, `U` the engine is
+//! up, `S n RUN` a run was started, `.` a line was added to the ledger, `C RUN SEQ` an event was published,
+//! `E n STATUS SEQ` a run ended, `Z` the job is finished, `! WHY` an error occurred.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,64 +20,64 @@ use steprail_engine::{
 use steprail_store::Reads as _;
 use tokio::sync::mpsc;
 
-use super::ledger::{Ledger, What};
-use super::shapes::{BROKEN, EVENT, FLAKY, IDEMPOTENT, READ, SHAPES, SLOW, definitions};
-use super::story::answer;
+use super::expected::answer;
+use super::ledger::{Ledger, LedgerEvent};
+use super::workflows::{BROKEN, EVENT, FLAKY, IDEMPOTENT, READ, SLOW, WORKFLOWS, definitions};
 
-/// The name of the test that is this program, and the variable that tells it what to do.
+/// The name of the test that runs the worker, and the environment variable with its job.
 pub(crate) const TEST: &str = "worker";
 pub(crate) const JOB: &str = "STEPRAIL_JOB";
 
-/// What one life of the worker is to do.
+/// The job of one worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub database: PathBuf,
     pub ledger: PathBuf,
-    /// How often the worker had been started before.
+    /// Number of workers that were started before this one.
     pub life: u32,
-    /// The first run to ask for; those before are known to be over.
+    /// The first run to start; earlier ones have ended.
     pub from: u64,
-    /// The first run not to ask for. The worker then also answers every open question and ends.
+    /// The run to stop before. If set, the worker also answers all open requests and exits.
     pub until: Option<u64>,
-    /// How many runs are kept under way.
-    pub at_once: usize,
-    /// Whether commits reach the disk.
+    /// Number of runs in progress.
+    pub concurrency: usize,
+    /// Whether commits are synced to the disk.
     pub full: bool,
-    /// Whether every event is told of.
+    /// Whether a message is sent for every event.
     pub feed: bool,
     pub seed: u64,
 }
 
-/// The seed of a run.
+/// Returns the seed of a run.
 pub(crate) fn seed_of(base: u64, n: u64) -> u64 {
     fastrand::Rng::with_seed(base ^ (n << 20)).u64(0..1_000_000)
 }
 
-/// Whom runs act as.
+/// The user that runs act as.
 fn starter() -> Principal {
     Principal::user("ann")
 }
 
-/// Tells the harness something.
-fn tell(line: &str) {
+/// Sends a message to the test.
+fn send(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the harness is gone, and so should this be.
+    // The test has exited.
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
         std::process::exit(3);
     }
 }
 
-/// Does what the environment asks for; nothing if it does not.
+/// Runs the job from the environment, if there is one.
 pub(crate) fn main() {
     let Ok(text) = std::env::var(JOB) else { return };
     let job: Job = serde_json::from_str(&text).expect("a job");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     if let Err(error) = runtime.expect("a runtime").block_on(work(job)) {
-        tell(&format!("! {error}"));
+        send(&format!("! {error}"));
     }
 }
 
-/// What the tasks of a worker share.
+/// The state that the tasks of a worker share.
 struct Worker {
     job: Job,
     engine: Engine,
@@ -88,13 +88,14 @@ struct Worker {
 async fn work(job: Job) -> Result<(), Error> {
     let durability = if job.full { Durability::Full } else { Durability::Process };
     let store = SqliteStore::open(&job.database, &Options { durability, address: None })?;
-    tell("B");
+    send("B");
     let last = store.readers().expect("a file").last_event()?;
     let ledger = Arc::new(Ledger::open(&job.ledger, job.life));
     let (notices, heard) = mpsc::unbounded_channel();
-    let engine = Engine::builder().store(store).tools(Lab(ledger.clone())).notifier(Ear(notices));
+    let engine =
+        Engine::builder().store(store).tools(LedgerTools(ledger.clone())).notifier(NoticeForwarder(notices));
     let engine = engine.limits(limits(job.life)).spawn()?;
-    tell("U");
+    send("U");
     for definition in definitions() {
         engine.define(&definition, &starter()).await?;
     }
@@ -102,19 +103,20 @@ async fn work(job: Job) -> Result<(), Error> {
     let worker = Arc::new(Worker { job, engine, ledger, next });
     tokio::spawn(worker.clone().answer_notices(heard));
     if worker.job.feed {
-        tokio::spawn(worker.clone().tell_events(last));
+        tokio::spawn(worker.clone().send_events(last));
     }
-    let asked = tokio::spawn(worker.clone().answer_old_questions());
-    let tasks: Vec<_> = (0..worker.job.at_once).map(|_| tokio::spawn(worker.clone().keep_going())).collect();
+    let asked = tokio::spawn(worker.clone().answer_open_requests());
+    let tasks: Vec<_> =
+        (0..worker.job.concurrency).map(|_| tokio::spawn(worker.clone().run_continuously())).collect();
     for task in tasks.into_iter().chain([asked]) {
         task.await.expect("no panic")?;
     }
     worker.engine.shutdown().await?;
-    tell("Z");
+    send("Z");
     Ok(())
 }
 
-/// In some lives calls have to wait for one another.
+/// Some workers have low limits, so that calls wait for slots.
 fn limits(life: u32) -> Limits {
     match life % 4 {
         1 => Limits { calls_per_server: 40, ..Limits::default() },
@@ -124,8 +126,8 @@ fn limits(life: u32) -> Limits {
 }
 
 impl Worker {
-    /// Starts one run after the other and waits for each.
-    async fn keep_going(self: Arc<Self>) -> Result<(), Error> {
+    /// Starts runs one after the other and waits for each.
+    async fn run_continuously(self: Arc<Self>) -> Result<(), Error> {
         loop {
             let n = self.next.fetch_add(1, Ordering::Relaxed);
             if self.job.until.is_some_and(|until| n >= until) {
@@ -136,31 +138,31 @@ impl Worker {
     }
 
     async fn one(&self, n: u64) -> Result<(), Error> {
-        let shape = &SHAPES[usize::try_from(n).expect("a number of runs") % SHAPES.len()];
+        let workflow = &WORKFLOWS[usize::try_from(n).expect("a number of runs") % WORKFLOWS.len()];
         let seed = seed_of(self.job.seed, n);
-        let start = Start::named(shape.name, starter()).inputs(json!({ "seed": seed }));
+        let start = Start::named(workflow.name, starter()).inputs(json!({ "seed": seed }));
         let run = self.engine.start(start.request_key(n.to_string())).await?;
-        tell(&format!("S {n} {}", run.id()));
-        if shape.name == "event" {
-            // It may have been told before; a run that is over cannot be told.
+        send(&format!("S {n} {}", run.id()));
+        if workflow.name == "event" {
+            // Fails if the run has ended; an earlier worker may have sent the signal.
             let _ = self.engine.signal(EVENT, json!({ "n": seed }), Some(run.id())).await;
         }
         let ended = run.wait().await?;
         self.ledger.over(run.id());
-        tell(&format!("E {n} {} {}", ended.run.status.word(), ended.run.seq));
+        send(&format!("E {n} {} {}", ended.run.status.word(), ended.run.seq));
         Ok(())
     }
 
-    /// Tells of every event that is published from now on.
-    async fn tell_events(self: Arc<Self>, last: i64) -> Result<(), Error> {
+    /// Sends a message for every event that is published from now on.
+    async fn send_events(self: Arc<Self>, last: i64) -> Result<(), Error> {
         let mut feed = self.engine.subscribe(None, last);
         while let Some(event) = feed.next().await? {
-            tell(&format!("C {} {}", event.run, event.seq));
+            send(&format!("C {} {}", event.run, event.seq));
         }
         Ok(())
     }
 
-    /// Plays the humans: says yes at gates, and what became of calls.
+    /// Acts as the humans: approves at gates and resolves unknown outcomes.
     async fn answer_notices(self: Arc<Self>, mut notices: mpsc::UnboundedReceiver<Notice>) {
         while let Some(notice) = notices.recv().await {
             match notice {
@@ -172,12 +174,12 @@ impl Worker {
     }
 
     async fn approve(&self, run: RunId, path: &str) {
-        // Somebody may have been faster.
+        // Another task may have decided already.
         let _ = self.engine.approve(run, path, &Principal::user("bob"), None, None).await;
     }
 
-    /// Questions of earlier lives.
-    async fn answer_old_questions(self: Arc<Self>) -> Result<(), Error> {
+    /// Answers the requests that earlier workers left open.
+    async fn answer_open_requests(self: Arc<Self>) -> Result<(), Error> {
         for approval in self.engine.approvals(100_000).await? {
             self.approve(approval.run_id, &approval.path).await;
         }
@@ -193,7 +195,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Some questions are left to a later life, some calls are made again, some are said to have happened.
+    /// Resolves an unknown outcome: leaves some to a later worker, repeats some calls, and declares some done.
     async fn resolve(&self, run: RunId, path: &str) {
         let args = self.engine.status(run).await.ok().and_then(|view| {
             let step = view.steps.into_iter().rfind(|step| step.path == path)?;
@@ -204,35 +206,35 @@ impl Worker {
             (2, Some(args)) => Resolution::Happened(Payload::new(answer(path, &args))),
             _ => Resolution::Retry,
         };
-        // A late answer or another task may have been faster.
+        // A late result or another task may have resolved it already.
         let _ = self.engine.resolve(run, path, resolution, None, &Principal::user("bob")).await;
     }
 }
 
-/// Passes notices on to a task.
-struct Ear(mpsc::UnboundedSender<Notice>);
+/// Forwards notices to a task.
+struct NoticeForwarder(mpsc::UnboundedSender<Notice>);
 
-impl Notifier for Ear {
+impl Notifier for NoticeForwarder {
     fn notify(&self, notice: Notice) -> BoxFuture<'_, ()> {
         let _ = self.0.send(notice);
         Box::pin(async {})
     }
 }
 
-/// The tools. Each call is written down before and after it acts.
-struct Lab(Arc<Ledger>);
+/// The tools. Each call is recorded in the ledger before and after it acts.
+struct LedgerTools(Arc<Ledger>);
 
-impl ToolCaller for Lab {
+impl ToolCaller for LedgerTools {
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
-            self.0.call(What::Begun, &call);
-            tell(".");
-            // The time that the tool needs.
+            self.0.call(LedgerEvent::Begun, &call);
+            send(".");
+            // The duration of the call.
             let longest = if &*call.tool == SLOW { 30_000 } else { 4_000 };
             tokio::time::sleep(Duration::from_micros(fastrand::u64(0..longest))).await;
             let outcome = act(&call);
-            self.0.call(if outcome.is_ok() { What::Ended } else { What::Failed }, &call);
-            tell(".");
+            self.0.call(if outcome.is_ok() { LedgerEvent::Ended } else { LedgerEvent::Failed }, &call);
+            send(".");
             outcome
         })
     }

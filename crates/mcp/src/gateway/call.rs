@@ -78,7 +78,7 @@ impl Call<'_> {
         tool: &ToolInfo,
         response: &InputResponse,
     ) -> Outcome {
-        if response.is_whether() {
+        if response.is_call_confirmation() {
             return self.send(connection, tool, None).await;
         }
         let answer = response.answer.as_ref();

@@ -142,7 +142,7 @@ impl Gateway {
 fn was_sent(call: &ToolCall) -> bool {
     call.continues.as_ref().is_some_and(|continues| match continues {
         Continuation::Task(_) => true,
-        Continuation::Answer(answer) => !answer.is_whether(),
+        Continuation::Answer(answer) => !answer.is_call_confirmation(),
     })
 }
 
@@ -171,7 +171,7 @@ async fn checked(
 fn check_pin(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
     let approved = match &call.continues {
-        Some(Continuation::Answer(answer)) => answer.seen(),
+        Some(Continuation::Answer(answer)) => answer.subject(),
         _ => None,
     };
     if approved == Some(tool.pin) {
@@ -187,7 +187,7 @@ fn check_pin(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         }
         OnToolChange::Approve => {
             let question = format!("{change}: {}. Call it anyway?", tool.description);
-            Err(Failure::input_required(InputRequest::whether(question, Some(tool.pin))))
+            Err(Failure::input_required(InputRequest::confirm_call(question, Some(tool.pin))))
         }
     }
 }

@@ -184,7 +184,7 @@ fn a_step_gives_up_where_it_says_so() {
         let stage = Stage::new(transport, before);
         let given_up = stage.ends("tool: rude__work, server_wait: 1s");
         let expected =
-            "failed, step failed: the server could not take the call within `server_wait`; nothing was sent";
+            "failed, step failed: the server did not accept the call within `server_wait`; nothing was sent";
         assert_eq!(given_up, expected, "{transport}");
     }
 }

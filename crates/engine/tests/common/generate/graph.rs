@@ -2,24 +2,24 @@
 
 use serde_json::{Map, Value, json};
 
-use super::steps::{Place, Written};
-use super::{Gives, Seen, Writer};
+use super::steps::{GeneratedStep, StepContext};
+use super::{OutputType, Readable, Writer};
 
 type Steps = Map<String, Value>;
 
 /// A chain of steps that belong to one block.
 struct Chain<'c> {
     ids: Vec<String>,
-    /// The step at which the branch that it is joins; none for the root.
+    /// The join of the branch; `None` for the root.
     join: Option<&'c str>,
-    /// Whether the last step has to say so.
+    /// Whether the last step needs `done`.
     says: bool,
     depth: u32,
 }
 
 impl Writer<'_> {
-    /// Where to start, the steps, and what can be read after them.
-    pub(super) fn graph(&mut self) -> (String, Steps, Vec<Seen>) {
+    /// Returns the start, the steps, and the steps that can be referenced after them.
+    pub(super) fn graph(&mut self) -> (String, Steps, Vec<Readable>) {
         let mut steps = Steps::new();
         let mut seen = Vec::new();
         let most = self.left.clamp(1, 6);
@@ -35,13 +35,13 @@ impl Writer<'_> {
         Chain { ids: (0..count).map(|_| self.id()).collect(), join, says, depth }
     }
 
-    fn write_chain(&mut self, chain: &Chain<'_>, seen: &mut Vec<Seen>, steps: &mut Steps) {
-        // Steps before this one may be jumped over.
+    fn write_chain(&mut self, chain: &Chain<'_>, seen: &mut Vec<Readable>, steps: &mut Steps) {
+        // Steps before this one may be skipped by a jump.
         let mut over = 0;
         for at in 0..chain.ids.len() {
             let id = &chain.ids[at];
-            let place = Place { depth: 1, seen, later: &chain.ids[at + 1..], result: false };
-            let Written { mut step, seen: mut own, inner } = self.graph_step(id, place);
+            let context = StepContext { depth: 1, seen, later: &chain.ids[at + 1..], result: false };
+            let GeneratedStep { mut step, seen: mut own, inner } = self.graph_step(id, context);
             own.sure &= at >= over;
             seen.push(own.clone());
             seen.extend(inner);
@@ -51,27 +51,28 @@ impl Writer<'_> {
         }
     }
 
-    /// A step; as gates are written in the graph form, too.
-    fn graph_step(&mut self, id: &str, place: Place<'_>) -> Written {
+    /// Generates a step, including gates in the syntax of the graph form.
+    fn graph_step(&mut self, id: &str, context: StepContext<'_>) -> GeneratedStep {
         if self.options.gates && self.chance(5) {
             let mut step = Map::new();
-            self.approve(&mut step, place);
+            self.approve(&mut step, context);
             step.remove("kind");
             step.insert("tool".into(), Value::Null);
-            let seen = Seen { id: id.to_owned(), gives: Gives::Answer, sure: true, declares: false };
-            return Written { step, seen, inner: Vec::new() };
+            let seen =
+                Readable { id: id.to_owned(), output: OutputType::Answer, sure: true, declares: false };
+            return GeneratedStep { step, seen, inner: Vec::new() };
         }
-        self.step(id, place)
+        self.step(id, context)
     }
 
-    /// Says where a step leads; gives the furthest step that it may jump to.
+    /// Adds the transitions of a step. Returns the furthest target.
     fn lead_on(
         &mut self,
         chain: &Chain<'_>,
         at: usize,
-        own: &Seen,
+        own: &Readable,
         (step, steps): (&mut Map<String, Value>, &mut Steps),
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Readable>,
     ) -> usize {
         let is_block = step
             .get("kind")
@@ -96,14 +97,14 @@ impl Writer<'_> {
         furthest
     }
 
-    /// Several steps may follow; some of them came before.
+    /// Adds conditional transitions, some of them backwards.
     fn choose(
         &mut self,
         chain: &Chain<'_>,
         at: usize,
-        own: &Seen,
+        own: &Readable,
         step: &mut Map<String, Value>,
-        seen: &[Seen],
+        seen: &[Readable],
     ) -> usize {
         let has_result = step.get("kind").is_none_or(|kind| kind != "pass");
         let mut furthest = at + 1;
@@ -112,13 +113,13 @@ impl Writer<'_> {
             let back = self.chance(30);
             let to = self.rng.usize(if back { 0..at + 1 } else { at + 1..chain.ids.len() });
             furthest = furthest.max(to);
-            let ends_by_itself = has_result && own.gives == Gives::Flag;
+            let ends_by_itself = has_result && own.output == OutputType::Flag;
             self.endless |= back && !ends_by_itself;
             let again = "result == again".to_owned();
             let condition = if back && ends_by_itself { again } else { self.condition(seen, has_result) };
             cases.push(json!({ "if": condition, "then": chain.ids[to] }));
         }
-        // Whatever the conditions say, the next step must be one that something leads to.
+        // The next step must be reachable independently of the conditions.
         match self.rng.u32(0..10) {
             0 => cases.push(json!({ "if": "inputs.n != 77", "then": chain.ids[at + 1] })),
             1..6 => cases.push(json!({ "else": chain.ids[at + 1] })),
@@ -128,14 +129,14 @@ impl Writer<'_> {
         furthest
     }
 
-    /// Branches that run at the same time and meet at the next step of the chain.
+    /// Adds concurrent branches that join at the next step of the chain.
     fn fork(
         &mut self,
         chain: &Chain<'_>,
         at: usize,
         step: &mut Map<String, Value>,
         steps: &mut Steps,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Readable>,
     ) {
         let join = &chain.ids[at + 1];
         let fork_says = self.chance(50);
@@ -147,7 +148,7 @@ impl Writer<'_> {
             let mut inside = before.clone();
             self.write_chain(&branch, &mut inside, steps);
             let new = inside.split_off(before.len());
-            seen.extend(new.into_iter().map(|seen| Seen { sure: false, ..seen }));
+            seen.extend(new.into_iter().map(|seen| Readable { sure: false, ..seen }));
             entries.push(branch.ids[0].clone());
         }
         step.insert("parallel".into(), entries.into());

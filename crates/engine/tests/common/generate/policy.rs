@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Seen, Writer};
+use super::{Readable, Writer};
 
 impl Writer<'_> {
-    /// What may stand on a call; the arguments may change to go with it.
-    pub(super) fn call_policies(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) {
+    /// Adds policies of a call. The arguments may change to match.
+    pub(super) fn call_policies(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) {
         if self.chance(30) {
             step.insert("retry".into(), self.retry());
         }
@@ -28,8 +28,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Keys are few, so that steps meet under them; sometimes with the same arguments.
-    fn idempotency(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) {
+    /// Adds an idempotency key. Keys are few, so that steps share them, sometimes with the same arguments.
+    fn idempotency(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) {
         let scalar = self.scalar(seen);
         let key = self.pick(&["k".to_owned(), "k-{{inputs.word}}".to_owned(), format!("k-{{{{{scalar}}}}}")]);
         step.insert("idempotency_key".into(), key.into());
@@ -77,8 +77,7 @@ impl Writer<'_> {
         step.insert(name.into(), value);
     }
 
-    /// What happens when the step fails; `later` are the steps that it may jump to. Says whether the run
-    /// may go on without an output.
+    /// Adds `on_error`; `later` are the possible targets. Returns whether the run may continue without an output.
     pub(super) fn on_error(&mut self, step: &mut Map<String, Value>, later: &[String]) -> bool {
         let on_error = match self.rng.u32(0..100) {
             0..15 => json!("continue"),
@@ -91,7 +90,7 @@ impl Writer<'_> {
         goes_on
     }
 
-    /// Policies of a block that are the defaults of the steps inside.
+    /// Adds policies of a block, which are defaults for the steps inside.
     pub(super) fn block_policies(&mut self, step: &mut Map<String, Value>) {
         if self.options.timeouts && self.chance(10) {
             self.timeout(step, 15_000..90_000);

@@ -1,32 +1,32 @@
-//! Lists of steps, and each kind of step.
+//! Generates lists of steps, and each step kind.
 
 use serde_json::{Map, Value, json};
 
-use super::{Gives, Seen, Writer};
+use super::{OutputType, Readable, Writer};
 
-/// A step, what it gives, and what can be read of the steps inside it.
-pub(super) struct Written {
+/// A step, the type of its output, and the steps inside it that can be referenced.
+pub(super) struct GeneratedStep {
     pub step: Map<String, Value>,
-    pub seen: Seen,
-    pub inner: Vec<Seen>,
+    pub seen: Readable,
+    pub inner: Vec<Readable>,
 }
 
-/// Where a step stands.
+/// The context of a step.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'p> {
-    /// How many blocks may still be put inside one another.
+pub(super) struct StepContext<'p> {
+    /// The remaining depth of nested blocks.
     pub depth: u32,
-    /// What can be read.
-    pub seen: &'p [Seen],
-    /// The steps that it may jump to.
+    /// Steps that can be referenced.
+    pub seen: &'p [Readable],
+    /// Possible targets of jumps.
     pub later: &'p [String],
-    /// Whether `result` means the step before.
+    /// Whether `result` refers to the previous step.
     pub result: bool,
 }
 
 impl Writer<'_> {
-    /// A list of steps, and what can be read after it.
-    pub(super) fn list(&mut self, depth: u32, seen: &[Seen], most: usize) -> (Vec<Value>, Vec<Seen>) {
+    /// Returns a list of steps, and the steps that can be referenced after it.
+    pub(super) fn list(&mut self, depth: u32, seen: &[Readable], most: usize) -> (Vec<Value>, Vec<Readable>) {
         let most = most.clamp(1, 6);
         let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most)).min(self.left.max(1));
         self.left = self.left.saturating_sub(count);
@@ -38,15 +38,15 @@ impl Writer<'_> {
         }
     }
 
-    fn sequence(&mut self, depth: u32, seen: &[Seen], ids: &[String]) -> (Vec<Value>, Vec<Seen>) {
+    fn sequence(&mut self, depth: u32, seen: &[Readable], ids: &[String]) -> (Vec<Value>, Vec<Readable>) {
         let mut seen = seen.to_vec();
         let mut steps = Vec::new();
-        // Steps before this one may be jumped over.
+        // Steps before this one may be skipped by a jump.
         let mut over = 0;
         for (at, id) in ids.iter().enumerate() {
             let later = &ids[at + 1..];
-            let place = Place { depth, seen: &seen, later, result: at > 0 };
-            let Written { mut step, seen: mut own, inner } = self.step(id, place);
+            let context = StepContext { depth, seen: &seen, later, result: at > 0 };
+            let GeneratedStep { mut step, seen: mut own, inner } = self.step(id, context);
             own.sure &= at >= over;
             if let Some(target) = jump(&step) {
                 over = over.max(ids.iter().position(|id| *id == target).unwrap_or_default());
@@ -59,24 +59,24 @@ impl Writer<'_> {
         (steps, seen)
     }
 
-    fn dag(&mut self, depth: u32, seen: &[Seen], ids: &[String]) -> (Vec<Value>, Vec<Seen>) {
+    fn dag(&mut self, depth: u32, seen: &[Readable], ids: &[String]) -> (Vec<Value>, Vec<Readable>) {
         let mut all = seen.to_vec();
         let mut steps = Vec::new();
-        // What can be read after each step: what it could read, and itself.
-        let mut readable: Vec<Vec<Seen>> = Vec::new();
+        // After each step, it and its references can be referenced.
+        let mut readable: Vec<Vec<Readable>> = Vec::new();
         for (at, id) in ids.iter().enumerate() {
             let needs: Vec<usize> = (0..at).filter(|_| self.rng.u32(0..3) == 0).collect();
             let mut before = seen.to_vec();
             for need in &needs {
-                let new: Vec<Seen> = readable[*need]
+                let new: Vec<Readable> = readable[*need]
                     .iter()
                     .filter(|other| before.iter().all(|known| known.id != other.id))
                     .cloned()
                     .collect();
                 before.extend(new);
             }
-            let place = Place { depth, seen: &before, later: &[], result: false };
-            let Written { mut step, seen: own, inner } = self.step(id, place);
+            let context = StepContext { depth, seen: &before, later: &[], result: false };
+            let GeneratedStep { mut step, seen: own, inner } = self.step(id, context);
             step.insert("id".into(), id.as_str().into());
             if !needs.is_empty() || at == ids.len() - 1 {
                 let names: Vec<&str> = needs.iter().map(|need| ids[*need].as_str()).collect();
@@ -92,44 +92,44 @@ impl Writer<'_> {
         (steps, all)
     }
 
-    /// A step of a random kind.
-    pub(super) fn step(&mut self, id: &str, place: Place<'_>) -> Written {
+    /// Generates a step of a random kind.
+    pub(super) fn step(&mut self, id: &str, context: StepContext<'_>) -> GeneratedStep {
         let mut step = Map::new();
-        let blocks = place.depth > 0 && self.left > 0;
+        let blocks = context.depth > 0 && self.left > 0;
         let mut inner = Vec::new();
-        let gives = match self.rng.u32(0..100) {
-            0..14 if blocks => self.foreach(&mut step, place),
-            14..30 if blocks => self.parallel(&mut step, place, &mut inner),
-            30..38 if blocks => self.branch(&mut step, place, &mut inner),
-            38..43 if self.options.gates => self.approve(&mut step, place),
-            43..47 if self.options.sleeps => self.sleep(&mut step, place.seen),
-            47..51 if self.options.waits => self.wait(&mut step, id, place.seen),
-            51..60 if self.children > 0 => self.workflow(&mut step, place.seen),
+        let output = match self.rng.u32(0..100) {
+            0..14 if blocks => self.foreach(&mut step, context),
+            14..30 if blocks => self.parallel(&mut step, context, &mut inner),
+            30..38 if blocks => self.branch(&mut step, context, &mut inner),
+            38..43 if self.options.gates => self.approve(&mut step, context),
+            43..47 if self.options.sleeps => self.sleep(&mut step, context.seen),
+            47..51 if self.options.waits => self.wait(&mut step, id, context.seen),
+            51..60 if self.children > 0 => self.workflow(&mut step, context.seen),
             60..63 => pass(&mut step),
-            _ => self.tool(&mut step, place.seen),
+            _ => self.tool(&mut step, context.seen),
         };
-        let goes_on = self.on_error(&mut step, place.later);
+        let goes_on = self.on_error(&mut step, context.later);
         let is_gate = step.get("kind").is_some_and(|kind| kind == "approve");
         if self.options.gates && !is_gate && self.chance(4) {
             step.insert("needs_human".into(), true.into());
         }
-        let declares = gives != Gives::Other && self.chance(15);
+        let declares = output != OutputType::Other && self.chance(15);
         if declares {
             step.insert("outputs".into(), format!("o_{id}").into());
         }
         let sure = !goes_on && step.get("on_uncertain").is_none_or(|word| word != "skip");
         inner.iter_mut().for_each(|seen| seen.sure = false);
-        Written { step, seen: Seen { id: id.to_owned(), gives, sure, declares }, inner }
+        GeneratedStep { step, seen: Readable { id: id.to_owned(), output, sure, declares }, inner }
     }
 
-    fn tool(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
-        let (tool, gives) = self.pick(&[
-            ("get", Gives::Map),
-            ("get", Gives::Map),
-            ("post", Gives::Map),
-            ("flag", Gives::Flag),
-            ("list", Gives::List),
-            ("num", Gives::Number),
+    fn tool(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
+        let (tool, output) = self.pick(&[
+            ("get", OutputType::Map),
+            ("get", OutputType::Map),
+            ("post", OutputType::Map),
+            ("flag", OutputType::Flag),
+            ("list", OutputType::List),
+            ("num", OutputType::Number),
         ]);
         let (server, name) = match self.rng.u32(0..6) {
             0 => ("server", "tool"),
@@ -148,14 +148,14 @@ impl Writer<'_> {
             step.insert("args".into(), self.arguments(seen));
         }
         self.call_policies(step, seen);
-        gives
+        output
     }
 
-    fn foreach(&mut self, step: &mut Map<String, Value>, place: Place<'_>) -> Gives {
+    fn foreach(&mut self, step: &mut Map<String, Value>, context: StepContext<'_>) -> OutputType {
         step.insert("kind".into(), "foreach".into());
-        step.insert("items".into(), self.items(place.seen));
-        // `item` means the innermost loop; nested loops have other names, so that every event has its own.
-        let item = if place.depth == 1 && self.chance(30) {
+        step.insert("items".into(), self.items(context.seen));
+        // `item` refers to the innermost loop. Nested loops have other names, so that event names are unique.
+        let item = if context.depth == 1 && self.chance(30) {
             "item".to_owned()
         } else {
             let item = format!("it{}", self.loops.len());
@@ -163,7 +163,7 @@ impl Writer<'_> {
             item
         };
         self.loops.push(item);
-        let (steps, _) = self.list(place.depth - 1, place.seen, 3);
+        let (steps, _) = self.list(context.depth - 1, context.seen, 3);
         self.loops.pop();
         step.insert("steps".into(), steps.into());
         if self.chance(60) {
@@ -171,7 +171,7 @@ impl Writer<'_> {
         }
         self.on_fail(step, "on_item_fail");
         self.block_policies(step);
-        Gives::Other
+        OutputType::Other
     }
 
     fn on_fail(&mut self, step: &mut Map<String, Value>, key: &str) {
@@ -180,12 +180,17 @@ impl Writer<'_> {
         }
     }
 
-    fn parallel(&mut self, step: &mut Map<String, Value>, place: Place<'_>, inner: &mut Vec<Seen>) -> Gives {
+    fn parallel(
+        &mut self,
+        step: &mut Map<String, Value>,
+        context: StepContext<'_>,
+        inner: &mut Vec<Readable>,
+    ) -> OutputType {
         step.insert("kind".into(), "parallel".into());
         let mut branches = Vec::new();
         for _ in 0..self.rng.usize(1..4) {
-            let (steps, seen) = self.list(place.depth - 1, place.seen, 3);
-            inner.extend_from_slice(&seen[place.seen.len()..]);
+            let (steps, seen) = self.list(context.depth - 1, context.seen, 3);
+            inner.extend_from_slice(&seen[context.seen.len()..]);
             branches.push(Value::from(steps));
         }
         if self.chance(8) {
@@ -209,51 +214,56 @@ impl Writer<'_> {
         }
         self.on_fail(step, "on_any_fail");
         self.block_policies(step);
-        Gives::Other
+        OutputType::Other
     }
 
-    fn branch(&mut self, step: &mut Map<String, Value>, place: Place<'_>, inner: &mut Vec<Seen>) -> Gives {
+    fn branch(
+        &mut self,
+        step: &mut Map<String, Value>,
+        context: StepContext<'_>,
+        inner: &mut Vec<Readable>,
+    ) -> OutputType {
         step.insert("kind".into(), "branch".into());
-        let maps: Vec<Seen> =
-            place.seen.iter().filter(|seen| seen.gives == Gives::Map && seen.sure).cloned().collect();
+        let maps: Vec<Readable> =
+            context.seen.iter().filter(|seen| seen.output == OutputType::Map && seen.sure).cloned().collect();
         if !maps.is_empty() && self.chance(20) {
             let on = format!("$.{}.{}", self.pick(&maps).id, self.pick(&["ok", "n", "list", "missing"]));
             step.insert("on".into(), on.into());
-            step.insert("then".into(), self.arm(place, inner));
+            step.insert("then".into(), self.arm(context, inner));
         } else if self.chance(50) {
-            step.insert("if".into(), self.condition(place.seen, place.result).into());
-            step.insert("then".into(), self.arm(place, inner));
+            step.insert("if".into(), self.condition(context.seen, context.result).into());
+            step.insert("then".into(), self.arm(context, inner));
         } else {
             let cases: Vec<Value> = (0..self.rng.u32(1..4))
                 .map(|_| {
-                    let condition = self.condition(place.seen, place.result);
-                    json!({ "if": condition, "then": self.arm(place, inner) })
+                    let condition = self.condition(context.seen, context.result);
+                    json!({ "if": condition, "then": self.arm(context, inner) })
                 })
                 .collect();
             step.insert("cases".into(), cases.into());
         }
         if self.chance(85) {
-            let steps = if self.chance(8) { json!([]) } else { self.arm(place, inner) };
+            let steps = if self.chance(8) { json!([]) } else { self.arm(context, inner) };
             step.insert("else".into(), steps);
         }
         self.block_policies(step);
-        Gives::Other
+        OutputType::Other
     }
 
-    fn arm(&mut self, place: Place<'_>, inner: &mut Vec<Seen>) -> Value {
-        let (steps, seen) = self.list(place.depth - 1, place.seen, 2);
-        inner.extend_from_slice(&seen[place.seen.len()..]);
+    fn arm(&mut self, context: StepContext<'_>, inner: &mut Vec<Readable>) -> Value {
+        let (steps, seen) = self.list(context.depth - 1, context.seen, 2);
+        inner.extend_from_slice(&seen[context.seen.len()..]);
         steps.into()
     }
 
-    pub(super) fn approve(&mut self, step: &mut Map<String, Value>, place: Place<'_>) -> Gives {
+    pub(super) fn approve(&mut self, step: &mut Map<String, Value>, context: StepContext<'_>) -> OutputType {
         step.insert("kind".into(), "approve".into());
         if self.chance(60) {
-            step.insert("prompt".into(), format!("Go on with {{{{{}}}}}?", self.scalar(place.seen)).into());
+            step.insert("prompt".into(), format!("Go on with {{{{{}}}}}?", self.scalar(context.seen)).into());
         }
         if self.chance(70) {
             let on_deny = match self.rng.u32(0..4) {
-                0 if !place.later.is_empty() => json!({ "goto": self.pick(place.later) }),
+                0 if !context.later.is_empty() => json!({ "goto": self.pick(context.later) }),
                 1 => json!("cancel"),
                 2 => json!("fail"),
                 _ => json!("continue"),
@@ -273,12 +283,13 @@ impl Writer<'_> {
                 step.insert("on_timeout".into(), self.pick(&["escalate", "deny"]).into());
             }
         }
-        Gives::Answer
+        OutputType::Answer
     }
 
-    fn sleep(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
+    fn sleep(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
         step.insert("kind".into(), "sleep".into());
-        let numbers: Vec<Seen> = seen.iter().filter(|seen| seen.gives == Gives::Number).cloned().collect();
+        let numbers: Vec<Readable> =
+            seen.iter().filter(|seen| seen.output == OutputType::Number).cloned().collect();
         let (key, value) = match self.rng.u32(0..5) {
             0 => ("until", json!(format!("2027-01-15T08:00:{:02}Z", self.rng.u32(0..60)))),
             1 if !numbers.is_empty() => {
@@ -289,10 +300,10 @@ impl Writer<'_> {
             _ => ("for", json!(format!("{}ms", self.rng.u32(0..30_000)))),
         };
         step.insert(key.into(), value);
-        Gives::Other
+        OutputType::Other
     }
 
-    fn wait(&mut self, step: &mut Map<String, Value>, id: &str, seen: &[Seen]) -> Gives {
+    fn wait(&mut self, step: &mut Map<String, Value>, id: &str, seen: &[Readable]) -> OutputType {
         step.insert("kind".into(), "wait".into());
         let items: String = self.loops.iter().map(|item| format!("-{{{{{item}}}}}")).collect();
         step.insert("event".into(), format!("event-{id}{items}").into());
@@ -302,10 +313,10 @@ impl Writer<'_> {
         if self.options.timeouts && self.chance(30) {
             self.timeout(step, 10_000..60_000);
         }
-        Gives::Other
+        OutputType::Other
     }
 
-    fn workflow(&mut self, step: &mut Map<String, Value>, seen: &[Seen]) -> Gives {
+    fn workflow(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
         step.insert("kind".into(), "workflow".into());
         let name = if self.chance(3) {
             "nowhere".to_owned()
@@ -330,16 +341,16 @@ impl Writer<'_> {
         if self.options.timeouts && self.chance(15) {
             self.timeout(step, 15_000..90_000);
         }
-        Gives::Other
+        OutputType::Other
     }
 }
 
-fn pass(step: &mut Map<String, Value>) -> Gives {
+fn pass(step: &mut Map<String, Value>) -> OutputType {
     step.insert("kind".into(), "pass".into());
-    Gives::Other
+    OutputType::Other
 }
 
-/// The step that a step may jump to.
+/// Returns the target of a step's jump.
 fn jump(step: &Map<String, Value>) -> Option<String> {
     let jump = |key: &str| step.get(key)?.get("goto")?.as_str().map(str::to_owned);
     jump("on_error").or_else(|| jump("on_deny"))

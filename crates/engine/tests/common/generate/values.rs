@@ -1,12 +1,12 @@
-//! Values, references and conditions of generated definitions.
+//! Generates values, references and conditions.
 
 use serde_json::{Map, Value, json};
 
-use super::{Gives, Seen, Writer};
+use super::{OutputType, Readable, Writer};
 
 impl Writer<'_> {
-    /// Arguments: a map with some references in it.
-    pub(super) fn arguments(&mut self, seen: &[Seen]) -> Value {
+    /// Generates arguments: a map with some references.
+    pub(super) fn arguments(&mut self, seen: &[Readable]) -> Value {
         let mut args = Map::new();
         for key in ["a", "b", "c"] {
             if self.chance(60) {
@@ -16,7 +16,7 @@ impl Writer<'_> {
         Value::Object(args)
     }
 
-    fn value(&mut self, seen: &[Seen], depth: u32) -> Value {
+    fn value(&mut self, seen: &[Readable], depth: u32) -> Value {
         match self.rng.u32(0..10) {
             0 => json!(self.rng.u32(0..5)),
             1 => json!("plain"),
@@ -28,8 +28,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A reference that keeps the type of its value.
-    fn whole(&mut self, seen: &[Seen]) -> String {
+    /// Generates a reference that keeps the type of its value.
+    fn whole(&mut self, seen: &[Readable]) -> String {
         if seen.is_empty() || self.chance(20) {
             return format!("{{{{{}}}}}", self.scalar(seen));
         }
@@ -37,20 +37,22 @@ impl Writer<'_> {
         let id = &seen.id;
         match self.rng.u32(0..5) {
             0 if seen.declares && seen.sure => format!("$o_{id}"),
-            1 if seen.gives == Gives::Map && seen.sure => format!("$.{id}.list"),
-            2 if seen.gives == Gives::Map && seen.sure => format!("{{{{steps.{id}.file_refs[0].uri}}}}"),
+            1 if seen.output == OutputType::Map && seen.sure => format!("$.{id}.list"),
+            2 if seen.output == OutputType::Map && seen.sure => {
+                format!("{{{{steps.{id}.file_refs[0].uri}}}}")
+            }
             3 => format!("{{{{steps.{id}.error.kind | default(\"none\")}}}}"),
             _ => format!("{{{{{}}}}}", self.guarded(format!("steps.{id}.output"), &seen, "\"none\"")),
         }
     }
 
-    /// An expression, with something instead if it may have no value.
-    fn guarded(&mut self, expression: String, seen: &Seen, instead: &str) -> String {
+    /// Adds a default to an expression that may have no value.
+    fn guarded(&mut self, expression: String, seen: &Readable, instead: &str) -> String {
         if seen.sure || self.chance(4) { expression } else { format!("{expression} | default({instead})") }
     }
 
-    /// An expression whose value is no list and no map, unless an item is one.
-    pub(super) fn scalar(&mut self, seen: &[Seen]) -> String {
+    /// Generates an expression with a scalar value, unless an item is a list or map.
+    pub(super) fn scalar(&mut self, seen: &[Readable]) -> String {
         let of_step = !seen.is_empty() && self.chance(65);
         if !of_step {
             let items: Vec<String> = self.loops.clone();
@@ -63,23 +65,23 @@ impl Writer<'_> {
         }
         let seen = self.pick(seen);
         let id = &seen.id;
-        let (expression, instead) = match seen.gives {
-            Gives::Map => self.pick(&[
+        let (expression, instead) = match seen.output {
+            OutputType::Map => self.pick(&[
                 (format!("steps.{id}.output.n"), "1"),
                 (format!("{id}.word"), "\"b\""),
                 (format!("steps.{id}.output.ok"), "false"),
             ]),
-            Gives::Flag | Gives::Number => (format!("steps.{id}.output"), "2"),
-            Gives::List => (format!("steps.{id}.output"), "[]"),
-            Gives::Answer => (format!("steps.{id}.output.approved"), "false"),
-            Gives::Other => (format!("steps.{id}.status"), "\"none\""),
+            OutputType::Flag | OutputType::Number => (format!("steps.{id}.output"), "2"),
+            OutputType::List => (format!("steps.{id}.output"), "[]"),
+            OutputType::Answer => (format!("steps.{id}.output.approved"), "false"),
+            OutputType::Other => (format!("steps.{id}.status"), "\"none\""),
         };
         let guarded = self.guarded(expression, &seen, instead);
-        if seen.gives == Gives::List { format!("size({guarded})") } else { guarded }
+        if seen.output == OutputType::List { format!("size({guarded})") } else { guarded }
     }
 
-    /// A condition; `result` says whether that word means something here.
-    pub(super) fn condition(&mut self, seen: &[Seen], result: bool) -> String {
+    /// Generates a condition; `result` is whether `result` can be used.
+    pub(super) fn condition(&mut self, seen: &[Readable], result: bool) -> String {
         if result && self.chance(40) {
             return self.result_condition();
         }
@@ -106,14 +108,14 @@ impl Writer<'_> {
         .to_owned()
     }
 
-    /// The items of a loop: distinct ones, so that each can be told from the others.
-    pub(super) fn items(&mut self, seen: &[Seen]) -> Value {
-        let lists: Vec<&Seen> =
-            seen.iter().filter(|seen| matches!(seen.gives, Gives::Map | Gives::List)).collect();
+    /// Generates distinct items of a loop.
+    pub(super) fn items(&mut self, seen: &[Readable]) -> Value {
+        let lists: Vec<&Readable> =
+            seen.iter().filter(|seen| matches!(seen.output, OutputType::Map | OutputType::List)).collect();
         if !lists.is_empty() && self.chance(55) {
             let list = lists[self.rng.usize(0..lists.len())].clone();
-            let (id, gives) = (&list.id, list.gives);
-            let path = if gives == Gives::Map {
+            let (id, output) = (&list.id, list.output);
+            let path = if output == OutputType::Map {
                 format!("steps.{id}.output.list")
             } else {
                 format!("steps.{id}.output")

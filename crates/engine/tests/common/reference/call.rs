@@ -1,4 +1,4 @@
-//! Calls: places, idempotency keys, attempts, and outcomes that nobody knows.
+//! Calls: concurrency slots, idempotency keys, attempts and unknown outcomes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,73 +13,73 @@ use steprail_core::spec::policy::{Effects, KeyScope, OnUncertain};
 
 use super::time::Clock;
 use super::values::invalid;
-use super::{Called, Entry, Made, Run, Went, World, after, made};
-use crate::common::oracle::{Reaction, Told, Verdict};
+use super::{CallRecord, Called, Execution, Run, StepResult, World, after, record_call};
+use crate::common::oracle::{OnCancel, Reaction, Verdict};
 
-/// How many calls of one run may be in flight.
-pub(super) struct Places {
+/// The concurrency slots of one run.
+pub(super) struct Slots {
     free: Cell<u32>,
     waiting: RefCell<BTreeSet<u32>>,
 }
 
-impl Places {
+impl Slots {
     pub(super) fn new(limit: u32) -> Self {
         Self { free: Cell::new(limit), waiting: RefCell::default() }
     }
 }
 
-/// A step that waits for a place, and then has it until this is dropped.
-struct Place<'p> {
-    places: &'p Places,
+/// A step that waits for a slot, and then holds it until this is dropped.
+struct Slot<'p> {
+    slots: &'p Slots,
     clock: &'p Clock,
     n: u32,
     taken: bool,
 }
 
-impl Place<'_> {
-    /// Takes a place if there is one.
+impl Slot<'_> {
+    /// Acquires a slot if one is free.
     fn take(&mut self) -> bool {
-        let free = self.places.free.get();
+        let free = self.slots.free.get();
         if free > 0 {
-            self.places.free.set(free - 1);
-            self.places.waiting.borrow_mut().remove(&self.n);
+            self.slots.free.set(free - 1);
+            self.slots.waiting.borrow_mut().remove(&self.n);
             self.taken = true;
             self.clock.changed();
         }
         self.taken
     }
 
-    /// Takes a place that nobody else wanted at this moment; the step that began first goes first.
-    fn take_in_turn(&mut self) -> Poll<()> {
-        let first = self.places.waiting.borrow().first() == Some(&self.n);
-        if first && self.places.free.get() > 0 && self.clock.is_quiet() && self.take() {
+    /// Acquires a slot if no other event is pending at this time. Steps are served in the order of their start.
+    fn acquire_in_order(&mut self) -> Poll<()> {
+        let first = self.slots.waiting.borrow().first() == Some(&self.n);
+        if first && self.slots.free.get() > 0 && self.clock.is_quiet() && self.take() {
             return Poll::Ready(());
         }
         Poll::Pending
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.places.waiting.borrow_mut().remove(&self.n);
-        self.places.free.set(self.places.free.get() + u32::from(self.taken));
+        self.slots.waiting.borrow_mut().remove(&self.n);
+        self.slots.free.set(self.slots.free.get() + u32::from(self.taken));
         self.clock.changed();
     }
 }
 
-/// Who has which idempotency key: the run (none for all runs), the tool and the key.
+/// Idempotency keys in use, by run (`None` for the global scope), tool and key.
 #[derive(Default)]
-pub(super) struct Keys(RefCell<BTreeMap<Key, Use>>);
+pub(super) struct Keys(RefCell<BTreeMap<Key, KeyUse>>);
 
 type Key = (Option<String>, String, String);
 
-struct Use {
+struct KeyUse {
     args: String,
-    /// What the call gave, and how long that is kept.
+    /// The result of the call, and when it expires.
     result: Option<(Value, Option<Millis>)>,
 }
 
-/// A key that is held until the step has ended.
+/// A key that a step holds until it ends.
 struct Claim<'c> {
     world: &'c World<'c>,
     key: Key,
@@ -106,78 +106,78 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// A key if the step has one, the arguments and a place; or what is known under the key.
-type Prepared<'p> = Result<Result<(Option<Claim<'p>>, Value, Place<'p>), Value>, Failure>;
+/// The claim of the step, its arguments and a slot; or the result that is stored under the key.
+type Prepared<'p> = Result<Result<(Option<Claim<'p>>, Value, Slot<'p>), Value>, Failure>;
 
-/// What became of asking for a key.
-enum Asked<'a> {
+/// The result of a claim.
+enum ClaimOutcome<'a> {
     Free(Claim<'a>),
     Hit(Value),
     Busy(Key),
     Conflict,
 }
 
-/// What is known of an attempt.
-enum End {
+/// The outcome of an attempt.
+enum AttemptOutcome {
     Known(Result<Value, Failure>),
-    /// Why it is unknown, and when the call answers after all.
+    /// Why it is unknown, and when a late result arrives.
     Unknown(Failure, Option<(Millis, Value)>),
 }
 
-/// What follows an attempt.
-enum Next {
-    Gives(Value),
-    Again(Millis),
-    /// It was not sent; the same attempt is made after a delay.
-    Refused(Millis),
-    Fails(Failure),
-    Skips,
-    Asks,
+/// What a step does after an attempt.
+enum NextAction {
+    Complete(Value),
+    Retry(Millis),
+    /// The call was not sent, and the same attempt is made after a delay.
+    RetryUnsent(Millis),
+    Fail(Failure),
+    Skip,
+    AskHuman,
 }
 
 impl Run<'_> {
-    /// Calls a tool as often as its policy says.
-    pub(super) async fn call(&self, entry: &Entry<'_>, call: &Call) -> Result<Went, Failure> {
-        let (claim, args, mut place) = match self.prepare(entry, call).await? {
+    /// Calls a tool, with retries as its policy says.
+    pub(super) async fn call(&self, execution: &Execution<'_>, call: &Call) -> Result<StepResult, Failure> {
+        let (claim, args, mut place) = match self.prepare(execution, call).await? {
             Ok(ready) => ready,
-            Err(known) => return Ok(Went::On(known)),
+            Err(known) => return Ok(StepResult::Continue(known)),
         };
         let (mut attempt, mut refusals) = (1, 0);
         loop {
-            let next = self.attempt_and_judge(entry, call, (attempt, refusals, &args), place).await;
+            let next = self.attempt_and_resolve(execution, call, (attempt, refusals, &args), place).await;
             let delay = match next {
-                Next::Gives(output) => {
+                NextAction::Complete(output) => {
                     claim.inspect(|claim| claim.keep(&output));
-                    return Ok(Went::On(output));
+                    return Ok(StepResult::Continue(output));
                 }
-                Next::Fails(failure) => return Err(failure),
-                Next::Skips => return Ok(Went::Skipped),
-                Next::Again(delay) => {
+                NextAction::Fail(failure) => return Err(failure),
+                NextAction::Skip => return Ok(StepResult::Skipped),
+                NextAction::Retry(delay) => {
                     (attempt, refusals) = (attempt + 1, 0);
                     delay
                 }
-                Next::Refused(delay) => {
+                NextAction::RetryUnsent(delay) => {
                     refusals += 1;
                     delay
                 }
-                Next::Asks => unreachable!("a human has answered"),
+                NextAction::AskHuman => unreachable!("a human has answered"),
             };
             self.world.clock.sleep(delay).await;
-            place = self.place(entry.n).await;
+            place = self.acquire_slot(execution.n).await;
         }
     }
 
-    /// Waits for a place and for the idempotency key; what is known under the key is not asked for again.
-    async fn prepare<'f>(&'f self, entry: &Entry<'_>, call: &Call) -> Prepared<'f> {
+    /// Waits for a slot and for the idempotency key. A stored result is reused.
+    async fn prepare<'f>(&'f self, execution: &Execution<'_>, call: &Call) -> Prepared<'f> {
         loop {
-            let place = self.place(entry.n).await;
-            let (key, args) = self.arguments(entry, call)?;
-            return Ok(match self.ask_for(call, key, &args) {
+            let place = self.acquire_slot(execution.n).await;
+            let (key, args) = self.arguments(execution, call)?;
+            return Ok(match self.claim_key(call, key, &args) {
                 None => Ok((None, args, place)),
-                Some(Asked::Free(claim)) => Ok((Some(claim), args, place)),
-                Some(Asked::Hit(output)) => Err(output),
-                Some(Asked::Conflict) => return Err(invalid("").code("idempotency_conflict")),
-                Some(Asked::Busy(key)) => {
+                Some(ClaimOutcome::Free(claim)) => Ok((Some(claim), args, place)),
+                Some(ClaimOutcome::Hit(output)) => Err(output),
+                Some(ClaimOutcome::Conflict) => return Err(invalid("").code("idempotency_conflict")),
+                Some(ClaimOutcome::Busy(key)) => {
                     drop(place);
                     self.key_is_free(&key).await;
                     continue;
@@ -186,51 +186,52 @@ impl Run<'_> {
         }
     }
 
-    /// One attempt, a probe if nobody knows what it did, and a human if the probe does not know either.
-    async fn attempt_and_judge(
+    /// Makes one attempt. If its outcome is unknown, probes it, and then asks a human.
+    async fn attempt_and_resolve(
         &self,
-        entry: &Entry<'_>,
+        execution: &Execution<'_>,
         call: &Call,
         (attempt, refusals, args): (u32, u32, &Value),
-        place: Place<'_>,
-    ) -> Next {
-        let (failure, late) = match self.attempt(entry, call, (attempt, refusals), args).await {
-            End::Known(Ok(output)) => return Next::Gives(output),
-            End::Known(Err(failure)) if failure.kind == FailureKind::Transport => {
+        place: Slot<'_>,
+    ) -> NextAction {
+        let (failure, late) = match self.attempt(execution, call, (attempt, refusals), args).await {
+            AttemptOutcome::Known(Ok(output)) => return NextAction::Complete(output),
+            AttemptOutcome::Known(Err(failure)) if failure.kind == FailureKind::Transport => {
                 let delay = REFUSED_DELAYS_MS[(refusals as usize).min(REFUSED_DELAYS_MS.len() - 1)];
-                return Next::Refused(i64::try_from(delay).expect("a delay"));
+                return NextAction::RetryUnsent(i64::try_from(delay).expect("a delay"));
             }
-            End::Known(Err(failure)) => {
-                return after(entry.step, attempt, failure).map_or_else(Next::Fails, Next::Again);
+            AttemptOutcome::Known(Err(failure)) => {
+                return after(execution.step, attempt, failure)
+                    .map_or_else(NextAction::Fail, NextAction::Retry);
             }
-            End::Unknown(failure, late) => (failure, late),
+            AttemptOutcome::Unknown(failure, late) => (failure, late),
         };
         let next = match &call.verify {
-            Some(verify) => self.probe(entry, verify, attempt).await,
-            None => unknown(entry, call, attempt, failure),
+            Some(verify) => self.probe(execution, verify, attempt).await,
+            None => unknown(execution, call, attempt, failure),
         };
         drop(place);
-        if matches!(next, Next::Asks) { self.ask(entry, attempt, late).await } else { next }
+        if matches!(next, NextAction::AskHuman) { self.ask(execution, attempt, late).await } else { next }
     }
 
-    async fn place(&self, n: u32) -> Place<'_> {
-        let mut place = Place { places: &self.places, clock: &self.world.clock, n, taken: false };
+    async fn acquire_slot(&self, n: u32) -> Slot<'_> {
+        let mut place = Slot { slots: &self.slots, clock: &self.world.clock, n, taken: false };
         if !place.take() {
-            self.places.waiting.borrow_mut().insert(n);
-            poll_fn(|_| place.take_in_turn()).await;
+            self.slots.waiting.borrow_mut().insert(n);
+            poll_fn(|_| place.acquire_in_order()).await;
         }
         place
     }
 
-    /// The idempotency key, if the step has one, and the arguments.
+    /// Returns the idempotency key, if the step has one, and the arguments.
     pub(super) fn arguments(
         &self,
-        entry: &Entry<'_>,
+        execution: &Execution<'_>,
         call: &Call,
     ) -> Result<(Option<String>, Value), Failure> {
         let policy = call.idempotency.as_ref();
-        let key = policy.map(|policy| self.text(entry.scope, &policy.key)).transpose()?;
-        let mut args = self.value(entry.scope, &call.args)?;
+        let key = policy.map(|policy| self.text(execution.scope, &policy.key)).transpose()?;
+        let mut args = self.value(execution.scope, &call.args)?;
         let Value::Object(map) = &mut args else { return Err(invalid("the arguments are no map")) };
         if let (Some(name), Some(key)) = (&call.idempotency_arg, &key) {
             map.insert(name.to_string(), key.as_str().into());
@@ -238,7 +239,7 @@ impl Run<'_> {
         Ok((key, args))
     }
 
-    fn ask_for(&self, call: &Call, key: Option<String>, args: &Value) -> Option<Asked<'_>> {
+    fn claim_key(&self, call: &Call, key: Option<String>, args: &Value) -> Option<ClaimOutcome<'_>> {
         let policy = call.idempotency.as_ref()?;
         let scope = (policy.scope == KeyScope::Workflow).then(|| self.prefix.clone());
         let key = (scope, call.full_name().to_string(), key?);
@@ -246,16 +247,16 @@ impl Run<'_> {
         let now = self.world.clock.now();
         let args = args.to_string();
         Some(match keys.get(&key) {
-            Some(Use { result: Some((_, Some(until))), .. }) if *until <= now => {
-                keys.insert(key.clone(), Use { args, result: None });
-                Asked::Free(Claim { world: self.world, key, ttl_secs: policy.ttl_secs })
+            Some(KeyUse { result: Some((_, Some(until))), .. }) if *until <= now => {
+                keys.insert(key.clone(), KeyUse { args, result: None });
+                ClaimOutcome::Free(Claim { world: self.world, key, ttl_secs: policy.ttl_secs })
             }
-            Some(used) if used.args != args => Asked::Conflict,
-            Some(Use { result: Some((output, _)), .. }) => Asked::Hit(output.clone()),
-            Some(_) => Asked::Busy(key),
+            Some(used) if used.args != args => ClaimOutcome::Conflict,
+            Some(KeyUse { result: Some((output, _)), .. }) => ClaimOutcome::Hit(output.clone()),
+            Some(_) => ClaimOutcome::Busy(key),
             None => {
-                keys.insert(key.clone(), Use { args, result: None });
-                Asked::Free(Claim { world: self.world, key, ttl_secs: policy.ttl_secs })
+                keys.insert(key.clone(), KeyUse { args, result: None });
+                ClaimOutcome::Free(Claim { world: self.world, key, ttl_secs: policy.ttl_secs })
             }
         })
     }
@@ -264,130 +265,143 @@ impl Run<'_> {
         poll_fn(|_| {
             let keys = self.world.keys.0.borrow();
             match keys.get(key) {
-                Some(Use { result: None, .. }) => Poll::Pending,
+                Some(KeyUse { result: None, .. }) => Poll::Pending,
                 _ => Poll::Ready(()),
             }
         })
         .await;
     }
 
-    /// Makes a call: what the tool will do with it, and the note of it.
+    /// Starts a call. Returns the behaviour of the tool, and the record of the call.
     fn begin(
         &self,
-        entry: &Entry<'_>,
+        execution: &Execution<'_>,
         tool: &str,
         (attempt, refusals): (u32, u32),
         args: &Value,
-    ) -> (Reaction, Made<'_>) {
-        let (path, tool) = (self.full_path(entry), tool.to_owned());
+    ) -> (Reaction, CallRecord<'_>) {
+        let (path, tool) = (self.full_path(execution), tool.to_owned());
         let reaction = self.world.oracle.reaction(&path, (attempt, refusals), &tool);
         let at = self.world.clock.now();
-        (reaction, made(self.world, Called { at, path, attempt, tool, args: args.to_string() }))
+        (reaction, record_call(self.world, Called { at, path, attempt, tool, args: args.to_string() }))
     }
 
-    /// One attempt: the call, its deadline, and what it does when it is told to stop.
-    async fn attempt(&self, entry: &Entry<'_>, call: &Call, attempt: (u32, u32), args: &Value) -> End {
-        let (reaction, _made) = self.begin(entry, &call.full_name(), attempt, args);
+    /// Makes one attempt: the call, its deadline, and its behaviour when it is cancelled.
+    async fn attempt(
+        &self,
+        execution: &Execution<'_>,
+        call: &Call,
+        attempt: (u32, u32),
+        args: &Value,
+    ) -> AttemptOutcome {
+        let (reaction, _made) = self.begin(execution, &call.full_name(), attempt, args);
         let clock = &self.world.clock;
-        let timeout = entry.step.timeout_ms.map(|millis| i64::try_from(millis).expect("a timeout"));
+        let timeout = execution.step.timeout_ms.map(|millis| i64::try_from(millis).expect("a timeout"));
         let Some(timeout) = timeout.filter(|timeout| *timeout <= reaction.takes) else {
             clock.sleep(reaction.takes).await;
             return match reaction.outcome {
                 Err(failure) if matches!(failure.kind, FailureKind::Lost | FailureKind::Timeout) => {
-                    End::Unknown(failure, None)
+                    AttemptOutcome::Unknown(failure, None)
                 }
-                outcome => End::Known(outcome),
+                outcome => AttemptOutcome::Known(outcome),
             };
         };
         let up = clock.now() + timeout;
         let (ends, output) = match reaction.told {
-            Told::Stops(after) => (up + after, None),
-            Told::Ends(after) => (up + after, Some(reaction.outcome)),
-            Told::Ignores => (up - timeout + reaction.takes, Some(reaction.outcome)),
+            OnCancel::Stops(after) => (up + after, None),
+            OnCancel::Ends(after) => (up + after, Some(reaction.outcome)),
+            OnCancel::Ignores => (up - timeout + reaction.takes, Some(reaction.outcome)),
         };
         clock.until(ends.min(up + CANCEL_GRACE_MS)).await;
         match output {
-            Some(Ok(output)) if ends < up + CANCEL_GRACE_MS => End::Known(Ok(output)),
+            Some(Ok(output)) if ends < up + CANCEL_GRACE_MS => AttemptOutcome::Known(Ok(output)),
             Some(Err(failure)) if ends < up + CANCEL_GRACE_MS && failure.kind == FailureKind::Transport => {
-                End::Known(Err(Failure::new(FailureKind::Timeout, "")))
+                AttemptOutcome::Known(Err(Failure::new(FailureKind::Timeout, "")))
             }
             late => {
                 let late = late.and_then(Result::ok).map(|output| (ends, output));
-                End::Unknown(Failure::new(FailureKind::Timeout, ""), late)
+                AttemptOutcome::Unknown(Failure::new(FailureKind::Timeout, ""), late)
             }
         }
     }
 
-    /// Asks a tool whether a call took place.
-    async fn probe(&self, entry: &Entry<'_>, verify: &Verify, attempt: u32) -> Next {
-        let Some(args) = self.value(entry.scope, &verify.args).ok().filter(|_| attempt < LOST_ATTEMPTS)
+    /// Probes whether a call took place.
+    async fn probe(&self, execution: &Execution<'_>, verify: &Verify, attempt: u32) -> NextAction {
+        let Some(args) = self.value(execution.scope, &verify.args).ok().filter(|_| attempt < LOST_ATTEMPTS)
         else {
-            return Next::Asks;
+            return NextAction::AskHuman;
         };
-        let (reaction, _made) = self.begin(entry, &verify.tool, (attempt, 0), &args);
-        let patience = i64::try_from(entry.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
+        let (reaction, _made) = self.begin(execution, &verify.tool, (attempt, 0), &args);
+        let patience = i64::try_from(execution.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
         self.world.clock.sleep(reaction.takes.min(patience)).await;
         if reaction.takes >= patience {
-            return Next::Asks;
+            return NextAction::AskHuman;
         }
-        let Ok(answer) = reaction.outcome else { return Next::Asks };
-        match self.holds_of(entry.scope, &verify.when, answer.clone()) {
-            Ok(true) => Next::Gives(answer),
-            Ok(false) => Next::Again(lost_delay(attempt)),
-            Err(_) => Next::Asks,
+        let Ok(answer) = reaction.outcome else { return NextAction::AskHuman };
+        match self.holds_of(execution.scope, &verify.when, answer.clone()) {
+            Ok(true) => NextAction::Complete(answer),
+            Ok(false) => NextAction::Retry(lost_delay(attempt)),
+            Err(_) => NextAction::AskHuman,
         }
     }
 
-    /// A human says what became of a call, unless it answers before.
-    async fn ask(&self, entry: &Entry<'_>, attempt: u32, late: Option<(Millis, Value)>) -> Next {
+    /// Waits for the decision of a human, or for a late result.
+    async fn ask(
+        &self,
+        execution: &Execution<'_>,
+        attempt: u32,
+        late: Option<(Millis, Value)>,
+    ) -> NextAction {
         let clock = &self.world.clock;
-        let path = self.full_path(entry);
+        let path = self.full_path(execution);
         let (after, verdict) = self.world.oracle.verdict(&path, attempt);
         let decided = clock.now() + after;
-        // What it answered while a tool was asked comes too late.
+        // A result that arrived during the probe is ignored.
         let late = late.filter(|(answers, _)| (clock.now()..=decided).contains(answers));
         if let Some((answers, output)) = late {
             clock.until(answers).await;
-            return Next::Gives(output);
+            return NextAction::Complete(output);
         }
         clock.until(decided).await;
         match verdict {
-            Verdict::Happened(output) => Next::Gives(output),
-            Verdict::Skip => Next::Skips,
-            Verdict::Retry => Next::Again(0),
-            Verdict::Fail => Next::Fails(Failure::new(FailureKind::Lost, "")),
+            Verdict::Happened(output) => NextAction::Complete(output),
+            Verdict::Skip => NextAction::Skip,
+            Verdict::Retry => NextAction::Retry(0),
+            Verdict::Fail => NextAction::Fail(Failure::new(FailureKind::Lost, "")),
         }
     }
 }
 
-/// A call with an unknown outcome is never repeated where that could hurt.
-fn unknown(entry: &Entry<'_>, call: &Call, attempt: u32, failure: Failure) -> Next {
-    let retry = entry.step.retry.as_ref();
+/// Decides what follows an unknown outcome. The call is repeated only with consent.
+fn unknown(execution: &Execution<'_>, call: &Call, attempt: u32, failure: Failure) -> NextAction {
+    let retry = execution.step.retry.as_ref();
     match call.on_uncertain {
-        Some(OnUncertain::Ask) => return Next::Asks,
-        Some(OnUncertain::Fail) => return Next::Fails(failure),
-        Some(OnUncertain::Skip) => return Next::Skips,
+        Some(OnUncertain::Ask) => return NextAction::AskHuman,
+        Some(OnUncertain::Fail) => return NextAction::Fail(failure),
+        Some(OnUncertain::Skip) => return NextAction::Skip,
         Some(OnUncertain::Retry) if attempt < LOST_ATTEMPTS => {
-            return Next::Again(retry.map_or_else(|| lost_delay(attempt), |retry| delay(retry, attempt)));
+            return NextAction::Retry(
+                retry.map_or_else(|| lost_delay(attempt), |retry| delay(retry, attempt)),
+            );
         }
         Some(OnUncertain::Retry) | None => {}
     }
-    let harmless = is_harmless(call);
+    let harmless = is_repeatable(call);
     let named = retry.is_some_and(|retry| names_unknown(retry, &failure));
     match retry {
         Some(retry) if attempt < retry.max_attempts && (harmless || named) => {
-            Next::Again(delay(retry, attempt))
+            NextAction::Retry(delay(retry, attempt))
         }
         None if harmless && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
-            Next::Again(lost_delay(attempt))
+            NextAction::Retry(lost_delay(attempt))
         }
-        // Whoever names it agrees to calling more than once; what is left then is a failure.
-        _ if harmless || named => Next::Fails(failure),
-        _ => Next::Asks,
+        // `retry_on` names it, which is consent. After the last attempt, the step fails.
+        _ if harmless || named => NextAction::Fail(failure),
+        _ => NextAction::AskHuman,
     }
 }
 
-/// A lost call is repeated at once, and then with growing delays.
+/// Returns the delay before a lost call is repeated: none, and then a growing one.
 fn lost_delay(attempt: u32) -> Millis {
     [0, 1_000, 5_000, 30_000][attempt as usize - 1]
 }
@@ -396,12 +410,12 @@ fn delay(retry: &RetryPolicy, attempt: u32) -> Millis {
     i64::try_from(retry.next_delay(attempt + 1).as_millis()).expect("a delay")
 }
 
-/// By the step's own word, or by a key that reaches the tool.
-fn is_harmless(call: &Call) -> bool {
+/// Whether a call is safe to repeat: by `effects`, or by a key that reaches the tool.
+fn is_repeatable(call: &Call) -> bool {
     call.idempotency_arg.is_some() || matches!(call.effects, Some(Effects::Read | Effects::Idempotent))
 }
 
-/// Whether a policy names an unknown outcome; one that lists nothing does not.
+/// Whether `retry_on` names an unknown outcome.
 fn names_unknown(retry: &RetryPolicy, failure: &Failure) -> bool {
     let kinds = retry.retry_on.as_deref().unwrap_or_default();
     kinds.contains(&FailureKind::Lost) || kinds.contains(&failure.kind)

@@ -1,4 +1,4 @@
-//! What each kind of step does.
+//! The behaviour of each step kind.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +10,36 @@ use steprail_core::steps::{OnFail, OnTimeout};
 
 use super::time::Parts;
 use super::values::{Scope, check_inputs, invalid};
-use super::{Entry, Part, Run, Stop, Went, after, no_branch_matched};
+use super::{Execution, Part, Run, StepResult, Stop, after, no_branch_matched};
 use crate::common::oracle::{APPROVER, Outcome};
 
-/// How blocks ended that ran at the same time.
+/// The results of concurrent blocks.
 type Results = BTreeMap<u32, Result<Value, Failure>>;
 
 impl Run<'_> {
-    pub(super) async fn perform(&self, entry: &Entry<'_>) -> Result<Went, Stop> {
-        let timeout = entry.step.timeout_ms;
-        let block: Part<'_, Result<Value, Stop>> = match &entry.step.kind {
-            Kind::Call(call) => return Ok(self.call(entry, call).await?),
-            Kind::Approve(approve) => return self.approve(entry, approve).await,
-            Kind::Sleep(sleep) => return Ok(Went::On(self.sleep(entry, sleep).await?)),
-            Kind::Workflow(workflow) => return Ok(Went::On(self.workflow(entry, workflow).await?)),
-            Kind::Pass => return Ok(Went::On(Value::Null)),
-            Kind::Foreach(foreach) => Box::pin(self.foreach(entry, foreach)),
-            Kind::Parallel(parallel) => Box::pin(self.parallel(entry, parallel)),
-            Kind::Branch(branch) => Box::pin(self.branch(entry, branch)),
-            Kind::Wait(wait) => Box::pin(self.wait(entry, wait)),
+    pub(super) async fn perform(&self, execution: &Execution<'_>) -> Result<StepResult, Stop> {
+        let timeout = execution.step.timeout_ms;
+        let block: Part<'_, Result<Value, Stop>> = match &execution.step.kind {
+            Kind::Call(call) => return Ok(self.call(execution, call).await?),
+            Kind::Approve(approve) => return self.approve(execution, approve).await,
+            Kind::Sleep(sleep) => return Ok(StepResult::Continue(self.sleep(execution, sleep).await?)),
+            Kind::Workflow(workflow) => {
+                return Ok(StepResult::Continue(self.workflow(execution, workflow).await?));
+            }
+            Kind::Pass => return Ok(StepResult::Continue(Value::Null)),
+            Kind::Foreach(foreach) => Box::pin(self.foreach(execution, foreach)),
+            Kind::Parallel(parallel) => Box::pin(self.parallel(execution, parallel)),
+            Kind::Branch(branch) => Box::pin(self.branch(execution, branch)),
+            Kind::Wait(wait) => Box::pin(self.wait(execution, wait)),
         };
         match self.world.clock.within(timeout, block).await {
-            Some(output) => Ok(Went::On(output?)),
+            Some(output) => Ok(StepResult::Continue(output?)),
             None => Err(timed_out().into()),
         }
     }
 
-    async fn foreach(&self, entry: &Entry<'_>, foreach: &Foreach) -> Result<Value, Stop> {
-        let Value::Array(items) = self.value(entry.scope, &foreach.items)? else {
+    async fn foreach(&self, execution: &Execution<'_>, foreach: &Foreach) -> Result<Value, Stop> {
+        let Value::Array(items) = self.value(execution.scope, &foreach.items)? else {
             return Err(invalid("").into());
         };
         let count = u32::try_from(items.len()).expect("a number of items");
@@ -46,33 +48,33 @@ impl Run<'_> {
         }
         let enter = |index: u32| -> Part<'_, Result<Value, Stop>> {
             let item = items[index as usize].clone();
-            let prefix = format!("{}[{index}].", entry.path);
+            let prefix = format!("{}[{index}].", execution.path);
             Box::pin(async move {
-                let scope = Scope::item(entry.scope, prefix, entry.at, item);
+                let scope = Scope::item(execution.scope, prefix, execution.at, item);
                 self.block(&scope, foreach.body).await
             })
         };
-        let results = self.at_once(count, foreach.concurrency, foreach.on_item_fail, &enter).await?;
-        Ok(results.into_values().map(|result| told(result, foreach.on_item_fail)).collect())
+        let results = self.run_concurrently(count, foreach.concurrency, foreach.on_item_fail, &enter).await?;
+        Ok(results.into_values().map(|result| block_result(result, foreach.on_item_fail)).collect())
     }
 
-    async fn parallel(&self, entry: &Entry<'_>, parallel: &Parallel) -> Result<Value, Stop> {
+    async fn parallel(&self, execution: &Execution<'_>, parallel: &Parallel) -> Result<Value, Stop> {
         let count = u32::try_from(parallel.branches.len()).expect("a number of branches");
         let enter = |index: u32| -> Part<'_, Result<Value, Stop>> {
             Box::pin(async move {
-                let scope = Scope::inside(entry.scope, entry.inside.clone());
+                let scope = Scope::inside(execution.scope, execution.inside.clone());
                 self.block(&scope, parallel.branches[index as usize]).await
             })
         };
-        let at_once = parallel.concurrency.unwrap_or(count);
-        let results = self.at_once(count, at_once, parallel.on_any_fail, &enter).await?;
-        let named = results
-            .into_iter()
-            .map(|(index, result)| (self.name_of(parallel, index), told(result, parallel.on_any_fail)));
+        let run_concurrently = parallel.concurrency.unwrap_or(count);
+        let results = self.run_concurrently(count, run_concurrently, parallel.on_any_fail, &enter).await?;
+        let named = results.into_iter().map(|(index, result)| {
+            (self.name_of(parallel, index), block_result(result, parallel.on_any_fail))
+        });
         Ok(Value::Object(named.collect::<Map<_, _>>()))
     }
 
-    /// What a branch is called: its name, its only step's id, or its number.
+    /// Returns the key of a branch's result: its name, the id of its only step, or its number.
     fn name_of(&self, parallel: &Parallel, index: u32) -> String {
         let block = self.plan.block(parallel.branches[index as usize]);
         match (&block.name, block.steps.as_slice()) {
@@ -82,11 +84,11 @@ impl Run<'_> {
         }
     }
 
-    /// Runs blocks, some of them at the same time. One that fails stops all, unless failing is tolerated.
-    async fn at_once<'f>(
+    /// Runs blocks concurrently, up to a limit. A failed block cancels the others, unless failures are tolerated.
+    async fn run_concurrently<'f>(
         &'f self,
         count: u32,
-        at_once: u32,
+        run_concurrently: u32,
         on_fail: OnFail,
         enter: &dyn Fn(u32) -> Part<'f, Result<Value, Stop>>,
     ) -> Result<Results, Stop> {
@@ -94,7 +96,7 @@ impl Run<'_> {
         let mut parts = Parts::new(&self.world.clock);
         let mut rest = 0..count;
         loop {
-            while parts.len() < at_once as usize
+            while parts.len() < run_concurrently as usize
                 && let Some(index) = rest.next()
             {
                 parts.add(index, enter(index));
@@ -108,29 +110,29 @@ impl Run<'_> {
         }
     }
 
-    async fn branch(&self, entry: &Entry<'_>, branch: &Branch) -> Result<Value, Stop> {
+    async fn branch(&self, execution: &Execution<'_>, branch: &Branch) -> Result<Value, Stop> {
         let mut chosen = branch.otherwise;
         for case in &branch.cases {
-            if self.holds(entry.scope, &case.when)? {
+            if self.holds(execution.scope, &case.when)? {
                 chosen = Some(case.then);
                 break;
             }
         }
         let chosen = chosen.ok_or_else(no_branch_matched)?;
-        let scope = Scope::inside(entry.scope, entry.inside.clone());
+        let scope = Scope::inside(execution.scope, execution.inside.clone());
         self.block(&scope, chosen).await
     }
 
-    async fn approve(&self, entry: &Entry<'_>, approve: &Approve) -> Result<Went, Stop> {
+    async fn approve(&self, execution: &Execution<'_>, approve: &Approve) -> Result<StepResult, Stop> {
         if let Some(prompt) = &approve.prompt {
-            self.text(entry.scope, prompt)?;
+            self.text(execution.scope, prompt)?;
         }
-        let answer = self.gate(entry, Some(approve)).await;
+        let answer = self.gate(execution, Some(approve)).await;
         match approve.on_deny {
-            _ if answer["approved"] == true => Ok(Went::On(answer)),
+            _ if answer["approved"] == true => Ok(StepResult::Continue(answer)),
             OnDeny::Cancel => Err(Stop::Cancelled),
-            OnDeny::Continue => Ok(Went::On(answer)),
-            OnDeny::Goto(target) => Ok(Went::To(answer, target)),
+            OnDeny::Continue => Ok(StepResult::Continue(answer)),
+            OnDeny::Goto(target) => Ok(StepResult::GoTo(answer, target)),
             OnDeny::Fail => {
                 let kind =
                     if answer["by"].is_null() { FailureKind::Timeout } else { FailureKind::Permission };
@@ -139,16 +141,16 @@ impl Run<'_> {
         }
     }
 
-    /// Asks a human; a gate may have a time until which it is answered.
-    pub(super) async fn gate(&self, entry: &Entry<'_>, approve: Option<&Approve>) -> Value {
-        let decision = self.world.oracle.decision(&self.full_path(entry));
+    /// Waits for a decision at a gate, until its deadline.
+    pub(super) async fn gate(&self, execution: &Execution<'_>, approve: Option<&Approve>) -> Value {
+        let decision = self.world.oracle.decision(&self.full_path(execution));
         let may_decide = approve.is_some_and(|approve| {
             let named = approve.approvers.iter().any(|approver| **approver == *decision.by);
             approve.allow_self && (approve.approvers.is_empty() || named)
         });
         let by = if may_decide { decision.by } else { APPROVER };
         let closes = approve.filter(|approve| approve.on_timeout == OnTimeout::Deny);
-        let timeout = closes.and(entry.step.timeout_ms);
+        let timeout = closes.and(execution.step.timeout_ms);
         let timeout = timeout.map(|millis| i64::try_from(millis).expect("a timeout"));
         if let Some(timeout) = timeout.filter(|timeout| *timeout <= decision.after) {
             self.world.clock.sleep(timeout).await;
@@ -159,13 +161,13 @@ impl Run<'_> {
         json!({ "approved": decision.approved, "by": by, "reason": decision.reason.or(no) })
     }
 
-    async fn sleep(&self, entry: &Entry<'_>, sleep: &Sleep) -> Result<Value, Failure> {
+    async fn sleep(&self, execution: &Execution<'_>, sleep: &Sleep) -> Result<Value, Failure> {
         let now = self.world.clock.now();
         let after = |millis: u64| now + i64::try_from(millis).expect("a length of time");
         let due: Millis = match sleep {
             Sleep::For(millis) => after(*millis),
             Sleep::Until(moment) => *moment,
-            Sleep::ForComputed(template) => match self.text_value(entry.scope, template)? {
+            Sleep::ForComputed(template) => match self.text_value(execution.scope, template)? {
                 Value::Number(secs) => after(secs.as_u64().ok_or_else(|| invalid(""))? * 1000),
                 Value::String(text) => after(Period::parse(&text).map_err(|error| invalid(&error))?.millis),
                 _ => return Err(invalid("")),
@@ -176,30 +178,30 @@ impl Run<'_> {
         Ok(Value::Null)
     }
 
-    async fn wait(&self, entry: &Entry<'_>, wait: &Wait) -> Result<Value, Stop> {
-        let event = self.text(entry.scope, &wait.event)?;
+    async fn wait(&self, execution: &Execution<'_>, wait: &Wait) -> Result<Value, Stop> {
+        let event = self.text(execution.scope, &wait.event)?;
         let correlate = wait.correlate.as_ref();
-        let correlate = correlate.map(|template| self.value(entry.scope, template)).transpose()?;
-        let after = self.world.oracle.signal(&self.full_path(entry));
+        let correlate = correlate.map(|template| self.value(execution.scope, template)).transpose()?;
+        let after = self.world.oracle.signal(&self.full_path(execution));
         self.world.clock.sleep(after).await;
         Ok(self.world.oracle.payload(&event, correlate.as_ref()))
     }
 
-    async fn workflow(&self, entry: &Entry<'_>, workflow: &Workflow) -> Result<Value, Failure> {
+    async fn workflow(&self, execution: &Execution<'_>, workflow: &Workflow) -> Result<Value, Failure> {
         for attempt in 1.. {
-            let inputs = self.value(entry.scope, &workflow.inputs)?;
+            let inputs = self.value(execution.scope, &workflow.inputs)?;
             let plan = self.world.plans.get(&*workflow.name);
             let plan = plan.ok_or_else(|| Failure::new(FailureKind::NotFound, ""))?;
             let inputs = check_inputs(plan, &inputs).ok_or_else(|| invalid(""))?;
-            let prefix = format!("{}{}@{attempt}/", self.prefix, entry.path);
+            let prefix = format!("{}{}@{attempt}/", self.prefix, execution.path);
             let run = self.world.run(plan, inputs, prefix);
-            let failure = match self.world.clock.within(entry.step.timeout_ms, run).await {
+            let failure = match self.world.clock.within(execution.step.timeout_ms, run).await {
                 Some(Outcome::Completed(output)) => return Ok(output),
                 Some(Outcome::Failed(failure)) => failure,
                 Some(Outcome::Cancelled) => Failure::new(FailureKind::Cancelled, ""),
                 None => timed_out(),
             };
-            self.world.clock.sleep(after(entry.step, attempt, failure)?).await;
+            self.world.clock.sleep(after(execution.step, attempt, failure)?).await;
         }
         unreachable!("attempts are bounded")
     }
@@ -209,8 +211,8 @@ fn timed_out() -> Failure {
     Failure::new(FailureKind::Timeout, "")
 }
 
-/// A result as the output of the whole shows it.
-fn told(result: Result<Value, Failure>, on_fail: OnFail) -> Value {
+/// Returns the result of a block as it appears in the output of the step.
+fn block_result(result: Result<Value, Failure>, on_fail: OnFail) -> Value {
     match (on_fail, result) {
         (OnFail::Abort, result) => result.unwrap_or_default(),
         (OnFail::Continue, Ok(output)) => json!({ "status": "done", "output": output }),

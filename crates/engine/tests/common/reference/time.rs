@@ -1,4 +1,4 @@
-//! Virtual time without a runtime: everything is looked at again whenever anything may have changed.
+//! An executor in virtual time: all futures are polled again after every change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,26 +9,26 @@ use steprail_core::run::Millis;
 
 use super::Part;
 
-/// Who goes first among those that could go at the same moment.
+/// The order of simultaneous events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ties {
-    /// The one that is written first, with all that follows from it.
+    /// In the order of the definition, each with all of its consequences.
     InOrder,
-    /// Everything that is under way goes so many steps before one goes on.
+    /// Each future in progress makes this many steps before another one continues.
     InTurns(u32),
-    /// As a seed has it.
+    /// Shuffled with a seed.
     Shuffled(u64),
 }
 
 pub(super) struct Clock {
     now: Cell<Millis>,
-    /// The next moment that somebody waits for.
+    /// The next time that a future waits for.
     next: Cell<Option<Millis>>,
-    /// Whether something changed that others may wait for at this moment.
+    /// Whether a change may wake other futures at this time.
     again: Cell<bool>,
-    /// Whether everything has happened that follows from what happened at this moment.
+    /// Whether all consequences of events at this time have happened.
     quiet: Cell<bool>,
-    /// Whether somebody waits for that.
+    /// Whether a future waits for that.
     patient: Cell<bool>,
     turns: u32,
     chance: Option<RefCell<fastrand::Rng>>,
@@ -56,18 +56,18 @@ impl Clock {
         self.now.get()
     }
 
-    /// Something changed that others may wait for.
+    /// Signals a change that other futures may wait for.
     pub(super) fn changed(&self) {
         self.again.set(true);
     }
 
-    /// Whether everything else that could happen at this moment has happened.
+    /// Whether all other events at this time have happened.
     pub(super) fn is_quiet(&self) -> bool {
         self.patient.set(!self.quiet.get());
         self.quiet.get()
     }
 
-    /// Waits until a moment.
+    /// Waits until a time.
     pub(super) async fn until(&self, due: Millis) {
         poll_fn(|_| {
             if self.now() >= due {
@@ -79,12 +79,12 @@ impl Clock {
         .await;
     }
 
-    /// Waits for a length of time.
+    /// Waits for a duration.
     pub(super) async fn sleep(&self, millis: Millis) {
         self.until(self.now() + millis).await;
     }
 
-    /// What comes in time; none if the time is up first.
+    /// Waits for a future with a timeout. Returns `None` after the timeout.
     pub(super) async fn within<T>(&self, millis: Option<u64>, mut part: Part<'_, T>) -> Option<T> {
         let Some(millis) = millis else { return Some(part.await) };
         let mut up = Box::pin(self.sleep(i64::try_from(millis).expect("a length of time")));
@@ -95,7 +95,7 @@ impl Clock {
         .await
     }
 
-    /// A step is over, and another follows: others may come between.
+    /// Yields between two steps, so that other futures can continue.
     pub(super) async fn turn(&self) {
         let mut left = self.chance.as_ref().map_or(self.turns, |chance| chance.borrow_mut().u32(0..3));
         poll_fn(|_| {
@@ -109,7 +109,7 @@ impl Clock {
         .await;
     }
 
-    /// Lets time pass until something has come to its end.
+    /// Advances time until a future is ready.
     pub(super) fn drive<T>(&self, mut part: Part<'_, T>) -> T {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -130,7 +130,7 @@ impl Clock {
     }
 }
 
-/// Things that go on at the same time, by their keys.
+/// Concurrent futures, by key.
 pub(super) struct Parts<'p, K, T> {
     clock: &'p Clock,
     open: BTreeMap<K, Part<'p, T>>,
@@ -149,7 +149,7 @@ impl<'p, K: Ord + Copy, T> Parts<'p, K, T> {
         self.open.len()
     }
 
-    /// The next that ends; none if there is none left.
+    /// Returns the next result; `None` if no future is left.
     pub(super) async fn next(&mut self) -> Option<(K, T)> {
         poll_fn(|context| {
             let mut keys: Vec<K> = self.open.keys().copied().collect();

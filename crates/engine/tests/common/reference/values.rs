@@ -1,4 +1,4 @@
-//! What steps gave, where it can be read from, and what expressions make of it.
+//! Outputs of steps, their scopes, and the evaluation of expressions.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,12 +10,12 @@ use steprail_core::run::{Failure, FailureKind};
 
 use super::Run;
 
-/// A block that is being run, inside of others.
+/// A block execution, with its enclosing blocks.
 pub(super) struct Scope<'s> {
     around: Option<&'s Scope<'s>>,
-    /// The loop that it is an item of, and the item.
+    /// The `foreach` step and the item, for the block of an item.
     item: Option<(StepIx, Value)>,
-    /// What stands before the ids of its steps in their paths.
+    /// Prefix of the paths of its steps.
     prefix: String,
     ended: RefCell<BTreeMap<StepIx, Ended>>,
     visits: RefCell<BTreeMap<StepIx, u32>>,
@@ -35,12 +35,12 @@ impl<'s> Scope<'s> {
         Self::new(None, String::new(), None)
     }
 
-    /// A block of a step that is no loop. What its steps gave can be read around it later.
+    /// Creates a block of a step that is not a loop. Its results are visible in the enclosing block afterwards.
     pub(super) fn inside(around: &'s Scope<'s>, prefix: String) -> Self {
         Self::new(Some(around), prefix, None)
     }
 
-    /// One item of a loop.
+    /// Creates the block of an item of a loop.
     pub(super) fn item(around: &'s Scope<'s>, prefix: String, owner: StepIx, item: Value) -> Self {
         Self::new(Some(around), prefix, Some((owner, item)))
     }
@@ -53,7 +53,7 @@ impl<'s> Scope<'s> {
         &self.prefix
     }
 
-    /// How often a step has been entered.
+    /// Returns the number of executions of a step.
     pub(super) fn visits(&self, step: StepIx) -> u32 {
         self.visits.borrow().get(&step).copied().unwrap_or_default()
     }
@@ -66,7 +66,7 @@ impl<'s> Scope<'s> {
         self.ended.borrow_mut().insert(step, ended);
     }
 
-    /// The path of a step that ended here.
+    /// Returns the path of a step that ended in this block.
     pub(super) fn path_of(&self, step: StepIx) -> String {
         self.ended.borrow().get(&step).map(|ended| ended.path.clone()).unwrap_or_default()
     }
@@ -92,11 +92,11 @@ impl Drop for Scope<'_> {
     }
 }
 
-/// The values that one expression reads.
+/// The values that an expression reads.
 #[derive(Default)]
-struct Known(HashMap<Root, Value>);
+struct Bindings(HashMap<Root, Value>);
 
-impl Context for Known {
+impl Context for Bindings {
     fn value(&self, root: &Root) -> Option<&Value> {
         self.0.get(root)
     }
@@ -108,7 +108,7 @@ impl Run<'_> {
         template.eval(&known).map_err(|error| invalid(&error.message))
     }
 
-    /// A text; what is no text becomes JSON.
+    /// Evaluates to text. A value that is not text becomes JSON.
     pub(super) fn text(&self, scope: &Scope<'_>, template: &Template) -> Result<String, Failure> {
         Ok(match self.text_value(scope, template)? {
             Value::String(text) => text,
@@ -127,7 +127,7 @@ impl Run<'_> {
         condition.holds(&known).map_err(|error| invalid(&error.message))
     }
 
-    /// Whether a condition on the answer of a probe holds.
+    /// Whether a condition on the result of a probe is true.
     pub(super) fn holds_of(
         &self,
         scope: &Scope<'_>,
@@ -139,8 +139,8 @@ impl Run<'_> {
         condition.holds(&known).map_err(|error| invalid(&error.message))
     }
 
-    fn known(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Known {
-        let mut known = Known::default();
+    fn known(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Bindings {
+        let mut known = Bindings::default();
         roots(&mut |root| {
             if let Some(value) = self.read(scope, root) {
                 known.0.insert(root.clone(), value);
@@ -171,7 +171,7 @@ pub(super) fn invalid(message: &str) -> Failure {
     Failure::new(FailureKind::Validation, message)
 }
 
-/// Inputs with their defaults filled in; none if they do not fit what the definition declares.
+/// Fills in the defaults of inputs. Returns `None` if they do not match the declared ones.
 pub(super) fn check_inputs(plan: &Plan, given: &Value) -> Option<Value> {
     let given = given.as_object()?;
     let mut inputs = Map::new();

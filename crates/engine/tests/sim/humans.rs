@@ -1,0 +1,149 @@
+//! Simulated humans: they decide, resolve, intervene and send events, and finally answer everything.
+
+use serde_json::json;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Edit, Event, Intervention, Payload, Phase, Resolution};
+use steprail_engine::kernel::Action;
+use steprail_engine::{Principal, RunId};
+
+use super::Sim;
+
+impl Sim {
+    pub(super) fn act_as_human(&mut self) {
+        let Some(run) = self.some_run() else { return };
+        let Some((path, phase)) = self.some_step(run) else { return };
+        let by = Principal::user(["ann", "tom", "bob", "eve"][self.rng.usize(0..4)]);
+        let action = match self.rng.u32(0..20) {
+            0 => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
+            1 => Action::Pause { run, by: by.id },
+            2..5 => resume(run, &by.id),
+            chance @ 5..9 => {
+                let intervention = self.intervention(chance, run, path);
+                Action::Intervene { run, intervention, by }
+            }
+            _ => match self.answer_to(run, path, phase, by) {
+                Some(action) => action,
+                None => return,
+            },
+        };
+        self.trace(format_args!("human: {action:?}"));
+        self.ask(action);
+    }
+
+    fn intervention(&mut self, which: u32, run: RunId, path: String) -> Intervention {
+        let path = path.into();
+        match which {
+            5 => Intervention::Skip { path },
+            6 => Intervention::SupplyResult { path, output: Payload::new(json!("by hand")) },
+            7 => Intervention::SetArguments { path, args: json!({ "edited": self.rng.u8(..) }) },
+            _ => self.other_value(run),
+        }
+    }
+
+    fn other_value(&mut self, run: RunId) -> Intervention {
+        let value = json!({ "text": "set", "count": 7 });
+        Intervention::SetValue(Edit { id: self.some_step_id(run), value })
+    }
+
+    /// Returns an answer to what a step waits for, sometimes a wrong one.
+    fn answer_to(&mut self, run: RunId, path: String, phase: Phase, by: Principal) -> Option<Action> {
+        match phase {
+            Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
+                self.decide_with_stale_digest(run, path);
+                None
+            }
+            // A value that the arguments depend on changes after the request was shown.
+            Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
+                let intervention = self.other_value(run);
+                Some(Action::Intervene { run, intervention, by })
+            }
+            Phase::Gate { .. } => {
+                let approved = self.rng.u8(0..4) != 0;
+                let answer = self.rng.bool().then(|| json!({ "a": "b" }));
+                Some(Action::Decide { run, path, approved, by, reason: None, digest: None, answer })
+            }
+            Phase::Uncertain => {
+                let resolution = match self.rng.u8(0..4) {
+                    0 => Resolution::Happened(Payload::new(json!({ "text": "T", "count": 1 }))),
+                    1 => Resolution::Skip,
+                    2 => Resolution::Fail,
+                    _ => Resolution::Retry,
+                };
+                Some(Action::Resolve { run, path, resolution, digest: None, by })
+            }
+            phase => sign(run, &phase),
+        }
+    }
+
+    /// Decides with the digest of an outdated request, which must have no effect.
+    fn decide_with_stale_digest(&mut self, run: RunId, path: String) {
+        let broken = format!("{path}: approved with a stale digest");
+        let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
+        let action = Action::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
+        if let Some(Ok(_)) = self.ask(action) {
+            self.violations.push(broken);
+        }
+    }
+
+    fn some_step_id(&mut self, run: RunId) -> Option<Box<str>> {
+        let events = self.events(run);
+        let Some((_, Event::RunStarted { definition, .. })) = events.first() else { return None };
+        let steps = &self.plans[&**definition].steps;
+        Some(steps[self.rng.usize(0..steps.len())].id.clone())
+    }
+
+    fn some_run(&mut self) -> Option<RunId> {
+        (!self.runs.is_empty()).then(|| self.runs[self.rng.usize(0..self.runs.len())])
+    }
+
+    fn some_step(&mut self, run: RunId) -> Option<(String, Phase)> {
+        let state = self.bench.kernel().inspect(run).ok()??;
+        let live: Vec<_> = state.live().values().collect();
+        let step = (!live.is_empty()).then(|| live[self.rng.usize(0..live.len())])?;
+        Some((step.path.to_string(), step.phase.clone()))
+    }
+
+    /// Answers all requests, sends all events and advances time.
+    pub(super) fn answer_everything(&mut self) {
+        for run in self.unfinished() {
+            let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
+            self.ask(resume(run, "bob"));
+            for live in state.live().values() {
+                self.uncertain += u64::from(live.phase == Phase::Uncertain);
+                let Some(action) = final_answer(run, live.path.to_string(), &live.phase) else { continue };
+                self.trace(format_args!("at last: {action:?}"));
+                self.ask(action);
+            }
+        }
+        if let Ok(Some(due)) = self.bench.kernel().next_timer() {
+            self.bench.now = self.bench.now.max(due);
+            self.request(Action::FireTimers);
+        }
+    }
+}
+
+fn resume(run: RunId, by: &str) -> Action {
+    Action::Resume { run, by: by.to_owned(), force: Vec::new(), expected_hash: None, strict: false }
+}
+
+/// Returns the event that a step waits for.
+fn sign(run: RunId, phase: &Phase) -> Option<Action> {
+    let Phase::Waiting { event, correlate } = phase else { return None };
+    let payload = correlate.clone().unwrap_or(json!({ "n": 1 }));
+    Some(Action::Signal { event: event.to_string(), payload, run: Some(run) })
+}
+
+/// Returns the action that makes a step continue.
+fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
+    let by = Principal::user("bob");
+    match phase {
+        Phase::Gate { .. } => {
+            let answer = Some(json!({ "a": "b" }));
+            Some(Action::Decide { run, path, approved: true, by, reason: None, digest: None, answer })
+        }
+        Phase::Uncertain => {
+            Some(Action::Resolve { run, path, resolution: Resolution::Retry, digest: None, by })
+        }
+        phase => sign(run, phase),
+    }
+}

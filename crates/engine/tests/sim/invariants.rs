@@ -1,0 +1,145 @@
+//! Invariants of the stored data.
+
+use std::collections::{BTreeSet, HashMap};
+
+use steprail_core::run::{Event, Millis, Started};
+use steprail_engine::kernel::CallOrder;
+use steprail_engine::{RunId, RunStatus};
+
+use super::Sim;
+use super::common::audit::audit;
+use super::common::invariants::violations;
+
+impl Sim {
+    /// Checks all invariants.
+    pub(super) fn check(&mut self) {
+        let found = audit(self.store.lock().expect("the store").connection());
+        self.violations.extend(found);
+        for run in self.all_runs() {
+            let events = self.events(run);
+            let Some((_, Event::RunStarted { definition, .. })) = events.first() else { continue };
+            let plan = &self.plans[&**definition];
+            let broken = violations(plan, &self.bench.tools, &events);
+            self.violations.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
+            self.check_approvals(run);
+            self.check_results(run, &events);
+        }
+        self.check_calls_in_flight();
+        self.check_reused_results();
+        for run in &self.runs {
+            if self.events(*run).is_empty() {
+                self.violations.push(format!("run {run} was acknowledged and is missing"));
+            }
+        }
+    }
+
+    /// Calls in flight according to the log are in flight in the simulation.
+    fn check_calls_in_flight(&mut self) {
+        if !self.backlog.is_empty() {
+            return;
+        }
+        for run in self.unfinished() {
+            let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
+            if state.status() == RunStatus::Interrupted {
+                continue;
+            }
+            for (_, live) in state.calls() {
+                let made = |order: &CallOrder| {
+                    order.run == run && order.path == live.path && order.attempt == live.attempt
+                };
+                if !self.bench.calls.values().any(made) {
+                    self.violations.push(format!("{}: waits for a call that is not in flight", live.path));
+                }
+            }
+        }
+    }
+
+    /// A completed step has the result of its own attempt.
+    fn check_results(&mut self, run: RunId, events: &[(Millis, Event)]) {
+        let called = events.iter().filter_map(|(_, event)| match event {
+            Event::StepStarted { step, what: Started::Call { .. }, .. } => Some(step.n),
+            _ => None,
+        });
+        let called: BTreeSet<u32> = called.collect();
+        for (_, event) in events {
+            let Event::StepCompleted { step, from: None, .. } = event else { continue };
+            let answer = (run, step.path.to_string(), step.attempt);
+            if called.contains(&step.n) && !self.answered.contains(&answer) {
+                self.violations.push(format!(
+                    "{}: attempt {} has the result of another attempt",
+                    step.path, step.attempt
+                ));
+            }
+        }
+    }
+
+    /// Results that are reused by an idempotency key belong to the same user.
+    fn check_reused_results(&mut self) {
+        let (mut given, mut taken) = (BTreeSet::new(), Vec::new());
+        for run in self.all_runs() {
+            let mut calls: HashMap<u32, (String, String, bool)> = HashMap::new();
+            let mut user = String::new();
+            for (_, event) in self.events(run) {
+                match event {
+                    Event::RunStarted { by, .. } => user = by.to_string(),
+                    Event::StepStarted { step, what: Started::Call { tool, key, claimed, .. }, .. } => {
+                        calls.insert(step.n, (tool.to_string(), key.to_string(), claimed));
+                    }
+                    Event::StepCompleted { step, from, .. } => {
+                        let Some((tool, key, claimed)) = calls.get(&step.n) else { continue };
+                        let result = (user.clone(), tool.clone(), key.clone());
+                        if from.as_deref() == Some("idempotency") {
+                            taken.push(result);
+                        } else if *claimed {
+                            given.insert(result);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let foreign = taken.into_iter().filter(|result| !given.contains(result));
+        self.violations.extend(foreign.map(|(user, tool, key)| {
+            format!("{user} got the result of {tool} of another user for key {key}")
+        }));
+    }
+
+    /// Approved arguments are the ones that were sent, and the starter of a run did not approve.
+    fn check_approvals(&mut self, run: RunId) {
+        let starter = self.events(run).into_iter().find_map(|(_, event)| match event {
+            Event::RunStarted { by, .. } => Some(by.to_string()),
+            _ => None,
+        });
+        let rows: Vec<Decision> = {
+            let store = self.store.lock().expect("the store");
+            let mut statement = store
+                .connection()
+                .prepare_cached(
+                    "SELECT a.path, a.args_json, a.decided_by, (SELECT s.input_json FROM workflow_step_runs s
+                     WHERE s.run_id = a.run_id AND s.n = a.n AND s.started_at >= a.decided_at AND s.tool IS NOT NULL
+                     AND s.status IN ('running', 'done') ORDER BY s.attempt LIMIT 1)
+                     FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
+                     WHERE r.run_id = ?1 AND a.status = 'approved'
+                     AND a.id = (SELECT max(id) FROM approvals WHERE run_id = a.run_id AND n = a.n)",
+                )
+                .expect("a statement");
+            let rows = statement
+                .query_map([run.to_string()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+                .expect("rows");
+            rows.collect::<Result<_, _>>().expect("a row")
+        };
+        for (path, seen, by, ran) in rows {
+            if let (Some(seen), Some(ran)) = (&seen, &ran)
+                && seen != ran
+            {
+                self.violations.push(format!("{path}: {seen} was approved, but {ran} was sent"));
+            }
+            if seen.is_some() && by == starter {
+                self.violations.push(format!("{path}: approved by the starter of the run"));
+            }
+        }
+    }
+}
+
+/// An approval: path, approved arguments, user, and arguments that were sent.
+type Decision = (String, Option<String>, Option<String>, Option<String>);
