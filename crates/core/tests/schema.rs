@@ -62,6 +62,24 @@ fn what_cannot_be_enforced_is_listed() {
     assert!(schema.check(&json!("abc"), 1).is_empty());
 }
 
+#[test]
+fn invalid_keywords_of_tools_are_not_enforced_and_listed() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "type": "text" }, "b": { "type": "string", "minLength": -1 }, "c": 5 },
+        "required": true,
+    });
+    let schema = Schema::tolerant(&schema).expect("a schema");
+    insta::assert_snapshot!(schema.unsupported().join("\n"), @r#"
+    the root: `required`: true is not a list of names
+    /properties/a: `type`: "text" is not a type
+    /properties/b: `minLength`: -1 is not a non-negative whole number
+    /properties/c: a schema is a map, `true` or `false`, not 5
+    "#);
+    let found = schema.check(&json!({ "a": 1, "b": 2, "c": 3 }), 10);
+    assert_eq!(found.len(), 1, "the rest is enforced: {found:?}");
+}
+
 /// Twenty-six levels that each refer to the next one twice: 2^26 evaluations.
 fn exponential() -> Value {
     let mut levels = serde_json::Map::new();

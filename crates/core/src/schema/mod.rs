@@ -20,6 +20,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use evaluate::Evaluation;
+use read::Invalid;
 
 /// A schema that is ready to check values.
 #[derive(Debug)]
@@ -74,7 +75,13 @@ impl fmt::Display for Violation {
 impl Schema {
     /// Reads a schema. Every part of it must be valid; only patterns and references may be unsupported.
     pub fn new(schema: &Value) -> Result<Self, SchemaError> {
-        read::read(schema)
+        read::read(schema, Invalid::Reject)
+    }
+
+    /// Reads a schema that its user cannot correct, such as that of a server's tool. Keywords with invalid
+    /// values are not enforced and listed in [`Schema::unsupported`]; a schema that exceeds a limit is an error.
+    pub fn tolerant(schema: &Value) -> Result<Self, SchemaError> {
+        read::read(schema, Invalid::Remove)
     }
 
     /// A schema that every value matches.
@@ -88,12 +95,13 @@ impl Schema {
         }
     }
 
-    /// The schema as it was given.
+    /// The schema as JSON.
     pub fn json(&self) -> &Value {
         &self.root
     }
 
-    /// What is not enforced: patterns with look-around or back-references, and references to other documents.
+    /// What is not enforced: patterns with look-around or back-references, references to other documents, and in a
+    /// tolerant schema invalid keywords.
     pub fn unsupported(&self) -> &[String] {
         &self.unsupported
     }

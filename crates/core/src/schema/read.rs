@@ -5,21 +5,36 @@ use serde_json::{Map, Value};
 
 use super::keywords::{COUNT, LIST, MAP, NUMBER, SCHEMA, TYPES};
 use super::{Schema, SchemaError};
-use crate::limits::{PATTERN_BYTES, SCHEMA_DEPTH, SCHEMA_NODES};
+use crate::limits::{PATTERN_BYTES, SCHEMA_DEPTH, SCHEMA_NODES, cut};
 
-/// Prefix of the meta-schemas, which some schemas refer to. A reference to one accepts everything.
-pub(super) const META_SCHEMA: [&str; 2] = ["http://json-schema.org/", "https://json-schema.org/"];
+/// Prefixes of the meta-schemas, which some schemas refer to. A reference to one accepts everything.
+const META_SCHEMAS: [&str; 2] = ["http://json-schema.org/", "https://json-schema.org/"];
+/// Bytes of a message about a schema.
+const MESSAGE_BYTES: usize = 300;
 
-pub(super) fn read(schema: &Value) -> Result<Schema, SchemaError> {
-    let mut reader =
-        Reader { schema: Schema { root: schema.clone(), ..Schema::any() }, references: Vec::new(), nodes: 0 };
-    reader.schema(schema, &mut String::new(), 0)?;
+/// What to do with a keyword that has an invalid value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Invalid {
+    /// The schema is rejected.
+    Reject,
+    /// The keyword is removed and listed as not enforced.
+    Remove,
+}
+
+pub(super) fn read(schema: &Value, invalid: Invalid) -> Result<Schema, SchemaError> {
+    let mut root = schema.clone();
+    let mut reader = Reader { schema: Schema::any(), references: Vec::new(), nodes: 0, invalid };
+    reader.schema(&mut root, &mut String::new(), 0)?;
     let Reader { mut schema, references, .. } = reader;
+    schema.root = root;
     for (pointer, reference) in references {
         match schema.resolve(&reference) {
             Some(_) => {}
             // Other documents are never fetched, and base URIs are not tracked.
-            None if !reference.starts_with('#') || !schema.anchors.is_empty() => {
+            None if invalid == Invalid::Remove
+                || !reference.starts_with('#')
+                || !schema.anchors.is_empty() =>
+            {
                 schema.unsupported.push(reference);
             }
             None => return Err(error(&pointer, format!("`{reference}` refers to nothing in the schema"))),
@@ -32,10 +47,11 @@ struct Reader {
     schema: Schema,
     references: Vec<(String, String)>,
     nodes: usize,
+    invalid: Invalid,
 }
 
 impl Reader {
-    fn schema(&mut self, schema: &Value, pointer: &mut String, depth: usize) -> Result<(), SchemaError> {
+    fn schema(&mut self, schema: &mut Value, pointer: &mut String, depth: usize) -> Result<(), SchemaError> {
         self.nodes += 1;
         if self.nodes > SCHEMA_NODES {
             return Err(error(pointer, format!("the schema has more than {SCHEMA_NODES} parts")));
@@ -46,11 +62,27 @@ impl Reader {
         match schema {
             Value::Bool(_) => Ok(()),
             Value::Object(map) => {
+                self.check_values(map, pointer)?;
                 self.names(map, pointer);
-                check_values(map, pointer)?;
                 self.children(map, pointer, depth)
             }
-            other => Err(error(pointer, format!("a schema is a map, `true` or `false`, not {other}"))),
+            other => {
+                self.reject(pointer, format!("a schema is a map, `true` or `false`, not {other}"))?;
+                *other = Value::Bool(true);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fails, or records that something is not enforced.
+    fn reject(&mut self, pointer: &str, message: String) -> Result<(), SchemaError> {
+        let error = error(pointer, message);
+        match self.invalid {
+            Invalid::Reject => Err(error),
+            Invalid::Remove => {
+                self.schema.unsupported.push(error.to_string());
+                Ok(())
+            }
         }
     }
 
@@ -89,7 +121,7 @@ impl Reader {
 
     fn children(
         &mut self,
-        map: &Map<String, Value>,
+        map: &mut Map<String, Value>,
         pointer: &mut String,
         depth: usize,
     ) -> Result<(), SchemaError> {
@@ -97,7 +129,7 @@ impl Reader {
             let key = key.as_str();
             match value {
                 Value::Array(items) if LIST.contains(&key) => {
-                    for (index, item) in items.iter().enumerate() {
+                    for (index, item) in items.iter_mut().enumerate() {
                         self.child(item, pointer, &format!("/{key}/{index}"), depth)?;
                     }
                 }
@@ -112,12 +144,6 @@ impl Reader {
                     }
                 }
                 value if SCHEMA.contains(&key) => self.child(value, pointer, &format!("/{key}"), depth)?,
-                value if LIST.contains(&key) => {
-                    return Err(error(pointer, format!("`{key}` is a list of schemas, not {value}")));
-                }
-                value if MAP.contains(&key) => {
-                    return Err(error(pointer, format!("`{key}` is a map of schemas, not {value}")));
-                }
                 _ => {}
             }
         }
@@ -126,7 +152,7 @@ impl Reader {
 
     fn child(
         &mut self,
-        schema: &Value,
+        schema: &mut Value,
         pointer: &mut String,
         step: &str,
         depth: usize,
@@ -137,32 +163,46 @@ impl Reader {
         pointer.truncate(length);
         read
     }
+
+    /// Checks the values of keywords.
+    fn check_values(&mut self, map: &mut Map<String, Value>, pointer: &str) -> Result<(), SchemaError> {
+        let invalid: Vec<(String, String)> = map
+            .iter()
+            .filter_map(|(key, value)| {
+                let problem = problem(key, value)?;
+                Some((key.clone(), format!("`{key}`: {value} {problem}")))
+            })
+            .collect();
+        for (key, message) in invalid {
+            self.reject(pointer, message)?;
+            map.remove(&key);
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn is_meta_schema(reference: &str) -> bool {
-    META_SCHEMA.iter().any(|prefix| reference.starts_with(prefix))
+    META_SCHEMAS.iter().any(|prefix| reference.starts_with(prefix))
 }
 
-/// Checks the values of assertions.
-fn check_values(map: &Map<String, Value>, pointer: &str) -> Result<(), SchemaError> {
+/// What is wrong with the value of a keyword.
+fn problem(key: &str, value: &Value) -> Option<&'static str> {
     let is_type = |word: &Value| word.as_str().is_some_and(|word| TYPES.contains(&word));
+    let is_types = |value: &Value| value.as_array().is_some_and(|types| types.iter().all(is_type));
     let is_names = |value: &Value| value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
-    for (key, value) in map {
-        let problem = match key.as_str() {
-            "type" if !is_type(value) && !value.as_array().is_some_and(|all| all.iter().all(is_type)) => {
-                "is not a type"
-            }
-            "required" if !is_names(value) => "is not a list of names",
-            "enum" if !value.is_array() => "is not a list",
-            "pattern" | "$ref" | "$dynamicRef" if !value.is_string() => "is not a string",
-            key if NUMBER.contains(&key) && !value.is_number() => "is not a number",
-            "multipleOf" if value.as_f64().is_none_or(|of| of <= 0.0) => "is not greater than 0",
-            key if COUNT.contains(&key) && count(value).is_none() => "is not a non-negative whole number",
-            _ => continue,
-        };
-        return Err(error(pointer, format!("`{key}`: {value} {problem}")));
+    match key {
+        "type" if !is_type(value) && !is_types(value) => Some("is not a type"),
+        "required" if !is_names(value) => Some("is not a list of names"),
+        "enum" if !value.is_array() => Some("is not a list"),
+        "pattern" | "$ref" | "$dynamicRef" if !value.is_string() => Some("is not a string"),
+        "multipleOf" if value.as_f64().is_none_or(|of| of <= 0.0) => Some("is not a number greater than 0"),
+        key if NUMBER.contains(&key) && !value.is_number() => Some("is not a number"),
+        key if COUNT.contains(&key) && count(value).is_none() => Some("is not a non-negative whole number"),
+        "items" => None,
+        key if LIST.contains(&key) && !value.is_array() => Some("is not a list of schemas"),
+        key if MAP.contains(&key) && !value.is_object() => Some("is not a map of schemas"),
+        _ => None,
     }
-    Ok(())
 }
 
 /// The value of a keyword that counts; 2.0 is 2.
@@ -173,5 +213,5 @@ pub(super) fn count(value: &Value) -> Option<u64> {
 }
 
 fn error(pointer: &str, message: String) -> SchemaError {
-    SchemaError { pointer: pointer.to_owned(), message: crate::limits::cut(message, 300) }
+    SchemaError { pointer: pointer.to_owned(), message: cut(message, MESSAGE_BYTES) }
 }

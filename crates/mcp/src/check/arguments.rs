@@ -6,7 +6,7 @@ use steprail_core::document::{Data, Node};
 use steprail_core::expr::{Expr, Template, ValueTemplate};
 use steprail_core::plan::{Call, Step};
 
-use super::schema::{Property, Schema};
+use super::schema::{Property, SchemaNode};
 use super::{Check, arguments_hint};
 use crate::gateway::ToolInfo;
 
@@ -52,10 +52,10 @@ impl Check<'_> {
         }
         let node = self.nodes.get(&*step.id).and_then(|node| node.get("args"));
         let arguments = Argument { step, tool, path: String::new(), node };
-        self.value(&arguments, &call.args, Schema::new(&tool.input_schema));
+        self.value(&arguments, &call.args, SchemaNode::new(tool.checked_schema()));
     }
 
-    fn value(&mut self, argument: &Argument<'_>, value: &ValueTemplate, schema: Schema<'_>) {
+    fn value(&mut self, argument: &Argument<'_>, value: &ValueTemplate, schema: SchemaNode<'_>) {
         match value {
             ValueTemplate::Literal(Value::Object(map)) => {
                 for (key, value) in map {
@@ -74,7 +74,7 @@ impl Check<'_> {
             ValueTemplate::Text(Template::Whole(expr)) => self.reference(argument, expr, schema),
             ValueTemplate::Text(Template::Mixed(_)) => {
                 let text = json!({ "type": "string" });
-                self.types(argument, Schema::new(&text), schema, "this");
+                self.types(argument, SchemaNode::new(&text), schema, "this");
             }
             ValueTemplate::Literal(value) | ValueTemplate::Text(Template::Literal(value)) => {
                 self.literal(argument, value, schema);
@@ -82,7 +82,7 @@ impl Check<'_> {
         }
     }
 
-    fn property(&mut self, parent: &Argument<'_>, key: &str, value: &ValueTemplate, schema: Schema<'_>) {
+    fn property(&mut self, parent: &Argument<'_>, key: &str, value: &ValueTemplate, schema: SchemaNode<'_>) {
         let argument = parent.key(key);
         let (code, message) = match schema.property(key) {
             Property::Declared(schema) => return self.value(&argument, value, schema),
@@ -98,7 +98,7 @@ impl Check<'_> {
                 (Code::WrongArguments, format!("`{}` has no argument `{}`", parent.tool.name, argument.path))
             }
         };
-        let all = schema.schema.get("properties").and_then(Value::as_object);
+        let all = schema.json.get("properties").and_then(Value::as_object);
         let near = all.and_then(|all| nearest(key, all.keys().map(String::as_str)));
         let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
         let hint =
@@ -107,11 +107,8 @@ impl Check<'_> {
         self.report(code, parent.step, self.span(parent.step, argument.node), message, hint);
     }
 
-    fn literal(&mut self, argument: &Argument<'_>, value: &Value, schema: Schema<'_>) {
-        let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
-        let validator = schema.standalone().and_then(|schema| options.build(&schema).ok());
-        let Some(validator) = validator else { return };
-        if let Some(problem) = validator.iter_errors(value).next().map(|error| error.to_string()) {
+    fn literal(&mut self, argument: &Argument<'_>, value: &Value, schema: SchemaNode<'_>) {
+        if let Some(problem) = argument.tool.problem_of(schema.json, value) {
             let message = format!("`{}` of `{}`: {problem}", argument.path, argument.tool.name);
             let span = self.span(argument.step, argument.node);
             self.report(Code::WrongArguments, argument.step, span, message, None);
@@ -119,15 +116,21 @@ impl Check<'_> {
     }
 
     /// Compares the types of a reference and an argument, if the schema of the referenced value is known.
-    fn reference(&mut self, argument: &Argument<'_>, expr: &Expr, schema: Schema<'_>) {
+    fn reference(&mut self, argument: &Argument<'_>, expr: &Expr, schema: SchemaNode<'_>) {
         let Expr::Ref(reference) = expr else { return };
         let Some(root) = self.schema_of(&reference.root) else { return };
-        if let Ok(referenced) = Schema::new(&root).follow(&reference.path) {
+        if let Ok(referenced) = SchemaNode::new(&root).follow(&reference.path) {
             self.types(argument, referenced, schema, &format!("`{}`", reference.written));
         }
     }
 
-    fn types(&mut self, argument: &Argument<'_>, given: Schema<'_>, expected: Schema<'_>, source: &str) {
+    fn types(
+        &mut self,
+        argument: &Argument<'_>,
+        given: SchemaNode<'_>,
+        expected: SchemaNode<'_>,
+        source: &str,
+    ) {
         let (Some(given), Some(expected)) = (given.types(), expected.types()) else { return };
         let is_accepted =
             |given: &&str| expected.contains(given) || (*given == "integer" && expected.contains(&"number"));

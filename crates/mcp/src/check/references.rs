@@ -7,7 +7,7 @@ use steprail_core::plan::Kind;
 use steprail_core::source::Span;
 
 use super::Check;
-use super::schema::{Property, Schema};
+use super::schema::{Property, SchemaNode};
 use crate::limits::SUGGESTIONS;
 
 /// A reference to a value that does not exist, or may not exist.
@@ -48,7 +48,7 @@ impl Check<'_> {
 
     fn dangling(&self, reference: &Ref) -> Option<DanglingReference> {
         let schema = self.schema_of(&reference.root)?;
-        let (code, parent) = match Schema::new(&schema).follow(&reference.path) {
+        let (code, parent) = match SchemaNode::new(&schema).follow(&reference.path) {
             Err((Property::Undeclared, parent)) => (Code::DoubtfulArgument, parent),
             Err((Property::Forbidden, parent)) => (Code::UnknownOutput, parent),
             _ => return None,
@@ -58,8 +58,8 @@ impl Check<'_> {
 }
 
 impl DanglingReference {
-    fn new(code: Code, reference: &Ref, parent: Schema<'_>) -> Self {
-        let keys = parent.schema.get("properties").and_then(Value::as_object);
+    fn new(code: Code, reference: &Ref, parent: SchemaNode<'_>) -> Self {
+        let keys = parent.json.get("properties").and_then(Value::as_object);
         let keys = keys.into_iter().flat_map(|all| all.keys().map(String::as_str));
         let keys: Vec<&str> = keys.take(SUGGESTIONS).collect();
         let hint = Some(format!("the schema has {}", quoted(&keys))).filter(|_| !keys.is_empty());

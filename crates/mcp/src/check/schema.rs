@@ -5,8 +5,8 @@ use steprail_core::expr::Segment;
 
 /// A schema, with the document that its `$ref`s point into.
 #[derive(Clone, Copy)]
-pub(super) struct Schema<'s> {
-    pub schema: &'s Value,
+pub(super) struct SchemaNode<'s> {
+    pub json: &'s Value,
     root: &'s Value,
 }
 
@@ -22,32 +22,30 @@ pub(super) enum Property<S> {
     Forbidden,
 }
 
-impl<'s> Schema<'s> {
+impl<'s> SchemaNode<'s> {
     pub(super) fn new(schema: &'s Value) -> Self {
-        Self { schema, root: schema }.resolved()
+        Self { json: schema, root: schema }.resolved()
     }
 
     /// Resolves a `$ref` within the document.
     fn resolved(self) -> Self {
-        let target = self.schema.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
+        let target = self.json.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
         match target.and_then(|at| self.root.pointer(at)) {
-            Some(schema) => Self { schema, ..self },
+            Some(schema) => Self { json: schema, ..self },
             None => self,
         }
     }
 
     fn inner(self, schema: &'s Value) -> Self {
-        Self { schema, ..self }.resolved()
+        Self { json: schema, ..self }.resolved()
     }
 
     pub(super) fn property(self, key: &str) -> Property<Self> {
-        let has = |keyword: &str| self.schema.get(keyword).is_some();
-        match self.schema.get("properties").and_then(|all| all.get(key)) {
+        let has = |keyword: &str| self.json.get(keyword).is_some();
+        match self.json.get("properties").and_then(|all| all.get(key)) {
             Some(schema) => Property::Declared(self.inner(schema)),
             None if has("patternProperties") => Property::Allowed,
-            None if self.schema.get("additionalProperties") == Some(&Value::Bool(false)) => {
-                Property::Forbidden
-            }
+            None if self.json.get("additionalProperties") == Some(&Value::Bool(false)) => Property::Forbidden,
             None if !has("properties") || has("additionalProperties") => Property::Allowed,
             None if ["anyOf", "oneOf", "allOf", "$ref"].into_iter().any(has) => Property::Allowed,
             None => Property::Undeclared,
@@ -69,38 +67,15 @@ impl<'s> Schema<'s> {
     }
 
     pub(super) fn items(self) -> Option<Self> {
-        self.schema.get("items").filter(|items| items.is_object()).map(|items| self.inner(items))
+        self.json.get("items").filter(|items| items.is_object()).map(|items| self.inner(items))
     }
 
     /// The allowed types; `None` if the schema has no `type`.
     pub(super) fn types(self) -> Option<Vec<&'s str>> {
-        match self.schema.get("type")? {
+        match self.json.get("type")? {
             Value::String(name) => Some(vec![name]),
             Value::Array(names) => Some(names.iter().filter_map(Value::as_str).collect()),
             _ => None,
         }
-    }
-
-    /// The schema with its definitions, for a validator; `None` if a `$ref` points outside of them.
-    pub(super) fn standalone(self) -> Option<Value> {
-        let mut schema = self.schema.clone();
-        for key in ["$defs", "definitions"] {
-            if let (Value::Object(schema), Some(definitions)) = (&mut schema, self.root.get(key)) {
-                schema.entry(key).or_insert_with(|| definitions.clone());
-            }
-        }
-        refers_to_definitions_only(&schema).then_some(schema)
-    }
-}
-
-fn refers_to_definitions_only(schema: &Value) -> bool {
-    let is_local = |at: &str| at.starts_with("#/$defs/") || at.starts_with("#/definitions/");
-    match schema {
-        Value::Object(map) => map.iter().all(|(key, value)| match (key.as_str(), value) {
-            ("$ref" | "$dynamicRef", Value::String(at)) => is_local(at),
-            _ => refers_to_definitions_only(value),
-        }),
-        Value::Array(items) => items.iter().all(refers_to_definitions_only),
-        _ => true,
     }
 }

@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jsonschema::Validator;
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
+use steprail_core::schema::{Schema, SchemaError};
 use steprail_engine::Annotations;
 
 use super::connection::ListedTool;
 use crate::config::ServerEntry;
 use crate::limits::TOOLS;
 use crate::names::full_name;
+
+/// The maximum number of violations that are reported for one call.
+const PROBLEMS: usize = 10;
 
 /// A tool of a server.
 pub struct ToolInfo {
@@ -32,7 +35,7 @@ pub struct ToolInfo {
     pub pin: Hash,
     /// The tool as its server lists it.
     listed: Tool,
-    validator: Option<Validator>,
+    arguments: Result<Schema, SchemaError>,
 }
 
 impl std::fmt::Debug for ToolInfo {
@@ -90,7 +93,9 @@ impl Listing {
                 ambiguous.insert(name);
                 continue;
             }
-            catalogue.tools.insert(name.clone(), Arc::new(self.tool(name, tool)));
+            let tool = self.tool(name.clone(), tool);
+            catalogue.warnings.extend(tool.warning());
+            catalogue.tools.insert(name, Arc::new(tool));
         }
         catalogue
     }
@@ -110,7 +115,6 @@ impl ToolInfo {
         let hints = tool.annotations.as_ref();
         let hint = |read: fn(&rmcp::model::ToolAnnotations) -> Option<bool>| hints.and_then(read);
         let input_schema = Value::Object((*tool.input_schema).clone());
-        let options = jsonschema::options().with_pattern_options(jsonschema::PatternOptions::regex());
         let listed = tool.clone();
         // The parts that a definition depends on: not icons, titles or `_meta`.
         let schemas = (&listed.input_schema, &listed.output_schema);
@@ -122,8 +126,7 @@ impl ToolInfo {
             pin,
             original: tool.name.into_owned(),
             description: tool.description.map(std::borrow::Cow::into_owned).unwrap_or_default(),
-            // With an invalid schema, only the server checks the arguments.
-            validator: options.build(&input_schema).ok(),
+            arguments: Schema::tolerant(&input_schema),
             input_schema,
             output_schema: tool.output_schema.map(|schema| Value::Object((*schema).clone())),
             annotations: Annotations {
@@ -151,11 +154,34 @@ impl ToolInfo {
 
     /// Violations of the input schema, at most ten.
     pub fn problems(&self, args: &Value) -> Vec<String> {
-        let Some(validator) = &self.validator else { return Vec::new() };
-        let prefix = |path: String| if path.is_empty() { String::new() } else { format!("`{path}`: ") };
-        let problems = validator
-            .iter_errors(args)
-            .map(|error| format!("{}{error}", prefix(error.instance_path().to_string())));
-        problems.take(10).collect()
+        match &self.arguments {
+            Ok(schema) => schema.check(args, PROBLEMS).iter().map(ToString::to_string).collect(),
+            Err(error) => vec![format!("the input schema of the tool cannot be used: {error}")],
+        }
+    }
+
+    /// The input schema as far as it is enforced.
+    pub(crate) fn checked_schema(&self) -> &Value {
+        self.arguments.as_ref().map_or(&self.input_schema, Schema::json)
+    }
+
+    /// The first violation of a part of [`Self::checked_schema`].
+    pub(crate) fn problem_of(&self, part: &Value, value: &Value) -> Option<String> {
+        let schema = self.arguments.as_ref().ok()?;
+        schema.check_part(part, value, 1).first().map(ToString::to_string)
+    }
+
+    /// Why the input schema is not fully enforced.
+    fn warning(&self) -> Option<String> {
+        let name = &self.original;
+        match &self.arguments {
+            Ok(schema) => {
+                let first = schema.unsupported().first()?;
+                Some(format!("`{name}`: a part of its input schema is not enforced: {first}"))
+            }
+            Err(error) => {
+                Some(format!("`{name}`: calls fail, because its input schema cannot be used: {error}"))
+            }
+        }
     }
 }
