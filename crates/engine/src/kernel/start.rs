@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::cache::Hashes;
 use super::request::StartOf;
 use super::world::Spawned;
-use super::{Answer, Compiled, Entry, Kernel, StartRun, no_run};
+use super::{Compiled, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
 use crate::trace::RunTrace;
 
@@ -32,7 +32,7 @@ impl Kernel {
         &mut self,
         start: &StartRun,
         now: Millis,
-    ) -> Result<Result<Answer, Error>, StoreError> {
+    ) -> Result<Result<RunId, Error>, StoreError> {
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -66,7 +66,7 @@ impl Kernel {
             request_key: start.request_key.as_deref(),
         };
         self.begin(&seed, now)?;
-        Ok(Ok(Answer::Started(start.id)))
+        Ok(Ok(start.id))
     }
 
     /// A start that was made before: the same run, unless it asks for something else under the same key.
@@ -76,12 +76,12 @@ impl Kernel {
         key: &str,
         compiled: &Compiled,
         inputs: &Payload,
-    ) -> Result<Result<Answer, Error>, StoreError> {
+    ) -> Result<Result<RunId, Error>, StoreError> {
         let Some(found) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
         let definition = self.store.head(found)?.definition;
         let same_hash = self.compiled(definition)?.plan.hash == compiled.plan.hash;
         if same_hash && self.store.payload(found, Wanted::Inputs)? == *inputs {
-            return Ok(Ok(Answer::Started(run)));
+            return Ok(Ok(run));
         }
         let message =
             format!("the request key `{key}` belongs to run {run}, which was started with something else");

@@ -19,7 +19,7 @@ use common::shared::{Faults, Shared};
 use common::{Bench, NoTools};
 use serde_json::{Value, json};
 use steprail_core::plan::Plan;
-use steprail_engine::kernel::{Action, Answer, CallId, Request, StartOf, StartRun};
+use steprail_engine::kernel::{CallId, Notification, Request, StartOf, StartRun};
 use steprail_engine::{Annotations, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
@@ -243,7 +243,7 @@ impl Sim {
             id,
         };
         self.tell(format_args!("start {name} as {id}"));
-        if let Some(Ok(Answer::Started(id))) = self.ask(Action::Start(Box::new(start))) {
+        if let Some(Ok(id)) = self.ask(|reply| Request::Start(Box::new(start), reply)) {
             self.runs.push(id);
         }
     }
@@ -257,7 +257,7 @@ impl Sim {
         self.bench.now = self.bench.now.max(until);
         self.tell(format_args!("time {}", self.bench.now - common::EPOCH));
         if due.is_some_and(|due| due <= self.bench.now) {
-            self.request(Action::FireTimers);
+            self.notify(Notification::TimersDue);
         }
     }
 

@@ -3,23 +3,37 @@
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Edit, Event, Intervention, Payload, Phase, Resolution};
-use steprail_engine::kernel::Action;
+use steprail_engine::kernel::{Command, Notification, Request, Signal};
 use steprail_engine::{Principal, RunId};
 
 use super::Sim;
 
+/// A request of a human.
+#[derive(Debug)]
+enum Action {
+    Command(Command),
+    Signal(Signal),
+}
+
 impl Sim {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Command(command) => drop(self.ask(|reply| Request::Command(command, reply))),
+            Action::Signal(signal) => drop(self.ask(|reply| Request::Signal(signal, reply))),
+        }
+    }
+
     pub(super) fn somebody_acts(&mut self) {
         let Some(run) = self.some_run() else { return };
         let Some((path, phase)) = self.some_step(run) else { return };
         let by = Principal::user(["ann", "tom", "bob", "eve"][self.rng.usize(0..4)]);
         let action = match self.rng.u32(0..20) {
-            0 => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
-            1 => Action::Pause { run, by: by.id },
+            0 => Action::Command(Command::Cancel { run, by: by.id, reason: "asked to".to_owned() }),
+            1 => Action::Command(Command::Pause { run, by: by.id }),
             2..5 => resume(run, &by.id),
             chance @ 5..9 => {
                 let intervention = self.intervention(chance, run, path);
-                Action::Intervene { run, intervention, by }
+                Action::Command(Command::Intervene { run, intervention, by })
             }
             _ => match self.answer_to(run, path, phase, by) {
                 Some(action) => action,
@@ -27,7 +41,7 @@ impl Sim {
             },
         };
         self.tell(format_args!("somebody: {action:?}"));
-        self.ask(action);
+        self.act(action);
     }
 
     fn intervention(&mut self, which: u32, run: RunId, path: String) -> Intervention {
@@ -55,12 +69,20 @@ impl Sim {
             // What the arguments are made of changes after somebody saw them.
             Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
                 let intervention = self.other_value(run);
-                Some(Action::Intervene { run, intervention, by })
+                Some(Action::Command(Command::Intervene { run, intervention, by }))
             }
             Phase::Gate { .. } => {
                 let approved = self.rng.u8(0..4) != 0;
                 let answer = self.rng.bool().then(|| json!({ "a": "b" }));
-                Some(Action::Decide { run, path, approved, by, reason: None, digest: None, answer })
+                Some(Action::Command(Command::Decide {
+                    run,
+                    path,
+                    approved,
+                    by,
+                    reason: None,
+                    digest: None,
+                    answer,
+                }))
             }
             Phase::Uncertain => {
                 let resolution = match self.rng.u8(0..4) {
@@ -69,7 +91,7 @@ impl Sim {
                     2 => Resolution::Fail,
                     _ => Resolution::Retry,
                 };
-                Some(Action::Resolve { run, path, resolution, digest: None, by })
+                Some(Action::Command(Command::Resolve { run, path, resolution, digest: None, by }))
             }
             phase => sign(run, &phase),
         }
@@ -79,8 +101,8 @@ impl Sim {
     fn decide_on_something_else(&mut self, run: RunId, path: String) {
         let broken = format!("{path}: approved by somebody who saw something else");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
-        let action = Action::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
-        if let Some(Ok(_)) = self.ask(action) {
+        let command = Command::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
+        if let Some(Ok(())) = self.ask(|reply| Request::Command(command, reply)) {
             self.broken.push(broken);
         }
     }
@@ -107,30 +129,36 @@ impl Sim {
     pub(super) fn move_on(&mut self) {
         for run in self.unfinished() {
             let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
-            self.ask(resume(run, "bob"));
+            self.act(resume(run, "bob"));
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
                 let Some(action) = last_word(run, live.path.to_string(), &live.phase) else { continue };
                 self.tell(format_args!("at last: {action:?}"));
-                self.ask(action);
+                self.act(action);
             }
         }
         if let Ok(Some(due)) = self.bench.kernel().next_timer() {
             self.bench.now = self.bench.now.max(due);
-            self.request(Action::FireTimers);
+            self.notify(Notification::TimersDue);
         }
     }
 }
 
 fn resume(run: RunId, by: &str) -> Action {
-    Action::Resume { run, by: by.to_owned(), force: Vec::new(), expected_hash: None, strict: false }
+    Action::Command(Command::Resume {
+        run,
+        by: by.to_owned(),
+        force: Vec::new(),
+        expected_hash: None,
+        strict: false,
+    })
 }
 
 /// The event that a step waits for.
 fn sign(run: RunId, phase: &Phase) -> Option<Action> {
     let Phase::Waiting { event, correlate } = phase else { return None };
     let payload = correlate.clone().unwrap_or(json!({ "n": 1 }));
-    Some(Action::Signal { event: event.to_string(), payload, run: Some(run) })
+    Some(Action::Signal(Signal { event: event.to_string(), payload, run: Some(run) }))
 }
 
 /// What lets a step go on.
@@ -139,11 +167,23 @@ fn last_word(run: RunId, path: String, phase: &Phase) -> Option<Action> {
     match phase {
         Phase::Gate { .. } => {
             let answer = Some(json!({ "a": "b" }));
-            Some(Action::Decide { run, path, approved: true, by, reason: None, digest: None, answer })
+            Some(Action::Command(Command::Decide {
+                run,
+                path,
+                approved: true,
+                by,
+                reason: None,
+                digest: None,
+                answer,
+            }))
         }
-        Phase::Uncertain => {
-            Some(Action::Resolve { run, path, resolution: Resolution::Retry, digest: None, by })
-        }
+        Phase::Uncertain => Some(Action::Command(Command::Resolve {
+            run,
+            path,
+            resolution: Resolution::Retry,
+            digest: None,
+            by,
+        })),
         phase => sign(run, phase),
     }
 }

@@ -1,7 +1,7 @@
 //! The process: it takes requests, its store fails, and it dies between any two writes.
 
 use steprail_engine::Error;
-use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, Reply, Request};
+use steprail_engine::kernel::{Effect, Handled, Interrupt, Notification, Recover, Reply, Request};
 use steprail_store::StoreError;
 
 use super::Sim;
@@ -44,7 +44,8 @@ impl Sim {
             self.plan_death();
         }
         for interrupt in [Some(Interrupt::Asked), None] {
-            self.ask(Action::Recover { after: steprail_store::RunKey(0), interrupt });
+            let recover = Recover { after: steprail_store::RunKey(0), interrupt };
+            self.ask(|reply| Request::Recover(recover, reply));
         }
         self.check();
     }
@@ -57,15 +58,15 @@ impl Sim {
         }
     }
 
-    pub(super) fn ask(&mut self, action: Action) -> Option<Result<Answer, Error>> {
+    pub(super) fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Option<Result<T, Error>> {
         let (reply, mut answer) = Reply::channel();
-        self.hand_over(vec![Request { action, reply: Some(reply) }]);
+        self.hand_over(vec![request(reply)]);
         answer.try_recv().ok()
     }
 
-    pub(super) fn request(&mut self, action: Action) {
+    pub(super) fn notify(&mut self, notification: Notification) {
         let mut batch = std::mem::take(&mut self.backlog);
-        batch.push(Request { action, reply: None });
+        batch.push(Request::Notification(notification));
         self.hand_over(batch);
     }
 
@@ -102,20 +103,20 @@ impl Sim {
             match effect {
                 Effect::Call(order) => self.call(*order),
                 Effect::Cancel(id) => self.bench.stopped.push(id),
-                Effect::Answer(reply, answer) => reply.send(answer),
+                Effect::Reply(response) => response.send(),
                 Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
-        let kept = handled.retry.into_iter().filter(|request| !matches!(request.action, Action::FireTimers));
-        self.backlog.extend(kept);
+        let is_timers = |request: &Request| matches!(request, Request::Notification(Notification::TimersDue));
+        self.backlog.extend(handled.retry.into_iter().filter(|request| !is_timers(request)));
     }
 }
 
 /// An answer may have left before the process died; what it says must hold.
 fn answer_only(handled: &Handled) {
     for effect in &handled.effects {
-        if let Effect::Answer(reply, answer) = effect {
-            reply.send(answer.clone());
+        if let Effect::Reply(response) = effect {
+            response.send();
         }
     }
 }

@@ -82,7 +82,7 @@ impl Call<'_> {
         match Pending::read(&answered.state) {
             Some(Pending::Held { id, asked, .. }) => self.go_on_held(&id, asked, answered).await,
             Some(Pending::Task { id, asked, .. }) => {
-                self.call.reports.tell(Report::Task { id: id.as_str().into() });
+                self.call.reporter.report(Report::Task { id: id.as_str().into() });
                 let responses = questions::responses(&asked, answer);
                 let update = connection.peer.update_task(UpdateTaskParams::new(&*id, responses));
                 match in_time(update).await {
@@ -153,7 +153,7 @@ impl Call<'_> {
                 heard = sent.hearing.next() => match heard {
                     Heard::Progress(progress) => {
                         silence.as_mut().reset(Instant::now() + idle);
-                        self.call.reports.tell(Report::Progress {
+                        self.call.reporter.report(Report::Progress {
                             progress: progress.progress,
                             total: progress.total,
                             message: progress.message.map(Into::into),
@@ -249,7 +249,7 @@ impl Call<'_> {
         match result {
             ServerResult::CreateTaskResult(created) => {
                 let id = created.task.task_id;
-                self.call.reports.tell(Report::Task { id: id.as_str().into() });
+                self.call.reporter.report(Report::Task { id: id.as_str().into() });
                 Poll { link: self.link, call: self.call }.until_ended(&id).await
             }
             result if self.call.principal.relay.is_some() => {
@@ -298,7 +298,7 @@ impl Poll<'_> {
                     if let Some(message) = message.filter(|message| told.as_ref() != Some(message)) {
                         told = Some(message.clone());
                         let message = Some(message.into());
-                        self.call.reports.tell(Report::Progress { progress: 0.0, total: None, message });
+                        self.call.reporter.report(Report::Progress { progress: 0.0, total: None, message });
                     }
                     wait.clamp(TASK_POLL_MS.0, TASK_POLL_MS.1)
                 }

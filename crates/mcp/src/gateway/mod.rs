@@ -481,7 +481,7 @@ fn changed(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!("what `{}` says about itself has changed since the definition was stored", tool.name);
-    call.reports.tell(Report::ToolChanged { what: what.as_str().into() });
+    call.reporter.report(Report::ToolChanged { what: what.as_str().into() });
     match policy {
         OnToolChange::Warn => Ok(()),
         OnToolChange::Block => {

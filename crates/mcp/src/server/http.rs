@@ -51,7 +51,7 @@ pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: 
             .enforce_origin_validation(),
         Hosts::Checked => config.disable_allowed_hosts().disable_allowed_origins(),
     };
-    config.session_store = Some(Arc::new(Sessions(engine.clone())));
+    config.session_store = Some(Arc::new(Sessions(engine.registry())));
     let shared = server.shared.clone();
     tokio::spawn(async move { shutdown.run_until_cancelled(published::keep_known(&shared)).await });
     let handler = server.clone();
@@ -68,7 +68,7 @@ async fn enter(State(door): State<Arc<Door>>, mut request: Request, next: Next) 
         return (StatusCode::UNAUTHORIZED, challenge, "a valid token is needed").into_response();
     };
     if let Some(session) = request.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
-        match Sessions(door.engine.clone()).owner(session).await {
+        match Sessions(door.engine.registry()).owner(session).await {
             Ok(Some(owner)) if owner == user.id => {}
             Ok(_) => return (StatusCode::NOT_FOUND, "there is no such session").into_response(),
             Err(error) => {

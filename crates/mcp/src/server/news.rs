@@ -39,7 +39,7 @@ struct Newsroom {
 
 impl Newsroom {
     fn new(server: &Server, user: User, watches: Watches, heard: Armed) -> Self {
-        let events = server.shared.engine.news();
+        let events = server.shared.engine.watch_cursor();
         Self { server: server.clone(), user, watches, heard, events, due: VecDeque::new() }
     }
 
@@ -154,7 +154,7 @@ pub(super) fn follow(server: &Server, context: NotificationContext<RoleServer>) 
 
 /// Watches again what a session watched before our process started; what changed meanwhile is told at once.
 async fn restore(newsroom: &mut Newsroom, session: &str) {
-    let sessions = Sessions(newsroom.server.shared.engine.clone());
+    let sessions = Sessions(newsroom.server.shared.engine.registry());
     for uri in sessions.subscriptions(session).await {
         // What the user may no longer see is not watched again.
         let added = newsroom.watches.add(&newsroom.server, &newsroom.user, uri.clone()).await;

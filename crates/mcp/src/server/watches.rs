@@ -99,7 +99,7 @@ impl Watches {
         let Some(session) = session else { return Ok(()) };
         let _turn = self.0.saving.lock().await;
         let uris = self.resources().keys().cloned().collect();
-        let sessions = super::sessions::Sessions(server.shared.engine.clone());
+        let sessions = super::sessions::Sessions(server.shared.engine.registry());
         let saved = sessions.keep_subscriptions(session, uris).await;
         saved.map_err(|error| super::answer::protocol_error(&error))
     }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
-    CallSite, Continuation, Failure, FailureKind, InputRequest, InputResponse, OnToolChange, Outcome,
-    Payload, Principal, Report, Reports, RunId, RunTrace, ToolCall, ToolCaller,
+    CallReporter, CallSite, Continuation, Failure, FailureKind, InputRequest, InputResponse, OnToolChange,
+    Outcome, Payload, Principal, Report, RunId, RunTrace, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Era, Gateway, Health, Options};
@@ -115,7 +115,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         persona: None,
         cancelled: CancellationToken::new(),
         continues: None,
-        reports: Reports::default(),
+        reporter: CallReporter::default(),
         pinned: None,
     }
 }
@@ -124,8 +124,8 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
 fn a_reported_call(tool: &str, args: Value) -> (ToolCall, Arc<Mutex<Vec<Report>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let kept = told.clone();
-    let reports = Reports::new(move |report| kept.lock().expect("reports").push(report));
-    (ToolCall { reports, ..a_call(tool, args) }, told)
+    let reporter = CallReporter::new(move |report| kept.lock().expect("reports").push(report));
+    (ToolCall { reporter, ..a_call(tool, args) }, told)
 }
 
 /// The same server, speaking older revisions only.

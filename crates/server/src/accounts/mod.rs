@@ -291,7 +291,7 @@ impl Accounts {
             ));
         }
         if new.user != who.id {
-            by.need(Right::Manage)?;
+            by.require(Right::Manage)?;
         }
         if self.principal(&new.user).is_none() {
             return Err(Error::NotFound(format!("there is no user `{}` who can have a token", new.user)));
@@ -422,7 +422,7 @@ impl Accounts {
     }
 
     fn need_manager(by: &User) -> Result<(), Error> {
-        by.need(Right::Manage)?;
+        by.require(Right::Manage)?;
         if by.principal().agent {
             return Err(Error::Denied("users are managed by a user in person, not by an agent".to_owned()));
         }
@@ -447,13 +447,13 @@ impl Accounts {
         let changing = tokio::spawn(async move {
             let (kind, id) = match change {
                 Change::Put(account) => {
-                    engine.put_account(account.clone()).await?;
+                    engine.registry().put_account(account.clone()).await?;
                     let changed = (account.kind, account.id.clone());
                     book.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
                     changed
                 }
                 Change::Drop(kind, id) => {
-                    engine.drop_account(kind, &id).await?;
+                    engine.registry().drop_account(kind, &id).await?;
                     book.write().unwrap_or_else(PoisonError::into_inner).remove(kind, &id);
                     (kind, id)
                 }

@@ -35,7 +35,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
 
 /// Figures for Prometheus, for those who may see everything.
 pub(super) async fn metrics(State(app): State<App>, Asker(user): Asker) -> Result<Response, Problem> {
-    user.need(Right::View)?;
+    user.require(Right::View)?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     Ok((kind, app.metrics.as_ref().map(Metrics::render).unwrap_or_default()).into_response())
 }

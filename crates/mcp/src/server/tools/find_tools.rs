@@ -46,7 +46,7 @@ struct Args {
 
 async fn run(shared: &Shared, asked: &Asked) -> Answer {
     let args: Args = asked.arguments()?;
-    asked.user.need(Right::Workflow)?;
+    asked.user.require(Right::Workflow)?;
     let Some(gateway) = &shared.gateway else {
         let message = "No MCP servers are configured, so there are no tools to search.";
         let next = "ask the user to add servers to servers.json: steprail init";

@@ -169,7 +169,7 @@ async fn store(
     text: Text,
 ) -> Result<Response, Problem> {
     let (source, publish) = definition(text)?;
-    user.need(Right::Workflow)?;
+    user.require(Right::Workflow)?;
     let found = examined(&app, &source).await?;
     let _writing = app.defining.lock().await;
     expect(&user, &source, &headers).await?;
@@ -222,7 +222,7 @@ fn told(found: &[Diagnostic], source: &Source) -> Vec<Value> {
 
 async fn check(State(app): State<App>, Asker(user): Asker, text: Text) -> Result<Json<Checked>, Problem> {
     let (source, _) = definition(text)?;
-    user.need(Right::Workflow)?;
+    user.require(Right::Workflow)?;
     let found = examine(&source, app.gateway.as_ref()).await;
     let valid = found.iter().all(|problem| problem.code.severity() != Severity::Error);
     Ok(Json(Checked { valid, problems: told(&found, &source) }))

@@ -99,10 +99,10 @@ fn whose<'a>(app: &'a App, asker: &User, server: &str) -> Result<(&'a Logins, Op
     };
     let logins = app.logins.as_ref().ok_or_else(unknown)?;
     if logins.is_per_user(server).ok_or_else(unknown)? {
-        asker.need(Right::Workflow)?;
+        asker.require(Right::Workflow)?;
         return Ok((logins, Some(asker.principal().id.clone())));
     }
-    asker.need(Right::Administer)?;
+    asker.require(Right::Administer)?;
     Ok((logins, None))
 }
 

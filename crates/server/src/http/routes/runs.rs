@@ -187,7 +187,7 @@ pub(super) async fn start(
         (Some(name), None) => (Workflow::Named(name, start.version), None),
         (None, Some(text)) => {
             let shown = Source::new(&*source, &*text);
-            user.need(Right::Workflow)?;
+            user.require(Right::Workflow)?;
             // Before the first call, and not when a later one fails.
             if let Some(gateway) = &app.gateway {
                 need_sound(&fitting(&shown, gateway).await)

@@ -97,11 +97,11 @@ fn scope(app: &App, asker: &User, shared: bool, user: Option<String>) -> Result<
     match user {
         Some(_) if shared => Err(Problem::bad("a secret is shared or a user's, and not both")),
         None if shared => {
-            asker.need(Right::Administer)?;
+            asker.require(Right::Administer)?;
             Ok(SecretScope::Shared)
         }
         Some(user) if user != asker.principal().id => {
-            asker.need(Right::Manage)?;
+            asker.require(Right::Manage)?;
             let known = app.accounts.principal(&user);
             known.ok_or_else(|| Problem::not_found(format!("there is no user `{user}`")))?;
             Ok(SecretScope::User(user))

@@ -40,7 +40,7 @@ async fn tools(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<T
 }
 
 async fn servers(State(app): State<App>, Asker(user): Asker) -> Result<Json<Page<Server>>, Problem> {
-    user.need(Right::Workflow).or_else(|error| user.need(Right::View).map_err(|_| error))?;
+    user.require(Right::Workflow).or_else(|error| user.require(Right::View).map_err(|_| error))?;
     let status = match &app.gateway {
         Some(gateway) => gateway.status(),
         None => Vec::new(),
@@ -80,7 +80,7 @@ async fn restart(
     Asker(user): Asker,
     Named(name): Named,
 ) -> Result<StatusCode, Problem> {
-    user.need(Right::Administer)?;
+    user.require(Right::Administer)?;
     let unknown = || Problem::not_found(format!("there is no server `{name}`"));
     let gateway = app.gateway.as_ref().ok_or_else(unknown)?;
     if !gateway.status().iter().any(|server| server.name == name) {

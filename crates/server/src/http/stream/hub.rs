@@ -91,7 +91,7 @@ impl Hub {
     }
 
     async fn pass_on(&self) {
-        let mut news = self.engine.news();
+        let mut news = self.engine.watch_cursor();
         let mut cursor = self.engine.cursor();
         loop {
             // Looked at before asking who follows: what is committed later is news again.

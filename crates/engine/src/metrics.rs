@@ -1,5 +1,5 @@
-//! What an engine tells a metrics recorder, if the program around it has one. Every label has a small, fixed set of
-//! values: never an id, a path or a name that a user chose.
+//! Metrics of the engine, recorded if the embedding program has installed a recorder. Every label has a small, fixed set of
+//! values and contains no ids, paths or names that users choose.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use metrics::{
 };
 use steprail_core::run::{AttemptOutcome, Failure, FailureKind, Payload};
 
-use crate::kernel::Tally;
-use crate::kernel::tally::{DECISIONS, ENDS, KINDS, TIMERS};
+use crate::kernel::CommitStats;
+use crate::kernel::stats::{DECISIONS, ENDS, KINDS, TIMERS};
 
-/// Handles, registered once: a count costs a few nanoseconds, and next to nothing without a recorder.
-pub(crate) struct Meters {
+/// Handles that are registered once, so that an update costs a few nanoseconds.
+pub(crate) struct Metrics {
     events: Counter,
     runs_started: Counter,
     runs_ended: [Counter; ENDS.len()],
@@ -26,13 +26,13 @@ pub(crate) struct Meters {
     queue: Gauge,
     in_flight: Gauge,
     call_ok: Histogram,
-    call_asked: Histogram,
+    call_input_required: Histogram,
     /// In the order of [`FailureKind::WORDS`].
     call_failed: Vec<Histogram>,
 }
 
-impl Meters {
-    /// Registers everything with the recorder that the program has at this moment.
+impl Metrics {
+    /// Registers the metrics with the recorder that is installed now.
     pub(crate) fn new() -> Self {
         describe();
         let call = |outcome: &'static str| histogram!("steprail_call_duration_seconds", "outcome" => outcome);
@@ -54,37 +54,36 @@ impl Meters {
             queue: gauge!("steprail_queue_length"),
             in_flight: gauge!("steprail_calls_in_flight"),
             call_ok: call("ok"),
-            call_asked: call("asked"),
+            call_input_required: call("asked"),
             call_failed: FailureKind::WORDS.iter().map(|word| call(word)).collect(),
         }
     }
 
-    /// A batch was decided and committed.
-    pub(crate) fn committed(&self, tally: &Tally, requests: usize, took: Duration, queue: usize) {
+    /// Records the commit of a batch.
+    pub(crate) fn committed(&self, stats: &CommitStats, requests: usize, took: Duration, queue: usize) {
         self.commit_duration.record(took);
         self.commit_batch.record(number(requests));
         self.queue.set(number(queue));
-        if tally.events > 0 {
-            self.events.increment(tally.events.into());
-            count_one(&self.runs_started, tally.runs_started);
-            count_one(&self.approvals_requested, tally.approvals_requested);
-            count(&self.runs_ended, &tally.runs_ended);
-            count(&self.approvals_decided, &tally.approvals_decided);
-            self.attempts.iter().zip(&tally.attempts).for_each(|(meters, counts)| count(meters, counts));
+        if stats.events > 0 {
+            self.events.increment(stats.events.into());
+            count_one(&self.runs_started, stats.runs_started);
+            count_one(&self.approvals_requested, stats.approvals_requested);
+            count(&self.runs_ended, &stats.runs_ended);
+            count(&self.approvals_decided, &stats.approvals_decided);
+            self.attempts.iter().zip(&stats.attempts).for_each(|(counters, counts)| count(counters, counts));
         }
-        count(&self.timers, &tally.timers);
+        count(&self.timers, &stats.timers);
     }
 
-    /// A call ended.
+    /// Records the end of a call.
     pub(crate) fn call_ended(&self, outcome: &Result<Payload, Failure>, took: Duration) {
-        let meter = match outcome {
+        let histogram = match outcome {
             Ok(_) => Some(&self.call_ok),
-            Err(failure) if failure.request.is_some() => Some(&self.call_asked),
-            // The variants stand in the order of their words.
+            Err(failure) if failure.request.is_some() => Some(&self.call_input_required),
             Err(failure) => self.call_failed.get(failure.kind as usize),
         };
-        if let Some(meter) = meter {
-            meter.record(took);
+        if let Some(histogram) = histogram {
+            histogram.record(took);
         }
     }
 
@@ -93,51 +92,48 @@ impl Meters {
     }
 }
 
-/// The store did not do what it was asked. That is rare: no handle is kept for it.
+/// Counts a failure of the store. Failures are rare, so there is no registered handle.
 pub(crate) fn storage_fault(code: &'static str) {
     counter!("steprail_storage_faults_total", "code" => code).increment(1);
 }
 
-fn count(meters: &[Counter], counts: &[u32]) {
-    meters.iter().zip(counts).for_each(|(meter, count)| count_one(meter, *count));
+fn count(counters: &[Counter], counts: &[u32]) {
+    counters.iter().zip(counts).for_each(|(counter, count)| count_one(counter, *count));
 }
 
-fn count_one(meter: &Counter, count: u32) {
+fn count_one(counter: &Counter, count: u32) {
     if count > 0 {
-        meter.increment(count.into());
+        counter.increment(count.into());
     }
 }
 
-/// As recorders take numbers.
+/// Converts a count to the number type of recorders.
 fn number(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn describe() {
     describe_counter!("steprail_events_committed_total", "Events written to the log");
-    describe_counter!("steprail_runs_started_total", "Runs that began");
-    describe_counter!("steprail_runs_ended_total", "Runs that ended, by how");
-    describe_counter!(
-        "steprail_step_attempts_total",
-        "Attempts of steps, by the kind of step and what became of it"
-    );
-    describe_counter!("steprail_approvals_requested_total", "Questions put to humans");
-    describe_counter!("steprail_approvals_decided_total", "Questions to humans that ended, by the decision");
-    describe_counter!("steprail_timers_fired_total", "Timers of steps that fired, by kind");
-    describe_counter!("steprail_storage_faults_total", "Times that the store failed, by the error's code");
-    describe_gauge!("steprail_calls_in_flight", "Calls of tools that have not ended");
-    describe_gauge!("steprail_queue_length", "Runs in a queue for a place for a call");
+    describe_counter!("steprail_runs_started_total", "Runs started");
+    describe_counter!("steprail_runs_ended_total", "Runs ended, by status");
+    describe_counter!("steprail_step_attempts_total", "Attempts of steps, by step kind and outcome");
+    describe_counter!("steprail_approvals_requested_total", "Approvals requested");
+    describe_counter!("steprail_approvals_decided_total", "Approvals decided or expired, by decision");
+    describe_counter!("steprail_timers_fired_total", "Timers fired, by kind");
+    describe_counter!("steprail_storage_faults_total", "Failures of the store, by error code");
+    describe_gauge!("steprail_calls_in_flight", "Tool calls in flight");
+    describe_gauge!("steprail_queue_length", "Runs waiting for a concurrency slot");
     describe_histogram!(
         "steprail_call_duration_seconds",
         Unit::Seconds,
-        "How long calls of tools take, by how they end"
+        "Duration of tool calls, by outcome"
     );
     describe_histogram!(
         "steprail_commit_duration_seconds",
         Unit::Seconds,
-        "How long it takes to decide about a batch of requests and to commit it"
+        "Duration of deciding and committing one batch of requests"
     );
-    describe_histogram!("steprail_commit_batch_size", "Requests that are committed together");
+    describe_histogram!("steprail_commit_batch_size", "Requests per commit");
 }
 
 #[cfg(test)]
@@ -145,10 +141,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_kinds_stand_in_the_same_order() {
-        for (place, word) in FailureKind::WORDS.iter().enumerate() {
+    fn failure_kinds_are_in_the_order_of_their_words() {
+        for (index, word) in FailureKind::WORDS.iter().enumerate() {
             let kind = FailureKind::from_word(word).expect("a kind");
-            assert_eq!(kind as usize, place, "{word}");
+            assert_eq!(kind as usize, index, "{word}");
         }
     }
 }
