@@ -19,7 +19,6 @@ use crate::metrics::{self, Metrics};
 use crate::ports::Notifier;
 
 /// A message to the engine thread.
-#[expect(clippy::large_enum_variant, reason = "nearly every message is a request")]
 pub(crate) enum Message {
     Request(Request),
     /// The clock was set by hand.

@@ -86,7 +86,7 @@ impl Engine {
     }
 
     pub(crate) async fn command(&self, command: Command) -> Result<(), Error> {
-        self.send(|reply| Request::Command(command, reply)).await
+        self.send(|reply| Request::Command(Box::new(command), reply)).await
     }
 
     /// Runs a query on a thread of the read pool.

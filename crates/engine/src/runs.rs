@@ -92,17 +92,17 @@ impl Engine {
     /// Resumes every interrupted run. Returns the number of resumed runs.
     pub async fn resume_interrupted(&self, by: &Principal) -> Result<usize, Error> {
         self.ready().await?;
-        let mut resumed = 0;
+        let mut count = 0;
         let mut before = None;
         loop {
             let status = Some(RunStatus::Interrupted);
-            let list = ListRuns { status, before, limit: RESUME_PAGE, ..ListRuns::default() };
-            let page = self.list(list).await?;
-            let Some(last) = page.last() else { return Ok(resumed) };
+            let page =
+                self.list(ListRuns { status, before, limit: RESUME_PAGE, ..ListRuns::default() }).await?;
+            let Some(last) = page.last() else { return Ok(count) };
             before = Some(last.key);
             for row in page {
                 match self.resume(row.run_id, by, Resume::default()).await {
-                    Ok(()) => resumed += 1,
+                    Ok(()) => count += 1,
                     // Another caller has resumed the run, or it is damaged.
                     Err(Error::Conflict(_) | Error::Storage(StoreError::Corrupt(_))) => {}
                     Err(error) => return Err(error),

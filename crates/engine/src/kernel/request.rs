@@ -30,7 +30,7 @@ pub enum Request {
     /// Resumes unfinished runs after a restart, up to a batch. The reply is the key to continue after.
     Recover(Recover, Reply<Option<RunKey>>),
     /// Changes or checks something. The reply has no value.
-    Command(Command, Reply<()>),
+    Command(Box<Command>, Reply<()>),
     /// Reports something that happened. It has no reply and is retried until it is stored.
     Notification(Notification),
 }
@@ -58,7 +58,9 @@ impl Request {
 }
 
 /// The sender of one reply.
-pub struct Reply<T>(Arc<Mutex<Option<oneshot::Sender<Result<T, Error>>>>>);
+pub struct Reply<T>(Arc<Mutex<Option<Sender<T>>>>);
+
+type Sender<T> = oneshot::Sender<Result<T, Error>>;
 
 impl<T> Reply<T> {
     /// A sender and its receiver.

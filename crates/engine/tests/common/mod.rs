@@ -171,7 +171,7 @@ impl Bench {
     }
 
     pub(crate) fn command(&mut self, command: Command) -> (Option<Result<(), Error>>, Handled) {
-        self.ask(|reply| Request::Command(command, reply))
+        self.ask(|reply| Request::Command(Box::new(command), reply))
     }
 
     pub(crate) fn notify(&mut self, notification: Notification) -> Handled {

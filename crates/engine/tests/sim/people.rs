@@ -10,6 +10,7 @@ use super::Sim;
 
 /// A request of a human.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives for one step of the simulation")]
 enum Action {
     Command(Command),
     Signal(Signal),
@@ -18,7 +19,7 @@ enum Action {
 impl Sim {
     fn act(&mut self, action: Action) {
         match action {
-            Action::Command(command) => drop(self.ask(|reply| Request::Command(command, reply))),
+            Action::Command(command) => drop(self.ask(|reply| Request::Command(Box::new(command), reply))),
             Action::Signal(signal) => drop(self.ask(|reply| Request::Signal(signal, reply))),
         }
     }
@@ -102,7 +103,7 @@ impl Sim {
         let broken = format!("{path}: approved by somebody who saw something else");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
         let command = Command::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
-        if let Some(Ok(())) = self.ask(|reply| Request::Command(command, reply)) {
+        if let Some(Ok(())) = self.ask(|reply| Request::Command(Box::new(command), reply)) {
             self.broken.push(broken);
         }
     }
