@@ -129,7 +129,7 @@ impl Builder {
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
         let metrics = Arc::new(Metrics::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
-        let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
+        let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Declared };
         let driver = Driver {
             kernel,
             messages,

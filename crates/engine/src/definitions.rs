@@ -9,12 +9,16 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Command, Define, Defined, Request};
+use crate::kernel::{Command, Define, DefinitionVersion, Request};
 use crate::start::{UNNAMED, check, check_with};
 
 impl Engine {
     /// Stores a definition, written as YAML or JSON. Returns its version and its warnings.
-    pub async fn define(&self, text: &str, by: &Principal) -> Result<(Defined, Vec<Diagnostic>), Error> {
+    pub async fn define(
+        &self,
+        text: &str,
+        by: &Principal,
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let (spec, warnings) = check(UNNAMED, text)?;
         self.define_spec(spec, by, warnings).await
     }
@@ -25,7 +29,7 @@ impl Engine {
         text: &str,
         publish: bool,
         by: &Principal,
-    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let (spec, warnings) = check_with(UNNAMED, text, |spec| spec.publish(publish))?;
         self.define_spec(spec, by, warnings).await
     }
@@ -35,7 +39,7 @@ impl Engine {
         spec: Arc<str>,
         by: &Principal,
         warnings: Vec<Diagnostic>,
-    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let define = Define { spec, source: UNNAMED.into(), by: by.id.clone() };
         let defined = self.send(|reply| Request::Define(define, reply)).await?;
         self.definitions_changed();
@@ -82,7 +86,8 @@ impl Engine {
         if versions.is_empty() { Err(no_definition(name)) } else { Ok(versions) }
     }
 
-    /// Stores a schedule. It replaces the schedule of the same name. Returns the first time at which it is due.
+    /// Stores a schedule. It replaces the schedule of the same name. Returns the next time at which it is due, or `None` if
+    /// it is paused (its `due` is `None`).
     pub async fn schedule(&self, mut schedule: Schedule) -> Result<Option<Millis>, Error> {
         schedule.principal.tools = self.0.authorizer.tools(&schedule.principal);
         self.send(|reply| Request::Schedule(Box::new(schedule), reply)).await

@@ -60,8 +60,8 @@ impl Metrics {
     }
 
     /// Records the commit of a batch.
-    pub(crate) fn committed(&self, stats: &CommitStats, requests: usize, took: Duration, queue: usize) {
-        self.commit_duration.record(took);
+    pub(crate) fn committed(&self, stats: &CommitStats, requests: usize, elapsed: Duration, queue: usize) {
+        self.commit_duration.record(elapsed);
         self.commit_batch.record(number(requests));
         self.queue.set(number(queue));
         if stats.events > 0 {
@@ -76,14 +76,14 @@ impl Metrics {
     }
 
     /// Records the end of a call.
-    pub(crate) fn call_ended(&self, outcome: &Result<Payload, Failure>, took: Duration) {
+    pub(crate) fn call_ended(&self, outcome: &Result<Payload, Failure>, elapsed: Duration) {
         let histogram = match outcome {
             Ok(_) => Some(&self.call_ok),
             Err(failure) if failure.request.is_some() => Some(&self.call_input_required),
             Err(failure) => self.call_failed.get(failure.kind as usize),
         };
         if let Some(histogram) = histogram {
-            histogram.record(took);
+            histogram.record(elapsed);
         }
     }
 

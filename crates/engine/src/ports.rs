@@ -104,7 +104,7 @@ pub trait ToolCaller: Send + Sync {
     /// Makes a call. It should end soon after `call.cancelled` is cancelled. A panic fails the step.
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome>;
 
-    /// Returns the annotations of a tool. The default treats it as destructive and not idempotent.
+    /// Returns the annotations of a tool. By default a tool counts as destructive and not idempotent.
     fn annotations(&self, tool: &str) -> Annotations {
         let _ = tool;
         Annotations::default()
@@ -137,7 +137,7 @@ pub trait ToolCaller: Send + Sync {
     }
 }
 
-/// Checks rights. Called before every tool call and decision.
+/// Checks the current rights of users. The engine calls it before every tool call.
 pub trait Authorizer: Send + Sync {
     /// Returns the reason as an error if a user may not call a tool.
     fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>>;

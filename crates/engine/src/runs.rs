@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::Message;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Command, Reply, Request, Signal, StartOf, StartRun};
+use crate::kernel::{Command, Reply, Request, RunSource, Signal, StartRun};
 use crate::queries::RunView;
 use crate::start::{Start, Workflow, check};
 
@@ -35,9 +35,9 @@ impl Engine {
     /// Starts a run. The run is durable when this returns.
     pub async fn start(&self, start: Start) -> Result<RunHandle, Error> {
         let workflow = match start.workflow {
-            Workflow::Named(name, version) => StartOf::Named { name, version },
+            Workflow::Named(name, version) => RunSource::Named { name, version },
             Workflow::Inline { text, source } => {
-                StartOf::Inline { spec: check(&source, &text)?.0, source: source.into() }
+                RunSource::Inline { spec: check(&source, &text)?.0, source: source.into() }
             }
         };
         self.start_run(workflow, start.inputs, start.principal, start.request_key).await
@@ -51,12 +51,12 @@ impl Engine {
         reuse_except: Option<Vec<String>>,
         principal: Principal,
     ) -> Result<RunHandle, Error> {
-        self.start_run(StartOf::Rerun { of: run, reuse_except }, Value::Null, principal, None).await
+        self.start_run(RunSource::Rerun { of: run, reuse_except }, Value::Null, principal, None).await
     }
 
     async fn start_run(
         &self,
-        workflow: StartOf,
+        workflow: RunSource,
         inputs: Value,
         mut principal: Principal,
         request_key: Option<String>,

@@ -16,14 +16,13 @@ use steprail_store::{
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::{Defined, no_run};
+use crate::kernel::{DefinitionVersion, no_run};
 use crate::queries::RunView;
 use crate::runs::{Resume, RunHandle};
 use crate::start::{Start, Workflow};
 use crate::trace::TraceParent;
 
-/// An engine as one user sees it. Every method checks the rights of the user. A run that the user may not see is reported as
-/// not found.
+/// An engine with the rights of one user. A run that the user may not see is reported as not found.
 #[derive(Debug, Clone)]
 pub struct User {
     engine: Engine,
@@ -58,7 +57,7 @@ impl User {
         &self,
         text: &str,
         publish: Option<bool>,
-    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         self.require(Right::Workflow)?;
         self.require_definition_owner(text).await?;
         match publish {
@@ -67,7 +66,7 @@ impl User {
         }
     }
 
-    /// The user who stored the first version of a definition owns its name. Others need the right `administer`.
+    /// Changing a definition of another user needs the right `administer`.
     async fn require_definition_owner(&self, text: &str) -> Result<(), Error> {
         let Some(plan) = load(&Source::new("definition", text)).plan else { return Ok(()) };
         match self.engine.definition(&plan.name, None).await {
@@ -136,7 +135,7 @@ impl User {
         Ok(schedules)
     }
 
-    /// Stores a schedule whose runs act as this user. Returns it with the first time at which it is due.
+    /// Stores a schedule whose runs act as this user. Returns it with the next time at which it is due.
     pub async fn schedule(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
         self.require(Right::Workflow)?;
         self.require_schedule_owner(&schedule.name).await?;

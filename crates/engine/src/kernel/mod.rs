@@ -18,8 +18,8 @@ mod world;
 pub use definitions::Compiled;
 pub use effects::{CallId, CallOrder, Continuation, Effect};
 pub use request::{
-    Command, Define, Defined, Interrupt, Notification, Recover, Reply, Request, Response, Signal, StartOf,
-    StartRun,
+    Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request, Response,
+    RunSource, Signal, StartRun,
 };
 pub use stats::CommitStats;
 
@@ -546,10 +546,11 @@ impl Kernel {
     }
 }
 
-/// What becomes of the reply to a request after the commit.
+/// When the reply to a request is sent.
 enum Answer {
+    /// After the commit.
     Now(Response),
-    /// When this run has ended.
+    /// After the end of this run.
     Later(RunKey, Reply<RunStatus>),
     None,
 }

@@ -16,14 +16,14 @@ use crate::error::Error;
 #[derive(Debug)]
 pub enum Request {
     /// Stores a definition.
-    Define(Define, Reply<Defined>),
+    Define(Define, Reply<DefinitionVersion>),
     /// Starts a run. A repeated start with the same request key replies with the id of the first run.
     Start(Box<StartRun>, Reply<RunId>),
     /// Waits until a run has ended. The reply does not hold up other requests.
     Wait(RunId, Reply<RunStatus>),
     /// Sends an event to runs. The reply is the number of runs that received it.
     Signal(Signal, Reply<usize>),
-    /// Stores a schedule. The reply is the first time at which it is due. A schedule that is never due is paused.
+    /// Stores a schedule. The reply is the next time at which it is due. A schedule with `due: None` is stored as paused.
     Schedule(Box<Schedule>, Reply<Option<Millis>>),
     /// Deletes runs that ended before a time, up to a batch.
     Purge(Millis, Reply<Purged>),
@@ -300,14 +300,14 @@ pub enum Interrupt {
     /// All runs.
     All,
     /// Runs whose definitions have `on_restart: interrupt`.
-    Asked,
+    Declared,
 }
 
 /// A run to start.
 #[derive(Debug, Clone)]
 pub struct StartRun {
     /// The definition to run.
-    pub workflow: StartOf,
+    pub workflow: RunSource,
     /// Inputs of the run.
     pub inputs: Value,
     /// The user that the run acts as.
@@ -318,9 +318,9 @@ pub struct StartRun {
     pub id: RunId,
 }
 
-/// The definition of a new run.
+/// Where a new run takes its definition from.
 #[derive(Debug, Clone)]
-pub enum StartOf {
+pub enum RunSource {
     /// A stored definition.
     Named {
         /// Name of the definition.
@@ -344,9 +344,9 @@ pub enum StartOf {
     },
 }
 
-/// A stored definition.
+/// A version of a stored definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Defined {
+pub struct DefinitionVersion {
     /// Id of the version in the store.
     pub id: i64,
     /// Name of the definition.

@@ -3,7 +3,7 @@
 use steprail_core::run::Millis;
 use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};
 
-use super::request::StartOf;
+use super::request::RunSource;
 use super::world::new_run_id;
 use super::{Done, Kernel, NextTimer, StartRun};
 use crate::cron::CronSchedule;
@@ -81,7 +81,7 @@ impl Kernel {
         }
         let start = StartRun {
             id: new_run_id(now, &mut self.random),
-            workflow: StartOf::Named { name: schedule.definition.clone(), version: None },
+            workflow: RunSource::Named { name: schedule.definition.clone(), version: None },
             inputs: schedule.inputs.clone(),
             // The trace in which a schedule was made is not that of its runs.
             principal: Principal { trace: None, ..schedule.principal.clone() },

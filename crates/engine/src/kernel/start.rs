@@ -9,7 +9,7 @@ use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, 
 use std::sync::Arc;
 
 use super::cache::Hashes;
-use super::request::StartOf;
+use super::request::RunSource;
 use super::world::Spawned;
 use super::{Compiled, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
@@ -98,20 +98,20 @@ impl Kernel {
         StoreError,
     > {
         match &start.workflow {
-            StartOf::Named { name, version } => {
+            RunSource::Named { name, version } => {
                 let Some(definition) = self.store.find_definition(name, *version)? else {
                     let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
                     return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
                 };
                 Ok(Ok((self.compiled(definition)?, None, None, None)))
             }
-            StartOf::Inline { spec, source } => {
+            RunSource::Inline { spec, source } => {
                 match self.define(spec, source, &start.principal.id, true, now)? {
                     Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
                     Err(error) => Ok(Err(error)),
                 }
             }
-            StartOf::Rerun { of, reuse_except } => {
+            RunSource::Rerun { of, reuse_except } => {
                 let Some(key) = self.store.find_run(*of)? else { return Ok(Err(no_run(*of))) };
                 let head = self.store.head(key)?;
                 if !head.status.is_terminal() {

@@ -19,7 +19,7 @@ use serde_json::Value;
 use steprail_core::run::{Failure, Millis, Payload};
 use steprail_engine::kernel::{
     CallId, CallOrder, Command, Define, Effect, Handled, Interrupt, Kernel, Notification, Recover, Reply,
-    Request, Setup, StartOf, StartRun,
+    Request, RunSource, Setup, StartRun,
 };
 use steprail_engine::{
     Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
@@ -198,7 +198,7 @@ impl Bench {
         inputs: Value,
     ) -> (RunId, Option<Result<RunId, Error>>, Handled) {
         let id = self.new_id();
-        let workflow = StartOf::Named { name: name.to_owned(), version: None };
+        let workflow = RunSource::Named { name: name.to_owned(), version: None };
         let principal = Principal {
             name: "Ann".to_owned(),
             email: "ann@example.org".to_owned(),

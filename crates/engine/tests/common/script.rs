@@ -9,7 +9,7 @@ use steprail_core::run::{
 };
 use steprail_core::spec::value::Period;
 use steprail_engine::kernel::{
-    Command, Continuation, Effect, Handled, Interrupt, Notification, Request, Signal, StartOf, StartRun,
+    Command, Continuation, Effect, Handled, Interrupt, Notification, Request, RunSource, Signal, StartRun,
 };
 use steprail_engine::{Annotations, Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
@@ -106,7 +106,7 @@ impl Scenario {
                 self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
             }
             "crash" => {
-                let interrupt = if rest == "interrupting" { Interrupt::All } else { Interrupt::Asked };
+                let interrupt = if rest == "interrupting" { Interrupt::All } else { Interrupt::Declared };
                 let store = self.bench.die();
                 self.bench.boot(store);
                 self.bench.recover(interrupt)
@@ -134,7 +134,7 @@ impl Scenario {
         let except =
             rest.strip_prefix("reuse").map(|rest| rest.split_whitespace().map(str::to_owned).collect());
         let start = StartRun {
-            workflow: StartOf::Rerun { of: self.run.expect("a run"), reuse_except: except },
+            workflow: RunSource::Rerun { of: self.run.expect("a run"), reuse_except: except },
             inputs: Value::Null,
             principal: Principal::user("ann"),
             request_key: None,

@@ -19,7 +19,7 @@ use common::shared::{Faults, Shared};
 use common::{Bench, NoTools};
 use serde_json::{Value, json};
 use steprail_core::plan::Plan;
-use steprail_engine::kernel::{CallId, Notification, Request, StartOf, StartRun};
+use steprail_engine::kernel::{CallId, Notification, Request, RunSource, StartRun};
 use steprail_engine::{Annotations, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
@@ -236,7 +236,7 @@ impl Sim {
             if inputs.is_empty() { json!({}) } else { inputs[self.rng.usize(0..inputs.len())].clone() };
         let id = self.bench.new_id();
         let start = StartRun {
-            workflow: StartOf::Named { name: name.clone(), version: None },
+            workflow: RunSource::Named { name: name.clone(), version: None },
             inputs,
             principal: Principal::user(if self.rng.bool() { "ann" } else { "tom" }),
             request_key: None,

@@ -43,7 +43,7 @@ impl Sim {
         if !self.quiet && self.rng.u8(0..4) == 0 {
             self.plan_death();
         }
-        for interrupt in [Some(Interrupt::Asked), None] {
+        for interrupt in [Some(Interrupt::Declared), None] {
             let recover = Recover { after: steprail_store::RunKey(0), interrupt };
             self.ask(|reply| Request::Recover(recover, reply));
         }
