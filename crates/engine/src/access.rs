@@ -1,4 +1,4 @@
-//! Rights: which tools a user may call, and what else they may do.
+//! Grants: which tools a user may call, and which rights they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,18 +9,18 @@ use steprail_store::{Principal, Right};
 
 use crate::ports::{Authorizer, BoxFuture};
 
-/// What one user may do.
+/// The tools and rights of one user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grants {
-    /// Tools, as patterns: `crm__read_*`, `git__*`, `*`.
+    /// Patterns of tool names: `crm__read_*`, `git__*`, `*`.
     pub tools: Vec<String>,
-    /// Rights.
+    /// Rights of the user.
     pub may: BTreeSet<Right>,
 }
 
 impl Grants {
-    /// Everything.
+    /// All tools and all rights.
     pub fn all() -> Self {
         Self { tools: vec!["*".to_owned()], may: Right::ALL.into() }
     }
@@ -30,7 +30,7 @@ impl Grants {
     }
 }
 
-/// Everybody may do everything: for programs with a single user.
+/// Allows everything to every user: for programs with a single user.
 pub(crate) struct AllowAll;
 
 impl Authorizer for AllowAll {
@@ -39,41 +39,40 @@ impl Authorizer for AllowAll {
     }
 }
 
-/// Users with their grants. What changes here counts from the next call on. A clone is the same list.
+/// An [`Authorizer`] with a table of users and their grants. Changes apply from the next call. Clones share the table.
 #[derive(Debug, Clone, Default)]
 pub struct Access(Arc<RwLock<BTreeMap<String, Grants>>>);
 
 impl Access {
-    /// These users and nobody else.
+    /// A table with these users. Users that are not in the table have no grants.
     pub fn new(users: BTreeMap<String, Grants>) -> Self {
         Self(Arc::new(RwLock::new(users)))
     }
 
-    /// Gives a user these grants, in place of those before.
+    /// Replaces the grants of a user.
     pub fn grant(&self, user: impl Into<String>, grants: Grants) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(user.into(), grants);
     }
 
-    /// Takes everything from a user.
+    /// Removes all grants of a user.
     pub fn revoke(&self, user: &str) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(user);
     }
 
-    fn of<T>(&self, user: &Principal, ask: impl FnOnce(&Grants) -> T) -> Option<T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&user.id).map(ask)
+    fn read<T>(&self, user: &Principal, query: impl FnOnce(&Grants) -> T) -> Option<T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&user.id).map(query)
     }
 }
 
 impl Authorizer for Access {
     fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        let granted = self.of(principal, |grants| grants.has_tool(tool));
-        let refused = || format!("{} may not call `{tool}`", principal.id);
-        let answer = if granted == Some(true) { Ok(()) } else { Err(refused()) };
-        Box::pin(std::future::ready(answer))
+        let is_granted = self.read(principal, |grants| grants.has_tool(tool)) == Some(true);
+        let denied = || format!("{} may not call `{tool}`", principal.id);
+        Box::pin(std::future::ready(if is_granted { Ok(()) } else { Err(denied()) }))
     }
 
     fn may(&self, principal: &Principal, right: Right) -> Result<(), String> {
-        match self.of(principal, |grants| grants.may.contains(&right)) {
+        match self.read(principal, |grants| grants.may.contains(&right)) {
             Some(true) => Ok(()),
             _ => Err(format!(
                 "{} may not {}: the right `{right}` ({}) is missing",
@@ -85,6 +84,6 @@ impl Authorizer for Access {
     }
 
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {
-        Some(self.of(principal, |grants| grants.tools.clone()).unwrap_or_default())
+        Some(self.read(principal, |grants| grants.tools.clone()).unwrap_or_default())
     }
 }

@@ -1,4 +1,4 @@
-//! How an engine is put together.
+//! The builder of an engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::clock::{Clock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Action, Answer, Interrupt, Kernel, Request, Setup};
+use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::Limits;
-use crate::meters::Meters;
+use crate::metrics::Metrics;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
-use crate::reading::Reading;
+use crate::read_pool::ReadPool;
 
-/// Puts an engine together. Only a store is needed; without tools, every call fails.
+/// Builds an engine. Only the store is required; without tools, every call fails.
 #[derive(Default)]
 pub struct Builder {
     storage: Option<Result<Storage, StoreError>>,
@@ -36,49 +36,49 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where everything is kept.
+    /// Sets the store.
     #[must_use]
     pub fn store(mut self, store: SqliteStore) -> Self {
         self.storage = Some(store.into_storage());
         self
     }
 
-    /// What makes the calls.
+    /// Sets the tools.
     #[must_use]
     pub fn tools(mut self, tools: impl ToolCaller + 'static) -> Self {
         self.tools = Some(Arc::new(tools));
         self
     }
 
-    /// Who may do what; without it, everybody everything.
+    /// Sets the authorizer. The default allows everything to every user.
     #[must_use]
     pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
         self.authorizer = Some(Arc::new(authorizer));
         self
     }
 
-    /// What tells humans.
+    /// Sets the receiver of notices. The default discards them.
     #[must_use]
     pub fn notifier(mut self, notifier: impl Notifier + 'static) -> Self {
         self.notifier = Some(Arc::new(notifier));
         self
     }
 
-    /// What keeps files that tools give.
+    /// Sets the store for files in outputs. By default they stay in the output.
     #[must_use]
     pub fn artefacts(mut self, artefacts: impl ArtefactStore + 'static) -> Self {
         self.artefacts = Some(Arc::new(artefacts));
         self
     }
 
-    /// What tells the time; without it, the machine's clock.
+    /// Sets the clock. The default is [`SystemClock`].
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// How much is done at the same time.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -92,21 +92,22 @@ impl Builder {
         self
     }
 
-    /// Interrupts every run that was under way instead of going on with it.
+    /// Interrupts every unfinished run instead of resuming it.
     #[must_use]
     pub fn recover_as_interrupted(mut self) -> Self {
         self.recover_as_interrupted = true;
         self
     }
 
-    /// Starts the engine: runs that were under way go on. Call it within a tokio runtime.
+    /// Starts the engine and recovers unfinished runs in the background. Must be called within a tokio runtime.
     pub fn spawn(self) -> Result<Engine, Error> {
         let storage = match self.storage {
             Some(storage) => storage?,
-            None => return Err(Error::BadInput("an engine needs a store".to_owned())),
+            None => return Err(Error::BadInput("the engine has no store; call `Builder::store`".to_owned())),
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Err(Error::BadInput("an engine is started within a tokio runtime".to_owned()));
+            let message = "there is no tokio runtime; call `Builder::spawn` within one";
+            return Err(Error::BadInput(message.to_owned()));
         };
         let tools = self.tools.unwrap_or_else(|| Arc::new(Tools::new()));
         let authorizer = self.authorizer.unwrap_or_else(|| Arc::new(AllowAll));
@@ -119,49 +120,62 @@ impl Builder {
             env: Arc::new(env),
             random: fastrand::Rng::new(),
         })?;
-        let (messages, inbox) = mpsc::channel();
-        let wake = messages.clone();
-        clock.on_change(Box::new(move || drop(wake.send(Message::Wake))));
-        let available = messages.clone();
-        tools.on_available(Box::new(move |server| {
-            let action = Action::ServerAvailable { server: server.into() };
-            // The engine may be gone.
-            let _ = available.send(Message::Request(Request { action, reply: None }));
-        }));
-        let (last_event, watched) = watch::channel(storage.readers.last_event()?);
-        let (fault, faults) = watch::channel(None);
-        let meters = Arc::new(Meters::new());
+        let (sender, messages) = mpsc::channel();
+        wake_on_change(&*clock, sender.clone());
+        notify_when_available(&*tools, sender.clone());
+        let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
+        let (fault, fault_watch) = watch::channel(None);
+        let (recovered, is_recovered) = watch::channel(false);
+        let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
+        let metrics = Arc::new(Metrics::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
-        let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Asked };
-        let (readable, is_readable) = watch::channel(false);
-        let reading = Reading::spawn(&storage.readers, is_readable).map_err(|error| no_thread(&error))?;
+        let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Declared };
         let driver = Driver {
             kernel,
-            messages: inbox,
-            calls: Calls::new(ports, runtime.clone(), messages.clone(), meters.clone()),
-            meters,
+            messages,
+            calls: Calls::new(ports, runtime.clone(), sender.clone(), metrics.clone()),
+            metrics,
             clock: clock.clone(),
             notifier: self.notifier,
             runtime,
             last_event,
             fault,
-            readable,
+            recovered,
             recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
             backlog: Backlog::default(),
-            early: Vec::new(),
+            held: Vec::new(),
             halted: None,
-            patience: self.limits.shutdown,
+            shutdown_timeout: self.limits.shutdown,
         };
-        let thread = std::thread::Builder::new().name("steprail".to_owned()).spawn(move || {
-            if let Some((reply, left)) = driver.run() {
-                reply.send(Ok(Answer::Count(left)));
-            }
-        });
-        thread.map_err(|error| no_thread(&error))?;
-        Ok(Engine::new(messages, reading, watched, faults, clock, authorizer, self.limits.requests))
+        spawn_thread(driver).map_err(|error| no_thread(&error))?;
+        let requests = self.limits.requests;
+        Ok(Engine::new(sender, read_pool, last_event_watch, fault_watch, clock, authorizer, requests))
     }
 }
 
+// The senders below fail only if the engine has stopped.
+
+fn wake_on_change(clock: &dyn Clock, messages: mpsc::Sender<Message>) {
+    clock.on_change(Box::new(move || drop(messages.send(Message::Wake))));
+}
+
+fn notify_when_available(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>) {
+    tools.on_available(Box::new(move |server| {
+        let notification = Notification::ServerAvailable { server: server.into() };
+        let _ = messages.send(Message::Request(Request::Notification(notification)));
+    }));
+}
+
+fn spawn_thread(driver: Driver) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("steprail".to_owned());
+    let thread = thread.spawn(move || {
+        if let Some((reply, abandoned)) = driver.run() {
+            reply.send(Ok(abandoned));
+        }
+    });
+    thread.map(drop)
+}
+
 fn no_thread(error: &std::io::Error) -> Error {
-    Error::BadInput(format!("the engine's threads cannot start: {error}"))
+    Error::BadInput(format!("cannot start the threads of the engine: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Time: the machine's, or a test's.
+//! Clocks: the time of the machine, or of a test.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,19 +7,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use steprail_core::run::Millis;
 
-/// Tells the time, in milliseconds since 1970. It never goes back.
+/// A monotonic clock.
 pub trait Clock: Send + Sync {
-    /// The time.
+    /// The time, in milliseconds since 1970.
     fn now(&self) -> Millis;
 
-    /// Asks to be woken when the clock is set by hand.
+    /// Registers a function to call when the clock is set by hand.
     fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
         drop(wake);
     }
 }
 
-/// The machine's clock, read once; from there it counts what really passes, sleep of the machine included.
-/// A clock that is set forwards or back does not make a run wait or hurry.
+/// The clock of the machine. It reads the wall clock once and then counts `CLOCK_BOOTTIME`, which includes suspends of the
+/// machine. Setting the wall clock moves no timer.
 #[derive(Debug)]
 pub struct SystemClock {
     wall: Millis,
@@ -27,7 +27,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock that starts at the machine's time.
+    /// A clock that starts at the time of the wall clock.
     pub fn new() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Self { wall: Millis::try_from(wall).unwrap_or(Millis::MAX), since_boot: since_boot() }
@@ -51,7 +51,7 @@ fn since_boot() -> Millis {
     time.tv_sec * 1_000 + Millis::from(time.tv_nsec) / 1_000_000
 }
 
-/// A clock that stands still until it is set: for tests.
+/// A clock for tests. Its time changes only by [`ManualClock::advance`].
 #[derive(Default)]
 pub struct ManualClock {
     now: AtomicI64,
@@ -59,12 +59,12 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows a time.
+    /// A clock with this time.
     pub fn at(now: Millis) -> Self {
         Self { now: AtomicI64::new(now), wakes: Mutex::default() }
     }
 
-    /// Lets time pass.
+    /// Adds to the time and wakes the engine.
     pub fn advance(&self, millis: Millis) {
         self.now.fetch_add(millis, Ordering::SeqCst);
         self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|wake| wake());

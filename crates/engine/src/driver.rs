@@ -1,4 +1,4 @@
-//! The thread that decides and commits: it waits, hands over to the kernel, and carries out the effects.
+//! The engine thread: receives messages, passes batches of requests to the kernel and carries out its effects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,125 +13,122 @@ use tokio::sync::watch;
 use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::kernel::{Action, Answer, Effect, Handled, Interrupt, Kernel, Reply, Request};
+use crate::kernel::{Effect, Handled, Interrupt, Kernel, Notification, Recover, Reply, Request};
 use crate::limits::{BATCH, FAULT_DELAY_MS};
-use crate::meters::{self, Meters};
+use crate::metrics::{self, Metrics};
 use crate::ports::Notifier;
 
-/// What reaches the thread.
-#[expect(clippy::large_enum_variant, reason = "nearly every message is a request")]
+/// A message to the engine thread.
 pub(crate) enum Message {
-    /// Something to do.
     Request(Request),
-    /// Time was set by hand.
+    /// The clock was set by hand.
     Wake,
-    /// The engine is shut down.
-    Stop(Reply),
+    /// Shuts the engine down. The reply is the number of abandoned calls.
+    Stop(Reply<usize>),
 }
 
-/// How long the thread looks for the end of a call before it falls asleep.
-const LOOK_OUT: Duration = Duration::from_micros(50);
-/// The longest that the thread sleeps without looking at the clock.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// How long the thread polls for the end of a call before it blocks.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+/// The longest time that the thread blocks without a look at the clock.
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 pub(crate) struct Driver {
     pub kernel: Kernel,
     pub messages: Receiver<Message>,
     pub calls: Calls,
-    pub meters: Arc<Meters>,
+    pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub notifier: Option<Arc<dyn Notifier>>,
     pub runtime: Handle,
     pub last_event: watch::Sender<i64>,
     pub fault: watch::Sender<Option<StoreError>>,
-    /// Whether runs were picked up: before, what is stored tells of calls that are no longer under way.
-    pub readable: watch::Sender<bool>,
-    /// What is still to be picked up: which runs, and after which number.
+    /// Reads block until this is true: before recovery, rows show calls of the previous engine as in flight.
+    pub recovered: watch::Sender<bool>,
+    /// The passes of recovery that are left, each with the key to continue after.
     pub recovery: VecDeque<(Option<Interrupt>, RunKey)>,
     pub backlog: Backlog,
-    /// What was asked for before everything was picked up.
-    pub early: Vec<Request>,
-    /// What ended all work: the store can no longer be trusted.
+    /// Requests that arrived before recovery finished.
+    pub held: Vec<Request>,
+    /// The fault after which the engine writes nothing more.
     pub halted: Option<StoreError>,
-    /// How long calls in flight may take when it is told to stop.
-    pub patience: Duration,
+    /// How long a shutdown waits for calls in flight.
+    pub shutdown_timeout: Duration,
 }
 
-/// What the store could not take and is tried again.
+/// Requests that the store could not accept, to be retried with backoff.
 #[derive(Default)]
 pub(crate) struct Backlog {
     requests: Vec<Request>,
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     delay_ms: u64,
 }
 
+/// A shutdown in progress: its reply and its deadline.
+type Shutdown = Option<(Reply<usize>, Instant)>;
+
 impl Driver {
-    /// Works until the engine is shut down; then says whom to tell, and how many calls were left. The store is
-    /// closed when this returns.
-    pub(crate) fn run(mut self) -> Option<(Reply, usize)> {
-        let mut stopping: Option<(Reply, Instant)> = None;
+    /// Works until the engine is shut down. Returns the reply and the number of abandoned calls. The reply must be sent
+    /// after this returns, because the return closes the store.
+    pub(crate) fn run(mut self) -> Option<(Reply<usize>, usize)> {
+        let mut shutdown: Shutdown = None;
         self.recover();
-        self.readable.send_replace(true);
+        self.recovered.send_replace(true);
         loop {
             self.recover();
-            self.fire_timers(stopping.is_some());
-            let wait = self.wait_time(stopping.as_ref().map(|(_, until)| *until));
+            self.fire_timers(shutdown.is_some());
+            let wait = self.wait_time(shutdown.as_ref().map(|(_, deadline)| *deadline));
             let mut batch = Vec::new();
             match self.receive(wait) {
-                Ok(message) => self.take(message, &mut batch, &mut stopping),
+                Ok(message) => self.accept(message, &mut batch, &mut shutdown),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
             while batch.len() < BATCH {
                 let Ok(message) = self.messages.try_recv() else { break };
-                self.take(message, &mut batch, &mut stopping);
+                self.accept(message, &mut batch, &mut shutdown);
             }
             self.retry_backlog(&mut batch);
-            self.hold_back(&mut batch);
+            self.hold_until_recovered(&mut batch);
             if !batch.is_empty() {
                 self.handle(batch);
             }
-            if let Some((_, until)) = &stopping
-                && (self.calls.in_flight() == 0 || Instant::now() >= *until)
+            if let Some((_, deadline)) = &shutdown
+                && (self.calls.in_flight() == 0 || Instant::now() >= *deadline)
             {
-                let (reply, _) = stopping.take()?;
+                let (reply, _) = shutdown.take()?;
                 return Some((reply, self.stop()));
             }
         }
     }
 
-    /// Before every run was picked up, nothing new is begun: it would be taken for something of the last engine.
-    fn hold_back(&mut self, batch: &mut Vec<Request>) {
-        if self.halted.is_some() {
-            self.early.append(batch);
-            for reply in self.early.drain(..).filter_map(|request| request.reply) {
-                reply.send(Err(self.halted.clone().map_or(Error::Stopped, Error::Storage)));
-            }
+    /// Holds requests back until recovery has finished. Recovery would take their calls for lost ones.
+    fn hold_until_recovered(&mut self, batch: &mut Vec<Request>) {
+        if let Some(fault) = self.halted.clone() {
+            let held = self.held.drain(..).chain(batch.drain(..));
+            held.for_each(|request| request.reject(Error::Storage(fault.clone())));
         } else if self.recovery.is_empty() {
-            batch.splice(0..0, self.early.drain(..));
+            batch.splice(0..0, self.held.drain(..));
         } else {
-            self.early.append(batch);
+            self.held.append(batch);
         }
     }
 
-    /// The end: what could not be written is tried once more, and calls that are left are told to stop.
+    /// Retries the backlog once, rejects held requests and abandons the calls in flight. Returns their number.
     fn stop(&mut self) -> usize {
-        let kept = std::mem::take(&mut self.backlog.requests);
-        if !kept.is_empty() && self.halted.is_none() {
-            self.handle(kept);
+        let backlog = std::mem::take(&mut self.backlog.requests);
+        if !backlog.is_empty() && self.halted.is_none() {
+            self.handle(backlog);
         }
-        for reply in self.early.drain(..).filter_map(|request| request.reply) {
-            reply.send(Err(Error::Stopped));
-        }
-        self.calls.leave_all();
+        self.held.drain(..).for_each(|request| request.reject(Error::Stopped));
+        self.calls.abandon_all();
         self.calls.in_flight()
     }
 
-    /// The next message. While calls are in flight one is likely to come soon: to look for a moment costs less
-    /// than to fall asleep and be woken.
+    /// Receives the next message. While calls are in flight the thread polls first, which costs less than to block and be
+    /// woken for a message that is likely to come soon.
     fn receive(&self, wait: Duration) -> Result<Message, RecvTimeoutError> {
         if self.calls.in_flight() > 0 {
-            let until = Instant::now() + LOOK_OUT;
+            let until = Instant::now() + SPIN_TIME;
             while Instant::now() < until {
                 match self.messages.try_recv() {
                     Ok(message) => return Ok(message),
@@ -143,25 +140,26 @@ impl Driver {
         self.messages.recv_timeout(wait)
     }
 
-    fn take(&mut self, message: Message, batch: &mut Vec<Request>, stopping: &mut Option<(Reply, Instant)>) {
+    fn accept(&mut self, message: Message, batch: &mut Vec<Request>, shutdown: &mut Shutdown) {
         match message {
             Message::Request(request) => {
-                if let Action::CallEnded { id, .. } = request.action {
-                    self.calls.forget(id);
+                if let Request::Notification(Notification::CallEnded { id, .. }) = request {
+                    self.calls.remove(id);
                 }
-                // A new call would be lost when the engine stops; what ended is still written.
-                match (&request.reply, &self.halted) {
-                    (Some(reply), Some(fault)) => reply.send(Err(Error::Storage(fault.clone()))),
-                    (None, Some(_)) => {}
-                    (Some(reply), None) if stopping.is_some() => reply.send(Err(Error::Stopped)),
-                    _ => batch.push(request),
+                if let Some(fault) = &self.halted {
+                    request.reject(Error::Storage(fault.clone()));
+                } else if shutdown.is_some() && !request.is_notification() {
+                    // A run that it starts could make no calls. Ends of calls are still written.
+                    request.reject(Error::Stopped);
+                } else {
+                    batch.push(request);
                 }
             }
             Message::Wake => {}
-            Message::Stop(_) if stopping.is_some() => {}
+            Message::Stop(_) if shutdown.is_some() => {}
             Message::Stop(reply) => {
                 self.kernel.stop_admitting();
-                *stopping = Some((reply, Instant::now() + self.patience));
+                *shutdown = Some((reply, Instant::now() + self.shutdown_timeout));
             }
         }
     }
@@ -170,23 +168,23 @@ impl Driver {
         let now = self.clock.now();
         let timer = match self.kernel.next_timer() {
             Ok(Some(due))
-                if self.backlog.again_at.is_none() && self.halted.is_none() && stop_at.is_none() =>
+                if self.backlog.retry_at.is_none() && self.halted.is_none() && stop_at.is_none() =>
             {
                 Duration::from_millis(u64::try_from(due.saturating_sub(now)).unwrap_or_default())
             }
-            _ => LONGEST_WAIT,
+            _ => MAX_WAIT,
         };
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
-        let others = [self.backlog.again_at.map(until), stop_at.map(until)];
-        others.into_iter().flatten().fold(timer.min(LONGEST_WAIT), Duration::min)
+        let others = [self.backlog.retry_at.map(until), stop_at.map(until)];
+        others.into_iter().flatten().fold(timer.min(MAX_WAIT), Duration::min)
     }
 
-    fn fire_timers(&mut self, stopping: bool) {
-        if stopping || self.halted.is_some() || self.backlog.again_at.is_some() {
+    fn fire_timers(&mut self, is_stopping: bool) {
+        if is_stopping {
             return;
         }
-        while self.timer_is_due() && self.backlog.again_at.is_none() && self.halted.is_none() {
-            self.handle(vec![Request { action: Action::FireTimers, reply: None }]);
+        while self.backlog.retry_at.is_none() && self.halted.is_none() && self.timer_is_due() {
+            self.handle(vec![Request::Notification(Notification::TimersDue)]);
         }
     }
 
@@ -196,23 +194,23 @@ impl Driver {
     }
 
     fn handle(&mut self, batch: Vec<Request>) {
-        let (requests, begun) = (batch.len(), Instant::now());
+        let (requests, started) = (batch.len(), Instant::now());
         let handled = self.kernel.handle(batch, self.clock.now());
-        self.meters.committed(&handled.tally, requests, begun.elapsed(), self.kernel.queue_length());
-        self.settle(handled);
+        self.metrics.committed(&handled.stats, requests, started.elapsed(), self.kernel.queue_length());
+        self.carry_out(handled);
     }
 
-    /// Carries out what was committed, and keeps what was not.
-    fn settle(&mut self, handled: Handled) {
+    /// Carries out the effects of a commit and keeps requests that were not committed.
+    fn carry_out(&mut self, handled: Handled) {
         if let Some(id) = handled.last_event {
             self.last_event.send_replace(id);
         }
         for effect in handled.effects {
             match effect {
-                Effect::Call(order) => self.calls.order(*order),
+                Effect::Call(order) => self.calls.start(*order),
                 Effect::Cancel(id) => self.calls.cancel(id),
-                Effect::Answer(reply, answer) => reply.send(answer),
-                Effect::Forget(state) => self.calls.forget_question(&state),
+                Effect::Reply(response) => response.send(),
+                Effect::Forget(state) => self.calls.release_input_request(&state),
                 Effect::Notify(notice) => {
                     if let Some(notifier) = self.notifier.clone() {
                         self.runtime.spawn(async move { notifier.notify(notice).await });
@@ -221,22 +219,22 @@ impl Driver {
             }
         }
         match handled.fault {
-            Some(fault) => self.fault_found(fault, handled.halts, handled.retry),
+            Some(fault) => self.store_failed(fault, handled.halts, handled.retry),
             None if self.halted.is_none()
                 && !self.kernel.has_damage()
-                && self.backlog.again_at.is_none()
+                && self.backlog.retry_at.is_none()
                 && self.fault.borrow().is_some() =>
             {
-                tracing::info!("the store works again");
+                tracing::info!("the store accepts writes again");
                 self.fault.send_replace(None);
             }
             None => {}
         }
     }
 
-    fn fault_found(&mut self, fault: StoreError, halts: bool, retry: Vec<Request>) {
+    fn store_failed(&mut self, fault: StoreError, halts: bool, retry: Vec<Request>) {
         tracing::error!(code = fault.code(), "{fault}");
-        meters::storage_fault(fault.code());
+        metrics::storage_fault(fault.code());
         self.fault.send_replace(Some(fault.clone()));
         if halts || fault.is_final() {
             self.kernel.give_up(&fault);
@@ -244,49 +242,48 @@ impl Driver {
             self.backlog = Backlog::default();
             return;
         }
-        // What is damaged stays so; everything else goes on.
+        // Damage affects one run and does not heal, so there is nothing to retry.
         if !fault.may_pass() {
             return;
         }
-        // Timers are still in the store; only what came from outside has to be kept.
-        let kept = retry.into_iter().filter(|request| !matches!(request.action, Action::FireTimers));
-        self.backlog.requests.extend(kept);
-        let (first, longest) = FAULT_DELAY_MS;
-        // Others that are refused in the meantime do not put it off.
-        if self.backlog.again_at.is_none() {
+        // Due timers are still in the store and need no place in the backlog.
+        let is_timers = |request: &Request| matches!(request, Request::Notification(Notification::TimersDue));
+        self.backlog.requests.extend(retry.into_iter().filter(|request| !is_timers(request)));
+        // A failure during the delay must not prolong it.
+        if self.backlog.retry_at.is_none() {
+            let (first, longest) = FAULT_DELAY_MS;
             self.backlog.delay_ms = (self.backlog.delay_ms * 2).clamp(first, longest);
-            self.backlog.again_at = Some(Instant::now() + Duration::from_millis(self.backlog.delay_ms));
+            self.backlog.retry_at = Some(Instant::now() + Duration::from_millis(self.backlog.delay_ms));
         }
     }
 
-    /// Tries again what the store did not take.
+    /// Moves the backlog to the batch when its delay is over.
     fn retry_backlog(&mut self, batch: &mut Vec<Request>) {
-        if self.backlog.again_at.is_some_and(|at| at <= Instant::now()) {
-            self.backlog.again_at = None;
-            let kept = std::mem::take(&mut self.backlog.requests);
-            if kept.is_empty() && batch.is_empty() && !self.kernel.has_damage() {
-                // Nothing to write: an timer, if there is one, shows whether the store works again.
+        if self.backlog.retry_at.is_some_and(|at| at <= Instant::now()) {
+            self.backlog.retry_at = None;
+            let backlog = std::mem::take(&mut self.backlog.requests);
+            if backlog.is_empty() && batch.is_empty() && !self.kernel.has_damage() {
+                // With nothing to write, only the next timer can tell whether the store accepts writes again.
                 self.fault.send_replace(None);
             }
-            batch.splice(0..0, kept);
+            batch.splice(0..0, backlog);
         }
-        if self.backlog.again_at.is_none() && self.fault.borrow().is_none() {
+        if self.backlog.retry_at.is_none() && self.fault.borrow().is_none() {
             self.backlog.delay_ms = 0;
         }
     }
 
-    /// Picks up every run that was under way. If the store fails on the way, the rest waits until it works.
+    /// Recovers unfinished runs. If the store fails, the rest follows when it accepts writes again.
     fn recover(&mut self) {
         while let Some((interrupt, after)) = self.recovery.front().copied() {
-            if self.backlog.again_at.is_some() || self.halted.is_some() {
+            if self.backlog.retry_at.is_some() || self.halted.is_some() {
                 return;
             }
-            let (reply, mut answer) = Reply::channel();
-            let action = Action::Recover { after, interrupt };
-            self.handle(vec![Request { action, reply: Some(reply) }]);
-            match answer.try_recv() {
-                Ok(Ok(Answer::More(Some(more)))) => self.recovery[0].1 = more,
-                Ok(Ok(_)) => drop(self.recovery.pop_front()),
+            let (reply, mut next) = Reply::channel();
+            self.handle(vec![Request::Recover(Recover { after, interrupt }, reply)]);
+            match next.try_recv() {
+                Ok(Ok(Some(next))) => self.recovery[0].1 = next,
+                Ok(Ok(None)) => drop(self.recovery.pop_front()),
                 _ => {}
             }
         }

@@ -1,27 +1,27 @@
-//! What an engine answers when it does not do what it was asked, by what the caller can do about it.
+//! Errors of the engine, grouped by what the caller can do about them.
 
 use steprail_core::diagnostic::Diagnostic;
 use steprail_store::StoreError;
 
-/// Why the engine did not do it.
+/// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The definition has errors.
     #[error("the definition has {} error{}: {}", .0.len(), if .0.len() == 1 { "" } else { "s" }, first(.0))]
     Invalid(Vec<Diagnostic>),
-    /// What was given does not fit.
+    /// The request is invalid.
     #[error("{0}")]
     BadInput(String),
-    /// There is no such thing.
+    /// The object of the request does not exist, or the user may not see it.
     #[error("{0}")]
     NotFound(String),
-    /// It cannot be done as things stand; the message says how they stand.
+    /// The current state does not allow the request. The message names the state.
     #[error("{0}")]
     Conflict(String),
-    /// This user may not do that.
+    /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
-    /// The store failed; nothing was changed.
+    /// The store failed. The request changed nothing.
     #[error("{0}")]
     Storage(StoreError),
     /// The engine was shut down.
@@ -34,7 +34,7 @@ fn first(diagnostics: &[Diagnostic]) -> &str {
 }
 
 impl Error {
-    /// A word for programs.
+    /// The stable code of the error, for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid_definition",

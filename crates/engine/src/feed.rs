@@ -1,4 +1,4 @@
-//! Events as they are committed, for readers that each have their own place in the log.
+//! Subscriptions: events as they are committed, each reader with its own cursor.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::limits::FEED_PAGE;
-use crate::reading::Reading;
+use crate::read_pool::ReadPool;
 
-/// Events after a cursor, in order, without gaps or repetitions. A slow reader slows nobody: it reads from
-/// the log at its own pace.
+/// Delivers the events after a cursor in order, without gaps or repetitions. It reads from the log, so a slow reader does
+/// not hold up the engine or other readers.
 pub struct Subscription {
-    reading: Reading,
+    read_pool: ReadPool,
     last_event: watch::Receiver<i64>,
     run: Option<RunId>,
     cursor: i64,
@@ -21,28 +21,28 @@ pub struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(
-        reading: Reading,
+        read_pool: ReadPool,
         last_event: watch::Receiver<i64>,
         run: Option<RunId>,
         cursor: i64,
     ) -> Self {
-        Self { reading, last_event, run, cursor, page: VecDeque::new() }
+        Self { read_pool, last_event, run, cursor, page: VecDeque::new() }
     }
 
-    /// The place after the last event that was read. A new subscription with it goes on from there: it counts
-    /// the events of the run, or of all runs.
+    /// The cursor after the last event that was returned. A new subscription with it continues there. It is a sequence
+    /// number of the run, or an event id if the subscription covers all runs.
     pub fn cursor(&self) -> i64 {
-        self.page.front().map_or(self.cursor, |next| self.place(next) - 1)
+        self.page.front().map_or(self.cursor, |next| self.cursor_of(next) - 1)
     }
 
-    fn place(&self, event: &StoredEvent) -> i64 {
+    fn cursor_of(&self, event: &StoredEvent) -> i64 {
         match self.run {
             Some(_) => i64::try_from(event.seq).unwrap_or(i64::MAX),
             None => event.id,
         }
     }
 
-    /// The next event. It waits until there is one, and gives none when the engine is gone.
+    /// Waits for the next event. Returns `None` when the engine has stopped.
     pub async fn next(&mut self) -> Result<Option<StoredEvent>, Error> {
         loop {
             if let Some(event) = self.page.pop_front() {
@@ -51,7 +51,7 @@ impl Subscription {
             self.last_event.borrow_and_update();
             self.page = self.read().await?.into();
             if let Some(last) = self.page.back() {
-                self.cursor = self.place(last);
+                self.cursor = self.cursor_of(last);
             } else if self.last_event.changed().await.is_err() {
                 return Ok(None);
             }
@@ -60,7 +60,7 @@ impl Subscription {
 
     async fn read(&self) -> Result<Vec<StoredEvent>, Error> {
         let (run, cursor) = (self.run, self.cursor);
-        let ask = move |readers: &dyn Reads| {
+        let query = move |readers: &dyn Reads| {
             if let Some(run) = run {
                 let page = readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE)?;
                 return Ok(page.events);
@@ -68,6 +68,6 @@ impl Subscription {
             let page = readers.feed(cursor, FEED_PAGE, None)?;
             page.events.into_iter().map(|(event, _)| event.read()).collect()
         };
-        self.reading.read(ask).await
+        self.read_pool.read(query).await
     }
 }

@@ -1,24 +1,24 @@
-//! Forms: the JSON Schema of the answer that a tool asks for in an elicitation.
+//! Forms: the JSON Schema of the answer to an elicitation.
 
 use serde_json::{Map, Value};
 
-/// An answer with the form's default for each field that it leaves out.
+/// Fills in the default of each field that the answer omits.
 pub(crate) fn with_defaults(form: &Value, answer: Value) -> Value {
-    let (Some(fields), Value::Object(mut given)) = (form["properties"].as_object(), answer.clone()) else {
+    let (Some(fields), Value::Object(mut values)) = (form["properties"].as_object(), answer.clone()) else {
         return answer;
     };
     for (name, field) in fields {
-        if let Some(value) = default_of(field, given.remove(name)) {
-            given.insert(name.clone(), value);
+        if let Some(value) = value_or_default(field, values.remove(name)) {
+            values.insert(name.clone(), value);
         }
     }
-    Value::Object(given)
+    Value::Object(values)
 }
 
-/// A field's value: given, its default, or the defaults of the fields in it.
-fn default_of(field: &Value, given: Option<Value>) -> Option<Value> {
-    match (given, field.get("default")) {
-        (Some(given), _) => Some(with_defaults(field, given)),
+/// Returns the value of a field: the given value, its default, or an object of the defaults of its own fields.
+fn value_or_default(field: &Value, value: Option<Value>) -> Option<Value> {
+    match (value, field.get("default")) {
+        (Some(value), _) => Some(with_defaults(field, value)),
         (None, Some(default)) => Some(default.clone()),
         (None, None) => {
             let inner = with_defaults(field, Value::Object(Map::new()));
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_answer_leaves_out_has_its_default() {
+    fn omitted_fields_get_their_defaults() {
         let form = json!({ "type": "object", "properties": {
             "name": { "type": "string", "default": "Ann" },
             "age": { "type": "integer", "default": 30 },
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn several_questions_in_one_form_have_their_own_defaults() {
+    fn nested_fields_get_their_defaults() {
         let part =
             json!({ "type": "object", "properties": { "ok": { "type": "boolean", "default": true } } });
         let plain = json!({ "type": "object", "properties": { "why": { "type": "string" } } });

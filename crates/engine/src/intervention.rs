@@ -1,4 +1,4 @@
-//! How a human changes a run, in the words that every surface has for it.
+//! Interventions in a run, in the form that every surface accepts.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,44 +10,44 @@ use steprail_store::RunId;
 use crate::error::Error;
 use crate::user::User;
 
-/// What to change.
+/// A change to a run.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InterventionRequest {
-    /// What to do.
+    /// The kind of change.
     pub action: InterventionAction,
-    /// The step, by its path; its id for `set_output`. Not for `set_inputs`.
+    /// Path of the step; for `set_output` its id. Not used by `set_inputs`.
     pub step: Option<String>,
-    /// The arguments, the output, the inputs or the result.
+    /// The new arguments, output, inputs or result.
     pub value: Option<Value>,
-    /// For a call whose outcome is unknown: the attempt, as `unknown_calls` shows it.
+    /// Digest of the attempt, from `unknown_calls`. Required to resolve a call with an unknown outcome.
     pub digest: Option<String>,
 }
 
-/// What to do to a run.
+/// The kind of an intervention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InterventionAction {
-    /// Sets the arguments of a step to come.
+    /// Sets the arguments of a step that has not started.
     SetArguments,
-    /// Replaces what a step gave.
+    /// Replaces the output of a step.
     SetOutput,
-    /// Replaces the inputs.
+    /// Replaces the inputs of the run.
     SetInputs,
-    /// Leaves a step out.
+    /// Skips a step.
     Skip,
-    /// Gives the result of a step that waits or runs.
+    /// Supplies the result of a step that waits or runs.
     SupplyResult,
-    /// A call whose outcome is unknown succeeded, with this result.
+    /// Resolves a call with an unknown outcome: it succeeded with this result.
     Happened,
-    /// A call whose outcome is unknown is made again.
+    /// Resolves a call with an unknown outcome: it is repeated.
     Retry,
-    /// A call whose outcome is unknown counts as failed.
+    /// Resolves a call with an unknown outcome: it failed.
     Fail,
 }
 
 impl User {
-    /// Changes a run that is under way.
+    /// Changes a run in progress.
     pub async fn intervene(&self, run: RunId, request: InterventionRequest) -> Result<(), Error> {
         let InterventionRequest { action, step, value, digest } = request;
         let missing = |field: &str| Error::BadInput(format!("`{field}` is missing"));
@@ -61,8 +61,8 @@ impl User {
             InterventionAction::SetArguments => {
                 return self.control(run, Intervention::SetArguments { path: path(), args: value? }).await;
             }
-            InterventionAction::SetOutput => return self.set(run, Some(path()), value?).await,
-            InterventionAction::SetInputs => return self.set(run, None, value?).await,
+            InterventionAction::SetOutput => return self.set_value(run, Some(path()), value?).await,
+            InterventionAction::SetInputs => return self.set_value(run, None, value?).await,
             InterventionAction::SupplyResult => {
                 let output = Payload::new(value?);
                 return self.control(run, Intervention::SupplyResult { path: path(), output }).await;
@@ -75,9 +75,9 @@ impl User {
         let digest = match digest {
             Some(text) => Some(
                 Hash::from_hex(&text)
-                    .ok_or_else(|| Error::BadInput("`digest` is not a digest".to_owned()))?,
+                    .ok_or_else(|| Error::BadInput("`digest` is not a SHA-256 hash in hex".to_owned()))?,
             ),
-            // A step that waits or runs is left out as it is.
+            // Without a digest, `skip` applies to a step that waits or runs.
             None if action == InterventionAction::Skip => {
                 return self.control(run, Intervention::Skip { path: path() }).await;
             }
@@ -86,7 +86,7 @@ impl User {
         self.resolve(run, &step, resolution, digest).await
     }
 
-    async fn set(&self, run: RunId, id: Option<Box<str>>, value: Value) -> Result<(), Error> {
+    async fn set_value(&self, run: RunId, id: Option<Box<str>>, value: Value) -> Result<(), Error> {
         self.control(run, Intervention::SetValue(Edit { id, value })).await
     }
 }

@@ -3,13 +3,13 @@
 //! ```text
 //! Engine (a handle) ──Request──▶ one thread: Kernel ──decide, append──▶ Store ──commit──▶ effects
 //!        ▲                              ▲                                                  │
-//!        └────────── answers ───────────┼────────── the end of a call ◀── ToolCaller ◀─────┘
+//!        └────────── replies ───────────┼────────── end of a call ◀────── ToolCaller ◀─────┘
 //! ```
 //!
-//! One thread decides and commits; whatever arrives while it commits goes into the next commit together.
-//! Nothing leaves before it is durable: no call, no answer, no notice.
+//! One thread decides and commits. Requests that arrive during a commit share the next one (group commit). Calls,
+//! replies and notices leave the engine only after the commit that they depend on.
 
-// No panic is reachable from input.
+// Input must not be able to cause a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
@@ -17,6 +17,8 @@ mod builder;
 mod calls;
 mod clock;
 mod cron;
+mod decisions;
+mod definitions;
 mod driver;
 mod engine;
 mod error;
@@ -25,9 +27,13 @@ mod form;
 mod intervention;
 pub mod kernel;
 mod limits;
-mod meters;
+mod metrics;
 mod ports;
-mod reading;
+mod queries;
+mod read_pool;
+mod registry;
+mod reporter;
+mod runs;
 mod start;
 mod trace;
 mod user;
@@ -36,15 +42,19 @@ mod waiting;
 pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use engine::{Engine, Resume, RunHandle, RunView};
+pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};
 pub use limits::Limits;
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
-    OnToolChange, Outcome, Reports, ToolCall, ToolCaller, Tools,
+    OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
 };
+pub use queries::RunView;
+pub use registry::Registry;
+pub use reporter::CallReporter;
+pub use runs::{Resume, RunHandle};
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};
 pub use user::User;

@@ -1,19 +1,19 @@
-//! Every bound of the engine, named in one place.
+//! The limits of the engine.
 
 use std::time::Duration;
 
-/// How much an engine does at the same time. [`steprail_core::limits`] has the bounds of one run.
+/// Configurable limits of an engine. [`steprail_core::limits`] has the limits of one run.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Calls in flight in all.
+    /// The maximum number of calls in flight.
     pub calls: u32,
-    /// Calls in flight of the runs of one definition.
+    /// The maximum number of calls in flight of the runs of one definition.
     pub calls_per_definition: u32,
-    /// Calls in flight to one tool server: what stands before `__` in a tool's name.
+    /// The maximum number of calls in flight to one server: the part before `__` in the name of a tool.
     pub calls_per_server: u32,
-    /// Requests that wait for the engine; more wait outside.
+    /// The maximum number of requests in the queue of the engine. Further callers wait (backpressure).
     pub requests: usize,
-    /// How long shutting down waits for calls in flight.
+    /// How long a shutdown waits for calls in flight.
     pub shutdown: Duration,
 }
 
@@ -29,29 +29,29 @@ impl Default for Limits {
     }
 }
 
-/// Requests that are committed together at most.
+/// The maximum number of requests per commit.
 pub(crate) const BATCH: usize = 512;
-/// Runs that wait for something and whose state is kept in memory all the same.
+/// The maximum number of waiting runs whose state stays in memory.
 pub(crate) const PARKED_RUNS: usize = 1_024;
-/// Bytes of payloads that are kept in memory.
+/// The maximum size of cached payloads, in bytes.
 pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
-/// Compiled definitions that are kept in memory.
+/// The maximum number of cached plans.
 pub(crate) const CACHED_PLANS: usize = 1_000;
-/// Runs that others wait for and that begin in one transaction. A definition may name itself.
+/// The maximum number of child runs that start in one transaction. It bounds definitions that call themselves.
 pub(crate) const CHILD_RUNS: usize = 2_000;
-/// Runs that are picked up in one commit after a restart.
+/// The maximum number of runs that recovery loads per commit.
 pub(crate) const RECOVERY_BATCH: usize = 256;
-/// Runs that are deleted in one commit.
+/// The maximum number of runs that a purge deletes per commit.
 pub(crate) const PURGE_BATCH: usize = 100;
-/// Milliseconds until a store that failed is tried again: the first and the longest delay.
+/// Backoff after a failure of the store: the first and the longest delay, in milliseconds.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
-/// Questions about what is stored that are answered at the same time, each by a thread.
-pub(crate) const READS_AT_ONCE: usize = 4;
-/// Events that a subscription reads at once.
+/// The number of threads in the read pool.
+pub(crate) const READ_THREADS: usize = 4;
+/// The number of events that a subscription reads at a time.
 pub(crate) const FEED_PAGE: usize = 256;
-/// Reports of progress of one call that are all written; then one per [`PROGRESS_MS`].
-pub(crate) const PROGRESS_AT_ONCE: u32 = 10;
-/// Milliseconds between reports of progress that are written.
-pub(crate) const PROGRESS_MS: u64 = 1_000;
+/// The number of progress reports of one call that are written without a delay between them.
+pub(crate) const PROGRESS_BURST: u32 = 10;
+/// The interval between further progress reports of a call, in milliseconds.
+pub(crate) const PROGRESS_INTERVAL_MS: u64 = 1_000;
 /// Events at the end of a log that are searched for the start of steps that wait.
 pub(crate) const WAIT_EVENTS: usize = 500;

@@ -1,4 +1,4 @@
-//! What an engine needs from the program around it.
+//! Ports: the interfaces that the embedding program implements.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,227 +9,228 @@ use serde_json::Value;
 use steprail_core::names;
 use steprail_core::plan::Hash;
 pub use steprail_core::run::Annotations;
-use steprail_core::run::{Failure, FailureKind, Millis, Payload};
+use steprail_core::run::{Failure, FailureKind, Millis, Payload, RunStatus};
 pub use steprail_core::spec::head::OnToolChange;
 use steprail_store::{Principal, Right, RunId};
 use tokio_util::sync::CancellationToken;
 
-pub use crate::calls::Reports;
 pub use crate::kernel::Continuation;
+use crate::reporter::CallReporter;
 use crate::trace::TraceParent;
 
-/// A future in a box: what an async method of a port gives back.
+/// The boxed future that an async method of a port returns.
 pub type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
-/// How a call ended.
+/// Output or failure of a call.
 pub type Outcome = Result<Value, Failure>;
 
-/// One call of a tool.
+/// One tool call.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    /// The tool's name, `server__tool`.
+    /// Name of the tool, `server__tool`.
     pub tool: Box<str>,
-    /// The arguments: a map.
+    /// The arguments, a JSON object.
     pub args: Payload,
-    /// Whom the call is made for.
+    /// The user that the run acts as.
     pub principal: Arc<Principal>,
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
-    /// The step's path in its run.
+    /// Path of the step in its run.
     pub path: Arc<str>,
-    /// The attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The place of the attempt in the run's trace: send it along.
+    /// Trace context of the attempt. Send it with the request.
     pub trace: TraceParent,
-    /// The same for every attempt of the same step: send it along, so that the tool can tell a repetition.
+    /// Idempotency key, the same for all attempts of a step execution. Send it with the request, so that the tool can
+    /// recognise a repeated call.
     pub idempotency_key: Box<str>,
-    /// When the step's time is up; the token is cancelled then.
+    /// The time at which the step times out and `cancelled` is cancelled.
     pub deadline: Option<Millis>,
-    /// A role for the tool to take.
+    /// The persona of the step, for tools that support it.
     pub persona: Option<Box<str>>,
-    /// Cancelled when the call should stop: its time is up, or its run ended.
+    /// Cancelled when the call should stop: the step timed out, or its run ended.
     pub cancelled: CancellationToken,
-    /// What it goes on with, if it is not new.
+    /// The earlier call that this one continues.
     pub continues: Option<Continuation>,
-    /// Where to tell how far it is.
-    pub reports: Reports,
-    /// What the tool was like when the run's definition was stored, and what to do if it is not any more.
+    /// Receives progress and other reports of the call.
+    pub reporter: CallReporter,
+    /// Hash of the tool when the definition was stored ([`ToolCaller::pin`]), and the policy if the tool has changed.
     pub pinned: Option<(Hash, OnToolChange)>,
 }
 
-/// The call that a step is about to make.
+/// A call before its admission.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSite<'c> {
-    /// The tool's name, `server__tool`.
+    /// Name of the tool, `server__tool`.
     pub tool: &'c str,
-    /// Whom the call is made for.
+    /// The user that the run acts as.
     pub principal: &'c Principal,
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
-    /// The step's path in its run.
+    /// Path of the step in its run.
     pub path: &'c str,
 }
 
-/// How many calls a server takes at the same time, and whether it takes any now.
+/// Whether a server accepts calls now, and how many at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
-    /// What the slots belong to: a server, or one user's connection to it.
+    /// Owner of the slots: a server, or the connection of one user to it.
     pub server: Box<str>,
-    /// Calls at the same time; without a number, [`crate::Limits::calls_per_server`] counts.
+    /// The number of concurrency slots. `None` means [`crate::Limits::calls_per_server`].
     pub slots: Option<u32>,
-    /// Why it cannot take calls now. Nothing is committed or sent until [`ToolCaller::on_available`] reports the server.
+    /// Why the server accepts no calls now. The step waits until [`ToolCaller::on_available`] reports the server.
     pub unavailable: Option<Box<str>>,
-    /// Whether this call must be the only one in flight, because its server crashed when it was last made.
+    /// Whether this call must be the only one in flight, because the server crashed during the last attempt.
     pub exclusive: bool,
 }
 
 impl Capacity {
-    /// A server that takes calls, with no limit of its own.
+    /// A server that accepts calls and has no limit of its own.
     pub fn unlimited(server: &str) -> Self {
         Self { server: server.into(), slots: None, unavailable: None, exclusive: false }
     }
 }
 
-/// Calls tools. A call that fails says how: [`FailureKind::Transport`] if it was never sent,
-/// [`FailureKind::Lost`] if it was sent and the answer was lost, [`FailureKind::ToolError`] if the tool
-/// answered with an error. A tool that asks a human something ends its call with [`Failure::input_required`]; the call is made
-/// again with the answer.
+/// Calls tools.
+///
+/// The kind of a failure decides about retries: [`FailureKind::Transport`] if the call was never sent,
+/// [`FailureKind::Lost`] if it was sent and its outcome is unknown, [`FailureKind::ToolError`] if the tool returned an
+/// error. A tool that needs input of a human fails with [`Failure::input_required`]; the call is repeated with the answer.
 pub trait ToolCaller: Send + Sync {
-    /// Makes a call. When `call.cancelled` is cancelled it should end soon; a panic is a failure of the step.
+    /// Makes a call. It should end soon after `call.cancelled` is cancelled. A panic fails the step.
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome>;
 
-    /// What is known about a tool.
+    /// Returns the annotations of a tool. By default a tool counts as destructive and not idempotent.
     fn annotations(&self, tool: &str) -> Annotations {
         let _ = tool;
         Annotations::default()
     }
 
-    /// Whether the tool's server can take a call of a step now. Asked on the thread that decides for all runs, so it must
-    /// answer at once.
+    /// Returns whether the server of a tool accepts a call now. Called on the engine thread, so it must not block.
     fn capacity(&self, call: &CallSite<'_>) -> Capacity {
         Capacity::unlimited(names::server(call.tool))
     }
 
-    /// Registers what to call with a server's name ([`Capacity::server`]) when it may be able to take calls again.
+    /// Registers a function to call with the name of a server ([`Capacity::server`]) when it may accept calls again.
     fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
         drop(available);
     }
 
-    /// Nobody will answer what a tool asked: the state of the question that a call ended with.
+    /// Releases an input request that can no longer be answered, given its state.
     fn forget(&self, state: &Value) {
         let _ = state;
     }
 
-    /// The tool that is asked to create one that is missing: it is called with `tool` and `arguments`.
+    /// Returns the tool that creates missing tools. It is called with `tool` and `arguments`.
     fn provider(&self) -> Option<Box<str>> {
         None
     }
 
-    /// A hash of everything that its server says about a tool: what a definition is written for.
+    /// Returns a hash of the description and schemas of a tool, which is stored with each definition that calls it.
     fn pin(&self, tool: &str) -> Option<Hash> {
         let _ = tool;
         None
     }
 }
 
-/// Says who may do what, now. Asked before every call.
+/// Checks the current rights of users. The engine calls it before every tool call.
 pub trait Authorizer: Send + Sync {
-    /// Whether a user may call a tool; the error says why not.
+    /// Returns the reason as an error if a user may not call a tool.
     fn may_call<'a>(&'a self, principal: &'a Principal, tool: &'a str) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Whether a user has a right; the error says why not.
+    /// Returns the reason as an error if a user lacks a right.
     fn may(&self, principal: &Principal, right: Right) -> Result<(), String> {
         let _ = (principal, right);
         Ok(())
     }
 
-    /// The tools that a user may call, as patterns; none means all. A run never gets more than its user had when it
-    /// was started.
+    /// Returns patterns of the tools that a user may call; `None` means all. They are stored with each run that the user
+    /// starts, and bound its calls.
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {
         let _ = principal;
         None
     }
 }
 
-/// Something that humans should hear of.
+/// A notice to humans.
 #[derive(Debug, Clone)]
 pub enum Notice {
-    /// A gate waits for an answer.
+    /// A gate waits for a decision.
     ApprovalRequested {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: Arc<str>,
-        /// The question.
+        /// Text that asks for the decision.
         prompt: Box<str>,
-        /// Whom to tell.
+        /// Recipients, as the definition names them.
         notify: Vec<Box<str>>,
     },
-    /// Nobody has answered yet.
+    /// A gate has waited for longer than its escalation time.
     ApprovalEscalated {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: Arc<str>,
-        /// Whom to tell.
+        /// Recipients, as the definition names them.
         notify: Vec<Box<str>>,
     },
     /// The outcome of a call is unknown.
     StepUncertain {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: Arc<str>,
     },
-    /// A step waits for a server that cannot take its call.
+    /// A step waits for a server that accepts no calls now.
     ServerAwaited {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: Arc<str>,
         /// Why the call was not sent.
         reason: Box<str>,
-        /// When the step fails.
+        /// The time at which the step fails.
         until: Option<Millis>,
     },
     /// A run ended.
     RunEnded {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The user who started it.
+        /// Id of the user who started the run.
         created_by: String,
-        /// How.
-        status: steprail_core::run::RunStatus,
+        /// Final status of the run.
+        status: RunStatus,
     },
 }
 
-/// Tells humans. Called after what it speaks of is durable.
+/// Delivers notices. Called after the commit of the events that they are about.
 pub trait Notifier: Send + Sync {
-    /// Passes a notice on.
+    /// Delivers a notice.
     fn notify(&self, notice: Notice) -> BoxFuture<'_, ()>;
 }
 
-/// Keeps the files that tools give.
+/// Stores files in the outputs of tools.
 pub trait ArtefactStore: Send + Sync {
-    /// Takes an entry of a result's `file_refs` and gives the entry that later steps read.
+    /// Stores a file of an output, given its entry in `file_refs`. Returns the entry that later steps read.
     fn put(&self, run: RunId, path: &str, file_ref: Value) -> BoxFuture<'_, Result<Value, Failure>>;
 }
 
 type ToolFn = dyn Fn(ToolCall) -> BoxFuture<'static, Outcome> + Send + Sync;
 
-/// Tools in the same process: a name, a function, and what is known about it.
+/// Tools in the same process: functions by name.
 #[derive(Default, Clone)]
 pub struct Tools {
     tools: HashMap<Box<str>, (Arc<ToolFn>, Annotations)>,
 }
 
 impl Tools {
-    /// No tools.
+    /// A set without tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With one more tool.
+    /// Adds a tool without annotations.
     #[must_use]
     pub fn tool<F>(self, name: &str, run: impl Fn(ToolCall) -> F + Send + Sync + 'static) -> Self
     where
@@ -238,7 +239,7 @@ impl Tools {
         self.tool_with(name, Annotations::default(), run)
     }
 
-    /// With one more tool of which something is known.
+    /// Adds a tool with annotations.
     #[must_use]
     pub fn tool_with<F>(
         mut self,

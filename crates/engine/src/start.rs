@@ -1,4 +1,4 @@
-//! What can be started: a stored definition, one that comes along, or one call of a tool.
+//! Start requests: of a stored definition, of an inline definition, or of one tool call.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use steprail_store::Principal;
 
 use crate::error::Error;
 
-/// What a definition is called that has neither a name nor a file.
+/// The name of a definition without a name or a file.
 pub(crate) const UNNAMED: &str = "definition";
 
-/// What to start.
+/// A request to start a run.
 #[derive(Debug, Clone)]
 pub struct Start {
     pub(crate) workflow: Workflow,
@@ -23,37 +23,37 @@ pub struct Start {
     pub(crate) request_key: Option<String>,
 }
 
-/// What a run runs.
+/// The definition that a run executes.
 #[derive(Debug, Clone)]
 pub enum Workflow {
-    /// A stored definition: its newest version, or a given one.
+    /// Name and version of a stored definition; the newest version if `None`.
     Named(String, Option<u32>),
-    /// A definition that comes with the start.
+    /// A definition that is part of the request.
     Inline {
-        /// YAML or JSON.
+        /// The definition as YAML or JSON.
         text: String,
-        /// The name of its file, which it goes by if it has no name of its own.
+        /// Name of its file, used as the name of the definition if it has none.
         source: String,
     },
 }
 
 impl Start {
-    /// The newest version of a stored definition.
+    /// Starts the newest version of a stored definition.
     pub fn named(name: impl Into<String>, principal: Principal) -> Self {
         Self::of(Workflow::Named(name.into(), None), principal)
     }
 
-    /// A definition as text.
+    /// Starts a definition that is given as YAML or JSON.
     pub fn inline(text: impl Into<String>, principal: Principal) -> Self {
         Self::of(Workflow::Inline { text: text.into(), source: UNNAMED.to_owned() }, principal)
     }
 
-    /// A definition as text, from a file with a name.
+    /// Starts a definition that was read from a file.
     pub fn file(source: impl Into<String>, text: impl Into<String>, principal: Principal) -> Self {
         Self::of(Workflow::Inline { text: text.into(), source: source.into() }, principal)
     }
 
-    /// One call of a tool: a run of one step. A call whose outcome is unknown fails; nobody is asked.
+    /// Calls one tool: a run of one step. If the outcome of the call is unknown, the run fails.
     pub fn call(tool: &str, args: &Value, principal: Principal) -> Self {
         let steps =
             json!([{ "id": "call", "tool": tool, "args": "{{inputs.args}}", "on_uncertain": "fail" }]);
@@ -63,19 +63,19 @@ impl Start {
         Self::inline(text, principal).inputs(json!({ "args": args }))
     }
 
-    /// Whatever there is to run.
+    /// Starts a workflow without inputs.
     pub fn of(workflow: Workflow, principal: Principal) -> Self {
         Self { workflow, inputs: Value::Object(serde_json::Map::new()), principal, request_key: None }
     }
 
-    /// With inputs: a map.
+    /// Sets the inputs, which must be a JSON object.
     #[must_use]
     pub fn inputs(mut self, inputs: Value) -> Self {
         self.inputs = inputs;
         self
     }
 
-    /// With a key: a second start with the same key is the first run.
+    /// Sets an idempotency key: a second start with the same key returns the first run.
     #[must_use]
     pub fn request_key(mut self, key: impl Into<String>) -> Self {
         self.request_key = Some(key.into());
@@ -83,12 +83,12 @@ impl Start {
     }
 }
 
-/// Checks a definition; gives its canonical JSON and warnings.
+/// Checks a definition. Returns its canonical JSON and its warnings.
 pub(crate) fn check(source: &str, text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
     check_with(source, text, |_| ())
 }
 
-/// Checks a definition and changes it.
+/// Checks a definition and applies a change to it.
 pub(crate) fn check_with(
     source: &str,
     text: &str,

@@ -1,30 +1,30 @@
-//! The place of a run in a trace. Its ids follow from those of the run, so a run that takes days, in several
-//! processes, keeps nothing open for it.
+//! Trace contexts of runs. Span ids are derived from the ids of the run, so a run that takes days and several processes holds
+//! no span open.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 use steprail_store::RunId;
 
-/// A place in a trace, as W3C Trace Context writes it: `00-<trace>-<span>-<flags>`.
+/// A W3C Trace Context `traceparent`: `00-<trace>-<span>-<flags>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
+    /// Trace id.
     pub trace: [u8; 16],
-    /// The span in it.
+    /// Span id.
     pub span: [u8; 8],
-    /// Whether somebody records it.
+    /// Whether the trace is recorded.
     pub sampled: bool,
 }
 
-/// Characters of a `traceparent` of the version that is known.
+/// Length of a version 00 `traceparent`, in bytes.
 const LENGTH: usize = 55;
 
 impl TraceParent {
-    /// Reads a `traceparent`. Of a version to come, what is known is read, as the standard asks.
+    /// Parses a `traceparent`. Of a later version, the fields of version 00 are used, as the standard requires.
     pub fn parse(text: &str) -> Option<Self> {
         let [version] = hex(text.get(..2)?)?;
-        let fits = match version {
+        let length_fits = match version {
             0 => text.len() == LENGTH,
             0xff => false,
             _ => matches!(text.as_bytes().get(LENGTH), None | Some(b'-')),
@@ -32,8 +32,8 @@ impl TraceParent {
         let dashes = [2, 35, 52].iter().all(|at| text.as_bytes().get(*at) == Some(&b'-'));
         let (trace, span) = (hex(text.get(3..35)?)?, hex(text.get(36..52)?)?);
         let [flags] = hex(text.get(53..LENGTH)?)?;
-        let is_one = fits && dashes && trace != [0; 16] && span != [0; 8];
-        is_one.then_some(Self { trace, span, sampled: flags & 1 == 1 })
+        let is_valid = length_fits && dashes && trace != [0; 16] && span != [0; 8];
+        is_valid.then_some(Self { trace, span, sampled: flags & 1 == 1 })
     }
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for TraceParent {
     }
 }
 
-/// Bytes of a text of small hexadecimal digits.
+/// Decodes lowercase hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -62,36 +62,36 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// The trace of a run: a span for the run, one for each step in it, one for each attempt of a step to call.
+/// The trace of a run, with spans for the run, for each step execution and for each attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunTrace {
     run: RunId,
-    /// The place that the run was started in.
+    /// The span in which the run was started.
     pub parent: Option<TraceParent>,
 }
 
 impl RunTrace {
-    /// The trace of a run that was started in another one, or in none. What is no `traceparent` is none.
+    /// The trace of a run, given the `traceparent` of its start. An invalid `traceparent` is ignored.
     pub fn new(run: RunId, started_in: Option<&str>) -> Self {
         Self { run, parent: started_in.and_then(TraceParent::parse) }
     }
 
     /// The span of the run.
     pub fn run(&self) -> TraceParent {
-        self.place(0, 0)
+        self.span(0, 0)
     }
 
-    /// The span of a step execution, by its number.
+    /// The span of step execution `n`.
     pub fn step(&self, n: u32) -> TraceParent {
-        self.place(n, 0)
+        self.span(n, 0)
     }
 
-    /// The span of one attempt of a step execution.
+    /// The span of an attempt of step execution `n`.
     pub fn attempt(&self, n: u32, attempt: u32) -> TraceParent {
-        self.place(n, attempt)
+        self.span(n, attempt)
     }
 
-    fn place(&self, n: u32, attempt: u32) -> TraceParent {
+    fn span(&self, n: u32, attempt: u32) -> TraceParent {
         let mut hasher = Sha256::new();
         hasher.update(self.run.0.as_bytes());
         hasher.update(n.to_be_bytes());
@@ -118,22 +118,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
-        let read = TraceParent::parse(OUTER).expect("a traceparent");
-        assert_eq!(read.to_string(), OUTER);
-        assert!(read.sampled);
+    fn parses_its_own_format() {
+        let parsed = TraceParent::parse(OUTER).expect("a traceparent");
+        assert_eq!(parsed.to_string(), OUTER);
+        assert!(parsed.sampled);
         assert!(!TraceParent::parse(&OUTER.replace("-01", "-00")).expect("a traceparent").sampled);
     }
 
     #[test]
-    fn a_version_to_come_is_read_as_far_as_it_is_known() {
+    fn parses_the_known_fields_of_later_versions() {
         for later in [OUTER.replacen("00", "01", 1), format!("{}-more", OUTER.replacen("00", "cc", 1))] {
             assert_eq!(TraceParent::parse(&later).expect("a traceparent").to_string(), OUTER, "{later}");
         }
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn rejects_invalid_text() {
         let zeros = "0".repeat(32);
         for bad in [
             "",
@@ -156,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_a_trace_or_part_of_one() {
+    fn run_has_its_own_trace_unless_started_in_one() {
         let id = run("0198a1b2-c3d4-7000-8000-000000000001");
         let own = RunTrace::new(id, None);
         let all = [own.run(), own.step(1), own.attempt(1, 1), own.attempt(1, 2), own.step(2)];
-        insta::assert_snapshot!(all.map(|place| place.to_string()).join("\n"), @r"
+        insta::assert_snapshot!(all.map(|span| span.to_string()).join("\n"), @r"
         00-0198a1b2c3d470008000000000000001-0776f764321bf4ca-01
         00-0198a1b2c3d470008000000000000001-e69c6b9021950eff-01
         00-0198a1b2c3d470008000000000000001-88619f995d633076-01
@@ -170,12 +170,12 @@ mod tests {
         let part = RunTrace::new(id, Some(OUTER));
         assert_eq!(part.attempt(1, 2).trace, TraceParent::parse(OUTER).expect("a traceparent").trace);
         assert_eq!(part.attempt(1, 2).span, own.attempt(1, 2).span);
-        assert!(!RunTrace::new(id, Some(&OUTER.replace("-01", "-00"))).run().sampled, "nobody wants it");
-        assert_eq!(RunTrace::new(id, Some("what is this?")), own);
+        assert!(!RunTrace::new(id, Some(&OUTER.replace("-01", "-00"))).run().sampled, "an unsampled parent");
+        assert_eq!(RunTrace::new(id, Some("not a traceparent")), own);
     }
 
     #[test]
-    fn every_span_is_another_one() {
+    fn span_ids_are_unique() {
         let (a, b) =
             (run("0198a1b2-c3d4-7000-8000-000000000001"), run("0198a1b2-c3d4-7000-8000-000000000002"));
         let mut seen = std::collections::BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What somebody may do with an engine. Every surface acts through this: it knows who asks.
+//! The handle to an engine with the rights of a user. Every surface acts through it.
 
 use std::time::Duration;
 
@@ -13,14 +13,16 @@ use steprail_store::{
     StoredEvent,
 };
 
-use crate::engine::{Engine, Resume, RunHandle, RunView};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::{Defined, no_run};
+use crate::kernel::{DefinitionVersion, no_run};
+use crate::queries::RunView;
+use crate::runs::{Resume, RunHandle};
 use crate::start::{Start, Workflow};
 use crate::trace::TraceParent;
 
-/// Somebody with an engine. A run that they may not see is one that is not there.
+/// An engine with the rights of one user. A run that the user may not see is reported as not found.
 #[derive(Debug, Clone)]
 pub struct User {
     engine: Engine,
@@ -28,105 +30,103 @@ pub struct User {
 }
 
 impl Engine {
-    /// The engine as somebody sees it.
+    /// Returns a handle with the rights of a user.
     pub fn as_user(&self, principal: Principal) -> User {
         User { engine: self.clone(), principal }
     }
 }
 
 impl User {
-    /// Who it is.
+    /// The principal of the user.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// Whether they have a right.
+    /// Whether the user has a right.
     pub fn may(&self, right: Right) -> bool {
         self.engine.authorize(&self.principal, right).is_ok()
     }
 
-    /// An error that says why, if they do not have a right.
-    pub fn need(&self, right: Right) -> Result<(), Error> {
+    /// Returns an error unless the user has a right.
+    pub fn require(&self, right: Right) -> Result<(), Error> {
         self.engine.authorize(&self.principal, right)
     }
 
-    /// Stores a definition; `publish` goes before what it says itself.
+    /// Stores a definition. `publish` overrides the field of the definition that offers it to agents as a tool.
     pub async fn define(
         &self,
         text: &str,
         publish: Option<bool>,
-    ) -> Result<(Defined, Vec<Diagnostic>), Error> {
-        self.need(Right::Workflow)?;
-        self.need_definition(text).await?;
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
+        self.require(Right::Workflow)?;
+        self.require_definition_owner(text).await?;
         match publish {
             Some(publish) => self.engine.define_published(text, publish, &self.principal).await,
             None => self.engine.define(text, &self.principal).await,
         }
     }
 
-    /// A name belongs to whoever used it first: others run what is under it.
-    async fn need_definition(&self, text: &str) -> Result<(), Error> {
+    /// Changing a definition of another user needs the right `administer`.
+    async fn require_definition_owner(&self, text: &str) -> Result<(), Error> {
         let Some(plan) = load(&Source::new("definition", text)).plan else { return Ok(()) };
         match self.engine.definition(&plan.name, None).await {
-            // What others start under the name would run with more than this token is for.
+            // Runs that others start from it would not have the scope of this token.
             Ok(_) if self.principal.scope.is_some() => {
-                let message = format!(
-                    "a token that is held to less cannot change `{}`; give it another name",
-                    plan.name
-                );
+                let message =
+                    format!("a scoped token cannot change the definition `{}`; use another name", plan.name);
                 Err(Error::Denied(message))
             }
-            Ok(known) if known.created_by != self.principal.id => self.need(Right::Administer),
+            Ok(known) if known.created_by != self.principal.id => self.require(Right::Administer),
             Ok(_) | Err(Error::NotFound(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether they may call a tool now.
+    /// Whether the user may call a tool now.
     pub async fn may_call(&self, tool: &str) -> bool {
         self.engine.may_call(&self.principal, tool).await
     }
 
-    /// The same user as a person, not through an agent: what they say themselves.
+    /// The same user in person, not through an agent.
     #[must_use]
     pub fn in_person(&self) -> Self {
         let principal = Principal { agent: self.principal.agent_only, ..self.principal.clone() };
         Self { engine: self.engine.clone(), principal }
     }
 
-    /// The newest version of every definition.
+    /// Returns the newest version of every definition.
     pub async fn definitions(&self) -> Result<Vec<Definition>, Error> {
-        self.need_sight()?;
+        self.require_read()?;
         self.engine.definitions().await
     }
 
-    /// A version of a definition; the newest without one.
+    /// Returns a version of a definition; the newest if `version` is `None`.
     pub async fn definition(&self, name: &str, version: Option<u32>) -> Result<Definition, Error> {
-        self.need_sight()?;
+        self.require_read()?;
         self.engine.definition(name, version).await
     }
 
-    /// The versions of a definition, newest first.
+    /// Returns the versions of a definition, newest first.
     pub async fn versions(&self, name: &str) -> Result<Vec<Definition>, Error> {
-        self.need_sight()?;
+        self.require_read()?;
         self.engine.versions(name).await
     }
 
-    /// Hides a definition from new runs.
+    /// Hides a definition from new runs. Runs in progress continue.
     pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
-        self.need(Right::Workflow)?;
+        self.require(Right::Workflow)?;
         if self.engine.definition(name, None).await?.created_by != self.principal.id {
-            self.need(Right::Administer)?;
+            self.require(Right::Administer)?;
         }
         self.engine.delete_definition(name).await
     }
 
-    /// To see what can be run takes the right to run it, or to see what others run.
-    fn need_sight(&self) -> Result<(), Error> {
-        self.need(Right::Workflow).or_else(|error| self.need(Right::View).map_err(|_| error))
+    /// Reading definitions needs the right `workflow` or the right `view`.
+    fn require_read(&self) -> Result<(), Error> {
+        self.require(Right::Workflow).or_else(|error| self.require(Right::View).map_err(|_| error))
     }
 
-    /// Schedules, by name: everybody's, or their own.
+    /// Returns schedules, by name: all with the right `view`, else those of the user.
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
         let mut schedules = self.engine.schedules().await?;
         if !self.may(Right::View) {
@@ -135,51 +135,51 @@ impl User {
         Ok(schedules)
     }
 
-    /// Stores a schedule, whose runs act as whoever stores it, and gives it with when it is first due.
+    /// Stores a schedule whose runs act as this user. Returns it with the next time at which it is due.
     pub async fn schedule(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
-        self.need(Right::Workflow)?;
-        self.need_schedule(&schedule.name).await?;
+        self.require(Right::Workflow)?;
+        self.require_schedule_owner(&schedule.name).await?;
         schedule.principal = self.principal.clone();
         schedule.due = self.engine.schedule(schedule.clone()).await?;
         Ok(schedule)
     }
 
-    /// Takes a schedule away.
+    /// Deletes a schedule. Runs that it started continue.
     pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
-        self.need(Right::Workflow)?;
-        self.need_schedule(name).await?;
+        self.require(Right::Workflow)?;
+        self.require_schedule_owner(name).await?;
         self.engine.unschedule(name).await
     }
 
-    /// A schedule belongs to whoever made it.
-    async fn need_schedule(&self, name: &str) -> Result<(), Error> {
-        let known = self.engine.schedules().await?;
-        match known.iter().find(|schedule| schedule.name == name) {
-            Some(known) if known.principal.id != self.principal.id => self.need(Right::Administer),
+    /// Changing a schedule of another user needs the right `administer`.
+    async fn require_schedule_owner(&self, name: &str) -> Result<(), Error> {
+        let schedules = self.engine.schedules().await?;
+        match schedules.iter().find(|schedule| schedule.name == name) {
+            Some(known) if known.principal.id != self.principal.id => self.require(Right::Administer),
             _ => Ok(()),
         }
     }
 
-    /// Events after a cursor of the runs that they may see, with whose run it is.
+    /// Returns the events after a cursor of the runs that the user may see, each with the id of the user who started the run.
     pub async fn feed(&self, after: i64, limit: usize) -> Result<EventPage<(RawEvent, String)>, Error> {
         let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
         self.engine.feed(after, limit, user).await
     }
 
-    /// The same user, through a client or a tool that is named.
+    /// The same user through a client or tool with this name.
     #[must_use]
-    pub fn via(&self, what: impl Into<String>) -> Self {
-        Self { engine: self.engine.clone(), principal: self.principal.clone().via(what) }
+    pub fn via(&self, name: impl Into<String>) -> Self {
+        Self { engine: self.engine.clone(), principal: self.principal.clone().via(name) }
     }
 
-    /// The same user, whose call of a tool is a relayed MCP request.
+    /// The same user with a relayed MCP request.
     #[must_use]
     pub fn relaying(&self, relay: Relay) -> Self {
         let principal = Principal { relay: Some(Box::new(relay)), ..self.principal.clone() };
         Self { engine: self.engine.clone(), principal }
     }
 
-    /// The same user, in a trace: what they start becomes part of it. A `traceparent` that is none is left out.
+    /// The same user in a trace, which the runs that they start join. An invalid `traceparent` is ignored.
     #[must_use]
     pub fn traced(&self, traceparent: Option<&str>) -> Self {
         let trace = traceparent.and_then(TraceParent::parse).map(|parent| parent.to_string());
@@ -194,53 +194,51 @@ impl User {
         inputs: Value,
         request_key: Option<String>,
     ) -> Result<RunHandle, Error> {
-        self.need(Right::Workflow)?;
+        self.require(Right::Workflow)?;
         let start = Start::of(workflow, self.principal.clone()).inputs(inputs);
         self.engine.start(request_key.into_iter().fold(start, Start::request_key)).await
     }
 
-    /// Calls a tool. The call is a run of one step: it is authorised, checked, bounded and recorded as a step is.
+    /// Calls a tool. The call is a run of one step, so it is authorised, checked, bounded and recorded.
     pub async fn call_tool(&self, tool: &str, args: &Value) -> Result<RunHandle, Error> {
         self.engine.start(Start::call(tool, args, self.principal.clone())).await
     }
 
-    /// Runs once more what an ended run ran.
+    /// Starts a run with the definition and inputs of a run that has ended. See [`Engine::rerun`].
     pub async fn rerun(&self, run: RunId, reuse_except: Option<Vec<String>>) -> Result<RunHandle, Error> {
-        self.need(Right::Workflow)?;
+        self.require(Right::Workflow)?;
         self.row(run).await?;
         self.engine.rerun(run, reuse_except, self.principal.clone()).await
     }
 
-    /// A run without its steps.
+    /// Returns a run without its steps.
     pub async fn row(&self, run: RunId) -> Result<RunRow, Error> {
         let row = self.engine.row(run).await?;
-        self.sees(&row)?;
+        self.require_visible(&row)?;
         Ok(row)
     }
 
-    /// A run with its steps and open questions.
+    /// Returns a run with its steps and open approvals.
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
         let view = self.engine.status(run).await?;
-        self.sees(&view.run)?;
+        self.require_visible(&view.run)?;
         Ok(view)
     }
 
-    /// A run that they may not see is one that is not there.
-    fn sees(&self, row: &RunRow) -> Result<(), Error> {
-        let sees = row.created_by == self.principal.id || self.may(Right::View);
-        if sees { Ok(()) } else { Err(no_run(row.run_id)) }
+    fn require_visible(&self, row: &RunRow) -> Result<(), Error> {
+        let is_visible = row.created_by == self.principal.id || self.may(Right::View);
+        if is_visible { Ok(()) } else { Err(no_run(row.run_id)) }
     }
 
-    /// Waits until a run has ended, or waits for somebody; with `since`, until it has an event after that number. Not longer
-    /// than `patience`.
-    pub async fn wait(&self, run: RunId, since: Option<u64>, patience: Duration) -> Result<RunRow, Error> {
-        let row = self.row(run).await?;
-        let deadline = tokio::time::Instant::now() + patience;
+    /// Waits until a run has ended or waits itself; with `since`, until it has an event with a higher sequence number. Returns
+    /// the run as it is after `timeout` at the latest.
+    pub async fn wait(&self, run: RunId, since: Option<u64>, timeout: Duration) -> Result<RunRow, Error> {
+        let mut row = self.row(run).await?;
+        let deadline = tokio::time::Instant::now() + timeout;
         let mut feed = self.engine.subscribe(Some(run), i64::try_from(row.seq).unwrap_or(i64::MAX));
-        let mut row = row;
         loop {
-            let rests = !matches!(row.status, RunStatus::Pending | RunStatus::Running);
-            if row.status.is_terminal() || since.map_or(rests, |since| row.seq > since) {
+            let is_waiting = !matches!(row.status, RunStatus::Pending | RunStatus::Running);
+            if row.status.is_terminal() || since.map_or(is_waiting, |since| row.seq > since) {
                 return Ok(row);
             }
             match tokio::time::timeout_at(deadline, feed.next()).await {
@@ -251,7 +249,7 @@ impl User {
         }
     }
 
-    /// Runs, newest first: those of everybody, or their own.
+    /// Returns runs, newest first: of all users with the right `view`, else those of the user.
     pub async fn list(&self, mut list: ListRuns) -> Result<Vec<RunRow>, Error> {
         if !self.may(Right::View) {
             let own = self.principal.id.clone();
@@ -263,7 +261,7 @@ impl User {
         self.engine.list(list).await
     }
 
-    /// Events of a run after a number.
+    /// Returns the events of a run with sequence numbers above `after`.
     pub async fn events(
         &self,
         run: RunId,
@@ -274,30 +272,30 @@ impl User {
         self.engine.events(run, after, limit).await
     }
 
-    /// Events of a run as they are committed.
+    /// Subscribes to the events of a run with sequence numbers above `after`.
     pub async fn follow(&self, run: RunId, after: u64) -> Result<Subscription, Error> {
         self.row(run).await?;
         Ok(self.engine.subscribe(Some(run), i64::try_from(after).unwrap_or(i64::MAX)))
     }
 
-    /// Open questions of a run, and of the runs that it waits for.
+    /// Returns open approvals of a run and of the runs that it waits for.
     pub async fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, Error> {
         self.row(run).await?;
         self.engine.run_approvals(run).await
     }
 
-    /// Open questions, oldest first: everybody's for those who decide or may see them, else those of their own runs.
+    /// Returns open approvals, oldest first: of all runs with the right `approve` or `view`, else of the user's own runs.
     pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
         let all = self.may(Right::Approve) || self.may(Right::View);
         self.engine.approvals_of((!all).then(|| self.principal.id.clone()), limit).await
     }
 
-    /// Whether they may decide at an open gate.
+    /// Whether the user may decide at an open gate.
     pub async fn may_decide(&self, run: RunId, path: &str) -> bool {
         self.engine.may_decide(run, path, &self.principal).await.is_ok()
     }
 
-    /// Decides at a gate. `digest` binds the answer to what was shown.
+    /// Decides at a gate. `digest` binds the decision to the approval that the user saw.
     pub async fn decide(
         &self,
         run: RunId,
@@ -313,7 +311,7 @@ impl User {
         }
     }
 
-    /// Says what a tool wanted to know.
+    /// Answers an input request of a tool. See [`Engine::answer`].
     pub async fn answer(
         &self,
         run: RunId,
@@ -324,7 +322,7 @@ impl User {
         self.engine.answer(run, path, &self.principal, answer, digest).await
     }
 
-    /// Says what became of a call whose outcome is unknown.
+    /// Resolves a call with an unknown outcome. `digest` binds the resolution to an attempt.
     pub async fn resolve(
         &self,
         run: RunId,
@@ -335,46 +333,46 @@ impl User {
         self.engine.resolve(run, path, resolution, digest, &self.principal).await
     }
 
-    /// Changes a run that is under way.
+    /// Changes a run in progress.
     pub(crate) async fn control(&self, run: RunId, intervention: Intervention) -> Result<(), Error> {
-        self.need_control(run).await?;
+        self.require_control(run).await?;
         self.engine.intervene(run, intervention, &self.principal).await
     }
 
-    /// Stops a run and everything in it.
+    /// Cancels a run and its children.
     pub async fn cancel(&self, run: RunId, reason: &str) -> Result<(), Error> {
-        self.need_control(run).await?;
+        self.require_control(run).await?;
         self.engine.cancel(run, &self.principal, reason).await
     }
 
-    /// Holds back every step of a run that would begin.
+    /// Pauses a run: calls in flight continue, and no further step starts.
     pub async fn pause(&self, run: RunId) -> Result<(), Error> {
-        self.need_control(run).await?;
+        self.require_control(run).await?;
         self.engine.pause(run, &self.principal).await
     }
 
-    /// Lets a run go on that was paused or interrupted.
+    /// Resumes a run that is paused or interrupted.
     pub async fn resume(&self, run: RunId, resume: Resume) -> Result<(), Error> {
-        self.need_control(run).await?;
-        // To call again what may have happened is to decide.
+        self.require_control(run).await?;
+        // Repeating a call with an unknown outcome is a decision.
         if !resume.force_steps.is_empty() {
-            self.need(Right::Approve)?;
+            self.require(Right::Approve)?;
         }
         self.engine.resume(run, &self.principal, resume).await
     }
 
-    /// Brings an event to a run, or to every run that waits for it.
+    /// Sends an event to a run, or to all runs that wait for it. Returns the number of runs that received it.
     pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
         match run {
-            Some(run) => self.need_control(run).await?,
-            None => self.need(Right::Administer)?,
+            Some(run) => self.require_control(run).await?,
+            None => self.require(Right::Administer)?,
         }
         self.engine.signal(event, payload, run).await
     }
 
-    /// For their own run, the right to run workflows; the right to change those of others for others.
-    async fn need_control(&self, run: RunId) -> Result<(), Error> {
+    /// Changing a run needs the right `workflow`, or `administer` if it is the run of another user.
+    async fn require_control(&self, run: RunId) -> Result<(), Error> {
         let is_own = self.row(run).await?.created_by == self.principal.id;
-        self.need(if is_own { Right::Workflow } else { Right::Administer })
+        self.require(if is_own { Right::Workflow } else { Right::Administer })
     }
 }

@@ -12,7 +12,7 @@ use steprail_core::run::{Event, Failure, Millis, RunStatus, Started, StepStatus}
 use steprail_core::spec::step::KindName;
 use steprail_store::{Approval, RunId, StepRow, StoredEvent, UnknownCall};
 
-use crate::engine::RunView;
+use crate::RunView;
 use crate::error::Error;
 use crate::limits::WAIT_EVENTS;
 use crate::user::User;

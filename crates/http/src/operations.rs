@@ -32,7 +32,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
 
 /// Metrics in the text format of Prometheus.
 pub(crate) async fn metrics(State(app): State<App>, Caller(user): Caller) -> Result<Response, Problem> {
-    user.need(Right::View)?;
+    user.require(Right::View)?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     Ok((kind, app.metrics.as_ref().map(|render| render()).unwrap_or_default()).into_response())
 }

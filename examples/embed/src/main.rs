@@ -37,10 +37,10 @@ struct Ledger(Mutex<PathBuf>);
 
 impl Ledger {
     /// Appends the line unless the key is present. Returns whether it was appended.
-    fn once(&self, key: &str, line: &str) -> io::Result<bool> {
+    fn append_once(&self, key: &str, line: &str) -> io::Result<bool> {
         let path = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut file = OpenOptions::new().create(true).append(true).open(&*path)?;
-        if fs::read_to_string(&*path)?.lines().any(|known| known.starts_with(key)) {
+        if fs::read_to_string(&*path)?.lines().any(|line| line.starts_with(key)) {
             return Ok(false);
         }
         file.write_all(format!("{key} {line}\n").as_bytes())?;
@@ -53,7 +53,7 @@ async fn work(ledger: Arc<Ledger>, call: ToolCall, verb: &str) -> Outcome {
     let parcel = call.args.value()["parcel"].as_str().unwrap_or("?").to_owned();
     println!("{verb} {parcel} (attempt {})", call.attempt);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    match ledger.once(&call.idempotency_key, &format!("{verb} {parcel}")) {
+    match ledger.append_once(&call.idempotency_key, &format!("{verb} {parcel}")) {
         Ok(new) => Ok(json!({ "parcel": parcel, "new": new })),
         Err(error) => Err(Failure::new(FailureKind::ToolError, error.to_string())),
     }

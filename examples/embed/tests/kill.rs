@@ -12,13 +12,13 @@ fn program(folder: &Path) -> Command {
 
 /// Starts the program and kills it with SIGKILL as soon as it has printed a line with this prefix. Returns the
 /// printed lines.
-fn kill_at(folder: &Path, line: &str) -> Vec<String> {
+fn kill_at(folder: &Path, prefix: &str) -> Vec<String> {
     let mut child = program(folder).stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = Vec::new();
     for next in BufReader::new(child.stdout.take().unwrap()).lines() {
         printed.push(next.unwrap());
-        let seen = |start: &str| printed.iter().any(|line| line.starts_with(start));
-        if seen(line) && seen("run ") {
+        let has = |prefix: &str| printed.iter().any(|line| line.starts_with(prefix));
+        if has(prefix) && has("run ") {
             break;
         }
     }
@@ -32,7 +32,7 @@ fn run_id(printed: &[String]) -> &str {
 }
 
 #[test]
-fn each_thing_happens_once() {
+fn each_side_effect_happens_once() {
     let folder = tempfile::tempdir().unwrap();
     let first = kill_at(folder.path(), "send cup");
     let second = kill_at(folder.path(), "pack chair");
@@ -41,12 +41,12 @@ fn each_thing_happens_once() {
 
     assert!(output.status.success());
     assert_eq!(third.last().unwrap(), r#"completed: "3 parcels are on their way""#);
-    assert_eq!(run_id(&first), run_id(&second), "the same key gives the same run");
+    assert_eq!(run_id(&first), run_id(&second), "the same request key returns the same run");
     assert_eq!(run_id(&first), run_id(&third));
-    assert!(!second.iter().any(|line| line.starts_with("pack cup")), "what is done is not done again");
+    assert!(!second.iter().any(|line| line.starts_with("pack cup")), "completed steps are not repeated");
 
     let ledger = std::fs::read_to_string(folder.path().join("ledger")).unwrap();
-    let mut did: Vec<&str> = ledger.lines().map(|line| line.split_once(' ').unwrap().1).collect();
-    did.sort_unstable();
-    assert_eq!(did, ["pack chair", "pack cup", "pack lamp", "send chair", "send cup", "send lamp"]);
+    let mut effects: Vec<&str> = ledger.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    effects.sort_unstable();
+    assert_eq!(effects, ["pack chair", "pack cup", "pack lamp", "send chair", "send cup", "send lamp"]);
 }

@@ -1,4 +1,4 @@
-//! A loop over very many items: an item costs the same in ten times as many.
+//! A `foreach` over many items: the cost per item does not grow with their number.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use serde_json::json;
 use steprail_engine::Durability;
 
 use crate::growth::EACH;
-use crate::stage::{Player, Stage, database, noop};
-use crate::table::{Line, Table, each, ratio, time};
+use crate::harness::{BenchEngine, Harness, database, noop};
+use crate::table::{Row, Table, each, ratio, time};
 
-pub(crate) fn run(stage: &Stage, table: &mut Table) {
-    let (few, many) = (stage.size(10_000), stage.size(100_000));
+pub(crate) fn run(harness: &Harness, table: &mut Table) {
+    let (few, many) = (harness.size(10_000), harness.size(100_000));
     let (mut short, mut long) = (Duration::MAX, Duration::MAX);
-    for _ in 0..stage.rounds() {
-        short = short.min(each(engine(stage, few), few));
-        long = long.min(each(engine(stage, many), many));
+    for _ in 0..harness.rounds() {
+        short = short.min(each(measure(harness, few), few));
+        long = long.min(each(measure(harness, many), many));
     }
     let grown = ratio(long, short);
-    let line = Line::new(format!("an item of {many}, 64 at once, process"), time(long));
-    let line = line.beside(format!("{} with {few} items", time(short)), grown);
-    table.add(&line.target("<= 1.2 x (linear)", grown <= 1.2));
+    let row = Row::new(format!("per item of {many}, concurrency 64, process"), time(long));
+    let row = row.baseline(format!("{} with {few} items", time(short)), grown);
+    table.add(&row.target("<= 1.2 x (linear)", grown <= 1.2));
 }
 
-fn engine(stage: &Stage, count: usize) -> Duration {
-    let dir = stage.scratch();
-    stage.runtime.block_on(async {
-        let mut player = Player::new(&database(&dir), Durability::Process, noop());
-        player.define(&EACH.replace("CONCURRENCY", "64")).await;
-        let took = player.time("each", json!({ "items": (0..count).collect::<Vec<_>>() })).await;
-        player.stop().await;
-        took
+fn measure(harness: &Harness, count: usize) -> Duration {
+    let dir = harness.scratch();
+    harness.runtime.block_on(async {
+        let mut engine = BenchEngine::new(&database(&dir), Durability::Process, noop());
+        engine.define(&EACH.replace("CONCURRENCY", "64")).await;
+        let elapsed = engine.time("each", json!({ "items": (0..count).collect::<Vec<_>>() })).await;
+        engine.stop().await;
+        elapsed
     })
 }

@@ -1,4 +1,4 @@
-//! Whether a step costs the same however many there were before it in its run.
+//! The cost per step does not grow with the number of steps in the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,51 +7,51 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steprail_engine::Durability;
 
-use crate::stage::{Player, Stage, database, noop, steps, with_tool};
-use crate::table::{Line, Table, each, ratio, time};
+use crate::harness::{BenchEngine, Harness, database, linear, noop, with_tool};
+use crate::table::{Row, Table, each, ratio, time};
 
 const FEW: usize = 100;
 
-/// What a run of so many steps costs.
-type Cost = fn(&Stage, usize) -> Duration;
+/// Measures a run with this number of steps.
+type Cost = fn(&Harness, usize) -> Duration;
 
-pub(crate) fn run(stage: &Stage, table: &mut Table) {
-    let many = stage.size(10_000);
+pub(crate) fn run(harness: &Harness, table: &mut Table) {
+    let many = harness.size(10_000);
     let cases: [(&str, Cost); 3] =
-        [("a list", list), ("a loop of a graph", graph), ("a foreach, one at a time", foreach)];
+        [("sequence", list), ("loop of a graph", graph), ("foreach, concurrency 1", foreach)];
     for (name, case) in cases {
         let (mut short, mut long) = (Duration::MAX, Duration::MAX);
-        for _ in 0..stage.rounds() {
-            short = short.min(each(case(stage, FEW), FEW));
-            long = long.min(each(case(stage, many), many));
+        for _ in 0..harness.rounds() {
+            short = short.min(each(case(harness, FEW), FEW));
+            long = long.min(each(case(harness, many), many));
         }
         let grown = ratio(long, short);
-        let line = Line::new(format!("{name}: a step of {many}, process"), time(long));
-        let line = line.beside(format!("{} in a run of {FEW}", time(short)), grown);
-        table.add(&line.target("<= 1.2 x", grown <= 1.2));
+        let row = Row::new(format!("{name}: per step of {many}, process"), time(long));
+        let row = row.baseline(format!("{} in a run of {FEW}", time(short)), grown);
+        table.add(&row.target("<= 1.2 x", grown <= 1.2));
     }
 }
 
-/// The time of a run, on average over some that have as many steps in all however long they are.
-async fn average(player: &mut Player, name: &str, inputs: &Value, steps: usize) -> Duration {
+/// The mean time of a run, over about 10,000 steps in all.
+async fn average(engine: &mut BenchEngine, name: &str, inputs: &Value, steps: usize) -> Duration {
     // The first run compiles the definition.
-    player.time(name, inputs.clone()).await;
+    engine.time(name, inputs.clone()).await;
     let runs = (10_000 / steps).clamp(1, 20);
     let mut total = Duration::ZERO;
     for _ in 0..runs {
-        total += player.time(name, inputs.clone()).await;
+        total += engine.time(name, inputs.clone()).await;
     }
     each(total, runs)
 }
 
-fn list(stage: &Stage, count: usize) -> Duration {
-    let dir = stage.scratch();
-    stage.runtime.block_on(async {
-        let mut player = Player::new(&database(&dir), Durability::Process, noop());
-        player.define(&steps("line", count)).await;
-        let took = average(&mut player, "line", &json!({}), count).await;
-        player.stop().await;
-        took
+fn list(harness: &Harness, count: usize) -> Duration {
+    let dir = harness.scratch();
+    harness.runtime.block_on(async {
+        let mut engine = BenchEngine::new(&database(&dir), Durability::Process, noop());
+        engine.define(&linear("line", count)).await;
+        let elapsed = average(&mut engine, "line", &json!({}), count).await;
+        engine.stop().await;
+        elapsed
     })
 }
 
@@ -68,19 +68,19 @@ steps:
   last: { tool: demo__noop, done: true }
 ";
 
-fn graph(stage: &Stage, count: usize) -> Duration {
-    let dir = stage.scratch();
-    let made = Arc::new(AtomicUsize::new(0));
+fn graph(harness: &Harness, count: usize) -> Duration {
+    let dir = harness.scratch();
+    let calls = Arc::new(AtomicUsize::new(0));
     let tools = with_tool(move |_| {
-        let calls = 1 + made.fetch_add(1, Ordering::Relaxed) % (count + 1);
-        async move { Ok(json!({ "more": calls < count })) }
+        let call = 1 + calls.fetch_add(1, Ordering::Relaxed) % (count + 1);
+        async move { Ok(json!({ "more": call < count })) }
     });
-    stage.runtime.block_on(async {
-        let mut player = Player::new(&database(&dir), Durability::Process, tools);
-        player.define(LOOP).await;
-        let took = average(&mut player, "loop", &json!({}), count).await;
-        player.stop().await;
-        took
+    harness.runtime.block_on(async {
+        let mut engine = BenchEngine::new(&database(&dir), Durability::Process, tools);
+        engine.define(LOOP).await;
+        let elapsed = average(&mut engine, "loop", &json!({}), count).await;
+        engine.stop().await;
+        elapsed
     })
 }
 
@@ -97,14 +97,14 @@ steps:
       - { id: one, tool: demo__noop, args: { item: \"{{item}}\" } }
 ";
 
-fn foreach(stage: &Stage, count: usize) -> Duration {
-    let dir = stage.scratch();
-    stage.runtime.block_on(async {
-        let mut player = Player::new(&database(&dir), Durability::Process, noop());
-        player.define(&EACH.replace("CONCURRENCY", "1")).await;
+fn foreach(harness: &Harness, count: usize) -> Duration {
+    let dir = harness.scratch();
+    harness.runtime.block_on(async {
+        let mut engine = BenchEngine::new(&database(&dir), Durability::Process, noop());
+        engine.define(&EACH.replace("CONCURRENCY", "1")).await;
         let inputs = json!({ "items": (0..count).collect::<Vec<_>>() });
-        let took = average(&mut player, "each", &inputs, count).await;
-        player.stop().await;
-        took
+        let elapsed = average(&mut engine, "each", &inputs, count).await;
+        engine.stop().await;
+        elapsed
     })
 }

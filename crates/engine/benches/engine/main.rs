@@ -1,44 +1,44 @@
-//! What the engine costs, each figure beside the limit of this machine that was measured in the same run.
+//! Benchmarks of the engine. Each figure is printed beside a baseline of the machine that was measured in the same run.
 //!
-//! `just bench` runs everything; `just bench --quick` is short; names choose cases (`just bench throughput`),
-//! `--list` shows them; `--soak SECONDS` starts and finishes runs until the time is up. The databases are
-//! files in `STEPRAIL_BENCH_DIR`, or in the target directory.
+//! `just bench` runs all cases, `just bench throughput` runs those whose names start with `throughput`, `--quick` takes
+//! smaller sizes, `--list` prints the names, and `--soak SECONDS` starts and completes runs for that time. The databases
+//! are in `STEPRAIL_BENCH_DIR`, or in the target directory.
 
-#![allow(clippy::cast_precision_loss, reason = "figures are read by people, to three digits")]
+#![allow(clippy::cast_precision_loss, reason = "figures are printed with three digits")]
 
+mod baseline;
 mod bytes;
 mod cancel;
 mod foreach;
 mod growth;
+mod harness;
+mod parallel;
 mod parked;
-mod raw;
 mod restart;
 mod sequential;
 mod soak;
-mod stage;
 mod start;
 mod table;
 mod throughput;
-mod wide;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use stage::Stage;
+use harness::Harness;
 use table::Table;
 
-/// The allocator of the binary.
+/// The allocator of `steprail`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-type Case = fn(&Stage, &mut Table);
+type Case = fn(&Harness, &mut Table);
 
 const CASES: &[(&str, Case)] = &[
-    ("limits", raw::limits),
+    ("limits", baseline::run),
     ("throughput", throughput::run),
     ("sequential", sequential::run),
     ("growth", growth::run),
-    ("parallel", wide::run),
+    ("parallel", parallel::run),
     ("start", start::run),
     ("foreach", foreach::run),
     ("bytes", bytes::run),
@@ -48,18 +48,20 @@ const CASES: &[(&str, Case)] = &[
 ];
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
         ["--list"] => CASES.iter().for_each(|(name, _)| println!("{name}")),
-        [restart::VICTIM, database] => restart::be_killed(database.as_ref()),
+        [restart::VICTIM, database] => restart::run_until_killed(database.as_ref()),
         [parked::OPENER, database] => parked::open(database.as_ref()),
         ["--soak", seconds] => match seconds.parse() {
-            Ok(seconds) => soak::run(&Stage::new(false), Duration::from_secs(seconds)),
+            Ok(seconds) => soak::run(&Harness::new(false), Duration::from_secs(seconds)),
             Err(_) => return usage(),
         },
-        words if words.iter().any(|word| word.starts_with("--") && *word != "--quick") => return usage(),
-        words => compare(words),
+        arguments if arguments.iter().any(|name| name.starts_with("--") && *name != "--quick") => {
+            return usage();
+        }
+        arguments => run_cases(arguments),
     }
     ExitCode::SUCCESS
 }
@@ -69,14 +71,14 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn compare(words: &[&str]) {
-    let (quick, chosen): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| **word == "--quick");
-    let stage = Stage::new(!quick.is_empty());
-    let mut table = Table::begin(&stage);
+fn run_cases(arguments: &[&str]) {
+    let (quick, chosen): (Vec<&str>, Vec<&str>) = arguments.iter().partition(|name| **name == "--quick");
+    let harness = Harness::new(!quick.is_empty());
+    let mut table = Table::begin(&harness);
     for (name, case) in CASES {
-        if chosen.is_empty() || chosen.iter().any(|word| name.starts_with(word)) {
+        if chosen.is_empty() || chosen.iter().any(|prefix| name.starts_with(prefix)) {
             table.case(name);
-            case(&stage, &mut table);
+            case(&harness, &mut table);
         }
     }
     table.end();

@@ -1,4 +1,4 @@
-//! From the start of a run to its first call, with nothing else to do.
+//! The time from the start of a run to its first call, on an idle engine.
 
 use std::time::{Duration, Instant};
 
@@ -6,41 +6,41 @@ use serde_json::json;
 use steprail_engine::Durability;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::raw::commit;
-use crate::stage::{Player, Stage, database, steps, with_tool, word};
-use crate::table::{Line, Table, median, ratio, time};
+use crate::baseline::commit_time;
+use crate::harness::{BenchEngine, Harness, database, linear, name, with_tool};
+use crate::table::{Row, Table, median, ratio, time};
 
-pub(crate) fn run(stage: &Stage, table: &mut Table) {
+pub(crate) fn run(harness: &Harness, table: &mut Table) {
     for durability in [Durability::Process, Durability::Full] {
-        let raw = stage.best(|| commit(stage, durability, 500));
-        let took = stage.best(|| first_call(stage, durability));
-        let line = Line::new(format!("start to first call, median, {}", word(durability)), time(took));
-        let line = line.beside(format!("{} one commit", time(raw)), ratio(took, raw));
+        let raw = harness.best(|| commit_time(harness, durability, 500));
+        let elapsed = harness.best(|| first_call(harness, durability));
+        let row = Row::new(format!("start to first call, median, {}", name(durability)), time(elapsed));
+        let row = row.baseline(format!("{} one commit", time(raw)), ratio(elapsed, raw));
         table.add(&match durability {
-            Durability::Process => line.target("<= 0.5 ms", took <= Duration::from_micros(500)),
-            Durability::Full => line,
+            Durability::Process => row.target("<= 0.5 ms", elapsed <= Duration::from_micros(500)),
+            Durability::Full => row,
         });
     }
 }
 
-fn first_call(stage: &Stage, durability: Durability) -> Duration {
-    let dir = stage.scratch();
+fn first_call(harness: &Harness, durability: Durability) -> Duration {
+    let dir = harness.scratch();
     let (sender, mut called) = unbounded_channel();
     let tools = with_tool(move |_| {
         let _ = sender.send(Instant::now());
         async { Ok(json!(null)) }
     });
-    stage.runtime.block_on(async {
-        let mut player = Player::new(&database(&dir), durability, tools);
-        player.define(&steps("one", 1)).await;
+    harness.runtime.block_on(async {
+        let mut engine = BenchEngine::new(&database(&dir), durability, tools);
+        engine.define(&linear("one", 1)).await;
         let mut times = Vec::new();
-        for _ in 0..stage.size(1_000) {
-            let begun = Instant::now();
-            player.start("one", json!({})).await;
-            times.push(called.recv().await.expect("a call") - begun);
-            player.completed().await;
+        for _ in 0..harness.size(1_000) {
+            let started = Instant::now();
+            engine.start("one", json!({})).await;
+            times.push(called.recv().await.expect("a call") - started);
+            engine.completed().await;
         }
-        player.stop().await;
+        engine.stop().await;
         median(times)
     })
 }

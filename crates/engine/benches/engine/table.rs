@@ -1,50 +1,54 @@
-//! One table: what was measured, the limit beside it, the ratio, and the target.
+//! The table of results: measurement, baseline, ratio, target.
 
 use std::time::Duration;
 
-use crate::stage::Stage;
+use crate::harness::Harness;
 
-/// Lines are printed as they are measured.
+/// Prints rows as they are added.
 pub(crate) struct Table {
     case: &'static str,
     missed: Vec<String>,
 }
 
-/// What was measured in a case.
-pub(crate) struct Line {
-    what: String,
+/// One measurement of a case.
+pub(crate) struct Row {
+    label: String,
     measured: String,
-    beside: String,
+    baseline: String,
     ratio: Option<f64>,
     target: Option<(String, bool)>,
 }
 
-impl Line {
-    /// A measurement.
-    pub(crate) fn new(what: impl Into<String>, measured: impl Into<String>) -> Self {
-        let (what, measured) = (what.into(), measured.into());
-        Self { what, measured, beside: String::new(), ratio: None, target: None }
+impl Row {
+    pub(crate) fn new(label: impl Into<String>, measured: impl Into<String>) -> Self {
+        let (label, measured) = (label.into(), measured.into());
+        Self { label, measured, baseline: String::new(), ratio: None, target: None }
     }
 
-    /// What it is compared with.
-    pub(crate) fn beside(mut self, limit: impl Into<String>, ratio: f64) -> Self {
-        self.beside = limit.into();
+    /// Adds the baseline, and the ratio of the measurement to it.
+    pub(crate) fn baseline(mut self, baseline: impl Into<String>, ratio: f64) -> Self {
+        self.baseline = baseline.into();
         self.ratio = Some(ratio);
         self
     }
 
-    /// What is wanted, and whether it was reached.
-    pub(crate) fn target(mut self, target: impl Into<String>, reached: bool) -> Self {
-        self.target = Some((target.into(), reached));
+    /// Adds the target, and whether it was met.
+    pub(crate) fn target(mut self, target: impl Into<String>, is_met: bool) -> Self {
+        self.target = Some((target.into(), is_met));
         self
     }
 }
 
 impl Table {
-    pub(crate) fn begin(stage: &Stage) -> Self {
+    pub(crate) fn begin(harness: &Harness) -> Self {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        println!("databases in {} ({}); load {}", stage.dir().display(), stage.kind(), load.trim());
-        print_cells(["case", "what", "measured", "limit in this run", "ratio", "target"], "");
+        println!(
+            "databases in {} ({}); load {}",
+            harness.dir().display(),
+            harness.file_system(),
+            load.trim()
+        );
+        print_cells(["case", "measurement", "measured", "baseline in this run", "ratio", "target"], "");
         println!("{}", "-".repeat(152));
         Self { case: "", missed: Vec::new() }
     }
@@ -53,34 +57,34 @@ impl Table {
         self.case = name;
     }
 
-    pub(crate) fn add(&mut self, line: &Line) {
-        let ratio = line.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-        let (target, verdict) = match &line.target {
+    pub(crate) fn add(&mut self, row: &Row) {
+        let ratio = row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        let (target, verdict) = match &row.target {
             Some((target, true)) => (&**target, "ok"),
             Some((target, false)) => (&**target, "MISS"),
             None => ("", ""),
         };
         if verdict == "MISS" {
-            self.missed.push(format!("{}: {}", self.case, line.what));
+            self.missed.push(format!("{}: {}", self.case, row.label));
         }
-        print_cells([self.case, &line.what, &line.measured, &line.beside, &ratio, target], verdict);
+        print_cells([self.case, &row.label, &row.measured, &row.baseline, &ratio, target], verdict);
     }
 
     pub(crate) fn end(self) {
         match self.missed.as_slice() {
-            [] => println!("\nevery target was reached"),
+            [] => println!("\nall targets were met"),
             missed => println!("\nmissed: {}", missed.join("; ")),
         }
     }
 }
 
-fn print_cells([case, what, measured, beside, ratio, target]: [&str; 6], verdict: &str) {
+fn print_cells([case, label, measured, baseline, ratio, target]: [&str; 6], verdict: &str) {
     let line =
-        format!("{case:<11} {what:<54} {measured:>14}  {beside:<34} {ratio:>6}  {target:<19} {verdict}");
+        format!("{case:<11} {label:<54} {measured:>14}  {baseline:<34} {ratio:>6}  {target:<19} {verdict}");
     println!("{}", line.trim_end());
 }
 
-/// A time, in the unit that suits it.
+/// Formats a time in us, ms or s.
 pub(crate) fn time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     match micros {
@@ -90,22 +94,21 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// A number of things in a second.
+/// Items per second.
 pub(crate) fn rate(count: usize, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
-/// The time of one of many.
+/// The mean time per item.
 pub(crate) fn each(time: Duration, count: usize) -> Duration {
     time.div_f64(count as f64)
 }
 
-/// One time in terms of another.
+/// The quotient of two times.
 pub(crate) fn ratio(time: Duration, of: Duration) -> f64 {
     time.as_secs_f64() / of.as_secs_f64()
 }
 
-/// The middle one of several times.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

@@ -6,16 +6,28 @@ use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{Input, Intervention, Live, Millis, Phase, RunStatus, is_deeper};
 use steprail_store::{Principal, RunId, RunKey, StoreError, attempt_digest};
 
-use super::{Action, Answer, Done, Kernel, no_run};
+use super::{Command, Done, Kernel, Signal, no_run};
 use crate::error::Error;
 
 /// An answer within a transaction.
-type Answered = Result<Result<Answer, Error>, StoreError>;
+type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 
 impl Kernel {
-    pub(super) fn control(&mut self, action: &Action, now: Millis, done: &mut Done) -> Answered {
-        match action {
-            Action::Decide { run, path, approved, by, reason, digest, answer } => {
+    pub(super) fn command(&mut self, command: &Command, now: Millis, done: &mut Done) -> Answered {
+        match command {
+            Command::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? {
+                Ok(())
+            } else {
+                Err(Error::NotFound(format!("there is no definition `{name}`")))
+            }),
+            Command::Unschedule { name } => self.unschedule(name),
+            Command::PutSession(session) => self.store.put_session(session, now).map(Ok),
+            Command::DropSession { id } => self.store.drop_session(id).map(Ok),
+            Command::PutAccount(account) => self.store.put_account(account).map(Ok),
+            Command::DropAccount { kind, id } => self.store.drop_account(*kind, id).map(Ok),
+            Command::Sync => Ok(Ok(())),
+            Command::Check(run) => Ok(self.find_status(*run)?.map(drop)),
+            Command::Decide { run, path, approved, by, reason, digest, answer } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 self.decide_gate(
                     key,
@@ -31,7 +43,7 @@ impl Kernel {
                     done,
                 )
             }
-            Action::MayDecide { run, path, by } => {
+            Command::MayDecide { run, path, by } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 let Some(entry) = self.runs.get(&key) else { return Ok(Err(no_run(*run))) };
                 let open = entry.run.find(path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
@@ -39,19 +51,19 @@ impl Kernel {
                     return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
                 };
                 if answers_own_call(live, &entry.head.principal, by) {
-                    return Ok(Ok(Answer::Done));
+                    return Ok(Ok(()));
                 }
                 let kind = &entry.compiled.plan.step(live.step).kind;
-                Ok(may_decide(kind, &entry.head.principal, by).map(|()| Answer::Done))
+                Ok(may_decide(kind, &entry.head.principal, by))
             }
-            Action::Cancel { run, by, reason } => {
+            Command::Cancel { run, by, reason } => {
                 let input = Input::Cancel { by: Some(by.as_str().into()), reason: reason.as_str().into() };
                 self.act(*run, input, "cancelled", now, done)
             }
-            Action::Pause { run, by } => {
+            Command::Pause { run, by } => {
                 self.act(*run, Input::Pause { by: by.as_str().into() }, "paused", now, done)
             }
-            Action::Resume { run, by, force, expected_hash, strict } => {
+            Command::Resume { run, by, force, expected_hash, strict } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 if let Some(error) = self.cannot_resume(key, force, *expected_hash, *strict) {
                     return Ok(Err(error));
@@ -59,7 +71,7 @@ impl Kernel {
                 let force = force.iter().map(|path| path.as_str().into()).collect();
                 self.act(*run, Input::Resume { by: by.as_str().into(), force }, "resumed", now, done)
             }
-            Action::Resolve { run, path, resolution, digest, by } => {
+            Command::Resolve { run, path, resolution, digest, by } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 let step = self.runs.get(&key).and_then(|entry| entry.run.find(path));
                 let Some((n, live)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
@@ -75,14 +87,7 @@ impl Kernel {
                 let input = Input::Resolve { n, resolution: resolution.clone(), by: by.id.as_str().into() };
                 self.act(*run, input, "resolved", now, done)
             }
-            Action::Intervene { run, intervention, by } => self.intervene(*run, intervention, by, now, done),
-            Action::Signal { event, payload, run } => {
-                if let Some(problem) = too_much("an event", payload) {
-                    return Ok(Err(problem));
-                }
-                self.signal(event, payload, *run, now, done)
-            }
-            _ => Ok(Ok(Answer::Done)),
+            Command::Intervene { run, intervention, by } => self.intervene(*run, intervention, by, now, done),
         }
     }
 
@@ -101,7 +106,7 @@ impl Kernel {
     fn act(&mut self, run: RunId, input: Input, what: &str, now: Millis, done: &mut Done) -> Answered {
         let Some(key) = self.find(run)? else { return Ok(Err(no_run(run))) };
         if self.input(key, input, now, done)? {
-            return Ok(Ok(Answer::Done));
+            return Ok(Ok(()));
         }
         let status = self.runs.get(&key).map_or(RunStatus::Pending, |entry| entry.run.status());
         Ok(Err(Error::Conflict(format!("run {run} is {} and cannot be {what}", status.word()))))
@@ -140,7 +145,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Answered {
-        let Some(entry) = self.runs.get(&key) else { return Ok(Ok(Answer::Done)) };
+        let Some(entry) = self.runs.get(&key) else { return Ok(Ok(())) };
         let run = entry.head.id;
         let open = entry.run.find(decision.path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
         let Some((n, live)) = open else { return self.already_decided(key, run, decision) };
@@ -169,7 +174,7 @@ impl Kernel {
             return Ok(Err(error));
         }
         if self.input(key, input, now, done)? {
-            return Ok(Ok(Answer::Done));
+            return Ok(Ok(()));
         }
         let message = "what you saw has changed since, or the time to answer is up; look again";
         Ok(Err(Error::Conflict(message.to_owned())))
@@ -185,7 +190,7 @@ impl Kernel {
             && approval.status == if decision.approved { "approved" } else { "denied" };
         // The same decision on something else is another decision.
         if same && decision.digest.is_none_or(|seen| seen == approval.digest) {
-            return Ok(Ok(Answer::Done));
+            return Ok(Ok(()));
         }
         let by = approval.decided_by.map(|by| format!(" by {by}")).unwrap_or_default();
         Ok(Err(Error::Conflict(format!("`{path}` was already {}{by}", approval.status))))
@@ -311,17 +316,14 @@ impl Kernel {
         Ok(None)
     }
 
-    fn signal(
-        &mut self,
-        event: &str,
-        payload: &Value,
-        run: Option<RunId>,
-        now: Millis,
-        done: &mut Done,
-    ) -> Answered {
-        let input = |keep| Input::Signalled { event: event.into(), payload: payload.clone(), keep };
+    pub(super) fn signal(&mut self, signal: &Signal, now: Millis, done: &mut Done) -> Answered<usize> {
+        let Signal { event, payload, run } = signal;
+        if let Some(problem) = too_much("an event", payload) {
+            return Ok(Err(problem));
+        }
+        let input = |keep| Input::Signalled { event: event.as_str().into(), payload: payload.clone(), keep };
         if let Some(run) = run {
-            return self.act(run, input(true), "signalled", now, done);
+            return Ok(self.act(*run, input(true), "signalled", now, done)?.map(|()| 1));
         }
         let mut reached = 0;
         let mut runs: Vec<RunKey> = self.store.waiting(event)?.into_iter().map(|(run, _)| run).collect();
@@ -330,7 +332,7 @@ impl Kernel {
             reached += usize::from(self.input(run, input(false), now, done)?);
             self.follow_up(now, done)?;
         }
-        Ok(Ok(Answer::Count(reached)))
+        Ok(Ok(reached))
     }
 }
 

@@ -11,7 +11,7 @@ use steprail_core::run::Millis;
 use steprail_core::source::Source;
 use steprail_store::{Definition, NewDefinition, Pins, Store, StoreError};
 
-use super::{Defined, Kernel};
+use super::{DefinitionVersion, Kernel};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
 
@@ -108,7 +108,7 @@ impl Kernel {
         by: &str,
         hidden: bool,
         now: Millis,
-    ) -> Result<Result<Defined, Error>, StoreError> {
+    ) -> Result<Result<DefinitionVersion, Error>, StoreError> {
         let loaded = load(&Source::new(source, spec));
         let Some(plan) = loaded.plan else {
             let errors = loaded.diagnostics.into_iter();
@@ -127,7 +127,12 @@ impl Kernel {
         };
         let stored = self.store.define(&new)?;
         self.plans.forget_unless(stored.id, &stored.pins);
-        Ok(Ok(Defined { id: stored.id, name: stored.name, version: stored.version, hash: stored.hash }))
+        Ok(Ok(DefinitionVersion {
+            id: stored.id,
+            name: stored.name,
+            version: stored.version,
+            hash: stored.hash,
+        }))
     }
 
     /// What is known now about the tools that a definition calls.

@@ -10,8 +10,7 @@ use steprail_core::run::{
 use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
 
 use super::flights::Flight;
-use super::{Answer, Done, Kernel, Reply, end_of};
-use crate::error::Error;
+use super::{Done, Kernel, Response, end_of};
 use crate::ports::{CallSite, Notice, OnToolChange};
 
 /// The number of a call, unique in the life of an engine.
@@ -25,8 +24,8 @@ pub enum Effect {
     Call(Box<CallOrder>),
     /// Tells a call to stop.
     Cancel(CallId),
-    /// Answers a request.
-    Answer(Reply, Result<Answer, Error>),
+    /// Sends the reply to a request.
+    Reply(Response),
     /// Tells humans.
     Notify(Notice),
     /// Nobody will answer what a tool asked.

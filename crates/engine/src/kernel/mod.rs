@@ -12,13 +12,16 @@ mod recovery;
 mod request;
 mod schedule;
 mod start;
-pub(crate) mod tally;
+pub(crate) mod stats;
 mod world;
 
 pub use definitions::Compiled;
 pub use effects::{CallId, CallOrder, Continuation, Effect};
-pub use request::{Action, Answer, Defined, Interrupt, Reply, Request, StartOf, StartRun};
-pub use tally::Tally;
+pub use request::{
+    Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request, Response,
+    RunSource, Signal, StartRun,
+};
+pub use stats::CommitStats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -66,7 +69,7 @@ pub struct Kernel {
     plans: Plans,
     values: Values,
     flights: Flights,
-    waiters: HashMap<RunKey, Vec<Reply>>,
+    waiters: HashMap<RunKey, Vec<Reply<RunStatus>>>,
     /// Runs that were changed since the last commit.
     touched: BTreeSet<RunKey>,
     /// What follows in the same transaction.
@@ -113,7 +116,7 @@ pub struct Handled {
     /// The number of the last event that was committed.
     pub last_event: Option<i64>,
     /// What was committed, counted.
-    pub tally: Tally,
+    pub stats: CommitStats,
 }
 
 impl Kernel {
@@ -188,7 +191,7 @@ impl Kernel {
             let marked = self.forget(&error);
             match <[Request; 1]>::try_from(requests) {
                 // It was the fault of one run: without it, what else is asked for may be done.
-                Ok([request]) if marked && request.reply.is_none() => {
+                Ok([request]) if marked && request.is_notification() => {
                     handled = self.handle(vec![request], now);
                     handled.fault.get_or_insert(error);
                 }
@@ -228,7 +231,7 @@ impl Kernel {
             handled.fault = done.fault.or(handled.fault.take());
             handled.halts |= done.halts;
             handled.last_event = done.last_event.or(handled.last_event);
-            handled.tally.add(&done.tally);
+            handled.stats.add(&done.stats);
         }
     }
 
@@ -260,80 +263,75 @@ impl Kernel {
         let mut done = Done::default();
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            answers.push(self.carry_out(&request.action, now, &mut done)?);
+            answers.push(self.carry_out(request, now, &mut done)?);
             self.follow_up(now, &mut done)?;
         }
         self.admit_waiting(now, &mut done)?;
         self.at = None;
         self.store.commit()?;
-        for (request, answer) in requests.iter().zip(answers) {
-            match (&request.reply, answer) {
-                (Some(reply), Ok(Answer::Later(run))) => {
+        for answer in answers {
+            match answer {
+                Answer::Now(response) => done.effects.push(Effect::Reply(response)),
+                Answer::Later(run, reply) => {
                     let waiters = self.waiters.entry(run).or_default();
-                    waiters.retain(Reply::is_wanted);
-                    waiters.push(reply.clone());
+                    waiters.retain(Reply::is_open);
+                    waiters.push(reply);
                 }
-                (Some(reply), answer) => done.effects.push(Effect::Answer(reply.clone(), answer)),
-                (None, _) => {}
+                Answer::None => {}
             }
         }
         self.committed(&mut done);
         handled.last_event = done.last_event;
-        handled.tally = done.tally;
+        handled.stats = done.stats;
         handled.effects.append(&mut done.effects);
         Ok(())
     }
 
-    /// Does what a request asks, within the open transaction. An error of the inner kind is the answer; one
-    /// of the outer kind undoes the transaction.
-    fn carry_out(
-        &mut self,
-        action: &Action,
-        now: Millis,
-        done: &mut Done,
-    ) -> Result<Result<Answer, Error>, StoreError> {
+    /// Carries out a request within the open transaction. An error of the request is its answer; an error of the
+    /// store undoes the transaction.
+    fn carry_out(&mut self, request: &Request, now: Millis, done: &mut Done) -> Result<Answer, StoreError> {
         self.at = None;
-        match action {
-            Action::Define { spec, source, by } => {
-                self.define(spec, source, by, false, now).map(|defined| defined.map(Answer::Defined))
+        Ok(Answer::Now(match request {
+            Request::Define(define, reply) => {
+                reply.with(self.define(&define.spec, &define.source, &define.by, false, now)?)
             }
-            Action::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? {
-                Ok(Answer::Done)
-            } else {
-                Err(Error::NotFound(format!("there is no definition `{name}`")))
-            }),
-            Action::Start(start) => self.start(start, now),
-            Action::CallEnded { id, outcome } => {
-                self.call_ended(*id, outcome, now, done).map(|()| Ok(Answer::Done))
-            }
-            Action::CallReported { id, report } => {
-                self.call_reported(*id, report, now, done).map(|()| Ok(Answer::Done))
-            }
-            Action::ServerAvailable { server } => {
-                self.flights.reopen(server);
-                Ok(Ok(Answer::Done))
-            }
-            Action::FireTimers => self.fire_timers(now, done).map(|()| Ok(Answer::Done)),
-            Action::Recover { after, interrupt } => {
-                self.recover_some(*after, *interrupt, now, done).map(|more| Ok(Answer::More(more)))
-            }
-            Action::Schedule(schedule) => self.schedule(schedule, now),
-            Action::Unschedule { name } => self.unschedule(name),
-            Action::PutSession(session) => self.store.put_session(session, now).map(|()| Ok(Answer::Done)),
-            Action::PutAccount(account) => self.store.put_account(account).map(|()| Ok(Answer::Done)),
-            Action::DropAccount { kind, id } => self.store.drop_account(*kind, id).map(|()| Ok(Answer::Done)),
-            Action::DropSession { id } => self.store.drop_session(id).map(|()| Ok(Answer::Done)),
-            Action::Sync => Ok(Ok(Answer::Done)),
-            Action::Wait(run) => self.wait(*run),
-            Action::Check(run) => self.wait(*run).map(|found| found.map(|_| Answer::Done)),
-            Action::Purge { before } => {
+            Request::Start(start, reply) => reply.with(self.start(start, now)?),
+            Request::Wait(run, reply) => match self.find_status(*run)? {
+                Ok((key, status)) if !status.is_terminal() => return Ok(Answer::Later(key, reply.clone())),
+                ended => reply.with(ended.map(|(_, status)| status)),
+            },
+            Request::Signal(signal, reply) => reply.with(self.signal(signal, now, done)?),
+            Request::Schedule(schedule, reply) => reply.with(self.schedule(schedule, now)?),
+            Request::Purge(before, reply) => {
                 // A call that was told to stop may still answer, and its answer is written.
                 let before = (*before).min(now.saturating_sub(2 * CANCEL_GRACE_MS));
-                self.store
-                    .purge(before, now, crate::limits::PURGE_BATCH)
-                    .map(|purged| Ok(Answer::Purged(purged)))
+                reply.with(Ok(self.store.purge(before, now, crate::limits::PURGE_BATCH)?))
             }
-            action => self.control(action, now, done),
+            Request::Recover(Recover { after, interrupt }, reply) => {
+                reply.with(Ok(self.recover_some(*after, *interrupt, now, done)?))
+            }
+            Request::Command(command, reply) => reply.with(self.command(command, now, done)?),
+            Request::Notification(notification) => {
+                self.notified(notification, now, done)?;
+                return Ok(Answer::None);
+            }
+        }))
+    }
+
+    fn notified(
+        &mut self,
+        notification: &Notification,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        match notification {
+            Notification::CallEnded { id, outcome } => self.call_ended(*id, outcome, now, done),
+            Notification::CallReported { id, report } => self.call_reported(*id, report, now, done),
+            Notification::ServerAvailable { server } => {
+                self.flights.reopen(server);
+                Ok(())
+            }
+            Notification::TimersDue => self.fire_timers(now, done),
         }
     }
 
@@ -400,7 +398,7 @@ impl Kernel {
             }
         }
         done.last_event = appended.last_event.or(done.last_event);
-        records.iter().for_each(|record| done.tally.record(&compiled.plan, record));
+        records.iter().for_each(|record| done.stats.record(&compiled.plan, record));
         self.consequences(key, &records, done)?;
         for child in spawned {
             self.begin_child(key, child, now)?;
@@ -467,11 +465,10 @@ impl Kernel {
             let Some(entry) = self.runs.get_mut(&key) else { continue };
             let status = entry.run.status();
             if status.is_terminal() {
-                let id = entry.head.id;
                 self.runs.remove(&key);
                 self.values.drop_run(key);
                 for reply in self.waiters.remove(&key).unwrap_or_default() {
-                    done.effects.push(Effect::Answer(reply, Ok(Answer::Ended(id, status))));
+                    done.effects.push(Effect::Reply(reply.with(Ok(status))));
                 }
             } else if !entry.run.is_active() && !entry.parked {
                 entry.parked = true;
@@ -517,22 +514,26 @@ impl Kernel {
 
     /// A request that the store did not take: an answer to a caller, or something that must not be lost.
     fn refuse(&mut self, request: Request, error: StoreError, marked: bool, handled: &mut Handled) {
-        let is_internal = request.reply.is_none() || matches!(request.action, Action::Recover { .. });
+        let is_internal = matches!(request, Request::Notification(_) | Request::Recover(..));
         handled.halts |= is_internal && !marked && !error.may_pass();
-        if let Some(reply) = &request.reply {
-            handled.effects.push(Effect::Answer(reply.clone(), Err(Error::Storage(error.clone()))));
-        } else if error.may_pass() {
-            handled.retry.push(request);
-        } else if let Action::CallEnded { id, .. } = request.action {
-            // Its run goes no further, but the place that it had is free.
-            self.flights.arrive(id);
-            self.flights.commit();
+        match request {
+            request @ Request::Notification(_) if error.may_pass() => handled.retry.push(request),
+            Request::Notification(Notification::CallEnded { id, .. }) => {
+                // Its run goes no further, but the place that it had is free.
+                self.flights.arrive(id);
+                self.flights.commit();
+            }
+            Request::Notification(_) => {}
+            request => {
+                let response = Response::rejection(request, Error::Storage(error.clone()));
+                handled.effects.push(Effect::Reply(response));
+            }
         }
         handled.fault = Some(error);
     }
 
-    /// A run that has ended is answered at once, another one when it ends.
-    fn wait(&mut self, run: RunId) -> Result<Result<Answer, Error>, StoreError> {
+    /// Returns the key and status of a run, or an error if it does not exist or is damaged.
+    fn find_status(&mut self, run: RunId) -> Result<Result<(RunKey, RunStatus), Error>, StoreError> {
         let Some(key) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
         if let Some(damage) = self.damaged.get(&key) {
             return Ok(Err(Error::Storage(damage.clone())));
@@ -541,8 +542,17 @@ impl Kernel {
             Some(entry) => entry.run.status(),
             None => self.store.head(key)?.status,
         };
-        Ok(Ok(if status.is_terminal() { Answer::Ended(run, status) } else { Answer::Later(key) }))
+        Ok(Ok((key, status)))
     }
+}
+
+/// When the reply to a request is sent.
+enum Answer {
+    /// After the commit.
+    Now(Response),
+    /// After the end of this run.
+    Later(RunKey, Reply<RunStatus>),
+    None,
 }
 
 /// What was done in a transaction.
@@ -550,7 +560,7 @@ impl Kernel {
 struct Done {
     last_event: Option<i64>,
     effects: Vec<Effect>,
-    tally: Tally,
+    stats: CommitStats,
 }
 
 pub(crate) fn no_run(run: RunId) -> Error {

@@ -61,7 +61,7 @@ impl Kernel {
             }
             self.input(timer.run, Input::TimerFired { n: timer.n, timer: timer.kind }, now, done)?;
             self.follow_up(now, done)?;
-            done.tally.timer(timer.kind);
+            done.stats.timer(timer.kind);
         }
         self.fire_schedules(now, done)
     }

@@ -1,4 +1,4 @@
-//! What a kernel can be asked, and what it answers.
+//! Requests to the kernel. Each variant with a reply names the type of its reply.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,300 +12,347 @@ use tokio::sync::oneshot;
 use super::CallId;
 use crate::error::Error;
 
-/// Something to do, and where the answer goes.
+/// A request to the kernel.
 #[derive(Debug)]
-pub struct Request {
-    /// What to do.
-    pub action: Action,
-    /// Where the answer goes. Without it, the request tells of something that happened and must not be lost.
-    pub reply: Option<Reply>,
+pub enum Request {
+    /// Stores a definition.
+    Define(Define, Reply<DefinitionVersion>),
+    /// Starts a run. A repeated start with the same request key replies with the id of the first run.
+    Start(Box<StartRun>, Reply<RunId>),
+    /// Waits until a run has ended. The reply does not hold up other requests.
+    Wait(RunId, Reply<RunStatus>),
+    /// Sends an event to runs. The reply is the number of runs that received it.
+    Signal(Signal, Reply<usize>),
+    /// Stores a schedule. The reply is the next time at which it is due. A schedule with `due: None` is stored as paused.
+    Schedule(Box<Schedule>, Reply<Option<Millis>>),
+    /// Deletes runs that ended before a time, up to a batch.
+    Purge(Millis, Reply<Purged>),
+    /// Resumes unfinished runs after a restart, up to a batch. The reply is the key to continue after.
+    Recover(Recover, Reply<Option<RunKey>>),
+    /// Changes or checks something. The reply has no value.
+    Command(Box<Command>, Reply<()>),
+    /// Reports something that happened. It has no reply and is retried until it is stored.
+    Notification(Notification),
 }
 
-/// Where an answer goes.
-#[derive(Clone)]
-pub struct Reply(Arc<Mutex<Option<Sender>>>);
-
-type Sender = oneshot::Sender<Result<Answer, Error>>;
-
-impl Reply {
-    /// A place for an answer, and its other end.
-    pub fn channel() -> (Self, oneshot::Receiver<Result<Answer, Error>>) {
-        let (sender, receiver) = oneshot::channel();
-        (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
+impl Request {
+    /// Whether the request must not be lost if the store fails.
+    pub fn is_notification(&self) -> bool {
+        matches!(self, Self::Notification(_))
     }
 
-    /// Whether whoever asked still waits.
-    pub fn is_wanted(&self) -> bool {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.as_ref().is_some_and(|sender| !sender.is_closed())
-    }
-
-    /// Answers. Whoever asked may have gone.
-    pub fn send(&self, answer: Result<Answer, Error>) {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
-            let _ = sender.send(answer);
+    /// Replies with an error. A notification has no reply.
+    pub fn reject(&self, error: Error) {
+        match self {
+            Self::Define(_, reply) => reply.send(Err(error)),
+            Self::Start(_, reply) => reply.send(Err(error)),
+            Self::Wait(_, reply) => reply.send(Err(error)),
+            Self::Signal(_, reply) => reply.send(Err(error)),
+            Self::Schedule(_, reply) => reply.send(Err(error)),
+            Self::Purge(_, reply) => reply.send(Err(error)),
+            Self::Recover(_, reply) => reply.send(Err(error)),
+            Self::Command(_, reply) => reply.send(Err(error)),
+            Self::Notification(_) => {}
         }
     }
 }
 
-impl fmt::Debug for Reply {
+/// The sender of one reply.
+pub struct Reply<T>(Arc<Mutex<Option<Sender<T>>>>);
+
+type Sender<T> = oneshot::Sender<Result<T, Error>>;
+
+impl<T> Reply<T> {
+    /// A sender and its receiver.
+    pub fn channel() -> (Self, oneshot::Receiver<Result<T, Error>>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
+    }
+
+    /// Whether the receiver still waits.
+    pub fn is_open(&self) -> bool {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    /// Sends the reply. Later calls, and calls after the receiver was dropped, have no effect.
+    pub fn send(&self, result: Result<T, Error>) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            let _ = sender.send(result);
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> Reply<T> {
+    /// Pairs the sender with a result that is sent after the commit.
+    pub(super) fn with(&self, result: Result<T, Error>) -> Response {
+        let reply = self.clone();
+        Response(Box::new(move || reply.send(result.clone())))
+    }
+}
+
+impl<T> Clone for Reply<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Reply")
     }
 }
 
-/// What a kernel can be asked.
+/// A result and the reply that it is sent to.
+pub struct Response(Box<dyn Fn() + Send>);
+
+impl Response {
+    /// An error as the reply to a request.
+    pub(super) fn rejection(request: Request, error: Error) -> Self {
+        Self(Box::new(move || request.reject(error.clone())))
+    }
+
+    /// Sends the reply.
+    pub fn send(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Response")
+    }
+}
+
+/// A definition to store.
 #[derive(Debug, Clone)]
-pub enum Action {
-    /// Stores a definition.
-    Define {
-        /// Its canonical JSON; checked by the caller.
-        spec: Arc<str>,
-        /// What it is called if it has no name.
-        source: Arc<str>,
-        /// Who.
-        by: String,
-    },
+pub struct Define {
+    /// Canonical JSON of the definition, checked by the caller.
+    pub spec: Arc<str>,
+    /// The name of the definition if `spec` has none.
+    pub source: Arc<str>,
+    /// Id of the user who stores it.
+    pub by: String,
+}
+
+/// An event to send to runs.
+#[derive(Debug, Clone)]
+pub struct Signal {
+    /// Name of the event.
+    pub event: String,
+    /// Payload of the event.
+    pub payload: Value,
+    /// The run to send it to. `None` sends it to all runs that wait for it now.
+    pub run: Option<RunId>,
+}
+
+/// A batch of runs to resume after a restart.
+#[derive(Debug, Clone, Copy)]
+pub struct Recover {
+    /// The batch starts after this key.
+    pub after: RunKey,
+    /// The runs to interrupt. `None` resumes runs.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// A change or a check whose reply has no value.
+#[derive(Debug, Clone)]
+pub enum Command {
     /// Hides a definition from new runs.
     DeleteDefinition {
-        /// Its name.
+        /// Name of the definition.
         name: String,
     },
-    /// Starts a run.
-    Start(Box<StartRun>),
-    /// A call ended.
-    CallEnded {
-        /// Which.
-        id: CallId,
-        /// How.
-        outcome: Result<Payload, Failure>,
-    },
-    /// A call tells something before it ends.
-    CallReported {
-        /// Which.
-        id: CallId,
-        /// What.
-        report: Report,
-    },
-    /// A server may be able to take calls again ([`crate::ToolCaller::on_available`]).
-    ServerAvailable {
-        /// Its name, as its capacity has it.
-        server: Box<str>,
-    },
-    /// Fires the timers whose time has come.
-    FireTimers,
-    /// Picks up runs after a restart.
-    Recover {
-        /// Those after this one.
-        after: RunKey,
-        /// Which of them to interrupt instead.
-        interrupt: Option<Interrupt>,
-    },
-    /// Stores a schedule. One that is not due at any time is paused.
-    Schedule(Box<Schedule>),
-    /// Takes a schedule away.
+    /// Deletes a schedule.
     Unschedule {
-        /// Its name.
+        /// Name of the schedule.
         name: String,
     },
-    /// Stores the session of a client.
+    /// Stores the session of an MCP client.
     PutSession(Box<Session>),
-    /// Takes a session away.
+    /// Deletes a session.
     DropSession {
-        /// Its id.
+        /// Id of the session.
         id: String,
     },
     /// Stores an account.
     PutAccount(Box<Account>),
-    /// Takes an account away.
+    /// Deletes an account.
     DropAccount {
-        /// What it is.
+        /// Kind of the account.
         kind: AccountKind,
-        /// Its id.
+        /// Id of the account.
         id: String,
     },
-    /// Answers when everything before is done.
+    /// Replies when all earlier requests are committed.
     Sync,
-    /// Answers when a run has ended.
-    Wait(RunId),
-    /// Answers whether a run can go on.
+    /// Replies with an error if the stored state of a run is damaged.
     Check(RunId),
-    /// Deletes runs that ended before a moment.
-    Purge {
-        /// The moment.
-        before: Millis,
-    },
     /// Decides at a gate.
     Decide {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: String,
-        /// Yes or no.
+        /// Whether the step may continue.
         approved: bool,
-        /// Who.
+        /// The user who decides.
         by: Principal,
-        /// Why.
+        /// The reason, for the log.
         reason: Option<String>,
-        /// What the decider saw.
+        /// Digest of the approval that the user saw. The decision is rejected if it has changed.
         digest: Option<Hash>,
-        /// What a tool wanted to know.
+        /// The answer to an input request.
         answer: Option<Value>,
     },
-    /// Answers whether somebody may decide at an open gate.
+    /// Replies with an error if a user may not decide at an open gate.
     MayDecide {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: String,
-        /// Who.
+        /// The user who would decide.
         by: Principal,
     },
-    /// Stops a run.
+    /// Cancels a run.
     Cancel {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// Who.
+        /// Id of the user who cancels it.
         by: String,
-        /// Why.
+        /// The reason, for the log.
         reason: String,
     },
     /// Pauses a run.
     Pause {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// Who.
+        /// Id of the user who pauses it.
         by: String,
     },
-    /// Lets a run go on.
+    /// Resumes a paused or interrupted run.
     Resume {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// Who.
+        /// Id of the user who resumes it.
         by: String,
-        /// Calls with unknown outcomes to make again without asking.
+        /// Paths of calls with unknown outcomes that are repeated without a decision.
         force: Vec<String>,
-        /// The hash that the definition must have.
+        /// Rejects the request if the definition has another hash.
         expected_hash: Option<Hash>,
-        /// Refuse if the outcome of a call is unknown.
+        /// Rejects the request if a call has an unknown outcome and is not forced.
         strict: bool,
     },
-    /// Says what became of a call.
+    /// Resolves a call with an unknown outcome.
     Resolve {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// The step's path.
+        /// Path of the step.
         path: String,
-        /// What.
+        /// How the step continues.
         resolution: Resolution,
-        /// The attempt that it is about; refused for any other. The current one without it.
+        /// Digest of the attempt to resolve. `None` resolves the current attempt.
         digest: Option<Hash>,
-        /// Who.
+        /// The user who resolves it.
         by: Principal,
     },
-    /// Changes a run.
+    /// Changes a run in progress.
     Intervene {
-        /// The run.
+        /// Id of the run.
         run: RunId,
-        /// How.
+        /// The change.
         intervention: Intervention,
-        /// Who.
+        /// The user who intervenes.
         by: Principal,
-    },
-    /// Brings an event.
-    Signal {
-        /// Its name.
-        event: String,
-        /// What it carries.
-        payload: Value,
-        /// The run that it is for; without one, those that wait for it now.
-        run: Option<RunId>,
     },
 }
 
-/// Which runs a restart interrupts.
+/// Something that happened outside the kernel.
+#[derive(Debug, Clone)]
+pub enum Notification {
+    /// A call ended.
+    CallEnded {
+        /// Id of the call.
+        id: CallId,
+        /// Output or failure of the call.
+        outcome: Result<Payload, Failure>,
+    },
+    /// A call in flight sent a report.
+    CallReported {
+        /// Id of the call.
+        id: CallId,
+        /// The report.
+        report: Report,
+    },
+    /// A server may accept calls again ([`crate::ToolCaller::on_available`]).
+    ServerAvailable {
+        /// Name of the server ([`crate::Capacity::server`]).
+        server: Box<str>,
+    },
+    /// Timers are due.
+    TimersDue,
+}
+
+/// The runs that are interrupted by a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupt {
-    /// All.
+    /// All runs.
     All,
-    /// Those whose definitions ask for it.
-    Asked,
+    /// Runs whose definitions have `on_restart: interrupt`.
+    Declared,
 }
 
 /// A run to start.
 #[derive(Debug, Clone)]
 pub struct StartRun {
-    /// What to run.
-    pub workflow: StartOf,
-    /// Its inputs.
+    /// The definition to run.
+    pub workflow: RunSource,
+    /// Inputs of the run.
     pub inputs: Value,
-    /// Whom it acts as.
+    /// The user that the run acts as.
     pub principal: Principal,
-    /// A key under which a repeated start is recognised.
+    /// Idempotency key of the start.
     pub request_key: Option<String>,
-    /// The run's id.
+    /// Id of the new run.
     pub id: RunId,
 }
 
-/// What a new run runs.
+/// Where a new run takes its definition from.
 #[derive(Debug, Clone)]
-pub enum StartOf {
+pub enum RunSource {
     /// A stored definition.
     Named {
-        /// Its name.
+        /// Name of the definition.
         name: String,
-        /// A version; the newest without one.
+        /// Version of the definition; the newest if `None`.
         version: Option<u32>,
     },
-    /// A definition that comes with the start.
+    /// A definition that is part of the request.
     Inline {
-        /// Its canonical JSON, checked by the caller.
+        /// Canonical JSON of the definition, checked by the caller.
         spec: Arc<str>,
-        /// What it is called if it has no name.
+        /// The name of the definition if `spec` has none.
         source: Arc<str>,
     },
-    /// What another run ran.
+    /// The definition and inputs of another run.
     Rerun {
-        /// The other run.
+        /// Id of the other run.
         of: RunId,
-        /// Take results over, except for these paths.
+        /// Reuses the results of the other run except at these paths. `None` reuses nothing.
         reuse_except: Option<Vec<String>>,
     },
 }
 
-/// What a kernel answers.
-#[derive(Debug, Clone)]
-pub enum Answer {
-    /// It is done.
-    Done,
-    /// A definition was stored.
-    Defined(Defined),
-    /// A run was started, or had been.
-    Started(RunId),
-    /// A run ended.
-    Ended(RunId, RunStatus),
-    /// The answer comes when this run ends.
-    Later(RunKey),
-    /// How many.
-    Count(usize),
-    /// What was deleted.
-    Purged(Purged),
-    /// When something is due.
-    Due(Option<Millis>),
-    /// Where to go on.
-    More(Option<RunKey>),
-}
-
-/// A definition that was stored.
+/// A version of a stored definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Defined {
-    /// Its number in the store.
+pub struct DefinitionVersion {
+    /// Id of the version in the store.
     pub id: i64,
-    /// Its name.
+    /// Name of the definition.
     pub name: String,
-    /// Its version.
+    /// Version number, from 1.
     pub version: u32,
-    /// Its hash.
+    /// Hash of the definition.
     pub hash: Hash,
 }

@@ -3,10 +3,10 @@
 use steprail_core::run::Millis;
 use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};
 
-use super::request::StartOf;
+use super::request::RunSource;
 use super::world::new_run_id;
-use super::{Answer, Done, Kernel, NextTimer, StartRun};
-use crate::cron::Times;
+use super::{Done, Kernel, NextTimer, StartRun};
+use crate::cron::CronSchedule;
 use crate::error::Error;
 use crate::limits::BATCH;
 
@@ -16,8 +16,8 @@ impl Kernel {
         &mut self,
         schedule: &Schedule,
         now: Millis,
-    ) -> Result<Result<Answer, Error>, StoreError> {
-        let due = Times::read(&schedule.cron, &schedule.zone).and_then(|times| times.after(now));
+    ) -> Result<Result<Option<Millis>, Error>, StoreError> {
+        let due = CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
         let due = match due {
             Ok(due) => due,
             Err(problem) => return Ok(Err(Error::BadInput(problem))),
@@ -33,14 +33,14 @@ impl Kernel {
         let due = schedule.due.is_some().then_some(due);
         self.store.put_schedule(&Schedule { due, ..schedule.clone() })?;
         self.next_timer = NextTimer::Unknown;
-        Ok(Ok(Answer::Due(due)))
+        Ok(Ok(due))
     }
 
     /// Takes a schedule away. Runs that it started go on.
-    pub(super) fn unschedule(&mut self, name: &str) -> Result<Result<Answer, Error>, StoreError> {
+    pub(super) fn unschedule(&mut self, name: &str) -> Result<Result<(), Error>, StoreError> {
         self.next_timer = NextTimer::Unknown;
         Ok(if self.store.drop_schedule(name)? {
-            Ok(Answer::Done)
+            Ok(())
         } else {
             Err(Error::NotFound(format!("there is no schedule `{name}`")))
         })
@@ -51,7 +51,8 @@ impl Kernel {
         for schedule in self.store.due_schedules(now, BATCH)? {
             let at = schedule.due.unwrap_or(now);
             let outcome = self.start_scheduled(&schedule, at, now)?;
-            let next = Times::read(&schedule.cron, &schedule.zone).and_then(|times| times.after(now));
+            let next =
+                CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
             let (run, error) = match outcome {
                 Ok(run) => (Some(run), None),
                 Err(error) => (None, Some(error)),
@@ -80,16 +81,12 @@ impl Kernel {
         }
         let start = StartRun {
             id: new_run_id(now, &mut self.random),
-            workflow: StartOf::Named { name: schedule.definition.clone(), version: None },
+            workflow: RunSource::Named { name: schedule.definition.clone(), version: None },
             inputs: schedule.inputs.clone(),
             // The trace in which a schedule was made is not that of its runs.
             principal: Principal { trace: None, ..schedule.principal.clone() },
             request_key: Some(format!("schedule:{}:{at}", schedule.name)),
         };
-        Ok(match self.start(&start, now)? {
-            Ok(Answer::Started(run)) => Ok(run),
-            Ok(_) => Err("nothing was started".to_owned()),
-            Err(error) => Err(error.to_string()),
-        })
+        Ok(self.start(&start, now)?.map_err(|error| error.to_string()))
     }
 }

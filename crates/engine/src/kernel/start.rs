@@ -9,9 +9,9 @@ use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, 
 use std::sync::Arc;
 
 use super::cache::Hashes;
-use super::request::StartOf;
+use super::request::RunSource;
 use super::world::Spawned;
-use super::{Answer, Compiled, Entry, Kernel, StartRun, no_run};
+use super::{Compiled, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
 use crate::trace::RunTrace;
 
@@ -32,7 +32,7 @@ impl Kernel {
         &mut self,
         start: &StartRun,
         now: Millis,
-    ) -> Result<Result<Answer, Error>, StoreError> {
+    ) -> Result<Result<RunId, Error>, StoreError> {
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -66,7 +66,7 @@ impl Kernel {
             request_key: start.request_key.as_deref(),
         };
         self.begin(&seed, now)?;
-        Ok(Ok(Answer::Started(start.id)))
+        Ok(Ok(start.id))
     }
 
     /// A start that was made before: the same run, unless it asks for something else under the same key.
@@ -76,12 +76,12 @@ impl Kernel {
         key: &str,
         compiled: &Compiled,
         inputs: &Payload,
-    ) -> Result<Result<Answer, Error>, StoreError> {
+    ) -> Result<Result<RunId, Error>, StoreError> {
         let Some(found) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
         let definition = self.store.head(found)?.definition;
         let same_hash = self.compiled(definition)?.plan.hash == compiled.plan.hash;
         if same_hash && self.store.payload(found, Wanted::Inputs)? == *inputs {
-            return Ok(Ok(Answer::Started(run)));
+            return Ok(Ok(run));
         }
         let message =
             format!("the request key `{key}` belongs to run {run}, which was started with something else");
@@ -98,20 +98,20 @@ impl Kernel {
         StoreError,
     > {
         match &start.workflow {
-            StartOf::Named { name, version } => {
+            RunSource::Named { name, version } => {
                 let Some(definition) = self.store.find_definition(name, *version)? else {
                     let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
                     return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
                 };
                 Ok(Ok((self.compiled(definition)?, None, None, None)))
             }
-            StartOf::Inline { spec, source } => {
+            RunSource::Inline { spec, source } => {
                 match self.define(spec, source, &start.principal.id, true, now)? {
                     Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
                     Err(error) => Ok(Err(error)),
                 }
             }
-            StartOf::Rerun { of, reuse_except } => {
+            RunSource::Rerun { of, reuse_except } => {
                 let Some(key) = self.store.find_run(*of)? else { return Ok(Err(no_run(*of))) };
                 let head = self.store.head(key)?;
                 if !head.status.is_terminal() {

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use steprail_core::run::{Failure, Millis, Payload};
 use steprail_engine::kernel::{
-    Action, Answer, CallId, CallOrder, Effect, Handled, Interrupt, Kernel, Reply, Request, Setup, StartOf,
-    StartRun,
+    CallId, CallOrder, Command, Define, Effect, Handled, Interrupt, Kernel, Notification, Recover, Reply,
+    Request, RunSource, Setup, StartRun,
 };
 use steprail_engine::{
     Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
@@ -133,12 +133,10 @@ impl Bench {
         for interrupt in [Some(interrupt), None] {
             let mut after = Some(RunKey(0));
             while let Some(from) = after {
-                let (answer, handled) = self.ask(Action::Recover { after: from, interrupt });
+                let recover = Recover { after: from, interrupt };
+                let (next, handled) = self.ask(|reply| Request::Recover(recover, reply));
                 all.push(handled);
-                after = match answer {
-                    Some(Ok(Answer::More(more))) => more,
-                    _ => None,
-                };
+                after = next.and_then(Result::ok).flatten();
             }
         }
         all
@@ -156,30 +154,37 @@ impl Bench {
             match effect {
                 Effect::Call(order) => drop(self.calls.insert(order.id, (**order).clone())),
                 Effect::Cancel(id) => self.stopped.push(*id),
-                Effect::Answer(reply, answer) => reply.send(answer.clone()),
+                Effect::Reply(response) => response.send(),
                 Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
         handled
     }
 
-    pub(crate) fn ask(&mut self, action: Action) -> (Option<Result<Answer, Error>>, Handled) {
+    pub(crate) fn ask<T>(
+        &mut self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> (Option<Result<T, Error>>, Handled) {
         let (reply, mut answer) = Reply::channel();
-        let handled = self.handle(vec![Request { action, reply: Some(reply) }]);
+        let handled = self.handle(vec![request(reply)]);
         (answer.try_recv().ok(), handled)
     }
 
-    pub(crate) fn tell(&mut self, action: Action) -> Handled {
-        self.handle(vec![Request { action, reply: None }])
+    pub(crate) fn command(&mut self, command: Command) -> (Option<Result<(), Error>>, Handled) {
+        self.ask(|reply| Request::Command(Box::new(command), reply))
+    }
+
+    pub(crate) fn notify(&mut self, notification: Notification) -> Handled {
+        self.handle(vec![Request::Notification(notification)])
     }
 
     pub(crate) fn define(&mut self, text: &str) {
         let loaded = steprail_core::load(&steprail_core::source::Source::new("definition", text));
         assert!(loaded.plan.is_some(), "{:?}\n{text}", loaded.diagnostics);
         let spec = loaded.spec.expect("a spec").to_canonical_json();
-        let (answer, _) =
-            self.ask(Action::Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() });
-        assert!(matches!(answer, Some(Ok(Answer::Defined(_)))), "{answer:?}");
+        let define = Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() };
+        let (answer, _) = self.ask(|reply| Request::Define(define, reply));
+        assert!(matches!(answer, Some(Ok(_))), "{answer:?}");
     }
 
     pub(crate) fn new_id(&mut self) -> RunId {
@@ -191,16 +196,16 @@ impl Bench {
         &mut self,
         name: &str,
         inputs: Value,
-    ) -> (RunId, Option<Result<Answer, Error>>, Handled) {
+    ) -> (RunId, Option<Result<RunId, Error>>, Handled) {
         let id = self.new_id();
-        let workflow = StartOf::Named { name: name.to_owned(), version: None };
+        let workflow = RunSource::Named { name: name.to_owned(), version: None };
         let principal = Principal {
             name: "Ann".to_owned(),
             email: "ann@example.org".to_owned(),
             ..Principal::user("ann")
         };
         let start = StartRun { workflow, inputs, principal, request_key: None, id };
-        let (answer, handled) = self.ask(Action::Start(Box::new(start)));
+        let (answer, handled) = self.ask(|reply| Request::Start(Box::new(start), reply));
         (id, answer, handled)
     }
 
@@ -212,7 +217,7 @@ impl Bench {
     pub(crate) fn end_call(&mut self, id: CallId, outcome: Result<Value, Failure>) -> Handled {
         self.calls.remove(&id);
         self.stopped.retain(|stopped| *stopped != id);
-        self.tell(Action::CallEnded { id, outcome: outcome.map(Payload::new) })
+        self.notify(Notification::CallEnded { id, outcome: outcome.map(Payload::new) })
     }
 
     /// Advances time and fires each timer when it is due.
@@ -223,7 +228,7 @@ impl Bench {
             && due <= end
         {
             self.now = self.now.max(due);
-            all.push(self.tell(Action::FireTimers));
+            all.push(self.notify(Notification::TimersDue));
             if all.last().is_some_and(|handled| handled.fault.is_some()) {
                 break;
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use steprail_core::run::{Event, Failure, FailureKind, Millis, Payload, Phase, Resolution, Started};
-use steprail_engine::kernel::{Action, Answer, CallId, CallOrder};
+use steprail_engine::kernel::{CallId, CallOrder, Command, Handled, Notification, Request, Signal};
 use steprail_engine::{Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
@@ -68,7 +68,7 @@ impl Player {
     /// Starts a run and continues until nothing is left to happen. Returns its trace, or a violated invariant.
     pub(crate) fn play(&mut self, name: &str, inputs: Value) -> Result<RunTrace, String> {
         let (run, answer, _) = self.bench.start(name, inputs);
-        if !matches!(answer, Some(Ok(Answer::Started(_)))) {
+        if !matches!(answer, Some(Ok(_))) {
             return Err(format!("the run did not start: {answer:?}"));
         }
         self.names.insert(run, String::new());
@@ -115,7 +115,7 @@ impl Player {
         match (timer, next) {
             (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
                 self.bench.now = self.bench.now.max(timer);
-                self.submit(Action::FireTimers)?;
+                faultless(&self.bench.notify(Notification::TimersDue))?;
             }
             (_, Some(_)) => {
                 let Some(((at, _), action)) = self.plans.pop_first() else { return Ok(false) };
@@ -128,25 +128,16 @@ impl Player {
         Ok(true)
     }
 
-    fn submit(&mut self, action: Action) -> Result<(), String> {
-        match self.bench.tell(action).fault {
-            Some(fault) => Err(format!("a fault: {fault}")),
-            None => Ok(()),
-        }
-    }
-
     fn act(&mut self, action: WorldAction) -> Result<(), String> {
         match action {
-            WorldAction::EndCall { id, outcome } => {
-                let fault = self.bench.end_call(id, outcome).fault;
-                fault.map_or(Ok(()), |fault| Err(format!("a fault: {fault}")))
-            }
+            WorldAction::EndCall { id, outcome } => faultless(&self.bench.end_call(id, outcome)),
             WorldAction::Decide { run, path } => self.decide(run, &path),
             WorldAction::Signal { run, path, event, payload } => {
                 let inspected = self.bench.kernel().inspect(run).map_err(|error| error.to_string())?;
                 let live = inspected.as_ref().and_then(|run| run.find(&path));
                 if live.is_some_and(|(_, live)| matches!(live.phase, Phase::Waiting { .. })) {
-                    self.submit(Action::Signal { event, payload, run: Some(run) })?;
+                    let signal = Signal { event, payload, run: Some(run) };
+                    faultless(&self.bench.ask(|reply| Request::Signal(signal, reply)).1)?;
                 }
                 Ok(())
             }
@@ -158,7 +149,8 @@ impl Player {
                     Verdict::Fail => Resolution::Fail,
                 };
                 let by = Principal::user(APPROVER);
-                self.submit(Action::Resolve { run, path, resolution, digest: None, by })
+                let command = Command::Resolve { run, path, resolution, digest: None, by };
+                faultless(&self.bench.command(command).1)
             }
         }
     }
@@ -167,7 +159,7 @@ impl Player {
     fn decide(&mut self, run: RunId, path: &str) -> Result<(), String> {
         let decision = self.oracle.decision(&self.name(run, path));
         for by in [decision.by, APPROVER] {
-            let (answer, handled) = self.bench.ask(Action::Decide {
+            let (answer, handled) = self.bench.command(Command::Decide {
                 run,
                 path: path.to_owned(),
                 approved: decision.approved,
@@ -176,9 +168,7 @@ impl Player {
                 digest: None,
                 answer: None,
             });
-            if let Some(fault) = handled.fault {
-                return Err(format!("a fault: {fault}"));
-            }
+            faultless(&handled)?;
             if !matches!(answer, Some(Err(Error::Denied(_)))) {
                 return Ok(());
             }
@@ -323,5 +313,12 @@ impl Player {
             events.push((run.parse().expect("a run id"), serde_json::from_str(&body).expect("an event")));
         }
         events
+    }
+}
+
+fn faultless(handled: &Handled) -> Result<(), String> {
+    match &handled.fault {
+        Some(fault) => Err(format!("a fault: {fault}")),
+        None => Ok(()),
     }
 }

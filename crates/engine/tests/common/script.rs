@@ -8,7 +8,9 @@ use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution, Started,
 };
 use steprail_core::spec::value::Period;
-use steprail_engine::kernel::{Action, Answer, Continuation, Effect, Handled, Interrupt, StartOf, StartRun};
+use steprail_engine::kernel::{
+    Command, Continuation, Effect, Handled, Interrupt, Notification, Request, RunSource, Signal, StartRun,
+};
 use steprail_engine::{Annotations, Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
@@ -82,10 +84,8 @@ impl Scenario {
                 Some(id) if word == "done" => vec![self.bench.end_call(id, Ok(json(second)))],
                 Some(id) if word == "asks" => vec![self.bench.end_call(id, Err(question(second)))],
                 Some(id) if word != "fail" => {
-                    let (answer, handled) =
-                        self.bench.ask(Action::CallReported { id, report: report(word, second) });
-                    self.print_answer(answer.as_ref());
-                    vec![handled]
+                    let report = report(word, second);
+                    vec![self.bench.notify(Notification::CallReported { id, report })]
                 }
                 Some(id) => vec![self.bench.end_call(id, Err(failure(second)))],
                 None => {
@@ -99,22 +99,29 @@ impl Scenario {
             }
             "up" => {
                 self.bench.tools.set(word, first, second);
-                vec![self.bench.tell(Action::ServerAvailable { server: first.into() })]
+                vec![self.bench.notify(Notification::ServerAvailable { server: first.into() })]
             }
             "advance" => {
                 let period = Period::parse(rest).expect("a length of time");
                 self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
             }
             "crash" => {
-                let interrupt = if rest == "interrupting" { Interrupt::All } else { Interrupt::Asked };
+                let interrupt = if rest == "interrupting" { Interrupt::All } else { Interrupt::Declared };
                 let store = self.bench.die();
                 self.bench.boot(store);
                 self.bench.recover(interrupt)
             }
             "rerun" => self.rerun(rest),
+            "signal" | "broadcast" => {
+                let run = self.run.filter(|_| word == "signal");
+                let signal = Signal { event: first.to_owned(), payload: json(second), run };
+                let (answer, handled) = self.bench.ask(|reply| Request::Signal(signal, reply));
+                self.print_answer(answer.as_ref());
+                vec![handled]
+            }
             _ => {
-                let action = self.action(word, first, second);
-                let (answer, handled) = self.bench.ask(action);
+                let command = self.command(word, first, second);
+                let (answer, handled) = self.bench.command(command);
                 self.print_answer(answer.as_ref());
                 vec![handled]
             }
@@ -127,13 +134,13 @@ impl Scenario {
         let except =
             rest.strip_prefix("reuse").map(|rest| rest.split_whitespace().map(str::to_owned).collect());
         let start = StartRun {
-            workflow: StartOf::Rerun { of: self.run.expect("a run"), reuse_except: except },
+            workflow: RunSource::Rerun { of: self.run.expect("a run"), reuse_except: except },
             inputs: Value::Null,
             principal: Principal::user("ann"),
             request_key: None,
             id,
         };
-        let (answer, handled) = self.bench.ask(Action::Start(Box::new(start)));
+        let (answer, handled) = self.bench.ask(|reply| Request::Start(Box::new(start), reply));
         self.print_answer(answer.as_ref());
         if matches!(answer, Some(Ok(_))) {
             self.run = Some(id);
@@ -141,13 +148,13 @@ impl Scenario {
         vec![handled]
     }
 
-    fn action(&self, word: &str, first: &str, second: &str) -> Action {
+    fn command(&self, word: &str, first: &str, second: &str) -> Command {
         let run = self.run.expect("a run");
         let path = first.to_owned();
         let by = Principal::user("ann");
-        let intervene = |intervention| Action::Intervene { run, intervention, by: Principal::user("ann") };
+        let intervene = |intervention| Command::Intervene { run, intervention, by: Principal::user("ann") };
         match word {
-            "approve" | "deny" => Action::Decide {
+            "approve" | "deny" => Command::Decide {
                 run,
                 path,
                 approved: word == "approve",
@@ -159,7 +166,7 @@ impl Scenario {
                 digest: None,
                 answer: None,
             },
-            "answer" => Action::Decide {
+            "answer" => Command::Decide {
                 run,
                 path,
                 approved: true,
@@ -168,9 +175,9 @@ impl Scenario {
                 digest: None,
                 answer: Some(json(second)),
             },
-            "cancel" => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
-            "pause" => Action::Pause { run, by: by.id },
-            "resume" => Action::Resume {
+            "cancel" => Command::Cancel { run, by: by.id, reason: "asked to".to_owned() },
+            "pause" => Command::Pause { run, by: by.id },
+            "resume" => Command::Resume {
                 run,
                 by: by.id,
                 force: first.split_whitespace().filter(|word| *word != "strict").map(str::to_owned).collect(),
@@ -185,10 +192,8 @@ impl Scenario {
                     "skip" => Resolution::Skip,
                     _ => Resolution::Fail,
                 };
-                Action::Resolve { run, path, resolution, digest: None, by }
+                Command::Resolve { run, path, resolution, digest: None, by }
             }
-            "signal" => Action::Signal { event: path, payload: json(second), run: Some(run) },
-            "broadcast" => Action::Signal { event: path, payload: json(second), run: None },
             "skip" => intervene(Intervention::Skip { path: first.into() }),
             "supply" => intervene(Intervention::SupplyResult {
                 path: first.into(),
@@ -203,7 +208,7 @@ impl Scenario {
         }
     }
 
-    fn print_answer(&mut self, answer: Option<&Result<Answer, Error>>) {
+    fn print_answer<T>(&mut self, answer: Option<&Result<T, Error>>) {
         if let Some(Err(error)) = answer {
             writeln!(self.out, "  refused ({}): {error}", error.code()).expect("text");
         }
@@ -243,7 +248,7 @@ impl Scenario {
                     writeln!(self.out, "    stop {path}").expect("text");
                 }
                 Effect::Forget(state) => writeln!(self.out, "    forget {state}").expect("text"),
-                Effect::Answer(..) | Effect::Notify(_) => {}
+                Effect::Reply(_) | Effect::Notify(_) => {}
             }
         }
         for fault in handled.iter().filter_map(|handled| handled.fault.as_ref()) {

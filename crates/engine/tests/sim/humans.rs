@@ -3,23 +3,38 @@
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Edit, Event, Intervention, Payload, Phase, Resolution};
-use steprail_engine::kernel::Action;
+use steprail_engine::kernel::{Command, Notification, Request, Signal};
 use steprail_engine::{Principal, RunId};
 
 use super::Sim;
 
+/// A request of a human.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives for one step of the simulation")]
+enum Action {
+    Command(Command),
+    Signal(Signal),
+}
+
 impl Sim {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Command(command) => drop(self.ask(|reply| Request::Command(Box::new(command), reply))),
+            Action::Signal(signal) => drop(self.ask(|reply| Request::Signal(signal, reply))),
+        }
+    }
+
     pub(super) fn act_as_human(&mut self) {
         let Some(run) = self.some_run() else { return };
         let Some((path, phase)) = self.some_step(run) else { return };
         let by = Principal::user(["ann", "tom", "bob", "eve"][self.rng.usize(0..4)]);
         let action = match self.rng.u32(0..20) {
-            0 => Action::Cancel { run, by: by.id, reason: "asked to".to_owned() },
-            1 => Action::Pause { run, by: by.id },
+            0 => Action::Command(Command::Cancel { run, by: by.id, reason: "asked to".to_owned() }),
+            1 => Action::Command(Command::Pause { run, by: by.id }),
             2..5 => resume(run, &by.id),
             chance @ 5..9 => {
                 let intervention = self.intervention(chance, run, path);
-                Action::Intervene { run, intervention, by }
+                Action::Command(Command::Intervene { run, intervention, by })
             }
             _ => match self.answer_to(run, path, phase, by) {
                 Some(action) => action,
@@ -27,7 +42,7 @@ impl Sim {
             },
         };
         self.trace(format_args!("human: {action:?}"));
-        self.ask(action);
+        self.act(action);
     }
 
     fn intervention(&mut self, which: u32, run: RunId, path: String) -> Intervention {
@@ -55,12 +70,20 @@ impl Sim {
             // A value that the arguments depend on changes after the request was shown.
             Phase::Gate { .. } if self.rng.u8(0..4) == 0 => {
                 let intervention = self.other_value(run);
-                Some(Action::Intervene { run, intervention, by })
+                Some(Action::Command(Command::Intervene { run, intervention, by }))
             }
             Phase::Gate { .. } => {
                 let approved = self.rng.u8(0..4) != 0;
                 let answer = self.rng.bool().then(|| json!({ "a": "b" }));
-                Some(Action::Decide { run, path, approved, by, reason: None, digest: None, answer })
+                Some(Action::Command(Command::Decide {
+                    run,
+                    path,
+                    approved,
+                    by,
+                    reason: None,
+                    digest: None,
+                    answer,
+                }))
             }
             Phase::Uncertain => {
                 let resolution = match self.rng.u8(0..4) {
@@ -69,7 +92,7 @@ impl Sim {
                     2 => Resolution::Fail,
                     _ => Resolution::Retry,
                 };
-                Some(Action::Resolve { run, path, resolution, digest: None, by })
+                Some(Action::Command(Command::Resolve { run, path, resolution, digest: None, by }))
             }
             phase => sign(run, &phase),
         }
@@ -79,8 +102,8 @@ impl Sim {
     fn decide_with_stale_digest(&mut self, run: RunId, path: String) {
         let broken = format!("{path}: approved with a stale digest");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
-        let action = Action::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
-        if let Some(Ok(_)) = self.ask(action) {
+        let command = Command::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
+        if let Some(Ok(())) = self.ask(|reply| Request::Command(Box::new(command), reply)) {
             self.violations.push(broken);
         }
     }
@@ -107,30 +130,36 @@ impl Sim {
     pub(super) fn answer_everything(&mut self) {
         for run in self.unfinished() {
             let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
-            self.ask(resume(run, "bob"));
+            self.act(resume(run, "bob"));
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
                 let Some(action) = final_answer(run, live.path.to_string(), &live.phase) else { continue };
                 self.trace(format_args!("at last: {action:?}"));
-                self.ask(action);
+                self.act(action);
             }
         }
         if let Ok(Some(due)) = self.bench.kernel().next_timer() {
             self.bench.now = self.bench.now.max(due);
-            self.request(Action::FireTimers);
+            self.notify(Notification::TimersDue);
         }
     }
 }
 
 fn resume(run: RunId, by: &str) -> Action {
-    Action::Resume { run, by: by.to_owned(), force: Vec::new(), expected_hash: None, strict: false }
+    Action::Command(Command::Resume {
+        run,
+        by: by.to_owned(),
+        force: Vec::new(),
+        expected_hash: None,
+        strict: false,
+    })
 }
 
 /// Returns the event that a step waits for.
 fn sign(run: RunId, phase: &Phase) -> Option<Action> {
     let Phase::Waiting { event, correlate } = phase else { return None };
     let payload = correlate.clone().unwrap_or(json!({ "n": 1 }));
-    Some(Action::Signal { event: event.to_string(), payload, run: Some(run) })
+    Some(Action::Signal(Signal { event: event.to_string(), payload, run: Some(run) }))
 }
 
 /// Returns the action that makes a step continue.
@@ -139,11 +168,23 @@ fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
     match phase {
         Phase::Gate { .. } => {
             let answer = Some(json!({ "a": "b" }));
-            Some(Action::Decide { run, path, approved: true, by, reason: None, digest: None, answer })
+            Some(Action::Command(Command::Decide {
+                run,
+                path,
+                approved: true,
+                by,
+                reason: None,
+                digest: None,
+                answer,
+            }))
         }
-        Phase::Uncertain => {
-            Some(Action::Resolve { run, path, resolution: Resolution::Retry, digest: None, by })
-        }
+        Phase::Uncertain => Some(Action::Command(Command::Resolve {
+            run,
+            path,
+            resolution: Resolution::Retry,
+            digest: None,
+            by,
+        })),
         phase => sign(run, phase),
     }
 }

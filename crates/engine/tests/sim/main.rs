@@ -19,7 +19,7 @@ use common::shared::{Faults, Shared};
 use common::{Bench, NoTools};
 use serde_json::{Value, json};
 use steprail_core::plan::Plan;
-use steprail_engine::kernel::{Action, Answer, CallId, Request, StartOf, StartRun};
+use steprail_engine::kernel::{CallId, Notification, Request, RunSource, StartRun};
 use steprail_engine::{Annotations, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
@@ -240,14 +240,14 @@ impl Sim {
             if inputs.is_empty() { json!({}) } else { inputs[self.rng.usize(0..inputs.len())].clone() };
         let id = self.bench.new_id();
         let start = StartRun {
-            workflow: StartOf::Named { name: name.clone(), version: None },
+            workflow: RunSource::Named { name: name.clone(), version: None },
             inputs,
             principal: Principal::user(if self.rng.bool() { "ann" } else { "tom" }),
             request_key: None,
             id,
         };
         self.trace(format_args!("start {name} as {id}"));
-        if let Some(Ok(Answer::Started(id))) = self.ask(Action::Start(Box::new(start))) {
+        if let Some(Ok(id)) = self.ask(|reply| Request::Start(Box::new(start), reply)) {
             self.runs.push(id);
         }
     }
@@ -261,7 +261,7 @@ impl Sim {
         self.bench.now = self.bench.now.max(until);
         self.trace(format_args!("time {}", self.bench.now - common::EPOCH));
         if due.is_some_and(|due| due <= self.bench.now) {
-            self.request(Action::FireTimers);
+            self.notify(Notification::TimersDue);
         }
     }
 

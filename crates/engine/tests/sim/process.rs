@@ -1,7 +1,7 @@
 //! The simulated process: it handles requests, its store fails, and it is killed between any two writes.
 
 use steprail_engine::Error;
-use steprail_engine::kernel::{Action, Answer, Effect, Handled, Interrupt, Reply, Request};
+use steprail_engine::kernel::{Effect, Handled, Interrupt, Notification, Recover, Reply, Request};
 use steprail_store::StoreError;
 
 use super::Sim;
@@ -43,8 +43,9 @@ impl Sim {
         if !self.quiet && self.rng.u8(0..4) == 0 {
             self.plan_kill();
         }
-        for interrupt in [Some(Interrupt::Asked), None] {
-            self.ask(Action::Recover { after: steprail_store::RunKey(0), interrupt });
+        for interrupt in [Some(Interrupt::Declared), None] {
+            let recover = Recover { after: steprail_store::RunKey(0), interrupt };
+            self.ask(|reply| Request::Recover(recover, reply));
         }
         self.check();
     }
@@ -57,15 +58,15 @@ impl Sim {
         }
     }
 
-    pub(super) fn ask(&mut self, action: Action) -> Option<Result<Answer, Error>> {
+    pub(super) fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Option<Result<T, Error>> {
         let (reply, mut answer) = Reply::channel();
-        self.submit(vec![Request { action, reply: Some(reply) }]);
+        self.submit(vec![request(reply)]);
         answer.try_recv().ok()
     }
 
-    pub(super) fn request(&mut self, action: Action) {
+    pub(super) fn notify(&mut self, notification: Notification) {
         let mut batch = std::mem::take(&mut self.backlog);
-        batch.push(Request { action, reply: None });
+        batch.push(Request::Notification(notification));
         self.submit(batch);
     }
 
@@ -102,20 +103,20 @@ impl Sim {
             match effect {
                 Effect::Call(order) => self.call(*order),
                 Effect::Cancel(id) => self.bench.stopped.push(id),
-                Effect::Answer(reply, answer) => reply.send(answer),
+                Effect::Reply(response) => response.send(),
                 Effect::Notify(_) | Effect::Forget(_) => {}
             }
         }
-        let kept = handled.retry.into_iter().filter(|request| !matches!(request.action, Action::FireTimers));
-        self.backlog.extend(kept);
+        let is_timers = |request: &Request| matches!(request, Request::Notification(Notification::TimersDue));
+        self.backlog.extend(handled.retry.into_iter().filter(|request| !is_timers(request)));
     }
 }
 
 /// Keeps only the replies: they may have been sent before the process was killed, so they must be true.
 fn answer_only(handled: &Handled) {
     for effect in &handled.effects {
-        if let Effect::Answer(reply, answer) = effect {
-            reply.send(answer.clone());
+        if let Effect::Reply(response) = effect {
+            response.send();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use steprail_core::run::{Event, Failure, FailureKind, InputRequest, Payload, Phase, Report};
-use steprail_engine::kernel::{Action, CallId, CallOrder};
+use steprail_engine::kernel::{CallId, CallOrder, Notification};
 
 use super::Sim;
 
@@ -25,7 +25,7 @@ impl Sim {
         if outcome.is_ok() {
             self.answered.insert((order.run, order.path.to_string(), order.attempt));
         }
-        self.request(Action::CallEnded { id, outcome: outcome.map(Payload::new) });
+        self.notify(Notification::CallEnded { id, outcome: outcome.map(Payload::new) });
     }
 
     fn some_call(&mut self) -> Option<CallId> {
@@ -76,7 +76,7 @@ impl Sim {
     pub(super) fn server_is_up(&mut self) {
         self.trace(format_args!("the server is up"));
         self.bench.tools.set("up", "demo", "");
-        self.request(Action::ServerAvailable { server: "demo".into() });
+        self.notify(Notification::ServerAvailable { server: "demo".into() });
     }
 
     /// Makes one of the calls in flight report progress or a task id.
@@ -88,7 +88,7 @@ impl Sim {
             Report::Progress { progress: 1.0, total: None, message: None }
         };
         self.trace(format_args!("report of {id:?}: {report:?}"));
-        self.request(Action::CallReported { id, report });
+        self.notify(Notification::CallReported { id, report });
     }
 
     fn outcome(&mut self, order: &CallOrder, cancelled: bool) -> Result<Value, Failure> {

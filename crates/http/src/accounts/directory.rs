@@ -127,7 +127,7 @@ impl Accounts {
 }
 
 fn need_manager(by: &User) -> Result<(), Error> {
-    by.need(Right::Manage)?;
+    by.require(Right::Manage)?;
     if by.principal().agent {
         return Err(Error::Denied("users are managed in person, not by an agent".to_owned()));
     }

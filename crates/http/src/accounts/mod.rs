@@ -129,13 +129,13 @@ impl Accounts {
         let changing = tokio::spawn(async move {
             let (kind, id) = match change {
                 Change::Put(account) => {
-                    engine.put_account(account.clone()).await?;
+                    engine.registry().put_account(account.clone()).await?;
                     let changed = (account.kind, account.id.clone());
                     cache.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
                     changed
                 }
                 Change::Delete(kind, id) => {
-                    engine.drop_account(kind, &id).await?;
+                    engine.registry().drop_account(kind, &id).await?;
                     cache.write().unwrap_or_else(PoisonError::into_inner).remove(kind, &id);
                     (kind, id)
                 }

@@ -67,7 +67,7 @@ impl Accounts {
     ) -> Result<(String, Token, String), Error> {
         need_in_person(by)?;
         if new.user != by.principal().id {
-            by.need(Right::Manage)?;
+            by.require(Right::Manage)?;
         }
         if self.principal(&new.user).is_none() {
             return Err(Error::NotFound(format!("there is no active user `{}`", new.user)));

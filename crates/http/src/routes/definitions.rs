@@ -221,7 +221,7 @@ async fn store(
     text: DefinitionBody,
 ) -> Result<Response, Problem> {
     let (source, publish) = definition(text)?;
-    user.need(Right::Workflow)?;
+    user.require(Right::Workflow)?;
     let found = checked(&app, &source).await?;
     let _writing = app.defining.lock().await;
     expect(&user, &source, &headers).await?;
@@ -283,7 +283,7 @@ async fn check(
     text: DefinitionBody,
 ) -> Result<Json<CheckResult>, Problem> {
     let (source, _) = definition(text)?;
-    user.need(Right::Workflow)?;
+    user.require(Right::Workflow)?;
     let found = examine(&source, app.gateway.as_ref()).await;
     let valid = found.iter().all(|problem| problem.code.severity() != Severity::Error);
     Ok(Json(CheckResult { valid, problems: findings(&found, &source) }))

@@ -103,10 +103,10 @@ fn login_owner<'a>(
     };
     let logins = app.logins.as_ref().ok_or_else(unknown)?;
     if logins.is_per_user(server).ok_or_else(unknown)? {
-        caller.need(Right::Workflow)?;
+        caller.require(Right::Workflow)?;
         return Ok((logins, Some(caller.principal().id.clone())));
     }
-    caller.need(Right::Administer)?;
+    caller.require(Right::Administer)?;
     Ok((logins, None))
 }
 

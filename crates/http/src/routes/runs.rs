@@ -160,7 +160,7 @@ pub(super) async fn start(
         (Some(name), None) => (Workflow::Named(name, start.version), None),
         (None, Some(text)) => {
             let source_text = Source::new(&*source, &*text);
-            user.need(Right::Workflow)?;
+            user.require(Right::Workflow)?;
             // A mismatch with the tools must fail the start, not a later call.
             if let Some(gateway) = &app.gateway {
                 require_valid(&check_tools(&source_text, gateway).await)

@@ -101,11 +101,11 @@ fn scope(app: &App, caller: &User, shared: bool, user: Option<String>) -> Result
     match user {
         Some(_) if shared => Err(Problem::bad("`shared` and `user` exclude each other")),
         None if shared => {
-            caller.need(Right::Administer)?;
+            caller.require(Right::Administer)?;
             Ok(SecretScope::Shared)
         }
         Some(user) if user != caller.principal().id => {
-            caller.need(Right::Manage)?;
+            caller.require(Right::Manage)?;
             let known = app.accounts.principal(&user);
             known.ok_or_else(|| Problem::not_found(format!("there is no user `{user}`")))?;
             Ok(SecretScope::User(user))

@@ -85,7 +85,7 @@ impl Server {
 }
 
 async fn list(State(app): State<App>, Caller(user): Caller) -> Result<Json<Page<Server>>, Problem> {
-    user.need(Right::Workflow).or_else(|error| user.need(Right::View).map_err(|_| error))?;
+    user.require(Right::Workflow).or_else(|error| user.require(Right::View).map_err(|_| error))?;
     let for_operator = user.may(Right::Administer);
     // Connections of other users are visible to operators only.
     let is_visible = |server: &ServerStatus| {
@@ -105,7 +105,7 @@ async fn restart(
     Caller(user): Caller,
     NameParam(name): NameParam,
 ) -> Result<StatusCode, Problem> {
-    user.need(Right::Administer)?;
+    user.require(Right::Administer)?;
     let unknown = || Problem::not_found(format!("there is no server `{name}`"));
     let gateway = app.gateway.as_ref().ok_or_else(unknown)?;
     if !gateway.status().iter().any(|server| server.name == name) {

@@ -91,7 +91,7 @@ impl Hub {
     }
 
     async fn broadcast(&self) {
-        let mut commits = self.engine.news();
+        let mut commits = self.engine.watch_cursor();
         let mut cursor = self.engine.cursor();
         loop {
             // Read before the check for followers: later commits wake the loop again.

@@ -86,7 +86,7 @@ impl Call<'_> {
         match ResumeState::read(&response.state) {
             Some(ResumeState::Held { id, kind, .. }) => self.resume_held(&id, kind, response).await,
             Some(ResumeState::Task { id, inputs, .. }) => {
-                self.call.reports.tell(Report::Task { id: id.as_str().into() });
+                self.call.reporter.report(Report::Task { id: id.as_str().into() });
                 let responses = input_requests::responses(&inputs, answer);
                 let update = connection.peer.update_task(UpdateTaskParams::new(&*id, responses));
                 match with_timeout(update).await {
@@ -154,7 +154,7 @@ impl Call<'_> {
                 message = sent.messages.next() => match message {
                     ServerMessage::Progress(progress) => {
                         timer.as_mut().reset(Instant::now() + idle);
-                        self.call.reports.tell(Report::Progress {
+                        self.call.reporter.report(Report::Progress {
                             progress: progress.progress,
                             total: progress.total,
                             message: progress.message.map(Into::into),
@@ -259,7 +259,7 @@ impl Call<'_> {
         match result {
             ServerResult::CreateTaskResult(created) => {
                 let id = created.task.task_id;
-                self.call.reports.tell(Report::Task { id: id.as_str().into() });
+                self.call.reporter.report(Report::Task { id: id.as_str().into() });
                 TaskPoll { link: self.link, call: self.call }.until_ended(&id).await
             }
             result if self.call.principal.relay.is_some() => {

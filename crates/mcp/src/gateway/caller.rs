@@ -167,7 +167,7 @@ async fn checked(
     Err(Failure::new(FailureKind::Validation, message))
 }
 
-/// Reports a tool whose description changed since the definition was stored, and applies `on_tool_change`.
+/// CallReporter a tool whose description changed since the definition was stored, and applies `on_tool_change`.
 fn check_pin(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
     let approved = match &call.continues {
@@ -178,7 +178,7 @@ fn check_pin(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
         return Ok(());
     }
     let change = format!("the description of `{}` has changed since the definition was stored", tool.name);
-    call.reports.tell(Report::ToolChanged { what: change.as_str().into() });
+    call.reporter.report(Report::ToolChanged { what: change.as_str().into() });
     match policy {
         OnToolChange::Warn => Ok(()),
         OnToolChange::Block => {

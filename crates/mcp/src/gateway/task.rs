@@ -42,7 +42,7 @@ impl TaskPoll<'_> {
                     if let Some(message) = message.filter(|message| reported.as_ref() != Some(message)) {
                         reported = Some(message.clone());
                         let message = Some(message.into());
-                        self.call.reports.tell(Report::Progress { progress: 0.0, total: None, message });
+                        self.call.reporter.report(Report::Progress { progress: 0.0, total: None, message });
                     }
                     interval.clamp(TASK_POLL_MS.0, TASK_POLL_MS.1)
                 }

@@ -51,7 +51,7 @@ pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: 
             .enforce_origin_validation(),
         Hosts::Checked => config.disable_allowed_hosts().disable_allowed_origins(),
     };
-    config.session_store = Some(Arc::new(Sessions(engine.clone())));
+    config.session_store = Some(Arc::new(Sessions(engine.registry())));
     let shared = server.shared.clone();
     tokio::spawn(async move { shutdown.run_until_cancelled(published::refresh_on_change(&shared)).await });
     let handler = server.clone();
@@ -72,7 +72,7 @@ async fn authenticate(
         return (StatusCode::UNAUTHORIZED, challenge, "a valid token is required").into_response();
     };
     if let Some(session) = request.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
-        match Sessions(authentication.engine.clone()).owner(session).await {
+        match Sessions(authentication.engine.registry()).owner(session).await {
             Ok(Some(owner)) if owner == user.id => {}
             Ok(_) => return (StatusCode::NOT_FOUND, "unknown session").into_response(),
             Err(error) => {

@@ -40,7 +40,7 @@ struct NotificationStream {
 
 impl NotificationStream {
     fn new(server: &Server, user: User, subscriptions: Subscriptions, changes: ChangeReceivers) -> Self {
-        let events = server.shared.engine.news();
+        let events = server.shared.engine.watch_cursor();
         Self { server: server.clone(), user, subscriptions, changes, events, pending: VecDeque::new() }
     }
 
@@ -135,7 +135,7 @@ impl NotificationStream {
 
     /// Restores the subscriptions of a stored session. Changes since the last process are notified at once.
     async fn restore(&mut self, session: &str) {
-        let sessions = Sessions(self.server.shared.engine.clone());
+        let sessions = Sessions(self.server.shared.engine.registry());
         for uri in sessions.subscriptions(session).await {
             // Fails if the user may no longer read the resource.
             let added = self.subscriptions.add(&self.server, &self.user, uri.clone()).await;

@@ -3,7 +3,7 @@
 use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::{SessionState, SessionStore, SessionStoreError};
 use serde_json::{Value, json};
-use steprail_engine::{Engine, Error, Session};
+use steprail_engine::{Error, Registry, Session};
 
 tokio::task_local! {
     /// Id of the user who sent the current request.
@@ -16,7 +16,7 @@ pub(super) const SESSION: &str = "mcp-session-id";
 const SUBSCRIPTIONS: &str = "dev.steprail/subscriptions";
 
 /// Access to the stored sessions.
-pub(super) struct Sessions(pub Engine);
+pub(super) struct Sessions(pub Registry);
 
 impl Sessions {
     /// Id of the user that a session belongs to; `None` if it does not exist.
@@ -36,7 +36,7 @@ impl Sessions {
         let Some(session) = self.0.session(id).await? else { return Ok(()) };
         let mut state: Value = serde_json::from_str(&session.state).unwrap_or_default();
         state[SUBSCRIPTIONS] = json!(uris);
-        self.0.keep_session(Session { state: state.to_string(), ..session }).await
+        self.0.put_session(Session { state: state.to_string(), ..session }).await
     }
 }
 
@@ -58,7 +58,7 @@ impl SessionStore for Sessions {
     async fn store(&self, id: &str, state: &SessionState) -> Result<(), SessionStoreError> {
         let user = REQUESTER.try_with(Clone::clone)?;
         let state = serde_json::to_string(state)?;
-        self.0.keep_session(Session { id: id.to_owned(), user, state }).await?;
+        self.0.put_session(Session { id: id.to_owned(), user, state }).await?;
         Ok(())
     }
 

@@ -99,7 +99,7 @@ impl Subscriptions {
         let Some(session) = session else { return Ok(()) };
         let _saving = self.0.saving.lock().await;
         let uris = lock(&self.0.resources).keys().cloned().collect();
-        let sessions = super::sessions::Sessions(server.shared.engine.clone());
+        let sessions = super::sessions::Sessions(server.shared.engine.registry());
         let saved = sessions.set_subscriptions(session, uris).await;
         saved.map_err(|error| super::error::protocol_error(&error))
     }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
-    CallSite, Continuation, Failure, FailureKind, InputRequest, InputResponse, OnToolChange, Outcome,
-    Payload, Principal, Report, Reports, RunId, RunTrace, ToolCall, ToolCaller,
+    CallReporter, CallSite, Continuation, Failure, FailureKind, InputRequest, InputResponse, OnToolChange,
+    Outcome, Payload, Principal, Report, RunId, RunTrace, ToolCall, ToolCaller,
 };
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Era, Gateway, Health, Options};
@@ -120,7 +120,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
         persona: None,
         cancelled: CancellationToken::new(),
         continues: None,
-        reports: Reports::default(),
+        reporter: CallReporter::default(),
         pinned: None,
     }
 }
@@ -129,8 +129,8 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
 fn a_reported_call(tool: &str, args: Value) -> (ToolCall, Arc<Mutex<Vec<Report>>>) {
     let reports = Arc::new(Mutex::new(Vec::new()));
     let sink = reports.clone();
-    let recorder = Reports::new(move |report| sink.lock().expect("reports").push(report));
-    (ToolCall { reports: recorder, ..a_call(tool, args) }, reports)
+    let reporter = CallReporter::new(move |report| sink.lock().expect("reports").push(report));
+    (ToolCall { reporter, ..a_call(tool, args) }, reports)
 }
 
 /// Config entry of the fixture server with legacy revisions only.

@@ -106,7 +106,7 @@ pub(super) const ALL: &[ToolDef] = tools! {
     }
     "workflow_check" {
         title: "Check a definition",
-        description: "Reports every problem of a definition without storing it: syntax, references, unknown tools, invalid \
+        description: "CallReporter every problem of a definition without storing it: syntax, references, unknown tools, invalid \
                       arguments, servers that are down.",
         hints: READ_ONLY,
         rights: RUN,
@@ -115,7 +115,7 @@ pub(super) const ALL: &[ToolDef] = tools! {
     "workflow_define" {
         title: "Define a workflow",
         description: "Stores a workflow definition. Equal content is the same version, changed content a new one; existing \
-                      runs keep theirs. Reports every problem with its line and a hint. workflow_guide describes the \
+                      runs keep theirs. CallReporter every problem with its line and a hint. workflow_guide describes the \
                       language, workflow_tools finds the tools.",
         hints: ADDITIVE,
         rights: RUN,

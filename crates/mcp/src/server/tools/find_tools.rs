@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
-    request.user.need(Right::Workflow)?;
+    request.user.require(Right::Workflow)?;
     let Some(gateway) = &request.shared.gateway else {
         let message = "No MCP servers are configured, so there are no tools.";
         let next = "ask the user to add servers to servers.json: steprail init";

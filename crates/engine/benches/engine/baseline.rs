@@ -1,4 +1,4 @@
-//! The limits of this machine: the disk, and SQLite with the rows that the engine writes for one step.
+//! Baselines of the machine: the disk, and SQLite with the rows that the engine writes for one step.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,110 +12,114 @@ use steprail_core::run::Payload;
 use steprail_engine::{Durability, RunId};
 use steprail_store::{NewDefinition, NewRun, Store};
 
-use crate::stage::{Stage, database, open, own_time, user, word};
-use crate::table::{Line, Table, each, rate, time};
+use crate::harness::{Harness, database, name, open, own_cpu_time, user};
+use crate::table::{Row, Table, each, rate, time};
 
-/// Steps that are written in one transaction.
+/// Steps per transaction.
 pub(crate) const BATCH: usize = 256;
-/// Steps of a run.
+/// Steps per run.
 const STEPS: usize = 10;
 
-pub(crate) fn limits(stage: &Stage, table: &mut Table) {
-    let count = stage.size(1_000);
-    let synced = stage.best(|| each(syncs(stage, count), count));
-    table.add(&Line::new("append 4 KiB and fsync", time(synced)));
-    table.add(&Line::new("a task for the runtime, and its word back", time(hop(stage))));
+pub(crate) fn run(harness: &Harness, table: &mut Table) {
+    let count = harness.size(1_000);
+    let synced = harness.best(|| each(syncs(harness, count), count));
+    table.add(&Row::new("append 4 KiB and fsync", time(synced)));
+    table.add(&Row::new("round trip of a task of the runtime", time(task_round_trip(harness))));
     for durability in [Durability::Full, Durability::Process] {
-        let one = stage.best(|| commit(stage, durability, count));
-        table.add(&Line::new(format!("a step's rows in one commit, {}", word(durability)), time(one)));
+        let one = harness.best(|| commit_time(harness, durability, count));
+        table.add(&Row::new(format!("rows of one step per commit, {}", name(durability)), time(one)));
     }
     for durability in [Durability::Full, Durability::Process] {
-        let took = stage.best(|| batched(stage, durability, 1_000).clock);
-        let what = format!("a step's rows, {BATCH} steps in one commit, {}", word(durability));
-        table.add(&Line::new(what, format!("{:.0}/s", rate(10_000, took))));
+        let elapsed = harness.best(|| batched_commits(harness, durability, 1_000).wall);
+        let label = format!("rows of {BATCH} steps per commit, {}", name(durability));
+        table.add(&Row::new(label, format!("{:.0}/s", rate(10_000, elapsed))));
     }
 }
 
-fn syncs(stage: &Stage, count: usize) -> Duration {
-    let dir = stage.scratch();
+fn syncs(harness: &Harness, count: usize) -> Duration {
+    let dir = harness.scratch();
     let path = dir.path().join("appended");
     let mut file = OpenOptions::new().append(true).create(true).open(path).expect("a file");
     let page = [b'x'; 4_096];
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..count {
         file.write_all(&page).expect("a page");
         file.sync_data().expect("a sync");
     }
-    begun.elapsed()
+    started.elapsed()
 }
 
-/// The time that it takes to hand the runtime a task and to wait for word of it: what a call costs that does
-/// nothing.
-pub(crate) fn hop(stage: &Stage) -> Duration {
-    let count = stage.size(10_000);
+/// The time to spawn a task and to wait for its message, which is the cost of a no-op call.
+pub(crate) fn task_round_trip(harness: &Harness) -> Duration {
+    let count = harness.size(10_000);
     let (sender, receiver) = std::sync::mpsc::channel();
-    stage.best(|| {
-        let begun = Instant::now();
+    harness.best(|| {
+        let started = Instant::now();
         for _ in 0..count {
             let sender = sender.clone();
-            stage.runtime.spawn(async move { sender.send(()) });
-            receiver.recv().expect("word");
+            harness.runtime.spawn(async move { sender.send(()) });
+            receiver.recv().expect("a message");
         }
-        each(begun.elapsed(), count)
+        each(started.elapsed(), count)
     })
 }
 
 /// The time of a commit with the rows of one step.
-pub(crate) fn commit(stage: &Stage, durability: Durability, count: usize) -> Duration {
-    each(one_by_one(stage, durability, count, r#"{"ok":true}"#), count)
+pub(crate) fn commit_time(harness: &Harness, durability: Durability, count: usize) -> Duration {
+    each(separate_commits(harness, durability, count, r#"{"ok":true}"#), count)
 }
 
-/// The time that the steps of one run take if each is a commit.
-pub(crate) fn one_by_one(stage: &Stage, durability: Durability, count: usize, output: &str) -> Duration {
-    let dir = stage.scratch();
-    let raw = Raw::new(&database(&dir), durability, 1);
+/// The time to write the steps of one run, one commit per step.
+pub(crate) fn separate_commits(
+    harness: &Harness,
+    durability: Durability,
+    count: usize,
+    output: &str,
+) -> Duration {
+    let dir = harness.scratch();
+    let raw = RawDatabase::new(&database(&dir), durability, 1);
     let steps: Vec<Step> = (1..=count).map(|n| Step::new(1, n, output)).collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     steps.iter().for_each(|step| raw.write(std::slice::from_ref(step)));
-    begun.elapsed()
+    started.elapsed()
 }
 
-/// What it took: on the clock, and of the processor by the thread that writes.
+/// Wall time, and CPU time of the writer thread.
 #[derive(Clone, Copy)]
-pub(crate) struct Took {
-    pub clock: Duration,
-    pub writer: Duration,
+pub(crate) struct Elapsed {
+    pub wall: Duration,
+    pub cpu: Duration,
 }
 
-impl Took {
-    pub(crate) const MAX: Self = Self { clock: Duration::MAX, writer: Duration::MAX };
+impl Elapsed {
+    pub(crate) const MAX: Self = Self { wall: Duration::MAX, cpu: Duration::MAX };
 
-    pub(crate) fn or_better(self, other: Self) -> Self {
-        Self { clock: self.clock.min(other.clock), writer: self.writer.min(other.writer) }
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self { wall: self.wall.min(other.wall), cpu: self.cpu.min(other.cpu) }
     }
 }
 
-/// What many runs of ten steps take, from their start to their end, a batch of runs at a time.
-pub(crate) fn batched(stage: &Stage, durability: Durability, runs: usize) -> Took {
-    let dir = stage.scratch();
-    let raw = Raw::new(&database(&dir), durability, 0);
+/// The time to write many runs of ten steps from start to end, in batches of runs.
+pub(crate) fn batched_commits(harness: &Harness, durability: Durability, runs: usize) -> Elapsed {
+    let dir = harness.scratch();
+    let raw = RawDatabase::new(&database(&dir), durability, 0);
     let batches: Vec<Vec<Step>> = (1..=runs).step_by(BATCH).flat_map(|at| steps_of(at..runs + 1)).collect();
-    let (begun, before) = (Instant::now(), own_time());
+    let (started, before) = (Instant::now(), own_cpu_time());
     for steps in batches.chunks(STEPS) {
         raw.begin_runs(&steps[0]);
         steps[..STEPS - 1].iter().for_each(|batch| raw.write(batch));
         raw.end_runs(&steps[STEPS - 1]);
     }
-    Took { clock: begun.elapsed(), writer: own_time().saturating_sub(before) }
+    Elapsed { wall: started.elapsed(), cpu: own_cpu_time().saturating_sub(before) }
 }
 
-/// Ten steps of a batch of runs: the first of each, then the second of each.
+/// The steps of a batch of runs: the first step of each run, then the second step of each run, and so on.
 fn steps_of(runs: Range<usize>) -> impl Iterator<Item = Vec<Step>> {
     let output = r#"{"ok":true}"#;
     (1..=STEPS).map(move |n| runs.clone().take(BATCH).map(|run| Step::new(run, n, output)).collect())
 }
 
-/// What is bound to the statements of one step: it ends, and the next one begins.
+/// The parameters of the statements that end one step and start the next.
 struct Step {
     run: usize,
     n: usize,
@@ -144,14 +148,14 @@ impl Step {
     }
 }
 
-/// A database of the engine's, without the engine.
-struct Raw {
+/// A database with the schema of the engine, written without the engine.
+struct RawDatabase {
     connection: Connection,
 }
 
 const NOW: i64 = 1_800_000_000_000;
 
-impl Raw {
+impl RawDatabase {
     fn new(path: &Path, durability: Durability, runs: usize) -> Self {
         create_runs(path, durability, runs);
         let connection = Connection::open(path).expect("a connection");
@@ -200,13 +204,13 @@ impl Raw {
         self.statement("COMMIT").execute([]).expect("a commit");
     }
 
-    /// Writes the beginnings of runs: each with its first step.
+    /// Writes the starts of runs, each with its first step.
     fn begin_runs(&self, steps: &[Step]) {
         let mut create = self.statement(INSERT_RUN);
         let mut inputs = self.statement(INSERT_INPUTS);
         let mut insert = self.statement(INSERT_STEP);
         let mut event = self.statement(INSERT_EVENT);
-        let mut run = self.statement(TURN_RUN);
+        let mut run = self.statement(UPDATE_RUN_STATUS);
         self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
         for step in steps {
             let id = uuid::Uuid::now_v7().to_string();
@@ -223,11 +227,11 @@ impl Raw {
         self.statement("COMMIT").execute([]).expect("a commit");
     }
 
-    /// Writes the ends of runs: each with the end of its last step.
+    /// Writes the ends of runs, each with the end of its last step.
     fn end_runs(&self, steps: &[Step]) {
         let mut end = self.statement(END_STEP);
         let mut event = self.statement(INSERT_EVENT);
-        let mut run = self.statement(TURN_RUN);
+        let mut run = self.statement(UPDATE_RUN_STATUS);
         self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
         for step in steps {
             end.execute(params![step.run, step.n, step.output, NOW]).expect("a step");
@@ -252,7 +256,7 @@ const INSERT_EVENT: &str =
     "INSERT INTO workflow_events (run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5)";
 const UPDATE_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
     current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
-const TURN_RUN: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
+const UPDATE_RUN_STATUS: &str = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
     current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8, output_json = ?9,
     error_json = NULL WHERE id = ?1 AND seq < ?2";
 const INSERT_RUN: &str = "INSERT INTO workflow_runs (id, run_id, definition_id, status, active, created_by,
@@ -260,7 +264,7 @@ const INSERT_RUN: &str = "INSERT INTO workflow_runs (id, run_id, definition_id, 
     VALUES (?1, ?2, 1, 'pending', 0, 'ann', ?3, 0, 0, ?4, ?4, 0, zeroblob(32))";
 const INSERT_INPUTS: &str = "INSERT INTO workflow_inputs (run_id, input_json) VALUES (?1, '{}')";
 
-/// Runs with the numbers from 1, in a database that the store has made.
+/// Creates a database with runs that have keys from 1.
 fn create_runs(path: &Path, durability: Durability, runs: usize) {
     let mut store = open(path, durability);
     store.begin().expect("a transaction");
@@ -292,5 +296,5 @@ fn create_runs(path: &Path, durability: Durability, runs: usize) {
     }
     store.commit().expect("a commit");
     let sql = "UPDATE workflow_runs SET status = 'running', active = 1";
-    store.connection().execute(sql, []).expect("runs under way");
+    store.connection().execute(sql, []).expect("running runs");
 }

@@ -15,7 +15,7 @@ pub(crate) const TIMERS: [&str; 5] = ["timeout", "retry", "sleep", "grace", "esc
 
 /// How often something happened, in the order of the lists above.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CommitStats {
     pub(crate) events: u32,
     pub(crate) runs_started: u32,
     pub(crate) runs_ended: [u32; ENDS.len()],
@@ -25,7 +25,7 @@ pub struct Tally {
     pub(crate) timers: [u32; TIMERS.len()],
 }
 
-impl Tally {
+impl CommitStats {
     pub(super) fn record(&mut self, plan: &Plan, record: &Record) {
         self.events += 1;
         let Changes { run, step, value } = record.event.changes();

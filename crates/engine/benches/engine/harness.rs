@@ -1,4 +1,4 @@
-//! What the cases need: a place on a real disk, engines, tools, and word of runs that ended.
+//! The harness of the cases: databases on a disk, engines and tools.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// What `statfs` calls a file system in memory.
+/// The type that `statfs` reports for a file system in memory.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Where the cases play.
-pub(crate) struct Stage {
-    /// Whether a rough figure is enough.
+/// Settings and resources that all cases share.
+pub(crate) struct Harness {
+    /// Whether sizes and rounds are reduced.
     pub quick: bool,
     pub runtime: Runtime,
     dir: PathBuf,
 }
 
-impl Stage {
+impl Harness {
     pub(crate) fn new(quick: bool) -> Self {
         let dir = std::env::var_os("STEPRAIL_BENCH_DIR");
         let dir = dir.map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
@@ -36,31 +36,31 @@ impl Stage {
         &self.dir
     }
 
-    /// Whether the directory is on a disk.
-    pub(crate) fn kind(&self) -> &'static str {
-        let found = rustix::fs::statfs(&self.dir).expect("a file system");
-        match u64::try_from(found.f_type) {
+    /// Whether the directory is on a disk, as text.
+    pub(crate) fn file_system(&self) -> &'static str {
+        let stat = rustix::fs::statfs(&self.dir).expect("a file system");
+        match u64::try_from(stat.f_type) {
             Ok(TMPFS) => "IN MEMORY: set STEPRAIL_BENCH_DIR to a directory on a disk",
             _ => "a disk",
         }
     }
 
-    /// How often a measurement is repeated; the best counts.
+    /// How often a measurement is repeated. The best one counts.
     pub(crate) fn rounds(&self) -> usize {
         if self.quick { 1 } else { 3 }
     }
 
-    /// A full size, or a tenth of it.
+    /// The full size, or a tenth of it with `--quick`.
     pub(crate) fn size(&self, full: usize) -> usize {
         if self.quick { full / 10 } else { full }
     }
 
-    /// A directory for a database; it is gone when it is dropped.
+    /// A temporary directory for a database.
     pub(crate) fn scratch(&self) -> TempDir {
         tempfile::Builder::new().prefix("bench-").tempdir_in(&self.dir).expect("a directory")
     }
 
-    /// The shortest of several times.
+    /// The shortest time of all rounds.
     pub(crate) fn best(&self, mut measure: impl FnMut() -> Duration) -> Duration {
         (0..self.rounds()).map(|_| measure()).min().expect("a round")
     }
@@ -70,13 +70,12 @@ pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_time().build().expect("a runtime")
 }
 
-/// The file of the database in a directory.
 pub(crate) fn database(dir: &TempDir) -> PathBuf {
     dir.path().join("bench.db")
 }
 
-/// An engine and word of the runs that ended.
-pub(crate) struct Player {
+/// An engine and the statuses of runs that ended.
+pub(crate) struct BenchEngine {
     pub engine: Engine,
     ended: UnboundedReceiver<RunStatus>,
 }
@@ -92,8 +91,8 @@ impl Notifier for Ended {
     }
 }
 
-impl Player {
-    /// An engine with the limits that it has by default.
+impl BenchEngine {
+    /// An engine with the default limits.
     pub(crate) fn new(database: &Path, durability: Durability, tools: impl ToolCaller + 'static) -> Self {
         Self::with_limits(database, durability, tools, Limits::default())
     }
@@ -123,51 +122,51 @@ impl Player {
         assert_eq!(self.ended.recv().await, Some(RunStatus::Completed), "a run ended badly");
     }
 
-    /// Waits until a run has ended, however.
+    /// Waits until the next run has ended with any status.
     pub(crate) async fn ended(&mut self) {
         self.ended.recv().await.expect("the end of a run");
     }
 
-    /// How long a run takes from its start to its end.
+    /// Measures a run from its start to its end.
     pub(crate) async fn time(&mut self, name: &str, inputs: Value) -> Duration {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.start(name, inputs).await;
         self.completed().await;
-        begun.elapsed()
+        started.elapsed()
     }
 
-    /// Starts runs so that always `at_once` are under way, until `count` have completed.
-    pub(crate) async fn pump(&mut self, name: &'static str, count: usize, at_once: usize) {
-        (0..at_once.min(count)).for_each(|_| self.start_soon(name));
+    /// Completes `count` runs, with `concurrent` of them unfinished at any time.
+    pub(crate) async fn pump(&mut self, name: &'static str, count: usize, concurrent: usize) {
+        (0..concurrent.min(count)).for_each(|_| self.spawn_start(name));
         for done in 0..count {
             self.completed().await;
-            if done + at_once < count {
-                self.start_soon(name);
+            if done + concurrent < count {
+                self.spawn_start(name);
             }
         }
     }
 
-    fn start_soon(&self, name: &'static str) {
+    fn spawn_start(&self, name: &'static str) {
         let engine = self.engine.clone();
         tokio::spawn(
             async move { engine.start(Start::named(name, user())).await.map(|_| ()).expect("a run") },
         );
     }
 
-    /// Ends the engine, so that the next measurement has the machine for itself.
+    /// Stops the engine, so that it does not disturb the next measurement.
     pub(crate) async fn stop(self) {
         self.engine.shutdown().await.expect("an end");
     }
 }
 
-/// Opens a store. One that was just closed may take a moment to give up its lock.
+/// Opens a store. Retries while a process that has just stopped still holds the lock.
 pub(crate) fn open(database: &Path, durability: Durability) -> SqliteStore {
     let options = Options { durability, ..Options::default() };
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         match SqliteStore::open(database, &options) {
             Ok(store) => return store,
-            Err(error) => assert!(begun.elapsed() < Duration::from_secs(5), "a store: {error}"),
+            Err(error) => assert!(started.elapsed() < Duration::from_secs(5), "a store: {error}"),
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -177,20 +176,20 @@ pub(crate) fn user() -> Principal {
     Principal::user("ann")
 }
 
-/// The names of the durabilities, as users write them.
-pub(crate) fn word(durability: Durability) -> &'static str {
+/// The name of a durability in the configuration.
+pub(crate) fn name(durability: Durability) -> &'static str {
     match durability {
         Durability::Full => "full",
         Durability::Process => "process",
     }
 }
 
-/// `demo__noop`, which does nothing and may be repeated.
+/// `demo__noop` as an idempotent tool that does nothing.
 pub(crate) fn noop() -> Tools {
     with_tool(|_| async { Ok(json!({ "ok": true })) })
 }
 
-/// `demo__noop`, which does what is given.
+/// `demo__noop` as an idempotent tool with this function.
 pub(crate) fn with_tool<F>(tool: impl Fn(ToolCall) -> F + Send + Sync + 'static) -> Tools
 where
     F: Future<Output = steprail_engine::Outcome> + Send + 'static,
@@ -198,8 +197,8 @@ where
     Tools::new().tool_with("demo__noop", Annotations::IDEMPOTENT, tool)
 }
 
-/// A definition of steps one after another.
-pub(crate) fn steps(name: &str, count: usize) -> String {
+/// A definition of sequential steps.
+pub(crate) fn linear(name: &str, count: usize) -> String {
     let mut text = format!("name: {name}\nsteps:\n");
     for at in 1..=count {
         let _ = writeln!(text, "  - {{ id: s{at}, tool: demo__noop }}");
@@ -207,8 +206,8 @@ pub(crate) fn steps(name: &str, count: usize) -> String {
     text
 }
 
-/// The processor time that the engine's thread has had.
-pub(crate) fn engine_time() -> Duration {
+/// CPU time of the engine thread.
+pub(crate) fn engine_cpu_time() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads").flatten().map(|entry| entry.path());
     let read = |path: &Path, name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
     let engines = tasks.filter(|task| read(task, "comm").trim() == "steprail");
@@ -216,13 +215,13 @@ pub(crate) fn engine_time() -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The processor time that this thread has had.
-pub(crate) fn own_time() -> Duration {
+/// CPU time of this thread.
+pub(crate) fn own_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("a time")
 }
 
-/// The resident memory of this process, in bytes.
+/// Resident memory of this process, in bytes.
 pub(crate) fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

@@ -1,0 +1,113 @@
+//! Decisions of humans: approvals, answers to input requests, resolutions and interventions.
+
+use serde_json::Value;
+use steprail_core::plan::Hash;
+use steprail_core::run::{Intervention, Resolution};
+use steprail_store::{Principal, Right, RunId};
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::form;
+use crate::kernel::Command;
+
+impl Engine {
+    /// Approves at a gate. `digest` binds the decision to the approval that the user saw. Needs the right `approve`.
+    pub async fn approve(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.decide(run, path, true, by, reason, digest, None).await
+    }
+
+    /// Denies at a gate. `digest` binds the decision to the approval that the user saw. Needs the right `approve`.
+    pub async fn deny(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        self.decide(run, path, false, by, reason, digest, None).await
+    }
+
+    /// Answers an input request of a tool. Omitted fields get the defaults of the form, except in an answer from the client
+    /// of a relayed call, which is passed on unchanged. Needs the right `approve`, except for that client.
+    pub async fn answer(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        answer: Value,
+        digest: Option<Hash>,
+    ) -> Result<(), Error> {
+        let answer = if by.relay.is_some() { answer } else { self.fill_defaults(run, path, answer).await? };
+        self.decide(run, path, true, by, None, digest, Some(answer)).await
+    }
+
+    async fn fill_defaults(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
+        let approvals = self.run_approvals(run).await?;
+        let approval = approvals.into_iter().find(|approval| approval.run_id == run && approval.path == path);
+        let form = approval.and_then(|approval| serde_json::from_str::<Value>(approval.form?.get()).ok());
+        Ok(match form {
+            Some(form) => form::with_defaults(&form, answer),
+            None => answer,
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "private; its three callers name the arguments")]
+    async fn decide(
+        &self,
+        run: RunId,
+        path: &str,
+        approved: bool,
+        by: &Principal,
+        reason: Option<String>,
+        digest: Option<Hash>,
+        answer: Option<Value>,
+    ) -> Result<(), Error> {
+        self.authorize_decision(by)?;
+        let (path, by) = (path.to_owned(), by.clone());
+        self.command(Command::Decide { run, path, approved, by, reason, digest, answer }).await
+    }
+
+    /// The client of a relayed call needs no right to answer its tool. The kernel rejects its other decisions.
+    fn authorize_decision(&self, by: &Principal) -> Result<(), Error> {
+        if by.relay.is_some() { Ok(()) } else { self.authorize(by, Right::Approve) }
+    }
+
+    /// Returns an error if a user may not decide at an open gate.
+    pub async fn may_decide(&self, run: RunId, path: &str, by: &Principal) -> Result<(), Error> {
+        self.authorize_decision(by)?;
+        self.command(Command::MayDecide { run, path: path.to_owned(), by: by.clone() }).await
+    }
+
+    /// Resolves a call with an unknown outcome. `digest` binds the resolution to an attempt. Needs the right `approve`.
+    pub async fn resolve(
+        &self,
+        run: RunId,
+        path: &str,
+        resolution: Resolution,
+        digest: Option<Hash>,
+        by: &Principal,
+    ) -> Result<(), Error> {
+        self.authorize(by, Right::Approve)?;
+        let (path, by) = (path.to_owned(), by.clone());
+        self.command(Command::Resolve { run, path, resolution, digest, by }).await
+    }
+
+    /// Changes a run in progress. Needs the right `approve`.
+    pub async fn intervene(
+        &self,
+        run: RunId,
+        intervention: Intervention,
+        by: &Principal,
+    ) -> Result<(), Error> {
+        self.authorize(by, Right::Approve)?;
+        self.command(Command::Intervene { run, intervention, by: by.clone() }).await
+    }
+}

@@ -1,0 +1,109 @@
+//! Definitions and schedules of an engine.
+
+use std::sync::Arc;
+
+use steprail_core::diagnostic::Diagnostic;
+use steprail_core::run::Millis;
+use steprail_store::{Definition, Principal, Schedule};
+use tokio::sync::watch;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::kernel::{Command, Define, DefinitionVersion, Request};
+use crate::start::{UNNAMED, check, check_with};
+
+impl Engine {
+    /// Stores a definition, written as YAML or JSON. Returns its version and its warnings.
+    pub async fn define(
+        &self,
+        text: &str,
+        by: &Principal,
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
+        let (spec, warnings) = check(UNNAMED, text)?;
+        self.define_spec(spec, by, warnings).await
+    }
+
+    /// Stores a definition. `publish` overrides the field of the definition that offers it to agents as a tool.
+    pub async fn define_published(
+        &self,
+        text: &str,
+        publish: bool,
+        by: &Principal,
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
+        let (spec, warnings) = check_with(UNNAMED, text, |spec| spec.publish(publish))?;
+        self.define_spec(spec, by, warnings).await
+    }
+
+    async fn define_spec(
+        &self,
+        spec: Arc<str>,
+        by: &Principal,
+        warnings: Vec<Diagnostic>,
+    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
+        let define = Define { spec, source: UNNAMED.into(), by: by.id.clone() };
+        let defined = self.send(|reply| Request::Define(define, reply)).await?;
+        self.definitions_changed();
+        Ok((defined, warnings))
+    }
+
+    /// Hides a definition from new runs. Runs in progress continue.
+    pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
+        self.command(Command::DeleteDefinition { name: name.to_owned() }).await?;
+        self.definitions_changed();
+        Ok(())
+    }
+
+    fn definitions_changed(&self) {
+        self.0.definition_changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Watches the number of changes to definitions.
+    pub fn definition_changes(&self) -> watch::Receiver<u64> {
+        self.0.definition_changes.subscribe()
+    }
+
+    /// Returns the newest version of every definition, by name.
+    pub async fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        self.read(|readers| readers.definitions()).await
+    }
+
+    /// Returns the newest version of every definition that is published as a tool, by name.
+    pub async fn published(&self) -> Result<Vec<Definition>, Error> {
+        self.read(|readers| readers.published()).await
+    }
+
+    /// Returns a version of a definition; the newest if `version` is `None`.
+    pub async fn definition(&self, name: &str, version: Option<u32>) -> Result<Definition, Error> {
+        let key = name.to_owned();
+        let definition = self.read(move |readers| readers.definition(&key, version)).await?;
+        definition.ok_or_else(|| no_definition(name))
+    }
+
+    /// Returns the versions of a definition that can be started, newest first.
+    pub async fn versions(&self, name: &str) -> Result<Vec<Definition>, Error> {
+        let key = name.to_owned();
+        let versions = self.read(move |readers| readers.versions(&key)).await?;
+        if versions.is_empty() { Err(no_definition(name)) } else { Ok(versions) }
+    }
+
+    /// Stores a schedule. It replaces the schedule of the same name. Returns the next time at which it is due, or `None` if
+    /// it is paused (its `due` is `None`).
+    pub async fn schedule(&self, mut schedule: Schedule) -> Result<Option<Millis>, Error> {
+        schedule.principal.tools = self.0.authorizer.tools(&schedule.principal);
+        self.send(|reply| Request::Schedule(Box::new(schedule), reply)).await
+    }
+
+    /// Deletes a schedule. Runs that it started continue.
+    pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
+        self.command(Command::Unschedule { name: name.to_owned() }).await
+    }
+
+    /// Returns every schedule, by name, with the outcome of its last time.
+    pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
+        self.read(|readers| readers.schedules()).await
+    }
+}
+
+fn no_definition(name: &str) -> Error {
+    Error::NotFound(format!("there is no definition `{name}`"))
+}
