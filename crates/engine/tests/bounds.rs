@@ -1,5 +1,6 @@
 //! Limits and permissions that protect the engine from excessive or unauthorised requests.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,16 +10,32 @@ use steprail_engine::{
     ArtefactStore, BoxFuture, Edit, Engine, Event, Failure, FailureKind, Intervention, Options, Payload,
     Principal, RunId, RunStatus, RunView, SqliteStore, Start, ToolCall, Tools,
 };
+use tempfile::TempDir;
 use tokio::sync::Notify;
 
 fn ann() -> Principal {
     Principal::user("ann")
 }
 
-fn engine(tools: Tools) -> Engine {
-    let folder = tempfile::tempdir().expect("a folder").keep();
-    let store = SqliteStore::open(folder.join("test.db"), &Options::default()).expect("a database");
-    Engine::builder().store(store).tools(tools).spawn().expect("an engine")
+/// An engine on a database of its own, which is deleted with it.
+struct TestEngine {
+    engine: Engine,
+    _folder: TempDir,
+}
+
+impl Deref for TestEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+fn engine(tools: Tools) -> TestEngine {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
+    let engine = Engine::builder().store(store).tools(tools).spawn().expect("an engine");
+    TestEngine { engine, _folder: folder }
 }
 
 fn echo() -> Tools {
