@@ -1,4 +1,4 @@
-//! What can go wrong with a store, by what the caller can do about it.
+//! Errors of a store, by what the caller can do.
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,7 +1,7 @@
-//! The only door to the database: the log of every run, and the rows that follow from it.
+//! The only access to the database: the log of every run, and the rows that are derived from it.
 //!
-//! A [`Store`] is written by one thread. What is written between `begin` and `commit` is written together
-//! or not at all. [`sqlite::Readers`] answer questions beside it and never wait for it.
+//! One thread writes to a [`Store`]; everything between `begin` and `commit` is one transaction. [`sqlite::Readers`] run
+//! queries beside the writer and never wait for it.
 
 // No panic is reachable from what is stored.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,4 +1,4 @@
-//! Who acts: a user, or an agent for a user, and what they are held to.
+//! Principals: a user, or an agent for a user, with the scope of the token.
 
 use std::collections::BTreeSet;
 use std::fmt;

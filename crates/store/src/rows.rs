@@ -1,4 +1,4 @@
-//! What is stored, as plain values.
+//! Values that a store reads and writes.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Schedules: definitions that are started again and again.
+//! Cron schedules.
 
 use serde_json::Value;
 use steprail_core::run::Millis;

@@ -1,4 +1,4 @@
-//! What is kept in memory because it will be asked for again: payloads of runs under way, within a number of bytes.
+//! Cache of the payloads of runs in memory, bounded in bytes.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What people do with runs: decide, cancel, pause, resume, resolve, intervene, signal.
+//! Commands of people: decide at gates, cancel, pause, resume, resolve, intervene, signal.
 
 use serde_json::Value;
 use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};

@@ -1,4 +1,4 @@
-//! Definitions: stored as text, compiled when they are needed.
+//! Definitions: stored as JSON, compiled on demand and cached.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What follows from events that were committed: calls, answers, notices, the ends of other runs.
+//! Effects of committed events: calls, replies, notices, and messages to other runs.
 
 use std::sync::Arc;
 

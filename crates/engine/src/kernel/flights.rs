@@ -1,6 +1,6 @@
-//! Calls in flight: which step waits for which, whether there is room for more, and who is next.
+//! Calls in flight and concurrency slots, which are granted round-robin across servers and definitions.
 //!
-//! Every change can be taken back until the transaction that it belongs to is committed.
+//! Changes are undone if the transaction that they belong to is rolled back.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 

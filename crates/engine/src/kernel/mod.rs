@@ -1,7 +1,7 @@
-//! The part of an engine that decides and commits: no thread, no runtime, no clock of its own.
+//! The kernel decides and commits. It has no thread, runtime or clock.
 //!
-//! [`Kernel::handle`] takes requests and a time, and gives effects: calls to make and to stop, answers,
-//! notices. Everything in memory is a copy of what the store has and can be dropped at any moment.
+//! [`Kernel::handle`] takes a batch of requests and the time, commits once (group commit), and returns effects: calls to
+//! start and to cancel, replies, notices. State in memory is a cache of the store and can be evicted at any time.
 
 mod cache;
 mod control;

@@ -1,4 +1,4 @@
-//! After a restart: every run goes on where its log ends. Timers fire here too: waking up is waking up.
+//! Recovery after a restart, and timers that are due: every run continues where its log ends.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED};
 use steprail_store::{RunKey, StoreError, Timer};

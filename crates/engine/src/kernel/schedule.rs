@@ -1,4 +1,4 @@
-//! Schedules: a run is started when its time has come, in the transaction that sets the next time.
+//! Cron schedules: the run starts in the transaction that sets the next due time.
 
 use steprail_core::run::Millis;
 use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};

@@ -1,4 +1,4 @@
-//! How a run begins.
+//! Starting runs.
 
 use steprail_core::limits::VALUE_DEPTH;
 use steprail_core::plan::Hash;

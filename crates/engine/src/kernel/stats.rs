@@ -1,4 +1,4 @@
-//! What was committed, counted. The kernel only counts; the driver tells those who want to know.
+//! Counters of committed events, which the driver exports as metrics.
 
 use steprail_core::plan::Plan;
 use steprail_core::run::{AttemptOutcome, Changes, GateChange, Record, TimerKind, ValueChange};

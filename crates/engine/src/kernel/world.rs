@@ -1,4 +1,4 @@
-//! What a decision may ask for, answered from memory and from the store.
+//! The `World` of a decision: answers from memory and from the store.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A copy of a database while an engine writes to it: one moment of it, whole or not at all.
+//! Online backup: a consistent copy of the database while an engine writes to it.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! How a database is doing, for somebody who looks from outside.
+//! Diagnostics of a database for `steprail doctor`.
 
 use std::path::Path;
 

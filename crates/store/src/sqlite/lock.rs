@@ -1,4 +1,4 @@
-//! One writer per database: a lock on a file beside it that says who has it.
+//! Fencing: an exclusive lock file admits one writer per database and names its owner.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};

@@ -1,4 +1,4 @@
-//! The format of a database, brought up to date whenever it is opened.
+//! Migrations of the database format, applied when a database is opened.
 
 use rusqlite::{Connection, TransactionBehavior};
 

@@ -1,4 +1,4 @@
-//! Events to rows: what the tables say follows from the log and from nothing else.
+//! Projection of events into rows. Rows are derived from the log alone.
 
 use rusqlite::params;
 use steprail_core::run::{

@@ -1,4 +1,4 @@
-//! Questions about what is stored, answered beside the writer.
+//! Read-only queries beside the writer.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A backup in the place of a database. What was there is kept, and nothing is lost wherever this breaks off.
+//! Restore: replaces a database with a backup and keeps the old one. Every step can be interrupted.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Rows to values.
+//! Conversion of SQLite rows to values.
 
 use rusqlite::{Connection, Row};
 use serde::de::DeserializeOwned;

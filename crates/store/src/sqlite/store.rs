@@ -1,4 +1,4 @@
-//! [`Store`] on SQLite.
+//! The writer: [`Store`] on SQLite, with the retention of ended runs.
 
 use rusqlite::{OptionalExtension, Row, params};
 use steprail_core::plan::Hash;

@@ -1,4 +1,4 @@
-//! The audit: whether every log is what was written, and whether the values beside it are.
+//! The audit: verifies the hash chain of every log and the values that it covers.
 
 use std::collections::BTreeMap;
 use std::fmt;
