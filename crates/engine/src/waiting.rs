@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -18,9 +19,10 @@ use crate::limits::WAIT_EVENTS;
 use crate::user::User;
 
 /// One step of a run that waits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingFor {
     /// Id of the run that the step belongs to: the run itself, or the run of a sub-workflow.
+    #[schemars(with = "String", extend("format" = "uuid"))]
     pub run_id: RunId,
     /// Path of the step in its run.
     pub step: String,
@@ -30,7 +32,7 @@ pub struct WaitingFor {
 }
 
 /// What a step waits for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "for", rename_all = "snake_case")]
 pub enum WaitCause {
     /// The decision of a human at a gate, or the answer to an input request.
@@ -38,14 +40,20 @@ pub enum WaitCause {
         /// The question.
         prompt: String,
         /// The tool that is called after an approval.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         tool: Option<String>,
         /// Arguments of that call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         args: Option<Value>,
         /// JSON Schema of the answer, if a tool requested input.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         form: Option<Value>,
         /// Digest that binds a decision to this request.
+        #[schemars(with = "String")]
         digest: Hash,
         /// When the request expires.
+        #[serde(default, with = "timestamp", skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         deadline: Option<Millis>,
     },
     /// The statement of a human about the outcome of a call.
@@ -54,27 +62,36 @@ pub enum WaitCause {
         /// Path of the step from the run that was queried, through the steps that run sub-workflows.
         shown: String,
         /// The tool that was called.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         tool: Option<String>,
         /// Digest that identifies the attempt.
+        #[schemars(with = "String")]
         digest: Hash,
         /// Why the outcome is unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
     /// A durable timer of a `sleep` step.
     Time {
         /// When the timer fires; `None` if the step started too long ago in the log.
+        #[serde(default, with = "timestamp", skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         until: Option<Millis>,
     },
     /// The next attempt of a call that failed.
     Retry {
         /// When the attempt starts.
+        #[serde(default, with = "timestamp", skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         until: Option<Millis>,
     },
     /// An event from outside.
     Event {
         /// Name of the event; `None` if the step started too long ago in the log.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         event: Option<String>,
         /// Values that the payload must contain.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         correlate: Option<Value>,
     },
     /// A server that does not accept calls now.
@@ -87,6 +104,8 @@ pub enum WaitCause {
     /// The run of a sub-workflow.
     Workflow {
         /// Id of that run; `None` if the step started too long ago in the log.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         run: Option<RunId>,
     },
     /// A concurrency slot.
@@ -232,5 +251,26 @@ fn cause_of(step: &StepRow, started: Option<&Started>) -> Option<WaitCause> {
             None => WaitCause::IdempotencyKey,
         }),
         _ => None,
+    }
+}
+
+/// Times as RFC 3339 in UTC with milliseconds.
+mod timestamp {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use steprail_core::run::Millis;
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference")]
+    pub(super) fn serialize<S: Serializer>(time: &Option<Millis>, serializer: S) -> Result<S::Ok, S::Error> {
+        let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        match time {
+            Some(time) => serializer.collect_str(&format_args!("{time:.3}")),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Millis>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let time = text.map(|text| text.parse::<jiff::Timestamp>()).transpose().map_err(D::Error::custom)?;
+        Ok(time.map(jiff::Timestamp::as_millisecond))
     }
 }

@@ -103,12 +103,12 @@ async fn create(
 }
 
 async fn show(Caller(user): Caller, RunParam(run): RunParam) -> Result<Json<Run>, Problem> {
-    Ok(Json(user.status(run).await?.into()))
+    Ok(Json(Run::load(&user, run).await?))
 }
 
 async fn cancel(Caller(user): Caller, RunParam(run): RunParam) -> Result<Json<Run>, Problem> {
     user.cancel(run, "cancelled by its user").await?;
-    Ok(Json(user.status(run).await?.into()))
+    Ok(Json(Run::load(&user, run).await?))
 }
 
 async fn recurring(Caller(user): Caller) -> Result<Json<Page<Schedule>>, Problem> {
@@ -151,7 +151,7 @@ async fn ready(
             return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
         }
     }
-    Ok(Json(user.status(run).await?.into()))
+    Ok(Json(Run::load(&user, run).await?))
 }
 
 /// The step attempt with the id `run:execution:attempt`.

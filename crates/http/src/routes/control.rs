@@ -149,5 +149,5 @@ async fn broadcast(
 }
 
 async fn current(user: &User, run: RunId) -> Result<Json<Run>, Problem> {
-    Ok(Json(user.status(run).await?.into()))
+    Ok(Json(Run::load(user, run).await?))
 }

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use steprail_engine::{Failure, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus};
+use steprail_engine::{
+    Error, Failure, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus, User, WaitingFor,
+};
 
 use super::approvals::Approval;
 use crate::timestamp;
@@ -64,6 +66,9 @@ pub struct Run {
     /// Calls of the run and of its sub-workflows with an unknown outcome, which a person must resolve; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_calls: Option<Vec<UnknownCall>>,
+    /// What the run waits for: approvals first, then calls with an unknown outcome, then other steps; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Vec<WaitingFor>>,
 }
 
 /// A call with an unknown outcome.
@@ -143,7 +148,17 @@ impl Run {
             steps: None,
             approvals: None,
             unknown_calls: None,
+            waiting: None,
         }
+    }
+}
+
+impl Run {
+    /// A run with its steps and what it waits for.
+    pub async fn load(user: &User, run: RunId) -> Result<Self, Error> {
+        let view = user.status(run).await?;
+        let waiting = Some(user.waiting(&view).await?);
+        Ok(Self { waiting, ..view.into() })
     }
 }
 

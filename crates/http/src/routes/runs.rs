@@ -207,7 +207,7 @@ async fn run_after_wait(
         }
         user.wait(run, since, Duration::from_secs_f64(wait_s)).await?;
     }
-    let mut view = Run::from(user.status(run).await?);
+    let mut view = Run::load(user, run).await?;
     for approval in view.approvals.iter_mut().flatten() {
         approval.may_decide = Some(user.may_decide(approval.run_id, &approval.step).await);
     }

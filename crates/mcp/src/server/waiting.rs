@@ -9,13 +9,8 @@ use super::view::{brief, time};
 /// A wait as JSON. `run_id` is left out if the step belongs to the run that was queried.
 pub(super) fn fields(run: RunId, wait: &WaitingFor) -> Value {
     let mut fields = json!(wait);
-    if let Some(map) = fields.as_object_mut() {
-        map.retain(|key, value| !value.is_null() && (key != "run_id" || wait.run_id != run));
-        for key in ["until", "deadline"] {
-            if let Some(millis) = map.get(key).and_then(Value::as_i64) {
-                map.insert(key.to_owned(), time(millis));
-            }
-        }
+    if let Some(map) = fields.as_object_mut().filter(|_| wait.run_id == run) {
+        map.remove("run_id");
     }
     fields
 }
