@@ -32,8 +32,8 @@ const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "PATCH"];
 /// The paths of a router. Axum has no method for them; its `Debug` output lists them.
 fn paths(router: &Router) -> BTreeSet<String> {
     let debug = format!("{router:?}");
-    let (routes, _) = debug.split_once("fallback_router: ").expect("the fallback after the routes");
-    let (_, node) = routes.split_once("node: Node { paths: {").expect("the list of paths");
+    let (before_fallback, _) = debug.split_once("fallback_router: ").expect("the fallback after the routes");
+    let (_, node) = before_fallback.split_once("node: Node { paths: {").expect("the list of paths");
     node.split("RouteId(").filter_map(|entry| entry.split('"').nth(1)).map(str::to_owned).collect()
 }
 

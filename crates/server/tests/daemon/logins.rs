@@ -68,7 +68,7 @@ async fn local_browser_completes_a_login() {
         "{output}"
     );
     assert_eq!(out(&data.run(&["logout", "crm"])), "logged out at crm\n");
-    assert!(err(&data.run(&["logout", "crm"])).contains("nobody is logged in at `crm`"));
+    assert!(err(&data.run(&["logout", "crm"])).contains("there is no login at `crm`"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
