@@ -6,11 +6,13 @@ use axum::body::Bytes;
 use axum::routing::post;
 use serde_json::json;
 use steprail_engine::{
-    Engine, Options, Principal, RunStatus, RunTrace, SqliteStore, Start, Tools, TraceParent,
+    Engine, Failure, FailureKind, Options, Principal, RunStatus, RunTrace, SqliteStore, Start, Tools,
+    TraceParent,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::export_to;
+use super::spans::RunSpans;
 
 /// The trace context of a caller.
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -30,7 +32,9 @@ async fn collector() -> (String, Arc<Mutex<Vec<Bytes>>>) {
 
 fn engine(folder: &tempfile::TempDir) -> Engine {
     let store = SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
-    let tools = Tools::new().tool("demo__say", |_| async { Ok(json!("hi")) });
+    let tools = Tools::new()
+        .tool("demo__say", |_| async { Ok(json!("hi")) })
+        .tool("demo__fail", |_| async { Err(Failure::new(FailureKind::ToolError, "not now").transient()) });
     Engine::builder().store(store).tools(tools).spawn().expect("an engine")
 }
 
@@ -105,4 +109,40 @@ async fn invalid_address_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let rejected = export_to(&engine(&folder), "no address", "", "steprail", CancellationToken::new());
     assert!(rejected.expect_err("a problem").contains("use an address like"));
+}
+
+const FAILS_AND_WAITS: &str = "
+name: work
+steps:
+  - { id: flaky, tool: demo__fail, retry: { max_attempts: 2, initial_delay_ms: 1 }, on_error: continue }
+  - { id: hold, kind: wait, event: never }
+";
+
+#[tokio::test]
+async fn failed_and_cancelled_spans_have_error_types() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(&folder);
+    let mut subscription = engine.subscribe(None, engine.cursor());
+    let run = engine.start(Start::inline(FAILS_AND_WAITS, Principal::user("ann"))).await.expect("a run");
+    let mut spans = RunSpans::new(run.id(), RunTrace::new(run.id(), None), "work".to_owned(), 0);
+    let mut ended = Vec::new();
+    while !spans.has_ended() {
+        let event = subscription.next().await.expect("an event").expect("an event");
+        spans.apply(&event, &mut ended);
+        if event.event.word() == "step_started" && ended.iter().any(|span| span.name == "step flaky") {
+            engine.cancel(run.id(), &Principal::user("ann"), "enough").await.expect("cancelled");
+        }
+    }
+    let error = |span: &opentelemetry_sdk::trace::SpanData| {
+        let error = span.attributes.iter().find(|attribute| attribute.key.as_str() == "error.type");
+        error.map(|error| error.value.to_string()).unwrap_or_default()
+    };
+    let lines: Vec<String> = ended.iter().map(|span| format!("{}: {}", span.name, error(span))).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    call demo__fail: tool_error
+    call demo__fail: tool_error
+    step flaky: tool_error
+    step hold: cancelled
+    run work: cancelled
+    ");
 }
