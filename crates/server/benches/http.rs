@@ -1,8 +1,10 @@
-//! The daemon over HTTP beside its physical limits, in one run: `cargo bench -p steprail-server --bench http`.
+//! Throughput of the daemon over HTTP, compared with bare axum and with the engine alone:
+//! `cargo bench -p steprail-server --bench http`.
 //!
-//! `-- requests` and `-- streams` run one half. `wrk` makes the load. Ratios count: the machine is shared by the load, the daemon and whatever else runs on it.
+//! `-- requests` and `-- streams` run one half. `wrk` generates the load. Compare the ratios, not the absolute rates: load
+//! and daemon share the machine.
 
-#![expect(clippy::cast_precision_loss, reason = "rates are rounded anyway")]
+#![expect(clippy::cast_precision_loss, reason = "rates are rounded")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,9 +17,9 @@ use serde_json::{Value, json};
 use steprail_engine::{Engine, Options, Principal, SqliteStore, Start, Tools};
 use tempfile::TempDir;
 
-/// A run that waits at once: what it costs is its start.
+/// A run that waits immediately, to measure starts.
 const HOLD: &str = "name: hold\nsteps: [{ id: hold, kind: wait, event: never }]\n";
-/// A run that does many calls when it is told to.
+/// A run that makes many calls after a signal.
 const BURST: &str = "name: burst\ninputs: { n: { type: array } }\nsteps:\n  - { id: hold, kind: wait, event: go }\n  \
                      - { id: all, kind: foreach, items: '{{inputs.n}}', concurrency: 4, steps: [{ id: call, tool: t__call }] }\n";
 const BURST_RUNS: u64 = 880;
@@ -42,8 +44,8 @@ impl Daemon {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a daemon");
         let mut url = String::new();
         for line in BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok) {
-            if let Some(given) = line.strip_prefix("api ") {
-                given.trim_end_matches("/api").clone_into(&mut url);
+            if let Some(page) = line.strip_prefix("api ") {
+                page.trim_end_matches("/api").clone_into(&mut url);
             }
             if line == "ready" {
                 break;
@@ -70,7 +72,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Requests per second that `wrk` gets through.
+/// Requests per second, measured with `wrk`.
 fn wrk(url: &str, post: Option<&Value>) -> f64 {
     let script = tempfile::NamedTempFile::new().expect("a file");
     if let Some(body) = post {
@@ -91,11 +93,11 @@ fn wrk(url: &str, post: Option<&Value>) -> f64 {
 async fn call(method: reqwest::Method, url: String, body: Value) -> Value {
     static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
     let request = CLIENT.get_or_init(reqwest::Client::new).request(method, url).json(&body);
-    request.send().await.expect("an answer").json().await.unwrap_or_default()
+    request.send().await.expect("a response").json().await.unwrap_or_default()
 }
 
-/// A server that does nothing.
-async fn bare() -> String {
+/// Starts an axum server that only responds. Returns its URL.
+async fn bare_axum() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     let app = axum::Router::new().route("/", axum::routing::get(async || "ok"));
@@ -103,7 +105,7 @@ async fn bare() -> String {
     url
 }
 
-/// Durable starts per second that an engine in this process sustains.
+/// Durable starts per second of an engine in this process.
 async fn engine_alone() -> f64 {
     let folder = tempfile::tempdir().expect("a folder");
     let store = SqliteStore::open(folder.path().join("x.db"), &Options::default()).expect("a store");
@@ -126,7 +128,7 @@ async fn engine_alone() -> f64 {
     started.load(Ordering::Relaxed) as f64 / SECONDS as f64
 }
 
-/// Opens streams; those that are stuck never read.
+/// Opens streams. A thread reads most of them; 100 are never read.
 fn readers(daemon: &Daemon, runs: &[String], stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<u64>> {
     let open = |path: String| {
         let mut stream = TcpStream::connect(daemon.host()).expect("a connection");
@@ -136,7 +138,7 @@ fn readers(daemon: &Daemon, runs: &[String], stop: &Arc<AtomicBool>) -> Vec<std:
     let mut live: Vec<TcpStream> =
         runs.iter().map(|run| open(format!("/api/v1/runs/{run}/stream"))).collect();
     live.extend((0..20).map(|_| open("/api/v1/stream".to_owned())));
-    let stuck: Vec<TcpStream> = (0..100).map(|_| open("/api/v1/stream?after=0".to_owned())).collect();
+    let unread: Vec<TcpStream> = (0..100).map(|_| open("/api/v1/stream?after=0".to_owned())).collect();
     let stop = stop.clone();
     vec![std::thread::spawn(move || {
         live.iter().for_each(|stream| stream.set_nonblocking(true).expect("a socket"));
@@ -149,12 +151,12 @@ fn readers(daemon: &Daemon, runs: &[String], stop: &Arc<AtomicBool>) -> Vec<std:
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        drop(stuck);
+        drop(unread);
         bytes
     })]
 }
 
-/// Steps per second of many runs that are let go at once; with readers, or without.
+/// Steps per second of many runs that are signalled at once, and the memory of the daemon in MB.
 async fn burst(with_readers: bool) -> (f64, u64) {
     let daemon = Daemon::start();
     let api = format!("{}/api/v1", daemon.url);
@@ -193,15 +195,15 @@ async fn burst(with_readers: bool) -> (f64, u64) {
     let rate = BURST_RUNS as f64 * f64::from(BURST_CALLS + 1) / began.elapsed().as_secs_f64();
     let memory = daemon.memory_mb();
     if with_readers {
-        come_back(&api).await;
+        catch_up(&api).await;
     }
     stop.store(true, Ordering::Relaxed);
     reading.into_iter().for_each(|thread| drop(thread.join()));
     (rate, memory)
 }
 
-/// A reader that was stuck comes back, and counts what it gets: every event there is.
-async fn come_back(api: &str) {
+/// Reads the stream from the first event and checks that every event arrives in order.
+async fn catch_up(api: &str) {
     let mut response = reqwest::get(format!("{api}/stream?after=0")).await.expect("a stream");
     let (mut seen, mut text) = (0_u64, String::new());
     let last = loop {
@@ -217,7 +219,7 @@ async fn come_back(api: &str) {
         let chunk = response.chunk().await.expect("more").expect("more");
         text.push_str(&String::from_utf8_lossy(&chunk));
         while let Some((frame, rest)) =
-            text.split_once("\n\n").map(|(one, two)| (one.to_owned(), two.to_owned()))
+            text.split_once("\n\n").map(|(frame, rest)| (frame.to_owned(), rest.to_owned()))
         {
             text = rest;
             let id = frame
@@ -230,12 +232,12 @@ async fn come_back(api: &str) {
             }
         }
     }
-    println!("a reader that came back got all {last} events, in order");
+    println!("a reader that catches up received all {last} events, in order");
 }
 
-/// Requests per second beside what the machine can do.
+/// Rates of requests, compared with bare axum and the engine alone.
 async fn requests() {
-    let bare = wrk(&bare().await, None);
+    let bare = wrk(&bare_axum().await, None);
     let alone = engine_alone().await;
     let daemon = Daemon::start();
     println!("idle memory              {:>8} MB", daemon.memory_mb());
@@ -246,11 +248,11 @@ async fn requests() {
     let starts = wrk(&format!("{api}/runs"), Some(&json!({ "name": "hold" })));
     println!("bare axum                {bare:>8.0} requests/s");
     println!("status reads             {reads:>8.0} requests/s   {:.2} of bare axum", reads / bare);
-    println!("writer alone             {alone:>8.0} durable starts/s");
-    println!("starts over REST         {starts:>8.0} durable starts/s   {:.2} of the writer", starts / alone);
+    println!("engine alone             {alone:>8.0} durable starts/s");
+    println!("starts over REST         {starts:>8.0} durable starts/s   {:.2} of the engine", starts / alone);
 }
 
-/// What readers cost.
+/// Rates of steps without and with readers.
 async fn streams() {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..3 {
@@ -258,21 +260,21 @@ async fn streams() {
         with.push(burst(true).await);
     }
     let median = |all: &mut Vec<(f64, u64)>| {
-        all.sort_by(|one, two| one.0.total_cmp(&two.0));
+        all.sort_by(|left, right| left.0.total_cmp(&right.0));
         all[all.len() / 2]
     };
     let ((alone, idle), (read, busy)) = (median(&mut without), median(&mut with));
-    println!("steps, nobody reads      {alone:>8.0} steps/s, {idle} MB");
+    println!("steps, no readers        {alone:>8.0} steps/s, {idle} MB");
     println!(
-        "steps, 1,000 read        {read:>8.0} steps/s, {busy} MB   {:.2} of that (100 of them stuck, 20 read everything)",
+        "steps, 1,000 readers     {read:>8.0} steps/s, {busy} MB   {:.2} of that (100 never read, 20 follow all runs)",
         read / alone
     );
-    println!("each of them             {without:.0?} and {with:.0?}");
+    println!("samples                  {without:.0?} and {with:.0?}");
 }
 
 #[tokio::main]
 async fn main() {
-    let only = std::env::args().nth(1).filter(|word| !word.starts_with("--"));
+    let only = std::env::args().nth(1).filter(|argument| !argument.starts_with("--"));
     if only.as_deref() != Some("streams") {
         requests().await;
     }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sse_stream::SseStream;
 
-use crate::daemon::{self, Home};
+use crate::daemon::{self, DataDir};
 use steprail_http::Problem;
 use steprail_http::views::Event;
 
@@ -33,7 +33,7 @@ pub(crate) struct Client {
 #[derive(Debug, Clone)]
 pub(crate) enum At {
     /// On this machine: its data directory.
-    Home(Home),
+    Home(DataDir),
     /// At an address, for whoever has a token.
     Url(String, Option<String>),
 }
@@ -63,7 +63,7 @@ impl Client {
         let (builder, base, token) = match &at {
             At::Home(home) => {
                 wake(home, begin).await.map_err(Refused::Unreachable)?;
-                (builder.unix_socket(home.humans()), "http://localhost".to_owned(), None)
+                (builder.unix_socket(home.human_socket()), "http://localhost".to_owned(), None)
             }
             At::Url(url, token) => (builder, url.trim_end_matches('/').to_owned(), token.clone()),
         };
@@ -219,12 +219,12 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// Sees to it that a daemon is there.
-async fn wake(home: &Home, begin: Begin) -> Result<(), String> {
-    let socket = home.humans();
+async fn wake(home: &DataDir, begin: Begin) -> Result<(), String> {
+    let socket = home.human_socket();
     if begin == Begin::IfUsed && !home.database().exists() {
-        return daemon::reach(home, &socket).await.map(drop);
+        return daemon::connect(home, &socket).await.map(drop);
     }
-    daemon::connect(home, &socket, &[]).await.map(drop)
+    daemon::connect_or_start(home, &socket, &[]).await.map(drop)
 }
 
 /// The data directory, or the address that the environment names.
@@ -233,6 +233,6 @@ pub(crate) fn at(data: Option<PathBuf>, server: Option<String>) -> Result<At, St
     let server = server.or_else(|| if data.is_some() { None } else { set("STEPRAIL_SERVER") });
     match server {
         Some(url) => Ok(At::Url(url, set("STEPRAIL_TOKEN"))),
-        None => Home::find(data).map(At::Home),
+        None => DataDir::find(data).map(At::Home),
     }
 }

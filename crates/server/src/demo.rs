@@ -1,4 +1,4 @@
-//! `steprail serve --demo`: tools in this process, three definitions, a run under way and one that waits for a human.
+//! `steprail serve --demo`: scripted tools, three definitions, runs in progress and one that waits for an approval.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use steprail_core::source::Source;
 use steprail_engine::{Error, User, Workflow};
 
 use crate::scripted::Script;
-use crate::tools::Named;
+use crate::tools::ToolSource;
 
 const TOOLS: &str = include_str!("../../../examples/demo/tools.yaml");
 const PHOTOS: &str = include_str!("../../../examples/demo/resize_photos.yaml");
 const INCIDENT: &str = include_str!("../../../examples/workflows/incident_triage.yaml");
 const REFUND: &str = include_str!("../../../examples/workflows/refund_with_approval.json");
 
-/// Photos of the run that is under way: some minutes of work.
+/// Photos of the long run: a few minutes of work.
 const PHOTO_COUNT: u32 = 60;
 
-/// The tools.
-pub(crate) fn tools() -> Result<Named, String> {
+/// The scripted tools of the demo.
+pub(crate) fn tools() -> Result<ToolSource, String> {
     let script = Script::read(&Source::new("examples/demo/tools.yaml", TOOLS));
     script
-        .map(|script| Named::Scripted(Arc::new(script)))
-        .map_err(|_| "the demo's tools cannot be read".to_owned())
+        .map(|script| ToolSource::Scripted(Arc::new(script)))
+        .map_err(|_| "cannot read the tools of the demo".to_owned())
 }
 
-/// Stores the definitions and starts the runs, as the owner's agent would.
+/// Stores the definitions and starts the runs.
 pub(crate) async fn begin(user: &User) -> Result<(), Error> {
     for text in [PHOTOS, INCIDENT, REFUND] {
         user.define(text, None).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn begin(user: &User) -> Result<(), Error> {
 }
 
 async fn start(user: &User, name: &str, inputs: Value) -> Result<(), Error> {
-    // A demo that is started anew in the same place goes on with what it has.
+    // A demo that is restarted on the same data directory continues its runs.
     let key = Some(format!("demo-{name}"));
     user.via("the demo").start(Workflow::Named(name.to_owned(), None), inputs, key).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Scripted tools: a file says what each tool answers, how long it takes and how often it fails first.
+//! Scripted tools: a file defines the output, the duration and the failures of each tool.
 //!
 //! ```yaml
 //! shop__list: { return: { orders: [1, 2] }, read_only: true }
@@ -17,49 +17,49 @@ use steprail_core::source::{Source, Span};
 use steprail_core::spec::value::{Period, ToolName};
 use steprail_engine::{Annotations, BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller};
 
-/// The name that stands for every tool that is not listed.
+/// The name of the entry for all tools that are not listed.
 const OTHERS: &str = "*";
 const KEYS: &[&str] = &["return", "echo", "sleep", "fail", "read_only", "idempotent", "destructive"];
 const FAIL_KEYS: &[&str] = &["times", "kind", "message", "transient"];
 
-/// What each tool does.
+/// The behaviour of every tool.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     file: String,
     tools: BTreeMap<Box<str>, Behaviour>,
-    /// How often calls were refused that are not sent (`kind: transport`): the same attempt is made again.
-    refusals: Mutex<HashMap<Attempt, u32>>,
+    /// Failures with `kind: transport` per attempt. Such a call counts as not sent, so the engine repeats the attempt.
+    transport_failures: Mutex<HashMap<Attempt, u32>>,
 }
 
-/// One attempt of a step: its run, its path and its number.
+/// An attempt of a step: the run, the path of the step and the number of the attempt.
 type Attempt = (RunId, Arc<str>, u32);
 
-/// What one tool does.
+/// The behaviour of one tool.
 #[derive(Debug, Clone, Default)]
 struct Behaviour {
-    answer: Answer,
+    output: Output,
     sleep: Duration,
     fail: Option<Fail>,
     annotations: Annotations,
 }
 
 #[derive(Debug, Clone)]
-enum Answer {
+enum Output {
     Value(Value),
-    /// Its own arguments.
+    /// The arguments of the call.
     Echo,
 }
 
-impl Default for Answer {
+impl Default for Output {
     fn default() -> Self {
         Self::Value(Value::Null)
     }
 }
 
-/// How a tool fails before it answers.
+/// How a tool fails before it succeeds.
 #[derive(Debug, Clone)]
 struct Fail {
-    /// The calls of a step that fail; all without a number.
+    /// The number of calls of a step that fail; `None` means all of them.
     times: Option<u32>,
     kind: FailureKind,
     message: Option<String>,
@@ -73,19 +73,18 @@ impl Default for Fail {
 }
 
 impl Script {
-    /// Reads a script. Every problem is told.
+    /// Parses a script. Returns every problem if there are errors.
     pub(crate) fn read(source: &Source) -> Result<Self, Vec<Diagnostic>> {
         let mut reader = Reader::default();
         let root = document::read(source, &mut reader.0);
         let tools = root.map(|root| reader.tools(&root)).unwrap_or_default();
-        let failed = reader.0.has_errors();
-        if failed {
+        if reader.0.has_errors() {
             return Err(reader.0.finish());
         }
-        Ok(Self { file: source.name().to_owned(), tools, refusals: Mutex::default() })
+        Ok(Self { file: source.name().to_owned(), tools, transport_failures: Mutex::default() })
     }
 
-    /// The tools that it names.
+    /// The names of the listed tools.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tools.keys().map(|name| &**name).filter(|name| *name != OTHERS)
     }
@@ -94,19 +93,19 @@ impl Script {
         self.tools.get(tool).or_else(|| self.tools.get(OTHERS))
     }
 
-    /// Which call of the step it is, from 1.
-    fn nth(&self, fail: &Fail, call: &ToolCall) -> u32 {
+    /// The number of the call within its step, from 1.
+    fn call_number(&self, fail: &Fail, call: &ToolCall) -> u32 {
         if fail.kind != FailureKind::Transport {
             return call.attempt;
         }
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = refusals.entry((call.run, call.path.clone(), call.attempt)).or_default();
-        *before += 1;
-        call.attempt - 1 + *before
+        let mut failures = self.transport_failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry((call.run, call.path.clone(), call.attempt)).or_default();
+        *count += 1;
+        call.attempt - 1 + *count
     }
 
     fn no_tool(&self, tool: &str) -> Failure {
-        let message = format!("there is no tool `{tool}` in {}", self.file);
+        let message = format!("{} has no tool `{tool}`", self.file);
         Failure::new(FailureKind::NotFound, message)
     }
 }
@@ -118,16 +117,16 @@ impl ToolCaller for Script {
             tokio::select! {
                 biased;
                 () = call.cancelled.cancelled() => {
-                    return Err(Failure::new(FailureKind::Cancelled, "the call was stopped"));
+                    return Err(Failure::new(FailureKind::Cancelled, "the call was cancelled"));
                 }
                 () = tokio::time::sleep(behaviour.sleep) => {}
             }
             match &behaviour.fail {
-                Some(fail) => match self.nth(fail, &call) {
-                    nth if fail.covers(nth) => Err(fail.failure(nth)),
-                    _ => Ok(behaviour.answer.to(&call)),
+                Some(fail) => match self.call_number(fail, &call) {
+                    number if fail.covers(number) => Err(fail.failure(number)),
+                    _ => Ok(behaviour.output.of(&call)),
                 },
-                None => Ok(behaviour.answer.to(&call)),
+                None => Ok(behaviour.output.of(&call)),
             }
         })
     }
@@ -137,8 +136,8 @@ impl ToolCaller for Script {
     }
 }
 
-impl Answer {
-    fn to(&self, call: &ToolCall) -> Value {
+impl Output {
+    fn of(&self, call: &ToolCall) -> Value {
         match self {
             Self::Value(value) => value.clone(),
             Self::Echo => call.args.value().clone(),
@@ -162,7 +161,7 @@ impl Fail {
     }
 }
 
-/// Reads a script and collects its problems.
+/// Parses a script and collects its problems.
 #[derive(Default)]
 struct Reader(Diagnostics);
 
@@ -172,7 +171,7 @@ impl Reader {
         self.0.push(if hint.is_empty() { diagnostic } else { diagnostic.hint(hint) });
     }
 
-    /// Reports a value that is not what it should be.
+    /// Reports a value of the wrong type.
     fn expected(&mut self, node: &Node, what: &str) {
         let message = format!("expected {what}, found {}", node.type_name());
         self.report(Code::WrongType, node.span, message, "");
@@ -186,12 +185,12 @@ impl Reader {
 
     fn tools(&mut self, root: &Node) -> BTreeMap<Box<str>, Behaviour> {
         let Data::Map(entries) = &root.data else {
-            self.expected(root, "a map of tool names to what they do");
+            self.expected(root, "a map from tool names to behaviours");
             return BTreeMap::new();
         };
         for entry in entries.iter().filter(|entry| &*entry.key != OTHERS && !ToolName::is_valid(&entry.key)) {
-            let message = format!("`{}` is not a tool name", entry.key);
-            let hint = "write a tool's full name, such as `mail__send`, or `\"*\"` for all others";
+            let message = format!("`{}` is not a valid tool name", entry.key);
+            let hint = "write a qualified name such as `mail__send`, or `\"*\"` for all other tools";
             self.report(Code::InvalidToolName, entry.key_span, message, hint);
         }
         entries.iter().map(|entry| (entry.key.clone(), self.behaviour(&entry.value))).collect()
@@ -200,25 +199,25 @@ impl Reader {
     fn behaviour(&mut self, node: &Node) -> Behaviour {
         let mut behaviour = Behaviour::default();
         let Data::Map(entries) = &node.data else {
-            self.expected(node, "what the tool does, such as `{ return: 1 }`");
+            self.expected(node, "the behaviour of a tool, such as `{ return: 1 }`");
             return behaviour;
         };
         for entry in entries {
             let value = &entry.value;
             match &*entry.key {
-                "return" => behaviour.answer = Answer::Value(value.to_value()),
-                "echo" => behaviour.answer = if self.flag(value) { Answer::Echo } else { Answer::default() },
+                "return" => behaviour.output = Output::Value(value.to_value()),
+                "echo" => behaviour.output = if self.flag(value) { Output::Echo } else { Output::default() },
                 "sleep" => behaviour.sleep = self.period(value),
                 "fail" => behaviour.fail = Some(self.fail(value)),
                 "read_only" => behaviour.annotations.read_only = Some(self.flag(value)),
                 "idempotent" => behaviour.annotations.idempotent = Some(self.flag(value)),
                 "destructive" => behaviour.annotations.destructive = Some(self.flag(value)),
-                _ => self.unknown(entry, "what a tool does", KEYS),
+                _ => self.unknown(entry, "the behaviour of a tool", KEYS),
             }
         }
         if let (Some(_), Some(echo)) = (node.get("return"), node.get("echo")) {
-            let message = "a tool has one answer: `return` or `echo`".to_owned();
-            self.report(Code::ConflictingFields, echo.span, message, "keep one of them");
+            let message = "`return` and `echo` exclude each other".to_owned();
+            self.report(Code::ConflictingFields, echo.span, message, "remove one of them");
         }
         behaviour
     }
@@ -236,7 +235,7 @@ impl Reader {
             Data::Text(text) => text.to_string(),
             Data::Number(seconds) => format!("{seconds}s"),
             _ => {
-                self.expected(node, "a length of time");
+                self.expected(node, "a duration");
                 return Duration::ZERO;
             }
         };
@@ -249,16 +248,16 @@ impl Reader {
         }
     }
 
-    /// A number of failures, or a map that also says how.
+    /// Parses the number of failures, or a map of `FAIL_KEYS`.
     fn fail(&mut self, node: &Node) -> Fail {
         let mut fail = Fail::default();
         let Data::Map(entries) = &node.data else {
-            fail.times = self.count(node, "a whole number of failures, or a map");
+            fail.times = self.count(node, "a non-negative integer, or a map");
             return fail;
         };
         for entry in entries {
             match &*entry.key {
-                "times" => fail.times = self.count(&entry.value, "a whole number of failures"),
+                "times" => fail.times = self.count(&entry.value, "a non-negative integer"),
                 "kind" => fail.kind = self.kind(&entry.value),
                 "message" => fail.message = self.text(&entry.value),
                 "transient" => fail.transient = self.flag(&entry.value),
@@ -288,10 +287,10 @@ impl Reader {
     }
 
     fn kind(&mut self, node: &Node) -> FailureKind {
-        let word = node.as_text().unwrap_or_default();
-        match FailureKind::from_word(word) {
+        let name = node.as_text().unwrap_or_default();
+        match FailureKind::from_word(name) {
             Some(FailureKind::Transient) => {
-                let message = "`transient` is a class of failures, no kind".to_owned();
+                let message = "`transient` is not a failure kind".to_owned();
                 self.report(
                     Code::InvalidValue,
                     node.span,
@@ -302,9 +301,9 @@ impl Reader {
             Some(kind) => return kind,
             None => {
                 let kinds: Vec<&str> =
-                    FailureKind::WORDS.iter().copied().filter(|word| *word != "transient").collect();
-                let hint = suggest(word, &kinds).unwrap_or_default();
-                self.report(Code::InvalidValue, node.span, format!("`{word}` is no kind of failure"), &hint);
+                    FailureKind::WORDS.iter().copied().filter(|kind| *kind != "transient").collect();
+                let hint = suggest(name, &kinds).unwrap_or_default();
+                self.report(Code::InvalidValue, node.span, format!("unknown failure kind `{name}`"), &hint);
             }
         }
         FailureKind::ToolError
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told() {
+    fn every_problem_is_reported() {
         insta::assert_snapshot!(problems(
             "a: { retrun: 1 }\nb: 1\nc: { return: 1, echo: true }\nd: { sleep: long, fail: -1 }\n\
              e: { fail: { times: 1, kind: transprot, often: 2 } }\nf: { fail: { kind: transient } }\n\
@@ -333,20 +332,20 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_a_map() {
+    fn rejects_a_script_that_is_not_a_map() {
         insta::assert_snapshot!(problems("- a\n"));
     }
 
     #[test]
-    fn the_first_attempts_fail_and_the_rest_do_not() {
+    fn only_the_first_calls_fail() {
         let fail = |times| Fail { times, ..Fail::default() };
         assert!(fail(Some(2)).covers(2) && !fail(Some(2)).covers(3));
-        assert!(fail(None).covers(u32::MAX), "without a number, every attempt");
+        assert!(fail(None).covers(u32::MAX), "without a number, every call fails");
         assert_eq!(&*fail(Some(2)).failure(1).message, "scripted failure 1 of 2");
     }
 
     #[test]
-    fn tools_that_are_not_listed_do_what_the_star_says() {
+    fn star_defines_all_other_tools() {
         let source = Source::new("tools.yaml", "a: { read_only: true }\n'*': { destructive: true }\n");
         let script = Script::read(&source).unwrap();
         assert!(script.annotations("a").is_read_only() && !script.annotations("a").is_destructive());

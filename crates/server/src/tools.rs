@@ -1,4 +1,4 @@
-//! The tools of an engine: scripted ones, or those of MCP servers.
+//! The tools of an engine: scripted tools, or the tools of MCP servers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,27 +14,24 @@ use crate::scripted::Script;
 use crate::secrets::Vault;
 use steprail_http::views;
 
-/// The hidden command that supervises a stdio server.
+/// The hidden command that runs the supervisor of a stdio server.
 pub(crate) const SUPERVISE: &str = "supervise-server";
 
-/// How this program supervises stdio servers, also after its file was replaced.
+/// The command line of the supervisor. It works also after the executable was replaced.
 pub(crate) fn supervisor() -> Vec<OsString> {
     vec!["/proc/self/exe".into(), SUPERVISE.into()]
 }
 
-/// Tools that a file names.
-pub(crate) enum Named {
-    /// What each does.
+/// Where tools come from, as configured.
+pub(crate) enum ToolSource {
     Scripted(Arc<Script>),
-    /// Servers that have them.
     Servers(Servers),
-    /// None.
     None,
 }
 
-impl Named {
-    /// Makes them callable. What is learnt about servers is kept beside the database. `provider` is the tool that creates
-    /// missing ones; `vault` holds the secrets and logins of the servers.
+impl ToolSource {
+    /// Opens the source. Eras and tools of servers are cached beside the database. `provider` is the tool that creates
+    /// missing tools; `vault` has the secrets and logins of the servers.
     pub(crate) fn open(
         self,
         database: &Path,
@@ -64,32 +61,28 @@ impl Named {
 /// The tools of an engine.
 #[derive(Clone)]
 pub(crate) enum Tools {
-    /// Scripted.
     Scripted(Arc<Script>),
-    /// At MCP servers.
     Servers {
-        /// The way to them.
         gateway: Gateway,
-        /// What there is to say about the file.
+        /// Problems of the config file.
         warnings: Vec<String>,
-        /// The tool that creates missing ones.
+        /// The tool that creates missing tools.
         provider: Option<Box<str>>,
-        /// OAuth logins at them.
         logins: Option<Logins>,
     },
-    /// None: steps that call something fail.
+    /// Every call fails.
     None,
 }
 
 impl Tools {
-    /// Begins to connect in the background; gives the problems of the config file.
+    /// Connects to the servers in the background. Returns the problems of the config file.
     pub(crate) fn start(&self) -> Vec<String> {
         let Self::Servers { gateway, warnings, .. } = self else { return Vec::new() };
         gateway.start();
         warnings.clone()
     }
 
-    /// The way to MCP servers, if that is where they are.
+    /// The gateway, if the tools are those of MCP servers.
     pub(crate) fn gateway(&self) -> Option<Gateway> {
         match self {
             Self::Servers { gateway, .. } => Some(gateway.clone()),
@@ -97,7 +90,7 @@ impl Tools {
         }
     }
 
-    /// OAuth logins at MCP servers, if that is where the tools are.
+    /// The OAuth logins, if the tools are those of MCP servers.
     pub(crate) fn logins(&self) -> Option<Logins> {
         match self {
             Self::Servers { logins, .. } => logins.clone(),
@@ -105,7 +98,7 @@ impl Tools {
         }
     }
 
-    /// Tools that steps can call, as far as they are known.
+    /// The known tools that steps can call.
     pub(crate) fn list(&self) -> Vec<views::Tool> {
         match self {
             Self::Scripted(script) => {
@@ -119,7 +112,7 @@ impl Tools {
         }
     }
 
-    /// Ends what was started for the tools.
+    /// Disconnects the servers.
     pub(crate) async fn close(&self) {
         if let Self::Servers { gateway, .. } = self {
             gateway.shutdown().await;
@@ -152,7 +145,7 @@ impl ToolCaller for Tools {
             Self::Scripted(script) => script.call(call),
             Self::Servers { gateway, .. } => gateway.call(call),
             Self::None => {
-                let message = format!("there is no tool `{}`: no servers are configured", call.tool);
+                let message = format!("there is no tool `{}`, because no servers are configured", call.tool);
                 Box::pin(async {
                     Err(steprail_engine::Failure::new(steprail_engine::FailureKind::NotFound, message))
                 })

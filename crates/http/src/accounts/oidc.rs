@@ -12,7 +12,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
 use serde_json::{Value, json};
 
 use claims::Claims;
-use source::Source;
+use source::KeySource;
 
 /// The maximum size of a token.
 const TOKEN_BYTES: usize = 8 * 1024;
@@ -67,31 +67,31 @@ pub(crate) struct Identity {
 pub(crate) enum TokenError {
     #[error("the token has more than {TOKEN_BYTES} bytes")]
     TooLong,
-    #[error("it is not a signed JSON web token, or its algorithm is unknown")]
+    #[error("the token is not a signed JWT, or its algorithm is unknown")]
     Malformed,
-    #[error("tokens signed with {0:?} are not accepted")]
+    #[error("signature algorithm {0:?} is not accepted")]
     Algorithm(Algorithm),
-    #[error("its header has an unsupported field: {0}")]
+    #[error("unsupported header field {0}")]
     Header(&'static str),
     #[error("the issuer has no key {0:?}")]
     UnknownKey(String),
     #[error("the issuer has no key for {0:?}")]
     NoKey(Algorithm),
-    #[error("its key does not support {0:?}")]
+    #[error("the key of the token does not support {0:?}")]
     WrongKey(Algorithm),
-    #[error("it has no `kid` and the issuer has several keys for {0:?}")]
+    #[error("the token has no `kid`, and the issuer has several keys for {0:?}")]
     SeveralKeys(Algorithm),
-    #[error("the signature is invalid")]
+    #[error("invalid signature")]
     Signature,
-    #[error("it is from another issuer")]
+    #[error("wrong issuer")]
     Issuer,
-    #[error("it is for another audience")]
+    #[error("wrong audience")]
     Audience,
-    #[error("it has expired")]
+    #[error("the token has expired")]
     Expired,
-    #[error("it is not valid yet")]
+    #[error("the token is not valid yet")]
     NotYet,
-    #[error("the claim {claim:?} {problem}")]
+    #[error("claim {claim:?} {problem}")]
     Claim { claim: String, problem: &'static str },
 }
 
@@ -108,7 +108,7 @@ impl TokenError {
 /// Validates tokens of one issuer.
 pub struct Oidc {
     settings: OidcSettings,
-    source: Arc<Source>,
+    source: Arc<KeySource>,
 }
 
 impl Oidc {
@@ -117,15 +117,15 @@ impl Oidc {
         settings: OidcSettings,
         now: impl Fn() -> i64 + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let needed = [
+        let required = [
             ("issuer", &settings.issuer),
             ("audience", &settings.audience),
             ("user claim", &settings.user_claim),
         ];
-        if let Some((name, _)) = needed.iter().find(|(_, value)| value.is_empty()) {
-            return Err(format!("OIDC needs the {name} of the tokens; it is empty"));
+        if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
+            return Err(format!("the OIDC {name} must not be empty"));
         }
-        let source = Arc::new(Source::open(&settings.jwks, now).await?);
+        let source = Arc::new(KeySource::open(&settings.jwks, now).await?);
         Ok(Self { settings, source })
     }
 
@@ -135,8 +135,8 @@ impl Oidc {
 
     /// Whether a token has the form of a JWT. API tokens contain no dots.
     pub(crate) fn looks_like_jwt(token: &str) -> bool {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        token.bytes().filter(|byte| *byte == b'.').count() == 2 && token.bytes().all(allowed)
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        token.bytes().filter(|byte| *byte == b'.').count() == 2 && token.bytes().all(is_allowed)
     }
 
     /// Validates a token and returns the identity in it.
@@ -159,21 +159,21 @@ impl Oidc {
             Err(TokenError::UnknownKey(_) | TokenError::NoKey(_)) => {
                 self.source.newer_keys().await.find(kid, algorithm)
             }
-            found => found,
+            result => result,
         }
     }
 }
 
 fn check_header(header: &Header) -> Result<(), TokenError> {
-    let known = |typ: &String| TYPES.iter().any(|known| known.eq_ignore_ascii_case(typ));
+    let is_known = |typ: &String| TYPES.iter().any(|known| known.eq_ignore_ascii_case(typ));
     if !ALGORITHMS.contains(&header.alg) {
         return Err(TokenError::Algorithm(header.alg));
     }
     if header.crit.is_some() {
         return Err(TokenError::Header("`crit`"));
     }
-    if !header.typ.as_ref().is_none_or(known) {
-        return Err(TokenError::Header("`typ` is not that of an access token"));
+    if !header.typ.as_ref().is_none_or(is_known) {
+        return Err(TokenError::Header("`typ`: not the type of an access token"));
     }
     Ok(())
 }

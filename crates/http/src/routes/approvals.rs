@@ -17,7 +17,7 @@ use crate::timestamp;
 
 const TAG: &str = "approvals";
 /// The maximum number of approvals in a list.
-const LISTED: usize = 100;
+const MAX_LISTED: usize = 100;
 
 pub(super) fn routes(api: Api) -> Api {
     let binding = "The decision applies only to what `digest` identifies. The first decision wins; later ones get 409 with the \
@@ -131,7 +131,7 @@ async fn list(Caller(user): Caller) -> Result<Json<Page<Approval>>, Problem> {
 /// Open approvals, with whether the user may decide.
 pub(crate) async fn open(user: &User) -> Result<Page<Approval>, Problem> {
     let mut items = Vec::new();
-    for open in user.approvals(LISTED).await? {
+    for open in user.approvals(MAX_LISTED).await? {
         let may_decide = Some(user.may_decide(open.run_id, &open.path).await);
         items.push(Approval { may_decide, ..open.into() });
     }

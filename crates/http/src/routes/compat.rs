@@ -172,13 +172,9 @@ async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Pro
     let mut after = 0;
     loop {
         let page = user.events(run, after, 1_000).await?.events;
-        let event = page.iter().find_map(|stored| match &stored.event {
-            steprail_engine::Event::StepStarted {
-                step: started,
-                what: steprail_core::run::Started::Wait { event, .. },
-                ..
-            } if started.n == step.n => Some(event.to_string()),
-            _ => None,
+        let event = page.iter().find_map(|stored| {
+            let change = stored.event.changes().step.filter(|change| change.step.n == step.n)?;
+            change.wait.map(str::to_owned)
         });
         match (event, page.last()) {
             (Some(event), _) => return Ok(event),

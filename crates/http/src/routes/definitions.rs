@@ -139,9 +139,9 @@ impl Definition {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListQuery {
-    /// Where to go on: `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
-    /// At most so many; 100 by default.
+    /// Maximum number of definitions; 100 by default.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
 }
@@ -152,12 +152,12 @@ struct ListQuery {
 struct DefineRequest {
     /// The definition as a map.
     spec: Option<Map<String, Value>>,
-    /// The definition as YAML or JSON text, instead.
+    /// The definition as YAML or JSON text, instead of `spec`.
     text: Option<String>,
-    /// What it is called where problems are told; `definition` by default.
+    /// Name of the text in problems; `definition` by default.
     #[schemars(length(max = 256))]
     source: Option<String>,
-    /// Whether to offer it to agents as a tool; as it says itself by default.
+    /// Whether to publish it to agents as a tool; by default as the definition says.
     publish: Option<bool>,
 }
 
@@ -226,7 +226,7 @@ async fn store(
     let _writing = app.defining.lock().await;
     expect(&user, &source, &headers).await?;
     let (defined, _) = user.define(source.text(), publish).await?;
-    let place = format!("/api/v1/definitions/{}/versions/{}", defined.name, defined.version);
+    let location = format!("/api/v1/definitions/{}/versions/{}", defined.name, defined.version);
     let tag = format!("\"{}\"", defined.version);
     let warnings = findings(&found, &source);
     let body = StoredVersion {
@@ -235,7 +235,7 @@ async fn store(
         hash: defined.hash.to_string(),
         warnings,
     };
-    Ok((StatusCode::CREATED, [(header::LOCATION, place), (header::ETAG, tag)], Json(body)).into_response())
+    Ok((StatusCode::CREATED, [(header::LOCATION, location), (header::ETAG, tag)], Json(body)).into_response())
 }
 
 /// Checks a definition against the known tools. Returns its warnings, or fails if it has errors.

@@ -63,7 +63,7 @@ pub struct StartedLogin {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FinishLoginRequest {
-    /// The URL to which the browser was request.
+    /// The URL to which the browser was redirected.
     #[schemars(length(max = 16384))]
     redirect_url: String,
 }
@@ -91,7 +91,7 @@ impl From<LoginError> for Problem {
     }
 }
 
-/// The logins at a server, and whose login there somebody may change: their own, or the shared one.
+/// The logins, and the user whose login at a server the caller changes; `None` for the shared login.
 fn login_owner<'a>(
     app: &'a App,
     caller: &User,

@@ -1,7 +1,8 @@
-//! The HTTP surface as its users and its enemies see it, on a real database and with a clock that the test holds.
+//! Tests of the HTTP surface, with a real database and a manual clock.
 
 mod matrix;
 mod rest;
+mod routes;
 mod secrets;
 mod security;
 mod sockets;
@@ -30,7 +31,7 @@ use crate::peer::Peer;
 use crate::views::Tool;
 use crate::{AccessPolicy, App, public_router};
 
-/// A gate, then a call.
+/// A definition with a gate and a call after it.
 const GATED: &str = "
 name: gated
 steps:
@@ -38,7 +39,7 @@ steps:
   - { id: act, tool: crm__write, args: { n: 1 } }
 ";
 
-/// The tools of a house: a read, a write that returns its arguments, and a call that does not return.
+/// Tools: a read, a write that returns its arguments, and a call that never returns.
 fn tools() -> Tools {
     let echo = |call: ToolCall| async move { Ok(call.args.value().clone()) };
     Tools::new()
@@ -47,7 +48,7 @@ fn tools() -> Tools {
         .tool("slow__call", |_| std::future::pending())
 }
 
-/// The tools as the gateway would list them.
+/// The tools as a gateway lists them.
 fn listed_tools() -> Vec<Tool> {
     let tool = |name: &str, read_only: bool| Tool {
         name: name.to_owned(),
@@ -60,20 +61,20 @@ fn listed_tools() -> Vec<Tool> {
     vec![tool("crm__read", true), tool("crm__write", false), tool("slow__call", false)]
 }
 
-/// A server without a port.
-pub(super) struct House {
+/// A server with its router, called without a port.
+pub(super) struct TestServer {
     pub app: App,
     pub clock: Arc<ManualClock>,
-    /// Whether requests come from programs of the owner.
-    pub is_own: bool,
-    server: Server,
-    router: Router,
+    /// Whether the peer of requests is a program of the owner.
+    pub peer_is_owner: bool,
+    mcp: Server,
+    pub router: Router,
     stop: CancellationToken,
     _folder: TempDir,
 }
 
-impl House {
-    /// One where everybody signs in.
+impl TestServer {
+    /// A server where requests must authenticate.
     pub(super) fn new() -> Self {
         Self::with(AccessPolicy { requires_sign_in: true, ..AccessPolicy::default() })
     }
@@ -105,16 +106,16 @@ impl House {
             },
             stop.clone(),
         );
-        let server = Server::new(engine, None, Settings::default());
-        let router = public_router(&app, &server, &stop);
-        Self { app, clock, is_own: true, server, router, stop, _folder: folder }
+        let mcp = Server::new(engine, None, Settings::default());
+        let router = public_router(&app, &mcp, &stop);
+        Self { app, clock, peer_is_owner: true, mcp, router, stop, _folder: folder }
     }
 
-    /// A port of this machine where it is served.
-    pub(super) async fn port(&self) -> std::net::SocketAddr {
+    /// Serves a port on loopback. Returns its address.
+    pub(super) async fn listen(&self) -> std::net::SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        self.app.serve_port(&self.server, listener, &self.stop).expect("a port");
+        self.app.serve_port(&self.mcp, listener, &self.stop).expect("a port");
         address
     }
 
@@ -122,11 +123,11 @@ impl House {
         self.app.engine.as_user(self.app.accounts.owner().clone())
     }
 
-    /// Adds a user with a role and a token in person.
+    /// Adds a user with a role. Returns a token of the user in person.
     pub(super) async fn user(&self, id: &str, role: Role) -> String {
         let tools = vec!["crm__*".to_owned()];
-        let person = UserRecord { roles: [role].into(), tools, ..UserRecord::default() };
-        self.app.accounts.put_user(&self.owner(), id, person, None).await.expect("a user");
+        let record = UserRecord { roles: [role].into(), tools, ..UserRecord::default() };
+        self.app.accounts.put_user(&self.owner(), id, record, None).await.expect("a user");
         self.token(id, false, None).await
     }
 
@@ -135,52 +136,51 @@ impl House {
         self.app.accounts.create_token(&self.owner(), new).await.expect("a token").2
     }
 
-    /// A token that is for one right only.
-    pub(super) async fn scoped(&self, user: &str, right: Right) -> String {
+    /// Creates a token whose scope is one right.
+    pub(super) async fn scoped_token(&self, user: &str, right: Right) -> String {
         self.token(user, false, Some(TokenScope { may: Some([right].into()), tools: None })).await
     }
 
-    /// Sends a request as it stands.
+    /// Sends a request.
     pub(super) async fn send(&self, mut request: Request<Body>) -> Response<Body> {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        request.extensions_mut().insert(ConnectInfo(Peer { ip, is_owner: self.is_own }));
-        self.router.clone().oneshot(request).await.expect("an answer")
+        request.extensions_mut().insert(ConnectInfo(Peer { ip, is_owner: self.peer_is_owner }));
+        self.router.clone().oneshot(request).await.expect("a response")
     }
 
-    /// Asks for something with a token, and gives the status and what was said.
-    pub(super) async fn ask(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let answer = self.send(request(token, method, path, body)).await;
-        let status = answer.status().as_u16();
-        (status, said(answer).await)
+    /// Sends a request with a token. Returns the status and the body.
+    pub(super) async fn call(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let response = self.send(request(token, method, path, body)).await;
+        (response.status().as_u16(), json_body(response).await)
     }
 
-    /// Has something done that must succeed.
-    pub(super) async fn done(&self, token: &str, method: &str, path: &str, body: &Value) -> Value {
-        let (status, said) = self.ask(token, method, path, body).await;
-        assert!((200..300).contains(&status), "{method} {path}: {status} {said}");
-        said
+    /// Sends a request that must succeed. Returns the body.
+    pub(super) async fn call_ok(&self, token: &str, method: &str, path: &str, body: &Value) -> Value {
+        let (status, reply) = self.call(token, method, path, body).await;
+        assert!((200..300).contains(&status), "{method} {path}: {status} {reply}");
+        reply
     }
 
-    /// The number of the last event.
+    /// The cursor of the last event.
     pub(super) fn cursor(&self) -> u64 {
         u64::try_from(self.app.engine.cursor()).expect("a number")
     }
 
-    /// A run of somebody's that waits at its gate; its id and the digest of the question.
-    pub(super) async fn gated_run(&self, token: &str) -> (String, String) {
-        let run = self.done(token, "POST", "/api/v1/runs", &json!({ "text": GATED, "wait_s": 10 })).await;
+    /// Starts a run that waits at its gate. Returns its id and the digest of the approval.
+    pub(super) async fn start_gated_run(&self, token: &str) -> (String, String) {
+        let run = self.call_ok(token, "POST", "/api/v1/runs", &json!({ "text": GATED, "wait_s": 10 })).await;
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         (text(&run["run_id"]), text(&run["approvals"][0]["digest"]))
     }
 }
 
-impl Drop for House {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-/// A request with a token, or without one.
+/// A request, with a token unless it is empty.
 pub(super) fn request(token: &str, method: &str, path: &str, body: &Value) -> Request<Body> {
     let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).expect("a method"));
     request = request.uri(path).header("host", "localhost");
@@ -191,19 +191,19 @@ pub(super) fn request(token: &str, method: &str, path: &str, body: &Value) -> Re
     request.header("content-type", "application/json").body(body).expect("a request")
 }
 
-/// With one more header.
+/// Adds a header.
 pub(super) fn with(mut request: Request<Body>, name: &'static str, value: &str) -> Request<Body> {
     request.headers_mut().insert(name, value.parse().expect("a header"));
     request
 }
 
-/// What an answer says.
-pub(super) async fn said(answer: Response<Body>) -> Value {
-    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+/// The body as JSON, or as text.
+pub(super) async fn json_body(response: Response<Body>) -> Value {
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
     serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into())
 }
 
-/// The cookie that an answer sets, as a browser sends it.
+/// The cookie that a response sets, as a browser sends it back.
 pub(super) fn cookie(headers: &HeaderMap) -> String {
     let set = headers.get("set-cookie").and_then(|cookie| cookie.to_str().ok()).expect("a cookie");
     set.split(';').next().unwrap_or_default().to_owned()

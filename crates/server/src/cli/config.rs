@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::stop::Stop;
 use crate::config::{Config as Settings, environment, markdown};
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
 /// Show the settings of the daemon, and where each comes from
 ///
@@ -40,7 +40,7 @@ impl Config {
     }
 
     fn shown(&self) -> Result<String, Stop> {
-        let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
+        let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
         let settings = Settings::load(&home, self.config.as_deref(), environment(), &[])?;
         Ok(if self.json {
             format!("{:#}\n", settings.to_json())

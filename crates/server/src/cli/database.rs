@@ -9,7 +9,7 @@ use steprail_engine::{Durability, Options, SqliteStore};
 use tempfile::TempDir;
 
 use super::stop::Stop;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
 /// What a commit has reached when the run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,7 +37,7 @@ impl DatabaseAt {
     pub(super) fn path(&self) -> Result<PathBuf, Stop> {
         match &self.db {
             Some(file) => Ok(file.clone()),
-            None => Home::find(self.data.clone()).map(|home| home.database()).map_err(Stop::usage),
+            None => DataDir::find(self.data.clone()).map(|home| home.database()).map_err(Stop::usage),
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::stop::Stop;
 use super::{session, show_as};
-use crate::daemon::{self, Home};
+use crate::daemon::{self, DataDir};
 
 /// How long it has to end, and how often it is looked for.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -29,19 +29,19 @@ pub(super) struct End {
 impl End {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         session::block_on(async {
-            let home = Home::find(self.data).map_err(Stop::usage)?;
+            let home = DataDir::find(self.data).map_err(Stop::usage)?;
             // Whoever answers at the socket is the one whose number is written down.
-            let Ok(_) = daemon::reach(&home, &home.humans()).await else {
+            let Ok(_) = daemon::connect(&home, &home.human_socket()).await else {
                 return show_as::line("no daemon is running").map(|()| ExitCode::SUCCESS);
             };
             let number =
-                std::fs::read_to_string(home.process()).ok().and_then(|text| text.trim().parse().ok());
+                std::fs::read_to_string(home.pid_file()).ok().and_then(|text| text.trim().parse().ok());
             let process = number.and_then(Pid::from_raw);
             let process = process.ok_or_else(|| Stop::usage("who the daemon is was not written down"))?;
             let cannot = |error| Stop::usage(format!("the daemon cannot be told to stop: {error}"));
             kill_process(process, Signal::TERM).map_err(cannot)?;
             let deadline = Instant::now() + PATIENCE;
-            while home.process().exists() && rustix::process::test_kill_process(process).is_ok() {
+            while home.pid_file().exists() && rustix::process::test_kill_process(process).is_ok() {
                 if Instant::now() > deadline {
                     return Err(Stop::usage("the daemon has not ended within a minute"));
                 }

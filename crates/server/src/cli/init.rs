@@ -14,7 +14,7 @@ use super::found::{Found, Search, Shown};
 use super::progress::harmless;
 use super::server_list::{ServerList, Standing};
 use super::stop::Stop;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
 /// Take over the servers of your MCP clients, and connect the clients
 ///
@@ -83,7 +83,7 @@ type Answer = Option<bool>;
 
 impl Init {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
+        let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
         let folder = std::env::current_dir()
             .map_err(|error| Stop::usage(format!("the current folder cannot be read: {error}")))?;
         let mut list = ServerList::read(home.servers())?;
@@ -159,7 +159,7 @@ impl Init {
     /// Writes the new servers, if the user agrees. Gives how many, and whether something was left because nobody was asked.
     fn take_over(
         &self,
-        home: &Home,
+        home: &DataDir,
         list: &mut ServerList,
         found: &[(Found, Standing)],
     ) -> Result<(usize, bool), Stop> {

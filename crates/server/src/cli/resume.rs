@@ -21,7 +21,7 @@ use super::tools_at::ToolsAt;
 use super::tree::Tree;
 use super::waiting::Again;
 use crate::client::{Client, Refused};
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 use steprail_http::views;
 
 /// Go on with unfinished runs, and answer those that wait for a human
@@ -146,7 +146,7 @@ impl Resume {
             .as_deref()
             .map(|run| run.parse().map_err(|_| Stop::usage(format!("`{run}` is not the id of a run"))));
         let named: Option<RunId> = named.transpose()?;
-        let tools = self.tools.read(Home::find(None).ok().as_ref())?;
+        let tools = self.tools.read(DataDir::find(None).ok().as_ref())?;
         let db = Database::existing(db)?;
         let again = Again::new(db.path(), &self.tools);
         let setup = Setup { db, tools, again, durability: Some(self.durability.unwrap_or(Reach::Full)) };

@@ -19,8 +19,8 @@ use super::tools_at::ToolsAt;
 use super::waiting::Again;
 use super::{exit, input, show_as};
 use crate::client::{Client, Refused, escaped};
-use crate::daemon::Home;
-use crate::tools::Named;
+use crate::daemon::DataDir;
+use crate::tools::ToolSource;
 use steprail_http::views;
 
 /// Run a definition, and show how it goes
@@ -137,10 +137,10 @@ impl Run {
     /// Carries it out in this process.
     fn embed(self) -> Result<ExitCode, Stop> {
         let (source, plan) = self.definition()?;
-        let home = Home::find(None).ok();
+        let home = DataDir::find(None).ok();
         let tools = self.tools.read(home.as_ref())?;
         let calls = plan.steps.iter().any(|step| matches!(step.kind, Kind::Call(_)));
-        if calls && matches!(tools, Named::None) {
+        if calls && matches!(tools, ToolSource::None) {
             let place = home.map(|home| home.servers().display().to_string()).unwrap_or_default();
             let message = "the definition calls tools, and no servers are configured";
             return Err(Stop::usage(message)

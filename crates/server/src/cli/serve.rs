@@ -15,10 +15,10 @@ use super::stop::Stop;
 use super::tools_at::ToolsAt;
 use super::{exit, session};
 use crate::config::types::Listen;
-use crate::config::{self, Config, Place};
-use crate::daemon::{Daemon, Home, Pipes};
+use crate::config::{self, Config, SettingSource};
+use crate::daemon::{Daemon, DataDir, Sockets};
 use crate::secrets::Vault;
-use crate::tools::Named;
+use crate::tools::ToolSource;
 use crate::{demo, observe};
 
 /// How often runs that ended long ago are looked for.
@@ -80,8 +80,8 @@ pub(super) struct ServeSettings {
 }
 
 impl ServeSettings {
-    pub(super) fn home(&self) -> Result<Home, Stop> {
-        Home::find(self.data.clone()).map_err(Stop::usage)
+    pub(super) fn home(&self) -> Result<DataDir, Stop> {
+        DataDir::find(self.data.clone()).map_err(Stop::usage)
     }
 
     /// What the command line says, by the keys of the settings.
@@ -136,9 +136,9 @@ impl ServeSettings {
     }
 
     /// The settings from every source. Logs go where they say from now on.
-    pub(super) fn config(&self, home: &Home) -> Result<Config, Stop> {
+    pub(super) fn config(&self, home: &DataDir) -> Result<Config, Stop> {
         let config = Config::load(home, self.config.as_deref(), config::environment(), &self.flags())?;
-        observe::logs(config.log.format, &config.log.level).map_err(Stop::usage)?;
+        observe::install_logs(config.log.format, &config.log.level).map_err(Stop::usage)?;
         Ok(config)
     }
 
@@ -146,9 +146,9 @@ impl ServeSettings {
     /// should know is said on standard error.
     pub(super) async fn open<T>(
         &self,
-        home: &Home,
+        home: &DataDir,
         config: &Config,
-        tools: Named,
+        tools: ToolSource,
         stop: &CancellationToken,
         ready: impl FnOnce() -> Result<T, Stop>,
     ) -> Result<(Daemon, T), Stop> {
@@ -186,17 +186,17 @@ impl Serve {
     }
 
     /// The data directory. That of a demo is deleted at the end.
-    fn place(&self) -> Result<(Home, Option<TempDir>), Stop> {
+    fn place(&self) -> Result<(DataDir, Option<TempDir>), Stop> {
         if !self.demo || self.settings.data.is_some() {
             return Ok((self.settings.home()?, None));
         }
         let folder = tempfile::Builder::new().prefix("steprail-demo-").tempdir();
         let folder =
             folder.map_err(|error| Stop::usage(format!("cannot create a temporary directory: {error}")))?;
-        Ok((Home::find(Some(folder.path().to_owned())).map_err(Stop::usage)?, Some(folder)))
+        Ok((DataDir::find(Some(folder.path().to_owned())).map_err(Stop::usage)?, Some(folder)))
     }
 
-    async fn serve(&self, home: &Home) -> Result<ExitCode, Stop> {
+    async fn serve(&self, home: &DataDir) -> Result<ExitCode, Stop> {
         let config = self.settings.config(home)?;
         // Before the first call: a signal during the start ends it in order, too.
         let mut signals = Signals::listen()?;
@@ -212,8 +212,8 @@ impl Serve {
         let open_doors = || {
             let port = match config.http.listen {
                 Listen::At(address) => {
-                    let is_wish = matches!(config.place("http.listen"), Place::Default);
-                    let taken = Daemon::take_port(address, is_wish);
+                    let is_wish = matches!(config.source("http.listen"), SettingSource::Default);
+                    let taken = Daemon::bind_http(address, is_wish);
                     Some(taken.map_err(|error| {
                         Stop::usage(format!("cannot listen on {address}: {error}"))
                             .hint("`http.listen` in steprail.toml, or --listen, names another address; `off` is none")
@@ -224,11 +224,11 @@ impl Serve {
             Ok((self.announce(home).map_err(cannot)?, port))
         };
         let (daemon, (pipes, port)) = self.settings.open(home, &config, tools, &stop, open_doors).await?;
-        daemon.serve_pipes(pipes, &stop);
+        daemon.serve_sockets(pipes, &stop);
         let mut out = anstream::stdout();
         writeln!(out, "data {}", home.path().display())?;
         if let Some(port) = port {
-            let url = daemon.serve_port(port, &stop).map_err(cannot)?;
+            let url = daemon.serve_http(port, &stop).map_err(cannot)?;
             writeln!(out, "api {url}/api\nmcp {url}/mcp")?;
         }
         if self.demo {
@@ -247,7 +247,7 @@ impl Serve {
             // Whoever says it twice does not want to wait.
             () = signals.another() => Ok(ExitCode::from(exit::INTERRUPTED)),
         };
-        let _ = std::fs::remove_file(home.process());
+        let _ = std::fs::remove_file(home.pid_file());
         // What happened until now is still sent.
         if let Some(traces) = traces {
             let _ = traces.await;
@@ -256,7 +256,7 @@ impl Serve {
     }
 
     /// Begins the demo, and says what to look at.
-    async fn show(&self, daemon: &Daemon, home: &Home, out: &mut impl Write) -> Result<(), Stop> {
+    async fn show(&self, daemon: &Daemon, home: &DataDir, out: &mut impl Write) -> Result<(), Stop> {
         let user = daemon.engine.as_user(daemon.client());
         demo::begin(&user).await?;
         if let Ok(link) = daemon.app.sign_in_link() {
@@ -269,14 +269,14 @@ impl Serve {
     }
 
     /// Lets clients come, and leaves word of who serves and how.
-    fn announce(&self, home: &Home) -> std::io::Result<Pipes> {
-        std::fs::write(home.process(), std::process::id().to_string())?;
+    fn announce(&self, home: &DataDir) -> std::io::Result<Sockets> {
+        std::fs::write(home.pid_file(), std::process::id().to_string())?;
         let mut arguments = self.settings.arguments();
         if self.demo {
             arguments.push("--demo".to_owned());
         }
-        std::fs::write(home.settings(), serde_json::to_string(&arguments)?)?;
-        Pipes::open(home)
+        std::fs::write(home.serve_arguments(), serde_json::to_string(&arguments)?)?;
+        Sockets::bind(home)
     }
 }
 

@@ -17,7 +17,7 @@ use super::tree::Tree;
 use super::waiting::Again;
 use super::{exit, input, record, show_as};
 use crate::scripted::Script;
-use crate::tools::{Named, Tools};
+use crate::tools::{ToolSource, Tools};
 use steprail_http::views::Run;
 
 /// Events of a run that are read at once.
@@ -31,7 +31,7 @@ pub(super) type Signal = (String, Value);
 /// What a session is made of.
 pub(super) struct Setup {
     pub db: Database,
-    pub tools: Named,
+    pub tools: ToolSource,
     pub again: Again,
     pub durability: Option<Reach>,
 }

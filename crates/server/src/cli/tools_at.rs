@@ -9,8 +9,8 @@ use steprail_mcp::config::Servers;
 use super::input;
 use super::session::read_script;
 use super::stop::Stop;
-use crate::daemon::Home;
-use crate::tools::Named;
+use crate::daemon::DataDir;
+use crate::tools::ToolSource;
 
 /// Where tools are, on the command line.
 #[derive(Debug, Clone, Args)]
@@ -32,14 +32,14 @@ impl ToolsAt {
     }
 
     /// Reads the file, or says what is wrong with it. Without one, the configured servers count, or there are none.
-    pub(super) fn read(&self, home: Option<&Home>) -> Result<Named, Stop> {
-        match (self.argument(), home.map(Home::servers)) {
-            (Some(("--servers", file)), _) => read_servers(file).map(Named::Servers),
-            (Some((_, file)), _) => read_script(file).map(|script| Named::Scripted(Arc::new(script))),
+    pub(super) fn read(&self, home: Option<&DataDir>) -> Result<ToolSource, Stop> {
+        match (self.argument(), home.map(DataDir::servers)) {
+            (Some(("--servers", file)), _) => read_servers(file).map(ToolSource::Servers),
+            (Some((_, file)), _) => read_script(file).map(|script| ToolSource::Scripted(Arc::new(script))),
             (None, Some(configured)) if configured.is_file() => {
-                read_servers(&text(&configured)).map(Named::Servers)
+                read_servers(&text(&configured)).map(ToolSource::Servers)
             }
-            (None, _) => Ok(Named::None),
+            (None, _) => Ok(ToolSource::None),
         }
     }
 }

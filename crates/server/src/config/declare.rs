@@ -1,4 +1,4 @@
-//! What a declared setting is, and the macro that declares all of them.
+//! Declarations of settings, and the macro that generates the structs and the table from them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::keys::Config;
-use super::setting::{Around, Wrong};
+use super::problem::SettingSource;
+use super::setting::{ReadContext, SettingError};
 
 /// A section of the file.
 pub(super) struct Section {
@@ -15,34 +16,34 @@ pub(super) struct Section {
     pub keys: &'static [Key],
 }
 
-/// One setting: what is known about it, and how to get at its value.
+/// One setting: its documentation, and access to its value in a [`Config`].
 pub(super) struct Key {
     pub section: &'static str,
     pub name: &'static str,
-    /// Both: `http.listen`.
+    /// Section and name: `http.listen`.
     pub path: &'static str,
     pub docs: &'static str,
-    /// Its value must not be shown.
+    /// Whether the value must be redacted.
     pub secret: bool,
-    /// What may be written, in a few words.
-    pub kind: fn() -> String,
-    pub read_text: fn(&mut Config, &str, &Around) -> Result<(), Wrong>,
-    pub read_toml: fn(&mut Config, &Spanned<DeValue>, &Around) -> Result<(), Wrong>,
-    /// The value as the file has it; none if it is not set.
-    pub shown: fn(&Config) -> Option<toml::Value>,
+    /// A description of valid values.
+    pub expected: fn() -> String,
+    pub read_text: fn(&mut Config, &str, &ReadContext) -> Result<(), SettingError>,
+    pub read_toml: fn(&mut Config, &Spanned<DeValue>, &ReadContext) -> Result<(), SettingError>,
+    /// The value as written in the file; `None` if it is not set.
+    pub to_toml: fn(&Config) -> Option<toml::Value>,
 }
 
 impl Key {
-    /// The environment variable.
+    /// The name of the environment variable.
     pub(super) fn variable(&self) -> String {
         format!("{}{}_{}", super::PREFIX, self.section, self.name).to_ascii_uppercase()
     }
 }
 
-/// Where the values come from that are not the defaults, by the path of the key.
-pub(super) type Places = BTreeMap<&'static str, super::Place>;
+/// The sources of values that are not defaults, by the path of the key.
+pub(super) type SettingSources = BTreeMap<&'static str, SettingSource>;
 
-/// Declares the settings: structs with their defaults, and the table that everything else works by.
+/// Declares the settings: generates the structs with their defaults, and the table of keys.
 macro_rules! settings {
     ($(
         $(#[doc = $about:literal])+
@@ -50,11 +51,11 @@ macro_rules! settings {
             $($(#[doc = $docs:literal])+ $key:ident: $type:ty = $default:expr;)+
         }
     )+) => {
-        /// The settings of a daemon, and where each comes from.
+        /// The settings of a daemon, and the source of each value.
         #[derive(Debug, Clone, Default)]
         pub(crate) struct Config {
             $($(#[doc = $about])+ pub $section: $Section,)+
-            pub(super) places: $crate::config::declare::Places,
+            pub(super) sources: $crate::config::declare::SettingSources,
         }
 
         $(
@@ -79,16 +80,16 @@ macro_rules! settings {
                 path: concat!(stringify!($section), ".", stringify!($key)),
                 docs: concat!($($docs),+).trim_ascii(),
                 secret: <$type as Setting>::SECRET,
-                kind: <$type as Setting>::kind,
-                read_text: |config, text, around| {
-                    config.$section.$key = Setting::from_text(text, around)?;
+                expected: <$type as Setting>::expected,
+                read_text: |config, text, context| {
+                    config.$section.$key = Setting::from_text(text, context)?;
                     Ok(())
                 },
-                read_toml: |config, value, around| {
-                    config.$section.$key = Setting::from_toml(value, around)?;
+                read_toml: |config, value, context| {
+                    config.$section.$key = Setting::from_toml(value, context)?;
                     Ok(())
                 },
-                shown: |config| config.$section.$key.shown(),
+                to_toml: |config| config.$section.$key.to_toml(),
             }),+],
         }),+];
     };

@@ -15,85 +15,87 @@ use super::types::{
 };
 
 settings! {
-    /// How it is reached over HTTP.
+    /// The HTTP server.
     http: Http {
-        /// Where it serves HTTP.
+        /// Address and port of the HTTP server.
         listen: Listen = Listen::default();
-        /// How others reach it, where that is not where it listens: links, and what MCP clients are told about signing
-        /// in, name this.
+        /// Public base URL, if it differs from the listen address. Sign-in links and the OAuth metadata for MCP clients
+        /// contain it.
         url: Option<WebOrigin> = None;
-        /// Further names under which it is reached, such as that of a proxy before it; requests for other hosts
-        /// are refused.
+        /// Accepted `Host` names beside those of the loopback interface, such as the name of a reverse proxy. Requests
+        /// with other names are rejected.
         hosts: Vec<HostName> = Vec::new();
-        /// Pages of other origins that may call it from a browser.
+        /// Origins whose pages may send cross-origin requests from a browser.
         origins: Vec<WebOrigin> = Vec::new();
-        /// The largest request that it reads.
+        /// Maximum size of a request body.
         max_body: Size = Size(10_000_000);
     }
-    /// Who may use it.
+    /// Authentication and browser sessions.
     auth: Auth {
-        /// With `single`, whoever reaches it on this machine is the owner; with `users`, everybody signs in with a
-        /// token.
+        /// `single`: local programs of the owner need no token and act as the owner. `users`: every request needs a
+        /// token or a session.
         mode: AuthMode = AuthMode::Single;
-        /// A session that is not used for so long ends.
+        /// Idle timeout of browser sessions.
         session_idle: Duration = hours(12);
-        /// A session ends after this time, used or not.
+        /// Maximum lifetime of browser sessions.
         session_max: Duration = hours(7 * 24);
-        /// The issuer whose tokens it takes, as they name it.
+        /// Issuer of the OIDC identity provider: the exact `iss` of its tokens.
         oidc_issuer: Option<String> = None;
-        /// What the issuer's tokens must be made for.
+        /// Audience that OIDC tokens must have in `aud`.
         oidc_audience: Option<String> = None;
-        /// The issuer's keys.
+        /// Location of the issuer's public keys (JWKS).
         oidc_jwks: Option<Location> = None;
-        /// The claim of a token that names the user.
+        /// Claim of OIDC tokens that contains the user id.
         oidc_user_claim: String = "sub".to_owned();
-        /// The claim of a token that lists the user's groups.
+        /// Claim of OIDC tokens that lists the groups of the user.
         oidc_groups_claim: String = "groups".to_owned();
     }
-    /// How runs are kept.
+    /// The database.
     store: Store {
-        /// What a commit survives: `full` a power cut, `process` only the end of the process.
+        /// Durability of commits: `full` survives a power failure, `process` only a crash of the process.
         durability: Durability = Durability::default();
-        /// Runs that ended longer ago than this are deleted; without it, all are kept.
+        /// Retention: runs that ended longer ago are deleted. Without it, all runs are kept.
         keep: Option<Duration> = None;
-        /// The file with the key that secrets are encrypted with; secrets.key in the data directory by default.
+        /// Key file that encrypts the secrets; secrets.key in the data directory by default.
         secrets_key: Option<FilePath> = None;
     }
-    /// What MCP clients get.
+    /// The MCP server.
     mcp: Mcp {
-        /// Which names of its own tools are listed, `workflow_start` or `workflows.run`; all are understood.
+        /// Names under which the tools of Steprail are listed: `workflow_start` or `workflows.run`. Both are accepted in
+        /// calls.
         tool_names: ToolNames = ToolNames::default();
-        /// Tools of the servers that are offered as they are, too, perhaps under other names.
+        /// Tools of other servers that are offered to clients, optionally under other names.
         expose: Vec<Exposed> = Vec::new();
-        /// Servers whose resources, prompts and completions are offered, too. Where two have the same name, the first
-        /// keeps it.
+        /// Servers whose resources, prompts and completions are offered to clients. If two have the same name, the first
+        /// server takes precedence.
         federate: Vec<String> = Vec::new();
-        /// The tool that creates missing tools, for steps with `missing_tool: create`.
+        /// Tool that creates missing tools, for steps with `missing_tool: create`.
         provider: Option<ToolName> = None;
-        /// Whether gates are put to the users of MCP clients, whose answers then count: for clients that ask a human.
+        /// Whether approvals are requested from users through their MCP clients. Enable it only for clients that ask a
+        /// human.
         ask_clients: bool = false;
     }
-    /// How much it does at the same time, and how it stops.
+    /// Concurrency and shutdown of the engine.
     engine: Engine {
-        /// Calls of tools in flight at once.
+        /// Maximum number of calls in flight.
         calls: NonZeroU32 = NonZeroU32::new(Limits::default().calls).unwrap_or(NonZeroU32::MIN);
-        /// How long calls in flight may take to end when it stops.
+        /// Time that calls in flight have to end at shutdown.
         shutdown: Duration = Limits::default().shutdown;
     }
-    /// What it says about itself.
+    /// The log on standard error.
     log: Log {
-        /// How a line of the log is written.
+        /// Format of log lines: `text` for people, `json` for programs.
         format: LogFormat = LogFormat::Text;
-        /// What is worth a line.
+        /// Minimum level, or levels per target.
         level: LogFilter = LogFilter::default();
     }
-    /// Where traces go.
+    /// Export of traces.
     telemetry: Telemetry {
-        /// Where OpenTelemetry traces are sent, as OTLP over HTTP; without it, nowhere.
+        /// Endpoint of the OpenTelemetry collector (OTLP over HTTP). Without it, no traces are exported.
         otlp: Option<Url> = None;
-        /// Headers that are sent with them, as `name=value` with commas between.
+        /// Headers of export requests: `name=value`, separated by commas.
         otlp_headers: Option<Secret> = None;
-        /// What it is called there.
+        /// Service name in traces.
         service: String = "steprail".to_owned();
     }
 }

@@ -1,6 +1,6 @@
-//! How a daemon is configured: defaults, `steprail.toml`, the environment and flags, of which later ones win.
+//! Settings of a daemon: defaults, `steprail.toml`, environment variables and flags, in ascending precedence.
 //!
-//! `keys.rs` declares every setting once; reading, defaults and the reference page follow from it.
+//! `keys.rs` declares every setting once. Parsing, defaults and the reference page are generated from it.
 
 mod declare;
 mod explain;
@@ -18,17 +18,17 @@ pub(crate) mod types;
 
 pub(crate) use explain::markdown;
 pub(crate) use keys::{Config, Telemetry};
-pub(crate) use problem::{Place, Problem};
+pub(crate) use problem::{Problem, SettingSource};
 pub(crate) use secret::Secret;
 
-/// What names of environment variables begin with.
+/// Prefix of environment variables.
 const PREFIX: &str = "STEPRAIL_";
-/// Variables that are no settings: they say where the settings are.
+/// Variables with the prefix that are not settings.
 const OTHER_VARIABLES: &[&str] = &["STEPRAIL_DATA", "STEPRAIL_CONFIG", "STEPRAIL_SERVER", "STEPRAIL_TOKEN"];
-/// The file in the data directory.
+/// Name of the file in the data directory.
 const FILE: &str = "steprail.toml";
 
-/// The environment of the process, as far as the names are text.
+/// The environment of the process. Variables whose names are not UTF-8 are omitted.
 pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| {
         name.into_string().ok().map(|name| (name, value.to_string_lossy().into_owned()))

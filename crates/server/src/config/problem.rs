@@ -1,4 +1,4 @@
-//! What is wrong with the settings, and where. Also where a setting comes from: it is the same place.
+//! Problems of settings, and the sources of settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,28 +6,26 @@ use std::sync::Arc;
 use steprail_core::diagnostic::{Code, Diagnostic, render};
 use steprail_core::source::{Source, Span};
 
-use super::setting::Wrong;
+use super::setting::SettingError;
 
-/// Where a setting stands.
+/// Where the value of a setting comes from.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Place {
-    /// Nowhere: it is the default.
+pub(crate) enum SettingSource {
     #[default]
     Default,
-    /// In the file.
     File {
-        /// The file, without the secrets that should not be in it.
+        /// The file, with secrets masked.
         source: Arc<Source>,
-        /// The value, or the key.
+        /// Position of the value, or of the key.
         span: Span,
     },
-    /// In an environment variable.
+    /// The name of an environment variable.
     Variable(String),
-    /// On the command line; the setting's name.
+    /// The path of the setting, set on the command line.
     Flag(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SettingSource {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => out.write_str("default"),
@@ -40,29 +38,29 @@ impl fmt::Display for Place {
     }
 }
 
-/// One problem.
+/// A problem of a setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
-    place: Place,
+    at: SettingSource,
     code: Code,
     message: String,
     hint: Option<String>,
 }
 
 impl Problem {
-    pub(super) fn new(place: Place, wrong: Wrong) -> Self {
-        Self { place, code: wrong.code, message: wrong.message, hint: wrong.hint }
+    pub(super) fn new(at: SettingSource, error: SettingError) -> Self {
+        Self { at, code: error.code, message: error.message, hint: error.hint }
     }
 
-    /// What is wrong, and where, in a line.
+    /// The source and the message, on one line.
     pub(crate) fn in_short(&self) -> String {
-        format!("{}: {}", self.place, self.message)
+        format!("{}: {}", self.at, self.message)
     }
 
-    /// As a person reads it, in the file with the line; `styled` adds terminal colours.
+    /// The message with the line of the file and the hint; `styled` adds terminal colours.
     pub(crate) fn render(&self, styled: bool) -> String {
-        let text = match &self.place {
-            Place::File { source, span } => {
+        let text = match &self.at {
+            SettingSource::File { source, span } => {
                 let diagnostic = Diagnostic::new(self.code, *span, &*self.message);
                 let diagnostic = match &self.hint {
                     Some(hint) => diagnostic.hint(hint),
@@ -70,9 +68,9 @@ impl Problem {
                 };
                 return render(&diagnostic, source, styled);
             }
-            Place::Default => format!("error: {}", self.message),
-            Place::Variable(name) => format!("error: ${name}: {}", self.message),
-            Place::Flag(key) => format!("error: {key} on the command line: {}", self.message),
+            SettingSource::Default => format!("error: {}", self.message),
+            SettingSource::Variable(name) => format!("error: ${name}: {}", self.message),
+            SettingSource::Flag(key) => format!("error: {key} on the command line: {}", self.message),
         };
         self.hint.iter().fold(text, |text, hint| format!("{text}\nhint: {hint}"))
     }

@@ -1,51 +1,51 @@
-//! What settings must fit one another.
+//! Rules that involve more than one setting.
 
 use super::keys::Config;
 use super::problem::Problem;
-use super::setting::Wrong;
+use super::setting::SettingError;
 use super::types::{AuthMode, Listen};
 
-/// What does not fit.
-pub(super) fn broken(config: &Config) -> Vec<Problem> {
-    [reach(config), issuer(config), sign_in(config)].into_iter().flatten().collect()
+/// The rules that the settings violate.
+pub(super) fn violations(config: &Config) -> Vec<Problem> {
+    [remote_access(config), oidc_complete(config), oidc_mode(config)].into_iter().flatten().collect()
 }
 
-/// Nobody else reaches a daemon that asks nobody who they are.
-fn reach(config: &Config) -> Option<Problem> {
+/// A port that other machines can reach requires authentication.
+fn remote_access(config: &Config) -> Option<Problem> {
     match (config.http.listen, config.auth.mode) {
         (Listen::At(address), AuthMode::Single) if !address.ip().is_loopback() => {
-            let message =
-                format!("{address} can be reached from other machines, and nobody would have to sign in");
-            let wrong = Wrong::new(message).hint("listen on 127.0.0.1, or set auth.mode to `users`");
-            Some(Problem::new(config.place("http.listen").clone(), wrong))
+            let message = format!(
+                "{address} is reachable from other machines, and `single` mode has no authentication"
+            );
+            let error = SettingError::new(message).hint("listen on 127.0.0.1, or set auth.mode to `users`");
+            Some(Problem::new(config.source("http.listen").clone(), error))
         }
         _ => None,
     }
 }
 
-/// What is set of the three settings without which no token can be checked, and what is not.
-fn oidc(config: &Config) -> (Vec<&'static str>, Vec<&'static str>) {
+/// The settings that OIDC requires: those that are set, and those that are missing.
+fn oidc_settings(config: &Config) -> (Vec<&'static str>, Vec<&'static str>) {
     let auth = &config.auth;
     let all = [
         ("auth.oidc_issuer", auth.oidc_issuer.is_some()),
         ("auth.oidc_audience", auth.oidc_audience.is_some()),
         ("auth.oidc_jwks", auth.oidc_jwks.is_some()),
     ];
-    let which = |wanted: bool| all.iter().filter(|(_, set)| *set == wanted).map(|(key, _)| *key).collect();
-    (which(true), which(false))
+    let select = |is_set: bool| all.iter().filter(|(_, set)| *set == is_set).map(|(key, _)| *key).collect();
+    (select(true), select(false))
 }
 
-fn issuer(config: &Config) -> Option<Problem> {
-    let (set, missing) = oidc(config);
+fn oidc_complete(config: &Config) -> Option<Problem> {
+    let (set, missing) = oidc_settings(config);
     let first = set.first().filter(|_| !missing.is_empty())?;
-    let wrong = Wrong::new(format!("{first} means nothing without {}", missing.join(" and ")));
-    Some(Problem::new(config.place(first).clone(), wrong.hint("set all three, or none")))
+    let error = SettingError::new(format!("{first} requires {}", missing.join(" and ")));
+    Some(Problem::new(config.source(first).clone(), error.hint("set all three, or none")))
 }
 
-/// Whoever names an issuer expects that people sign in.
-fn sign_in(config: &Config) -> Option<Problem> {
-    let (set, _) = oidc(config);
+fn oidc_mode(config: &Config) -> Option<Problem> {
+    let (set, _) = oidc_settings(config);
     let first = set.first().filter(|_| config.auth.mode == AuthMode::Single)?;
-    let wrong = Wrong::new(format!("{first} means nothing while auth.mode is `single`"));
-    Some(Problem::new(config.place(first).clone(), wrong.hint("set auth.mode to `users`")))
+    let error = SettingError::new(format!("{first} has no effect while auth.mode is `single`"));
+    Some(Problem::new(config.source(first).clone(), error.hint("set auth.mode to `users`")))
 }

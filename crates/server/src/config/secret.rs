@@ -1,4 +1,4 @@
-//! Secrets: settings that say where a text is kept, never the text itself.
+//! Secret settings: references to environment variables or files. The secret itself is never written in a setting.
 
 use std::fmt;
 use std::io::Read;
@@ -8,71 +8,74 @@ use serde::{Serialize, Serializer};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::setting::{Around, Setting, Wrong};
+use super::setting::{ReadContext, Setting, SettingError};
 
-/// What is shown instead of a secret.
+/// Replaces a secret in output.
 pub(super) const REDACTED: &str = "‹secret›";
-/// Bytes of a file that holds a secret.
+/// The maximum size of a file that contains a secret.
 const FILE_BYTES: u64 = 64 * 1024;
+/// The error for a value that is not a reference. It must not repeat the value.
+const PLAIN: &str = "a secret must be given by reference";
 
-/// A text that nobody is shown.
+/// A secret. It is redacted in all output.
 #[derive(Clone)]
 pub(crate) struct Secret {
     text: String,
-    kept: Kept,
+    reference: Reference,
 }
 
-/// Where a secret is kept.
+/// The location of a secret.
 #[derive(Debug, Clone)]
-enum Kept {
+enum Reference {
     Env(String),
     File(PathBuf),
 }
 
 impl Secret {
-    /// The text itself. It goes where it is needed, and into no log, message or answer.
+    /// The secret itself. It must not get into logs, messages or responses.
     pub(crate) fn reveal(&self) -> &str {
         &self.text
     }
 
-    fn fetch(kept: Kept, around: &Around) -> Result<Self, Wrong> {
-        let text = match &kept {
-            Kept::Env(name) => match around.env.get(name) {
+    fn fetch(reference: Reference, context: &ReadContext) -> Result<Self, SettingError> {
+        let text = match &reference {
+            Reference::Env(name) => match context.env.get(name) {
                 Some(text) => text.clone(),
-                None => return Err(Wrong::new(format!("the environment variable {name} is not set"))),
+                None => return Err(SettingError::new(format!("environment variable {name} is not set"))),
             },
-            Kept::File(path) => {
+            Reference::File(path) => {
                 let mut text = String::new();
                 let file = std::fs::File::open(path);
-                let read = file.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
-                read.map_err(|error| Wrong::new(format!("cannot read {}: {error}", path.display())))?;
+                let result = file.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
+                result
+                    .map_err(|error| SettingError::new(format!("cannot read {}: {error}", path.display())))?;
                 text
             }
         };
         match text.trim() {
-            "" => Err(Wrong::new("the secret is empty")),
-            text => Ok(Self { text: text.to_owned(), kept }),
+            "" => Err(SettingError::new("the secret is empty")),
+            text => Ok(Self { text: text.to_owned(), reference }),
         }
     }
 
-    fn named(word: &str, text: &str, around: &Around) -> Option<Kept> {
-        match word {
+    fn parse(scheme: &str, text: &str, context: &ReadContext) -> Option<Reference> {
+        match scheme {
             _ if text.is_empty() => None,
-            "env" => Some(Kept::Env(text.to_owned())),
-            "file" => Some(Kept::File(around.folder.join(text))),
+            "env" => Some(Reference::Env(text.to_owned())),
+            "file" => Some(Reference::File(context.folder.join(text))),
             _ => None,
         }
     }
 }
 
-/// Whether a value of the file says where a secret is kept. Anything else may be the secret, and is not shown.
+/// Whether a value of the file is a reference. Anything else may be the secret itself and must be masked.
 pub(super) fn is_reference(value: &DeValue) -> bool {
-    let named =
+    let has_reference_keys =
         |table: &toml::de::DeTable| table.keys().all(|key| matches!(&**key.get_ref(), "env" | "file"));
-    value.as_table().is_some_and(named)
+    value.as_table().is_some_and(has_reference_keys)
 }
 
-/// Whether text is a URL with a password in it.
+/// Whether text is a URL that contains credentials.
 pub(super) fn has_password(text: &str) -> bool {
     text.split_once("://").is_some_and(|(_, rest)| rest.contains('@'))
 }
@@ -80,39 +83,39 @@ pub(super) fn has_password(text: &str) -> bool {
 impl Setting for Secret {
     const SECRET: bool = true;
 
-    fn kind() -> String {
-        "where a secret is kept: `{ env = \"NAME\" }` or `{ file = \"/path\" }` (outside the file: `env:NAME`, \
-         `file:/path`)"
+    fn expected() -> String {
+        "a reference to a secret: `{ env = \"NAME\" }` or `{ file = \"/path\" }` (in variables and flags: \
+         `env:NAME` or `file:/path`)"
             .to_owned()
     }
 
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
-        let kept = text.trim().split_once(':').and_then(|(word, text)| Self::named(word, text, around));
-        let plain = || Wrong::new("a secret is not written here").hint("write `env:NAME` or `file:/path`");
-        Self::fetch(kept.ok_or_else(plain)?, around)
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
+        let reference =
+            text.trim().split_once(':').and_then(|(scheme, text)| Self::parse(scheme, text, context));
+        let plain = || SettingError::new(PLAIN).hint("write `env:NAME` or `file:/path`");
+        Self::fetch(reference.ok_or_else(plain)?, context)
     }
 
-    fn from_toml(value: &Spanned<DeValue>, around: &Around) -> Result<Self, Wrong> {
+    fn from_toml(value: &Spanned<DeValue>, context: &ReadContext) -> Result<Self, SettingError> {
         let entries = value.get_ref().as_table().into_iter().flatten();
-        let kept: Vec<Option<Kept>> = entries
-            .map(|(word, text)| {
-                Self::named(word.get_ref(), text.get_ref().as_str().unwrap_or_default(), around)
+        let references: Vec<Option<Reference>> = entries
+            .map(|(scheme, text)| {
+                Self::parse(scheme.get_ref(), text.get_ref().as_str().unwrap_or_default(), context)
             })
             .collect();
-        match kept.as_slice() {
-            [Some(kept)] => Self::fetch(kept.clone(), around),
-            _ => Err(Wrong::new("a secret is not written here")
-                .hint("write `{ env = \"NAME\" }` or `{ file = \"/path\" }`")),
+        match references.as_slice() {
+            [Some(reference)] => Self::fetch(reference.clone(), context),
+            _ => Err(SettingError::new(PLAIN).hint("write `{ env = \"NAME\" }` or `{ file = \"/path\" }`")),
         }
     }
 
-    /// Where it is kept is no secret.
-    fn shown(&self) -> Option<toml::Value> {
-        let (word, text) = match &self.kept {
-            Kept::Env(name) => ("env", name.clone()),
-            Kept::File(path) => ("file", path.display().to_string()),
+    /// The reference, which is not secret.
+    fn to_toml(&self) -> Option<toml::Value> {
+        let (scheme, text) = match &self.reference {
+            Reference::Env(name) => ("env", name.clone()),
+            Reference::File(path) => ("file", path.display().to_string()),
         };
-        Some(toml::Value::Table([(word.to_owned(), text.into())].into_iter().collect()))
+        Some(toml::Value::Table([(scheme.to_owned(), text.into())].into_iter().collect()))
     }
 }
 
@@ -141,23 +144,23 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Secret, Wrong> {
+    fn read(text: &str) -> Result<Secret, SettingError> {
         let env = BTreeMap::from([("TOKEN".to_owned(), "hunter2\n".to_owned())]);
-        Secret::from_text(text, &Around { env: &env, folder: Path::new("") })
+        Secret::from_text(text, &ReadContext { env: &env, folder: Path::new("") })
     }
 
     #[test]
-    fn a_secret_is_never_printed() {
+    fn secret_is_redacted_in_all_output() {
         let secret = read("env:TOKEN").unwrap();
         assert_eq!(secret.reveal(), "hunter2");
         let json = serde_json::to_string(&secret).unwrap();
-        let printed = format!("{secret:?} {secret} {json} {:?}", secret.shown());
+        let printed = format!("{secret:?} {secret} {json} {:?}", secret.to_toml());
         assert!(!printed.contains("hunter2"), "{printed}");
         assert_eq!(secret.to_string(), "‹secret›");
     }
 
     #[test]
-    fn a_secret_comes_from_a_file() {
+    fn secret_is_read_from_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "hunter3\n").unwrap();
@@ -165,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_is_refused_without_repeating_it() {
+    fn rejects_plain_text_without_repeating_it() {
         for text in ["hunter4", "hunter:hunter4", "env:", ""] {
-            let refused = format!("{:?}", read(text).unwrap_err());
-            assert!(refused.contains("a secret is not written here"), "{refused}");
-            assert!(!refused.contains("hunter4"), "{refused}");
+            let message = format!("{:?}", read(text).unwrap_err());
+            assert!(message.contains(PLAIN), "{message}");
+            assert!(!message.contains("hunter4"), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a value of a setting can do: be read from the file, be read from text, be shown. And the plain types.
+//! Parsing and output of setting values, for plain types.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,45 +16,45 @@ use super::secret::{REDACTED, has_password};
 
 /// A type of settings.
 pub(super) trait Setting: Sized {
-    /// Values must not be shown.
+    /// Whether values must be redacted.
     const SECRET: bool = false;
 
-    /// What may be written, in a few words.
-    fn kind() -> String;
+    /// A description of valid values.
+    fn expected() -> String;
 
-    /// Reads an environment variable or a flag.
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong>;
+    /// Parses the value of an environment variable or a flag.
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError>;
 
-    /// Reads a value of the file; most are text there, too.
-    fn from_toml(value: &Spanned<DeValue>, around: &Around) -> Result<Self, Wrong> {
+    /// Parses a value of the file. By default it is a string, parsed as text.
+    fn from_toml(value: &Spanned<DeValue>, context: &ReadContext) -> Result<Self, SettingError> {
         match value.get_ref() {
-            DeValue::String(text) => Self::from_text(text, around).map_err(|wrong| wrong.at(value.span())),
-            _ => Err(Wrong::other_type::<Self>(value)),
+            DeValue::String(text) => Self::from_text(text, context).map_err(|error| error.at(value.span())),
+            _ => Err(SettingError::wrong_type::<Self>(value)),
         }
     }
 
-    /// The value as the file has it; none if it is not set.
-    fn shown(&self) -> Option<toml::Value>;
+    /// The value as written in the file; `None` if it is not set.
+    fn to_toml(&self) -> Option<toml::Value>;
 }
 
-/// What a value may refer to.
-pub(super) struct Around<'a> {
+/// The context in which a value is parsed.
+pub(super) struct ReadContext<'a> {
     pub env: &'a BTreeMap<String, String>,
-    /// The folder that paths start from.
+    /// The base of relative paths.
     pub folder: &'a Path,
 }
 
-/// Why a value cannot be taken.
+/// Why a setting is invalid.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct SettingError {
     pub code: Code,
     pub message: String,
     pub hint: Option<String>,
-    /// The part of the file, if it is not the whole value.
+    /// Position in the file, if it is not the whole value.
     pub span: Option<Range<usize>>,
 }
 
-impl Wrong {
+impl SettingError {
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self { code: Code::InvalidValue, message: message.into(), hint: None, span: None }
     }
@@ -63,28 +63,29 @@ impl Wrong {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Text that is not what it should be; the hint says what may be written.
-    pub(super) fn text<T: Setting>(text: &str, what: &str) -> Self {
+    /// Text that is not a valid `T`. The hint describes valid values.
+    pub(super) fn invalid_text<T: Setting>(text: &str, what: &str) -> Self {
         let text = if has_password(text) { REDACTED } else { text };
-        Self::new(format!("`{text}` is not {what}")).hint(format!("write {}", T::kind()))
+        Self::new(format!("`{text}` is not {what}")).hint(format!("write {}", T::expected()))
     }
 
-    pub(super) fn other_type<T: Setting>(value: &Spanned<DeValue>) -> Self {
-        let message = format!("expected {}, found {}", T::kind(), type_name(value.get_ref()));
+    /// A value of the file that has the wrong type.
+    pub(super) fn wrong_type<T: Setting>(value: &Spanned<DeValue>) -> Self {
+        let message = format!("expected {}, found {}", T::expected(), type_name(value.get_ref()));
         Self { code: Code::WrongType, ..Self::new(message) }.at(value.span())
     }
 
-    /// A part of the value keeps its own place.
+    /// Sets the position, unless a part of the value has set it already.
     pub(super) fn at(mut self, span: Range<usize>) -> Self {
         self.span.get_or_insert(span);
         self
     }
 }
 
-/// What a value of the file is called in messages.
+/// The name of a type in messages.
 pub(super) fn type_name(value: &DeValue) -> &'static str {
     match value {
-        DeValue::String(_) => "text",
+        DeValue::String(_) => "a string",
         DeValue::Integer(_) | DeValue::Float(_) => "a number",
         DeValue::Boolean(_) => "a boolean",
         DeValue::Datetime(_) => "a date",
@@ -93,62 +94,66 @@ pub(super) fn type_name(value: &DeValue) -> &'static str {
     }
 }
 
-/// What can be shown as it prints.
-pub(super) fn printed(value: impl Display) -> toml::Value {
+/// A string value with the `Display` output of a value.
+pub(super) fn string(value: impl Display) -> toml::Value {
     toml::Value::String(value.to_string())
 }
 
 impl Setting for String {
-    fn kind() -> String {
-        "text".to_owned()
+    fn expected() -> String {
+        "a string".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
         match text.trim() {
-            "" => Err(Wrong::new("the text is empty")),
+            "" => Err(SettingError::new("the value is empty")),
             text => Ok(text.to_owned()),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        Some(printed(self))
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(string(self))
     }
 }
 
 impl Setting for bool {
-    fn kind() -> String {
+    fn expected() -> String {
         "`true` or `false`".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
-        text.trim().parse().map_err(|_| Wrong::text::<Self>(text, "a boolean"))
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
+        text.trim().parse().map_err(|_| SettingError::invalid_text::<Self>(text, "a boolean"))
     }
 
-    fn from_toml(value: &Spanned<DeValue>, _: &Around) -> Result<Self, Wrong> {
-        value.get_ref().as_bool().ok_or_else(|| Wrong::other_type::<Self>(value))
+    fn from_toml(value: &Spanned<DeValue>, _: &ReadContext) -> Result<Self, SettingError> {
+        value.get_ref().as_bool().ok_or_else(|| SettingError::wrong_type::<Self>(value))
     }
 
-    fn shown(&self) -> Option<toml::Value> {
+    fn to_toml(&self) -> Option<toml::Value> {
         Some((*self).into())
     }
 }
 
 impl Setting for NonZeroU32 {
-    fn kind() -> String {
-        format!("a whole number from 1 to {}", u32::MAX)
+    fn expected() -> String {
+        format!("an integer from 1 to {}", u32::MAX)
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
-        text.trim().parse().map_err(|_| Wrong::new(format!("`{text}` is not {}", Self::kind())))
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
+        text.trim().parse().map_err(|_| SettingError::new(format!("`{text}` is not {}", Self::expected())))
     }
 
-    fn from_toml(value: &Spanned<DeValue>, _: &Around) -> Result<Self, Wrong> {
-        let DeValue::Integer(number) = value.get_ref() else { return Err(Wrong::other_type::<Self>(value)) };
+    fn from_toml(value: &Spanned<DeValue>, _: &ReadContext) -> Result<Self, SettingError> {
+        let DeValue::Integer(number) = value.get_ref() else {
+            return Err(SettingError::wrong_type::<Self>(value));
+        };
         let count = u32::from_str_radix(number.as_str(), number.radix()).ok().and_then(Self::new);
-        count.ok_or_else(|| Wrong::new(format!("`{number}` is not {}", Self::kind())).at(value.span()))
+        count.ok_or_else(|| {
+            SettingError::new(format!("`{number}` is not {}", Self::expected())).at(value.span())
+        })
     }
 
-    fn shown(&self) -> Option<toml::Value> {
+    fn to_toml(&self) -> Option<toml::Value> {
         Some(self.get().into())
     }
 }
@@ -157,71 +162,72 @@ impl Setting for NonZeroU32 {
 const UNITS: &[(&str, u128)] = &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl Setting for Duration {
-    fn kind() -> String {
-        "a length of time such as `90s`, `12h`, `1h 30m`, `30d`".to_owned()
+    fn expected() -> String {
+        "a duration such as `90s`, `12h`, `1h 30m`, `30d`".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
-        let hint = format!("write {}", Self::kind());
-        let period = Period::parse(text.trim()).map_err(|reason| Wrong::new(reason).hint(hint))?;
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
+        let hint = format!("write {}", Self::expected());
+        let period = Period::parse(text.trim()).map_err(|reason| SettingError::new(reason).hint(hint))?;
         match period.millis {
-            0 => Err(Wrong::new(format!("`{text}` is no time at all")).hint("`1ms` is the least")),
+            0 => Err(SettingError::new(format!("`{text}` is too short")).hint("the minimum is `1ms`")),
             millis if millis > Period::LONGEST.millis => {
-                Err(Wrong::new(format!("`{text}` is too long")).hint("a thousand years are the most"))
+                Err(SettingError::new(format!("`{text}` is too long"))
+                    .hint("the maximum is a thousand years"))
             }
             millis => Ok(Self::from_millis(millis)),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
+    fn to_toml(&self) -> Option<toml::Value> {
         let millis = self.as_millis();
         let unit = UNITS.iter().find(|(_, length)| millis.is_multiple_of(*length));
-        unit.map(|(unit, length)| printed(format!("{}{unit}", millis / length)))
+        unit.map(|(unit, length)| string(format!("{}{unit}", millis / length)))
     }
 }
 
 impl<T: Setting> Setting for Option<T> {
     const SECRET: bool = T::SECRET;
 
-    fn kind() -> String {
-        T::kind()
+    fn expected() -> String {
+        T::expected()
     }
 
-    /// Empty text takes back what the file says.
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
-        if text.is_empty() { Ok(None) } else { T::from_text(text, around).map(Some) }
+    /// Empty text unsets the setting.
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
+        if text.is_empty() { Ok(None) } else { T::from_text(text, context).map(Some) }
     }
 
-    fn from_toml(value: &Spanned<DeValue>, around: &Around) -> Result<Self, Wrong> {
-        T::from_toml(value, around).map(Some)
+    fn from_toml(value: &Spanned<DeValue>, context: &ReadContext) -> Result<Self, SettingError> {
+        T::from_toml(value, context).map(Some)
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        self.as_ref().and_then(T::shown)
+    fn to_toml(&self) -> Option<toml::Value> {
+        self.as_ref().and_then(T::to_toml)
     }
 }
 
 impl<T: Setting> Setting for Vec<T> {
-    fn kind() -> String {
-        format!("a list, each {}", T::kind())
+    fn expected() -> String {
+        format!("a list where each element is {}", T::expected())
     }
 
-    /// Commas stand between the elements.
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
+    /// Parses elements separated by commas.
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts.map(|part| T::from_text(part, around)).collect()
+        parts.map(|part| T::from_text(part, context)).collect()
     }
 
-    fn from_toml(value: &Spanned<DeValue>, around: &Around) -> Result<Self, Wrong> {
+    fn from_toml(value: &Spanned<DeValue>, context: &ReadContext) -> Result<Self, SettingError> {
         match value.get_ref() {
             DeValue::Array(elements) => {
-                elements.iter().map(|element| T::from_toml(element, around)).collect()
+                elements.iter().map(|element| T::from_toml(element, context)).collect()
             }
-            _ => Err(Wrong::other_type::<Self>(value)),
+            _ => Err(SettingError::wrong_type::<Self>(value)),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        Some(toml::Value::Array(self.iter().filter_map(T::shown).collect()))
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(toml::Value::Array(self.iter().filter_map(T::to_toml).collect()))
     }
 }

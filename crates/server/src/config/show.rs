@@ -1,34 +1,35 @@
-//! The settings as they are, and where each comes from: as TOML for people, as JSON for programs.
+//! Output of the settings with their sources: as TOML for people, as JSON for programs.
 
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use super::declare::Key;
 use super::keys::{self, Config, SECTIONS};
 
 impl Config {
-    /// A file that would set the same. `dim` stands before what is comment, `plain` after it.
+    /// A file with the same settings. Comments are enclosed in the terminal styles `dim` and `plain`.
     pub(crate) fn to_toml(&self, dim: &str, plain: &str) -> String {
         let mut out = String::new();
         for section in SECTIONS {
             let gap = if out.is_empty() { "" } else { "\n" };
             let _ = writeln!(out, "{gap}[{}]", section.name);
             for key in section.keys {
-                let place = self.place(key.path);
-                let _ = match (key.shown)(self) {
-                    Some(value) => writeln!(out, "{} = {value} {dim}# {place}{plain}", key.name),
-                    None => writeln!(out, "{dim}# {} is not set ({place}){plain}", key.name),
+                let source = self.source(key.path);
+                let _ = match (key.to_toml)(self) {
+                    Some(value) => writeln!(out, "{} = {value} {dim}# {source}{plain}", key.name),
+                    None => writeln!(out, "{dim}# {} is not set ({source}){plain}", key.name),
                 };
             }
         }
         out
     }
 
-    /// Each key with its value and where it comes from.
+    /// A map of key paths to values and sources.
     pub(crate) fn to_json(&self) -> Value {
-        let entry = |key: &'static super::declare::Key| {
-            let value = (key.shown)(self).and_then(|value| serde_json::to_value(value).ok());
-            (key.path.to_owned(), json!({ "value": value, "source": self.place(key.path).to_string() }))
+        let entry = |key: &'static Key| {
+            let value = (key.to_toml)(self).and_then(|value| serde_json::to_value(value).ok());
+            (key.path.to_owned(), json!({ "value": value, "source": self.source(key.path).to_string() }))
         };
         Value::Object(keys::all().map(entry).collect::<Map<_, _>>())
     }

@@ -1,13 +1,13 @@
-//! Files, variables and flags in; settings, their places, or problems out.
+//! Files, variables and flags in; settings with their sources, or problems, out.
 
 use std::num::NonZeroU32;
 
 use tempfile::TempDir;
 
 use super::*;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
-/// A data directory, perhaps with a file.
+/// A data directory with a config file.
 struct Data(TempDir);
 
 impl Data {
@@ -18,20 +18,21 @@ impl Data {
     }
 
     fn load(&self, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Config, Vec<Problem>> {
-        let home = Home::find(Some(self.0.path().to_owned())).unwrap();
+        let data_dir = DataDir::find(Some(self.0.path().to_owned())).unwrap();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let flags: Vec<_> = flags.iter().map(|(key, text)| (*key, (*text).to_owned())).collect();
-        Config::load(&home, None, env, &flags)
+        Config::load(&data_dir, None, env, &flags)
     }
 
-    /// What is wrong, with the folder left out.
+    /// The rendered problems.
     fn problems(&self, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> String {
         let problems = self.load(env, flags).unwrap_err();
         let text: String = problems.iter().map(|problem| problem.render(false) + "\n\n").collect();
-        self.told(&text)
+        self.without_path(&text)
     }
 
-    fn told(&self, text: &str) -> String {
+    /// Removes the path of the data directory.
+    fn without_path(&self, text: &str) -> String {
         text.replace(&format!("{}/", self.0.path().display()), "")
     }
 }
@@ -41,28 +42,28 @@ fn problems(file: &str) -> String {
 }
 
 #[test]
-fn the_defaults_are_what_an_empty_file_gives() {
+fn empty_file_has_the_defaults() {
     let config = Data::with("").load(&[], &[]).unwrap();
     insta::assert_snapshot!(config.to_toml("", ""));
 }
 
 #[test]
-fn later_sources_win() {
+fn later_sources_take_precedence() {
     let data = Data::with("[engine]\ncalls = 1\nshutdown = '1s'\n[log]\nlevel = 'info'\nformat = 'json'\n");
     let env = [("STEPRAIL_ENGINE_CALLS", "2"), ("STEPRAIL_ENGINE_SHUTDOWN", "2s"), ("HOME", "/nowhere")];
     let config = data.load(&env, &[("engine.calls", "3")]).unwrap();
-    let told = |key: &str| data.told(&config.place(key).to_string());
+    let source = |key: &str| data.without_path(&config.source(key).to_string());
     assert_eq!(config.engine.calls, NonZeroU32::new(3).unwrap());
-    assert_eq!(told("engine.calls"), "command line");
+    assert_eq!(source("engine.calls"), "command line");
     assert_eq!(config.engine.shutdown.as_secs(), 2);
-    assert_eq!(told("engine.shutdown"), "$STEPRAIL_ENGINE_SHUTDOWN");
+    assert_eq!(source("engine.shutdown"), "$STEPRAIL_ENGINE_SHUTDOWN");
     assert_eq!(&*config.log.level, "info");
-    assert_eq!(told("log.level"), "steprail.toml:5");
-    assert_eq!(told("log.format"), "steprail.toml:6");
-    assert_eq!(told("http.listen"), "default");
+    assert_eq!(source("log.level"), "steprail.toml:5");
+    assert_eq!(source("log.format"), "steprail.toml:6");
+    assert_eq!(source("http.listen"), "default");
 }
 
-/// A value of every key that is not its default.
+/// A value other than the default for every key.
 const EVERYTHING: &str = "\
 [http]
 listen = 'off'
@@ -102,24 +103,24 @@ service = 'flows'
 ";
 
 #[test]
-fn every_key_is_read_and_shown_and_read_again() {
+fn output_of_every_key_can_be_parsed_again() {
     let env = [("OTLP_HEADERS", "authorization=hunter2")];
     let data = Data::with(EVERYTHING);
     let config = data.load(&env, &[]).unwrap();
     assert!(
-        keys::all().all(|key| matches!(config.place(key.path), Place::File { .. })),
+        keys::all().all(|key| matches!(config.source(key.path), SettingSource::File { .. })),
         "a key is missing here"
     );
-    let shown = data.told(&config.to_toml("", ""));
-    insta::assert_snapshot!(shown);
-    let again = Data::with(&shown).load(&env, &[]).unwrap();
+    let printed = data.without_path(&config.to_toml("", ""));
+    insta::assert_snapshot!(printed);
+    let again = Data::with(&printed).load(&env, &[]).unwrap();
     for key in keys::all() {
-        assert_eq!((key.shown)(&again), (key.shown)(&config), "{}", key.path);
+        assert_eq!((key.to_toml)(&again), (key.to_toml)(&config), "{}", key.path);
     }
 }
 
 #[test]
-fn every_key_is_read_from_the_environment() {
+fn every_key_can_be_set_in_the_environment() {
     let file = Data::with(EVERYTHING).load(&[("OTLP_HEADERS", "x")], &[]).unwrap();
     let text = |value: toml::Value| match value {
         toml::Value::Array(parts) => {
@@ -130,25 +131,25 @@ fn every_key_is_read_from_the_environment() {
         other => other.to_string(),
     };
     let mut env: Vec<(String, String)> =
-        keys::all().map(|key| (key.variable(), (key.shown)(&file).map(text).unwrap())).collect();
+        keys::all().map(|key| (key.variable(), (key.to_toml)(&file).map(text).unwrap())).collect();
     env.push(("OTLP_HEADERS".to_owned(), "x".to_owned()));
     let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let config = Data::with("").load(&env, &[]).unwrap();
     for key in keys::all() {
-        assert_eq!((key.shown)(&config), (key.shown)(&file), "{}", key.path);
-        assert!(matches!(config.place(key.path), Place::Variable(_)), "{}", key.path);
+        assert_eq!((key.to_toml)(&config), (key.to_toml)(&file), "{}", key.path);
+        assert!(matches!(config.source(key.path), SettingSource::Variable(_)), "{}", key.path);
     }
 }
 
 #[test]
-fn mistakes_of_names_are_told_with_what_was_meant() {
+fn unknown_names_have_suggestions() {
     insta::assert_snapshot!(problems(
         "listen = 'off'\nlog = 'info'\n[htpp]\n[http]\nlsten = 'off'\nmode = 'users'\nports = 1\n[extra.deep]\n"
     ));
 }
 
 #[test]
-fn mistakes_of_types_say_what_is_expected() {
+fn wrong_types_are_reported() {
     insta::assert_snapshot!(problems(
         "[http]\nlisten = 8462\nhosts = 'a'\norigins = ['https://a.org', 1]\nmax_body = 10\n[mcp]\n\
          ask_clients = 'yes'\n[engine]\ncalls = '4'\nshutdown = 20\n[store]\nkeep = 2026-01-01\n\
@@ -157,7 +158,7 @@ fn mistakes_of_types_say_what_is_expected() {
 }
 
 #[test]
-fn mistakes_of_values_say_what_may_be_written() {
+fn invalid_values_are_reported() {
     insta::assert_snapshot!(problems(
         "[http]\nlisten = 'localhost:8462'\nhosts = ['https://a.org']\n\
          origins = ['https://a.org', 'https://b.org/', '*']\nmax_body = '10 parsecs'\n\
@@ -168,13 +169,13 @@ fn mistakes_of_values_say_what_may_be_written() {
 }
 
 #[test]
-fn a_file_that_is_not_toml() {
+fn syntax_errors_are_reported() {
     insta::assert_snapshot!(problems("[http]\nlisten 'off'\n[log\n"));
     insta::assert_snapshot!(problems("[http]\nlisten = 'off'\nlisten = 'off'\n[http]\n"));
 }
 
 #[test]
-fn mistakes_in_the_environment_and_in_flags() {
+fn problems_in_variables_and_flags_are_reported() {
     let env = [
         ("STEPRAIL_HTTP_LISTN", "off"),
         ("STEPRAIL_SEED", "1"),
@@ -188,7 +189,7 @@ fn mistakes_in_the_environment_and_in_flags() {
 }
 
 #[test]
-fn settings_fit_one_another() {
+fn conflicting_settings_are_rejected() {
     let users = "[auth]\nmode = 'users'\n";
     insta::assert_snapshot!(
         [
@@ -206,18 +207,18 @@ fn settings_fit_one_another() {
         .join("---\n\n")
     );
     let open = [("STEPRAIL_HTTP_LISTEN", "0.0.0.0:8462")];
-    assert!(Data::with(users).load(&open, &[]).is_ok(), "with users it may be reached");
+    assert!(Data::with(users).load(&open, &[]).is_ok(), "authentication is required");
 }
 
 #[test]
-fn an_empty_variable_takes_back_what_has_no_default() {
+fn empty_variable_unsets_an_optional_setting() {
     let data = Data::with("[store]\nkeep = '30d'\n[http]\nhosts = ['a.org']\n");
     let config = data.load(&[("STEPRAIL_STORE_KEEP", ""), ("STEPRAIL_HTTP_HOSTS", "")], &[]).unwrap();
     assert!(config.store.keep.is_none() && config.http.hosts.is_empty());
 }
 
 #[test]
-fn paths_in_the_file_start_from_its_folder() {
+fn paths_are_relative_to_the_file() {
     let data = Data::with(
         "[auth]\nmode = 'users'\noidc_issuer = 'a'\noidc_audience = 'b'\noidc_jwks = 'keys.json'\n\
          [telemetry]\notlp_headers = { file = 'headers' }\n",
@@ -229,12 +230,12 @@ fn paths_in_the_file_start_from_its_folder() {
 }
 
 #[test]
-fn secrets_are_never_shown() {
+fn secrets_are_redacted() {
     let key = "telemetry.otlp_headers";
-    let kept = Data::with("[telemetry]\notlp_headers = { env = 'TOKEN' }\n");
-    let config = kept.load(&[("TOKEN", "hunter2")], &[]).unwrap();
-    let shown = format!("{} {} {config:?}", config.to_toml("", ""), config.to_json());
-    assert!(!shown.contains("hunter2"), "{shown}");
+    let data = Data::with("[telemetry]\notlp_headers = { env = 'TOKEN' }\n");
+    let config = data.load(&[("TOKEN", "hunter2")], &[]).unwrap();
+    let printed = format!("{} {} {config:?}", config.to_toml("", ""), config.to_json());
+    assert!(!printed.contains("hunter2"), "{printed}");
     let plain = [
         "[telemetry]\notlp_headers = 'hunter2'\n",
         "[telemetry]\notlp_headers = '''\nhunter2'''\n",
@@ -249,18 +250,18 @@ fn secrets_are_never_shown() {
         "[telemetry]\notlp_headers = { env = 'MISSING' }\n",
         "[telemetry]\notlp_headers = { file = '/nowhere/token' }\n",
     ];
-    let mut told: String = plain.map(problems).join("---\n\n");
+    let mut reported: String = plain.map(problems).join("---\n\n");
     let env = [
         ("STEPRAIL_TELEMETRY_OTLP_HEADERS", "hunter2"),
         ("STEPRAIL_TELEMETRY_OTLP", "https://me:hunter2@traces.org"),
     ];
-    told += &Data::with("").problems(&env, &[(key, "hunter2")]);
-    assert!(!told.contains("hunter2"), "{told}");
-    insta::assert_snapshot!(told);
+    reported += &Data::with("").problems(&env, &[(key, "hunter2")]);
+    assert!(!reported.contains("hunter2"), "{reported}");
+    insta::assert_snapshot!(reported);
 }
 
 #[test]
-fn a_default_filter_and_any_other_is_one_for_the_log() {
+fn accepted_log_filters_are_valid() {
     for filter in ["warn", "off", "warn,steprail=debug"] {
         let config = Data::with("").load(&[("STEPRAIL_LOG_LEVEL", filter)], &[]).unwrap();
         assert!(config.log.level.parse::<tracing_subscriber::filter::Targets>().is_ok(), "{filter}");

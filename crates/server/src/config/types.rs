@@ -1,4 +1,4 @@
-//! The types of settings that mean more than text.
+//! Types of settings with their own syntax.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,57 +12,57 @@ use steprail_core::spec::value::ToolName as CoreToolName;
 use steprail_engine::Durability;
 use steprail_mcp::{Expose, ToolNames};
 
-use super::setting::{Around, Setting, Wrong, printed};
+use super::setting::{ReadContext, Setting, SettingError, string};
 
-/// Words of which a setting is one.
-macro_rules! words {
-    ($type:ident { $($variant:ident = $word:literal),+ }) => {
+/// Implements `Setting` for an enum whose values are keywords.
+macro_rules! keywords {
+    ($type:ident { $($variant:ident = $keyword:literal),+ }) => {
         impl Setting for $type {
-            fn kind() -> String {
-                quoted(&[$($word),+])
+            fn expected() -> String {
+                quoted(&[$($keyword),+])
             }
 
-            fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
+            fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
                 match text.trim() {
-                    $($word => Ok(Self::$variant),)+
-                    other => Err(not_one_of(other, &[$($word),+])),
+                    $($keyword => Ok(Self::$variant),)+
+                    other => Err(invalid_keyword(other, &[$($keyword),+])),
                 }
             }
 
-            fn shown(&self) -> Option<toml::Value> {
-                Some(printed(match self { $(Self::$variant => $word),+ }))
+            fn to_toml(&self) -> Option<toml::Value> {
+                Some(string(match self { $(Self::$variant => $keyword),+ }))
             }
         }
     };
 }
 
-fn not_one_of(text: &str, words: &[&str]) -> Wrong {
-    let wrong = Wrong::new(format!("`{text}` is not possible here"));
-    match suggest(text, words) {
-        Some(hint) => wrong.hint(hint),
-        None => wrong,
+fn invalid_keyword(text: &str, keywords: &[&str]) -> SettingError {
+    let error = SettingError::new(format!("invalid value `{text}`"));
+    match suggest(text, keywords) {
+        Some(hint) => error.hint(hint),
+        None => error,
     }
 }
 
-/// Text of a certain form: what it is called, an example, and a check.
-macro_rules! texts {
-    ($($(#[doc = $docs:literal])+ $type:ident, $what:literal, $kind:literal, $check:expr;)+) => {$(
+/// Declares string types: the name in messages, the description of valid values, and the check.
+macro_rules! strings {
+    ($($(#[doc = $docs:literal])+ $type:ident, $what:literal, $expected:literal, $check:expr;)+) => {$(
         $(#[doc = $docs])+
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(crate) struct $type(String);
 
         impl Setting for $type {
-            fn kind() -> String {
-                $kind.to_owned()
+            fn expected() -> String {
+                $expected.to_owned()
             }
 
-            fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
+            fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
                 let (text, check): (&str, fn(&str) -> bool) = (text.trim(), $check);
-                if check(text) { Ok(Self(text.to_owned())) } else { Err(Wrong::text::<Self>(text, $what)) }
+                if check(text) { Ok(Self(text.to_owned())) } else { Err(SettingError::invalid_text::<Self>(text, $what)) }
             }
 
-            fn shown(&self) -> Option<toml::Value> {
-                Some(printed(&self.0))
+            fn to_toml(&self) -> Option<toml::Value> {
+                Some(string(&self.0))
             }
         }
 
@@ -76,18 +76,18 @@ macro_rules! texts {
     )+};
 }
 
-texts! {
-    /// A name under which the daemon is reached, perhaps with a port.
-    HostName, "a host name", "a host name, perhaps with a port, such as `flows.example.org`", is_host;
-    /// An origin as browsers send it.
-    WebOrigin, "an origin", "an origin as browsers send it, such as `https://app.example.org`", is_origin;
-    /// A tool's full name.
-    ToolName, "a tool name", "a tool's full name, such as `tools__create`", CoreToolName::is_valid;
-    /// Where something is reached over HTTP.
+strings! {
+    /// A host name of the daemon, optionally with a port.
+    HostName, "a host name", "a host name, optionally with a port, such as `flows.example.org`", is_host;
+    /// An HTTP origin, as in the `Origin` header.
+    WebOrigin, "an origin", "an origin such as `https://app.example.org`", is_origin;
+    /// A qualified tool name.
+    ToolName, "a tool name", "a qualified tool name such as `tools__create`", CoreToolName::is_valid;
+    /// An HTTP URL without credentials.
     Url, "a URL", "a URL without a password, such as `https://traces.example.org/v1/traces`", is_url;
-    /// Which lines are worth writing: a level, or levels of targets.
-    LogFilter, "a filter", "a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or levels of targets such as \
-                            `warn,steprail=debug`", is_filter;
+    /// A log filter: a level, or levels per target.
+    LogFilter, "a log filter", "a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or levels per target \
+                                such as `warn,steprail=debug`", is_filter;
 }
 
 impl Default for LogFilter {
@@ -101,38 +101,38 @@ fn is_host(text: &str) -> bool {
 }
 
 fn is_origin(text: &str) -> bool {
-    // Browsers write no path and no capital letters.
-    let spelling = !text.ends_with('/') && !text.contains(|letter: char| letter.is_ascii_uppercase());
-    spelling
+    // Browsers send origins in lower case and without a path.
+    let is_normal = !text.ends_with('/') && !text.contains(|letter: char| letter.is_ascii_uppercase());
+    is_normal
         && is_url(text)
         && text.parse::<Uri>().is_ok_and(|uri| uri.path() == "/" && uri.query().is_none())
 }
 
 fn is_url(text: &str) -> bool {
-    let of_web = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+    let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
     text.parse::<Uri>()
-        .is_ok_and(|uri| of_web(&uri) && uri.authority().is_some_and(|host| is_host(host.as_str())))
+        .is_ok_and(|uri| is_http(&uri) && uri.authority().is_some_and(|host| is_host(host.as_str())))
 }
 
-/// A word alone is a level; the library would take any other for a target.
+/// A part without `=` must be a level: the library would accept any other text as a target.
 fn is_filter(text: &str) -> bool {
-    let level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
+    let is_level = |level: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&level);
     text.split(',').map(str::trim).all(|part| match part.split_once('=') {
-        Some((target, word)) => !target.is_empty() && level(word),
-        None => level(part),
+        Some((target, level)) => !target.is_empty() && is_level(level),
+        None => is_level(part),
     })
 }
 
-/// Who may use a daemon.
+/// How requests authenticate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthMode {
-    /// Whoever reaches it on this machine is the owner.
+    /// Local programs of the owner need no token.
     Single,
-    /// Everybody signs in with a token.
+    /// Every request needs a token or a session.
     Users,
 }
 
-/// How a line of the log is written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// For people.
@@ -141,17 +141,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-words!(AuthMode { Single = "single", Users = "users" });
-words!(LogFormat { Text = "text", Json = "json" });
-words!(Durability { Full = "full", Process = "process" });
-words!(ToolNames { Underscore = "underscore", Dotted = "dotted", Both = "both" });
+keywords!(AuthMode { Single = "single", Users = "users" });
+keywords!(LogFormat { Text = "text", Json = "json" });
+keywords!(Durability { Full = "full", Process = "process" });
+keywords!(ToolNames { Underscore = "underscore", Dotted = "dotted", Both = "both" });
 
-/// Where HTTP is served.
+/// Address of the HTTP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// Nowhere.
+    /// HTTP is not served.
     Off,
-    /// At an address.
     At(SocketAddr),
 }
 
@@ -162,74 +161,73 @@ impl Default for Listen {
 }
 
 impl Setting for Listen {
-    fn kind() -> String {
-        "an address such as `127.0.0.1:8462` (port 0 takes any that is free), or `off`".to_owned()
+    fn expected() -> String {
+        "an address such as `127.0.0.1:8462` (port 0 selects a free port), or `off`".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
         match text.trim() {
             "off" => Ok(Self::Off),
-            text => {
-                text.parse().map(Self::At).map_err(|_| Wrong::text::<Self>(text, "an address with a port"))
-            }
+            text => text
+                .parse()
+                .map(Self::At)
+                .map_err(|_| SettingError::invalid_text::<Self>(text, "an address with a port")),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
+    fn to_toml(&self) -> Option<toml::Value> {
         Some(match self {
-            Self::Off => printed("off"),
-            Self::At(address) => printed(address),
+            Self::Off => string("off"),
+            Self::At(address) => string(address),
         })
     }
 }
 
-/// A file or a place on the web.
+/// A file or a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Location {
-    /// A file.
     File(PathBuf),
-    /// A place on the web.
-    Web(Url),
+    Url(Url),
 }
 
-/// A file of this machine.
+/// The path of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FilePath(pub PathBuf);
 
 impl Setting for FilePath {
-    fn kind() -> String {
+    fn expected() -> String {
         "the path of a file".to_owned()
     }
 
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
         match text.trim() {
-            "" => Err(Wrong::new("the path is empty")),
-            path => Ok(Self(around.folder.join(path))),
+            "" => Err(SettingError::new("the path is empty")),
+            path => Ok(Self(context.folder.join(path))),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        Some(printed(self.0.display()))
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(string(self.0.display()))
     }
 }
 
 impl Setting for Location {
-    fn kind() -> String {
+    fn expected() -> String {
         "the path of a file, or a URL".to_owned()
     }
 
-    fn from_text(text: &str, around: &Around) -> Result<Self, Wrong> {
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
         match text.trim() {
-            "" => Err(Wrong::new("the path is empty")),
-            url if url.contains("://") => Url::from_text(url, around).map(Self::Web),
-            path => Ok(Self::File(around.folder.join(path))),
+            "" => Err(SettingError::new("the path is empty")),
+            url if url.contains("://") => Url::from_text(url, context).map(Self::Url),
+            path => Ok(Self::File(context.folder.join(path))),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
+    fn to_toml(&self) -> Option<toml::Value> {
         match self {
-            Self::File(path) => Some(printed(path.display())),
-            Self::Web(url) => url.shown(),
+            Self::File(path) => Some(string(path.display())),
+            Self::Url(url) => url.to_toml(),
         }
     }
 }
@@ -238,7 +236,7 @@ impl Setting for Location {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(pub u64);
 
-/// Units of size, the largest first; all are understood in capital and small letters.
+/// Units of size, the largest first. They are case-insensitive.
 const UNITS: &[(&str, u64)] = &[
     ("GiB", 1 << 30),
     ("GB", 1_000_000_000),
@@ -250,23 +248,23 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 impl Setting for Size {
-    fn kind() -> String {
+    fn expected() -> String {
         "a size such as `512KB`, `10MB`, `1GiB`".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
         let text = text.trim();
         let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
         let unit = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()));
         let bytes = unit.and_then(|(_, bytes)| digits.parse::<u64>().ok()?.checked_mul(*bytes));
         match bytes {
             Some(bytes @ 1..) => Ok(Self(bytes)),
-            _ => Err(Wrong::text::<Self>(text, "a size")),
+            _ => Err(SettingError::invalid_text::<Self>(text, "a size")),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        Some(printed(self))
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(string(self))
     }
 }
 
@@ -277,28 +275,28 @@ impl fmt::Display for Size {
     }
 }
 
-/// Tools that are passed on, as it is written and as it is meant.
+/// A rule that exposes tools, as text and parsed.
 #[derive(Debug, Clone)]
 pub(crate) struct Exposed {
-    written: String,
-    /// Which, and under what names.
+    text: String,
     pub expose: Expose,
 }
 
 impl Setting for Exposed {
-    fn kind() -> String {
-        "a name or pattern such as `git__*`, or `read_*=files__read_*` for other names".to_owned()
+    fn expected() -> String {
+        "a name or pattern such as `git__*`, or with new names `read_*=files__read_*`".to_owned()
     }
 
-    fn from_text(text: &str, _: &Around) -> Result<Self, Wrong> {
-        let refused = |reason: String| Wrong::new(format!("`{text}` names no tools")).hint(reason);
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
+        let invalid =
+            |reason: String| SettingError::new(format!("`{text}` is not a tool pattern")).hint(reason);
         match text {
-            "" => Err(Wrong::text::<Self>(text, "a name")),
-            _ => Ok(Self { written: text.to_owned(), expose: text.parse().map_err(refused)? }),
+            "" => Err(SettingError::invalid_text::<Self>(text, "a name")),
+            _ => Ok(Self { text: text.to_owned(), expose: text.parse().map_err(invalid)? }),
         }
     }
 
-    fn shown(&self) -> Option<toml::Value> {
-        Some(printed(&self.written))
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(string(&self.text))
     }
 }

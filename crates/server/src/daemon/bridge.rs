@@ -1,4 +1,5 @@
-//! Between a client on a pipe and the daemon: lines in, lines out. If the daemon is started anew, the client need not know.
+//! The bridge between an MCP client on stdio and the daemon. It forwards lines, and reconnects the session if the daemon
+//! restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,60 +9,65 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::{Home, connect};
+use super::{DataDir, connect_or_start};
 
-/// Daemons that may die while they are reached, one after another.
+/// Reconnect attempts, where the daemon dies each time before the session is re-established.
 const ATTEMPTS: u32 = 5;
 
-/// How long an answer may take when the client has nothing more to say.
-const LAST_ANSWERS: Duration = Duration::from_mins(1);
+/// Timeout of each response that is pending when the client closes its input.
+const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What an older client said to begin its session, and what it waits for.
+/// State of a session that another daemon needs.
 #[derive(Default)]
 struct Session {
-    /// Its first request, and its word that it is ready.
-    opening: Vec<String>,
-    /// Requests without an answer, by their ids.
-    waiting: BTreeMap<String, Value>,
-    /// What this daemon has asked the client. Another one counts from the beginning: what answers the first must not
-    /// answer the second.
-    asked: BTreeSet<String>,
+    /// `initialize` and `notifications/initialized` of a client that sends them.
+    handshake: Vec<String>,
+    /// Requests of the client without a response, by id.
+    pending: BTreeMap<String, Value>,
+    /// Requests of this daemon without a response. Another daemon reuses the ids, so late responses must be dropped.
+    daemon_requests: BTreeSet<String>,
 }
 
-/// Passes everything on until the client goes away.
+/// Forwards messages until the client closes its input.
 pub(crate) async fn bridge(
-    home: &Home,
+    data_dir: &DataDir,
     serve: &[String],
     client: impl AsyncRead + Unpin,
     mut out: impl AsyncWrite + Unpin,
 ) -> Result<(), String> {
+    let client_gone = |error| format!("cannot write to the client: {error}");
     let mut client = BufReader::new(client).lines();
     let mut session = Session::default();
     loop {
-        let (mut daemon, mut to_daemon) = session.open(home, serve).await?;
-        let ended = session.pass_on(&mut client, &mut out, &mut daemon, &mut to_daemon).await;
-        if ended.map_err(|error| format!("the client cannot be reached: {error}"))? {
-            return Ok(());
+        let (mut daemon, mut to_daemon) = session.open(data_dir, serve).await?;
+        let end = session.forward(&mut client, &mut out, &mut daemon, &mut to_daemon).await;
+        match end.map_err(client_gone)? {
+            End::Client => return Ok(()),
+            End::Daemon => session.daemon_requests.clear(),
         }
-        session.asked.clear();
-        for lost in std::mem::take(&mut session.waiting).into_values() {
-            let told = out.write_all(line(&interrupted(&lost)).as_bytes()).await;
-            told.map_err(|error| format!("the client cannot be reached: {error}"))?;
+        for id in std::mem::take(&mut session.pending).into_values() {
+            out.write_all(line(&interrupted(&id)).as_bytes()).await.map_err(client_gone)?;
         }
     }
+}
+
+/// Which side closed the connection.
+enum End {
+    Client,
+    Daemon,
 }
 
 type Daemon = (Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf);
 
 impl Session {
-    /// Reaches the daemon. One that dies at this moment is no reason to give up.
-    async fn open(&self, home: &Home, serve: &[String]) -> Result<Daemon, String> {
+    /// Connects to the daemon, and again if it dies before the session is re-established.
+    async fn open(&self, data_dir: &DataDir, serve: &[String]) -> Result<Daemon, String> {
         let mut attempts = 0;
         loop {
-            let stream = connect(home, &home.agents(), serve).await?;
-            match self.reopen(stream).await {
+            let stream = connect_or_start(data_dir, &data_dir.agents_socket(), serve).await?;
+            match self.replay_handshake(stream).await {
                 Err(error) if attempts >= ATTEMPTS => {
-                    return Err(format!("the daemon cannot be reached: {error}"));
+                    return Err(format!("cannot connect to the daemon: {error}"));
                 }
                 Err(_) => attempts += 1,
                 Ok(daemon) => return Ok(daemon),
@@ -69,95 +75,94 @@ impl Session {
         }
     }
 
-    /// A daemon that was started anew is told how the session began; what it answers to that, the client knows.
-    async fn reopen(&self, stream: UnixStream) -> std::io::Result<Daemon> {
+    /// Sends the handshake to a new daemon. Its response is dropped, because the client already has one.
+    async fn replay_handshake(&self, stream: UnixStream) -> std::io::Result<Daemon> {
         let (read, mut write) = stream.into_split();
         let mut lines = BufReader::new(read).lines();
-        for said in &self.opening {
-            write.write_all(line(said).as_bytes()).await?;
-            if id(&message(said)).is_some() && lines.next_line().await?.is_none() {
+        for sent in &self.handshake {
+            write.write_all(line(sent).as_bytes()).await?;
+            if id(&parse(sent)).is_some() && lines.next_line().await?.is_none() {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
         Ok((lines, write))
     }
 
-    /// Passes lines on both ways. True if the client is gone, false if the daemon is.
-    async fn pass_on<D: AsyncRead + Unpin>(
+    /// Forwards lines in both directions until one side closes the connection.
+    async fn forward<D: AsyncRead + Unpin>(
         &mut self,
         client: &mut Lines<BufReader<impl AsyncRead + Unpin>>,
         out: &mut (impl AsyncWrite + Unpin),
         daemon: &mut Lines<BufReader<D>>,
         to_daemon: &mut (impl AsyncWrite + Unpin),
-    ) -> std::io::Result<bool> {
+    ) -> std::io::Result<End> {
         loop {
             tokio::select! {
-                said = client.next_line() => {
-                    let Some(said) = said? else {
+                sent = client.next_line() => {
+                    let Some(sent) = sent? else {
                         let _ = to_daemon.shutdown().await;
                         self.drain(out, daemon).await?;
-                        return Ok(true);
+                        return Ok(End::Client);
                     };
-                    if !self.hear_client(&said) {
+                    if !self.record_sent(&sent) {
                         continue;
                     }
-                    if to_daemon.write_all(line(&said).as_bytes()).await.is_err() {
-                        return Ok(false);
+                    if to_daemon.write_all(line(&sent).as_bytes()).await.is_err() {
+                        return Ok(End::Daemon);
                     }
                 }
-                answer = daemon.next_line() => {
-                    let Ok(Some(answer)) = answer else { return Ok(false) };
-                    self.hear_daemon(&answer);
-                    out.write_all(line(&answer).as_bytes()).await?;
+                received = daemon.next_line() => {
+                    let Ok(Some(received)) = received else { return Ok(End::Daemon) };
+                    self.record_received(&received);
+                    out.write_all(line(&received).as_bytes()).await?;
                     out.flush().await?;
                 }
             }
         }
     }
 
-    /// The client says nothing more: what it waits for may still come.
+    /// Forwards the pending responses after the client closed its input.
     async fn drain<D: AsyncRead + Unpin>(
         &mut self,
         out: &mut (impl AsyncWrite + Unpin),
         daemon: &mut Lines<BufReader<D>>,
     ) -> std::io::Result<()> {
-        while !self.waiting.is_empty() {
-            let Ok(Ok(Some(answer))) = tokio::time::timeout(LAST_ANSWERS, daemon.next_line()).await else {
-                break;
-            };
-            self.hear_daemon(&answer);
-            out.write_all(line(&answer).as_bytes()).await?;
+        while !self.pending.is_empty() {
+            let next = tokio::time::timeout(DRAIN_TIMEOUT, daemon.next_line()).await;
+            let Ok(Ok(Some(received))) = next else { break };
+            self.record_received(&received);
+            out.write_all(line(&received).as_bytes()).await?;
         }
         out.flush().await
     }
 
-    /// What the client says; false if it is not for this daemon.
-    fn hear_client(&mut self, said: &str) -> bool {
-        let message = message(said);
+    /// Records a message of the client. Returns false if it responds to a request of another daemon.
+    fn record_sent(&mut self, sent: &str) -> bool {
+        let message = parse(sent);
         match message["method"].as_str() {
-            Some("initialize") => self.opening = vec![said.to_owned()],
-            Some("notifications/initialized") => self.opening.push(said.to_owned()),
+            Some("initialize") => self.handshake = vec![sent.to_owned()],
+            Some("notifications/initialized") => self.handshake.push(sent.to_owned()),
             Some("notifications/cancelled") => {
-                self.waiting.remove(&message["params"]["requestId"].to_string());
+                self.pending.remove(&message["params"]["requestId"].to_string());
             }
             _ => {}
         }
         match (message.get("method").is_some(), id(&message)) {
             (true, Some(id)) => {
-                self.waiting.insert(id, message["id"].clone());
+                self.pending.insert(id, message["id"].clone());
                 true
             }
-            (false, Some(id)) => self.asked.remove(&id),
+            (false, Some(id)) => self.daemon_requests.remove(&id),
             _ => true,
         }
     }
 
-    fn hear_daemon(&mut self, said: &str) {
-        let message = message(said);
+    fn record_received(&mut self, received: &str) {
+        let message = parse(received);
         if let Some(id) = id(&message) {
             match message.get("method") {
-                Some(_) => drop(self.asked.insert(id)),
-                None => drop(self.waiting.remove(&id)),
+                Some(_) => drop(self.daemon_requests.insert(id)),
+                None => drop(self.pending.remove(&id)),
             }
         }
     }
@@ -167,18 +172,18 @@ fn line(text: &str) -> String {
     format!("{text}\n")
 }
 
-fn message(text: &str) -> Value {
+fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// The id of a request or of an answer, as text.
+/// The id of a request or response, as JSON text.
 fn id(message: &Value) -> Option<String> {
     message.get("id").filter(|id| !id.is_null()).map(Value::to_string)
 }
 
-/// The answer to a request that the daemon did not live to answer.
+/// The response to a request that the previous daemon did not answer.
 fn interrupted(id: &Value) -> String {
     let text =
-        "the daemon was started anew while it was asked; nothing durable is lost, and runs go on: ask again";
+        "the daemon restarted before it answered; runs are durable and continue; send the request again";
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32000, "message": text } }).to_string()
 }

@@ -1,9 +1,9 @@
-//! The daemon: one engine on one data directory, for every client of this machine and, over HTTP, of others.
+//! The daemon: one engine on one data directory, for all clients of the machine and, over HTTP, for remote clients.
 
 mod bridge;
-mod home;
+mod data_dir;
 mod open;
-mod pipes;
+mod sockets;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,12 +15,15 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use bridge::bridge;
-pub(crate) use home::Home;
-pub(crate) use pipes::{connect, reach};
+pub(crate) use data_dir::DataDir;
+pub(crate) use sockets::{Sockets, connect, connect_or_start};
 
 use crate::tools::Tools;
 
-/// What a daemon serves.
+/// Delay after a failed `accept`: file descriptors may be exhausted, or the client may be gone already.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// An engine with its surfaces.
 pub(crate) struct Daemon {
     pub engine: Engine,
     pub tools: Tools,
@@ -28,29 +31,16 @@ pub(crate) struct Daemon {
     pub app: App,
 }
 
-/// The sockets of a data directory, before anybody is served: who connects waits.
-pub(crate) struct Pipes {
-    agents: UnixListener,
-    humans: UnixListener,
-}
-
-impl Pipes {
-    /// Opens them. Whoever calls this holds the database.
-    pub(crate) fn open(home: &Home) -> std::io::Result<Self> {
-        Ok(Self { agents: pipes::listen(&home.agents())?, humans: pipes::listen(&home.humans())? })
-    }
-}
-
 impl Daemon {
-    /// The owner as MCP clients act for them.
+    /// The principal of local MCP clients: the owner, through an agent.
     pub(crate) fn client(&self) -> Principal {
         self.app.owner().clone().through_agent()
     }
 
-    /// Serves the sockets, until it is told to stop.
-    pub(crate) fn serve_pipes(&self, pipes: Pipes, stop: &CancellationToken) {
-        self.serve_agents(pipes.agents, stop);
-        self.app.serve_owner(pipes.humans, stop);
+    /// Serves the sockets in the background until `stop`.
+    pub(crate) fn serve_sockets(&self, sockets: Sockets, stop: &CancellationToken) {
+        self.serve_agents(sockets.agents, stop);
+        self.app.serve_owner(sockets.human, stop);
     }
 
     fn serve_agents(&self, listener: UnixListener, stop: &CancellationToken) {
@@ -58,8 +48,7 @@ impl Daemon {
         tokio::spawn(async move {
             while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
                 let Ok((stream, _)) = accepted else {
-                    // Too many files are open, or the client is gone already; neither is the end.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 };
                 let (read, write) = stream.into_split();
@@ -69,8 +58,8 @@ impl Daemon {
         });
     }
 
-    /// Serves HTTP at an address.
-    pub(crate) fn serve_port(
+    /// Serves HTTP in the background until `stop`. Returns the base URL.
+    pub(crate) fn serve_http(
         &self,
         listener: std::net::TcpListener,
         stop: &CancellationToken,
@@ -78,10 +67,10 @@ impl Daemon {
         self.app.serve_port(&self.server, TcpListener::from_std(listener)?, stop)
     }
 
-    /// Takes an address. Where the port is only a wish, another one is taken if it is in use.
-    pub(crate) fn take_port(address: SocketAddr, is_wish: bool) -> std::io::Result<std::net::TcpListener> {
+    /// Binds the HTTP listener. If the port is in use and `any_port` is set, binds a free port instead.
+    pub(crate) fn bind_http(address: SocketAddr, any_port: bool) -> std::io::Result<std::net::TcpListener> {
         let listener = match std::net::TcpListener::bind(address) {
-            Err(error) if is_wish && error.kind() == std::io::ErrorKind::AddrInUse => {
+            Err(error) if any_port && error.kind() == std::io::ErrorKind::AddrInUse => {
                 std::net::TcpListener::bind(SocketAddr::new(address.ip(), 0))?
             }
             bound => bound?,
@@ -90,10 +79,10 @@ impl Daemon {
         Ok(listener)
     }
 
-    /// Ends: what is in flight may end first. Gives the number of calls that were left.
+    /// Shuts down after the calls in flight, up to the limit. Returns the number of calls that were abandoned.
     pub(crate) async fn close(self) -> usize {
-        let left = self.engine.shutdown().await.unwrap_or_default();
+        let abandoned = self.engine.shutdown().await.unwrap_or_default();
         self.tools.close().await;
-        left
+        abandoned
     }
 }

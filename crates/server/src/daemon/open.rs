@@ -11,7 +11,7 @@ use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, Home};
+use super::{Daemon, DataDir};
 use crate::config::Config;
 use crate::config::types::{AuthMode, Location};
 use crate::observe::Metrics;
@@ -19,13 +19,13 @@ use crate::secrets::Vault;
 use crate::tools::Tools;
 
 impl Daemon {
-    /// Takes the database.
-    pub(crate) fn store(home: &Home, config: &Config) -> Result<SqliteStore, StoreError> {
+    /// Opens the database and takes its lock.
+    pub(crate) fn store(data_dir: &DataDir, config: &Config) -> Result<SqliteStore, StoreError> {
         let options = Options { durability: config.store.durability, ..Options::default() };
-        SqliteStore::open(home.database(), &options)
+        SqliteStore::open(data_dir.database(), &options)
     }
 
-    /// A daemon on a database, for the owner of its directory.
+    /// Starts an engine on a database, for the owner of its data directory.
     pub(crate) async fn open(
         store: SqliteStore,
         tools: Tools,
@@ -37,9 +37,9 @@ impl Daemon {
     ) -> Result<Self, Error> {
         let requires_sign_in = config.auth.mode == AuthMode::Users;
         let owner = Principal { alone: !requires_sign_in, ..Principal::user(owner) };
-        let none = || StoreError::Other("the database cannot be read".to_owned());
-        let accounts = LoadedAccounts::load(&store.readers().ok_or_else(none)?, owner)?;
-        let oidc = provider(config).await?;
+        let no_readers = || StoreError::Other("cannot read the database".to_owned());
+        let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
+        let oidc = identity_provider(config).await?;
         let limits = Limits {
             calls: config.engine.calls.get(),
             shutdown: config.engine.shutdown,
@@ -54,14 +54,14 @@ impl Daemon {
             ask_clients: config.mcp.ask_clients,
         };
         let server = Server::new(engine.clone(), tools.gateway(), settings);
-        let listed = tools.clone();
+        let listed_tools = tools.clone();
         let app = App::new(
             steprail_http::Options {
                 engine: engine.clone(),
                 accounts,
                 session_lifetime: session_lifetime(config),
                 gateway: tools.gateway(),
-                tools: Arc::new(move || listed.list()),
+                tools: Arc::new(move || listed_tools.list()),
                 logins: tools.logins(),
                 secrets: Arc::new(vault),
                 access_policy: access_policy(config, requires_sign_in),
@@ -83,26 +83,26 @@ fn session_lifetime(config: &Config) -> SessionLifetime {
 
 fn access_policy(config: &Config, requires_sign_in: bool) -> AccessPolicy {
     let http = &config.http;
-    let own = http.url.as_ref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
-    let hosts = http.hosts.iter().map(|host| &**host).chain(own).map(str::to_owned).collect();
+    let public = http.url.as_ref().and_then(|url| url.split_once("://")).map(|(_, host)| host);
+    let hosts = http.hosts.iter().map(|host| &**host).chain(public).map(str::to_owned).collect();
     let origins = http.origins.iter().map(|origin| (**origin).to_owned()).collect();
     AccessPolicy { requires_sign_in, hosts, origins }
 }
 
-/// The servers whose resources and prompts are offered: each must be one that is configured.
+/// The servers of `mcp.federate`. Each must be configured.
 fn federated(config: &Config, gateway: Option<&Gateway>) -> Result<Vec<String>, Error> {
     let known: Vec<&str> = gateway.map(Gateway::servers).unwrap_or_default();
     match config.mcp.federate.iter().find(|server| !known.contains(&server.as_str())) {
         None => Ok(config.mcp.federate.clone()),
         Some(unknown) => Err(Error::BadInput(format!(
-            "`mcp.federate` names `{unknown}`, and there is no such server; there are: {}",
+            "`mcp.federate` names the unknown server `{unknown}`; configured servers: {}",
             if known.is_empty() { "none".to_owned() } else { known.join(", ") }
         ))),
     }
 }
 
-/// The identity provider whose tokens are taken, if there is one.
-async fn provider(config: &Config) -> Result<Option<Oidc>, Error> {
+/// The identity provider, if one is configured.
+async fn identity_provider(config: &Config) -> Result<Option<Oidc>, Error> {
     let auth = &config.auth;
     let (Some(issuer), Some(audience), Some(jwks)) =
         (&auth.oidc_issuer, &auth.oidc_audience, &auth.oidc_jwks)
@@ -111,7 +111,7 @@ async fn provider(config: &Config) -> Result<Option<Oidc>, Error> {
     };
     let jwks = match jwks {
         Location::File(path) => path.display().to_string(),
-        Location::Web(url) => (**url).to_owned(),
+        Location::Url(url) => (**url).to_owned(),
     };
     let settings = OidcSettings {
         issuer: issuer.clone(),
@@ -120,6 +120,6 @@ async fn provider(config: &Config) -> Result<Option<Oidc>, Error> {
         user_claim: auth.oidc_user_claim.clone(),
         groups_claim: auth.oidc_groups_claim.clone(),
     };
-    let opened = Oidc::open(settings, || jiff::Timestamp::now().as_second()).await;
-    opened.map(Some).map_err(|problem| Error::BadInput(format!("the identity provider: {problem}")))
+    let oidc = Oidc::open(settings, || jiff::Timestamp::now().as_second()).await;
+    oidc.map(Some).map_err(|error| Error::BadInput(format!("cannot use the identity provider: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Logs: one line per event on standard error, for people or for programs. Standard output belongs to answers.
+//! Logs: one line per event on standard error, as text or JSON. Standard output is reserved for results.
 
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -7,10 +7,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::types::LogFormat;
 
-/// Writes logs to standard error from now on: of a level, or of one level per part of the program. Where somebody
-/// else has set up logs before, theirs stay.
-pub(crate) fn logs(format: LogFormat, level: &str) -> Result<(), String> {
-    // A second call finds the first one's subscriber, which is as good.
+/// Installs the log subscriber with a level, or levels per target. A subscriber that is already installed stays.
+pub(crate) fn install_logs(format: LogFormat, level: &str) -> Result<(), String> {
     let _ = tracing::subscriber::set_global_default(subscriber(format, filter(level)?, std::io::stderr));
     Ok(())
 }
@@ -27,20 +25,19 @@ where
 }
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
-    let hint =
-        "give a level (error, warn, info, debug, trace, off), or one per part: warn,steprail_engine=debug";
-    // A lone word that is no level would be taken for the name of a part, and everything else would be silent.
+    let hint = "use a level (error, warn, info, debug, trace, off), or levels per target: warn,steprail_engine=debug";
+    // The library accepts an invalid level as the name of a target, which would silence all other targets.
     let is_level =
         |part: &str| part.contains('=') || (!part.is_empty() && part.parse::<LevelFilter>().is_ok());
     if let Some(part) = level.split(',').map(str::trim).find(|part| !is_level(part)) {
-        return Err(format!("`{part}` is no log level; {hint}"));
+        return Err(format!("invalid log level `{part}`; {hint}"));
     }
     let filter = EnvFilter::builder()
         .parse(level)
-        .map_err(|error| format!("`{level}` is no log filter: {error}; {hint}"))?;
-    // At lower levels it logs authorization codes and tokens.
-    let quiet = "rmcp::transport::auth=warn".parse().map_err(|_| "the log filter is wrong".to_owned())?;
-    Ok(filter.add_directive(quiet))
+        .map_err(|error| format!("invalid log filter `{level}`: {error}; {hint}"))?;
+    // Below `warn`, this target logs authorization codes and tokens.
+    let redaction = "rmcp::transport::auth=warn".parse().map_err(|_| "invalid log filter".to_owned())?;
+    Ok(filter.add_directive(redaction))
 }
 
 #[cfg(test)]
@@ -51,9 +48,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().expect("bytes").extend(bytes);
             Ok(bytes.len())
@@ -65,31 +62,31 @@ mod tests {
     }
 
     fn logged(format: LogFormat, level: &str) -> String {
-        let kept = Kept::default();
-        let writer = kept.clone();
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
         let subscriber = subscriber(format, filter(level).expect("a filter"), move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
-            tracing::info!("too quiet");
+            tracing::info!("below the level");
             tracing::warn!(code = "storage_full", "the disk is full");
-            tracing::info!(target: "part", "asked for");
+            tracing::info!(target: "part", "above the level of its target");
         });
-        let bytes = kept.0.lock().expect("bytes").clone();
+        let bytes = buffer.0.lock().expect("bytes").clone();
         String::from_utf8(bytes).expect("text")
     }
 
     #[test]
-    fn people_read_lines() {
+    fn text_format() {
         let text = logged(LogFormat::Text, "warn,part=info");
         insta::with_settings!({ filters => vec![(r"\d{4}-\S+Z", "<time>")] }, {
             insta::assert_snapshot!(text, @r#"
             <time>  WARN steprail::observe::logs::tests: the disk is full code="storage_full"
-            <time>  INFO part: asked for
+            <time>  INFO part: above the level of its target
             "#);
         });
     }
 
     #[test]
-    fn programs_read_objects() {
+    fn json_format() {
         let text = logged(LogFormat::Json, "warn");
         let mut lines = text.lines();
         let line: serde_json::Value = serde_json::from_str(lines.next().expect("a line")).expect("JSON");
@@ -99,10 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused_with_a_hint() {
+    fn rejects_invalid_filters_with_a_hint() {
         for bad in ["loud", "", "warn,,", "engine=loud", "warn,engine=loud"] {
             let problem = filter(bad).expect_err(bad);
-            assert!(problem.contains("give a level (error"), "{bad}: {problem}");
+            assert!(problem.contains("use a level (error"), "{bad}: {problem}");
         }
     }
 }

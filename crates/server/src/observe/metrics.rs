@@ -1,37 +1,37 @@
-//! Metrics: what the library crates count, as Prometheus reads it.
+//! Metrics of the library crates in the Prometheus text format.
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// Bounds of what is measured in seconds: from a commit in memory to a call of some minutes.
+/// Histogram buckets of durations: from a commit in memory to a call of several minutes.
 const SECONDS: [f64; 14] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0];
-/// Bounds of how much is committed together.
+/// Histogram buckets of group commit sizes.
 const BATCH_SIZES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 32.0, 128.0, 256.0, 512.0];
-/// How often what was measured is put into its buckets, so that it does not pile up where nobody looks.
+/// Interval at which samples are moved into buckets. Without it they accumulate until the next scrape.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// What was counted in this process.
+/// A handle to the metrics of this process.
 #[derive(Clone)]
 pub(crate) struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Counts from now on. It comes before engines and gateways are made: they count where they began.
+    /// Installs the recorder. Engines and gateways that were created before it are not counted.
     pub(crate) fn install() -> Result<Self, String> {
         let (recorder, metrics) = Self::recorder()?;
         metrics::set_global_recorder(recorder)
-            .map_err(|_| "metrics are counted already; install them once".to_owned())?;
+            .map_err(|_| "a metrics recorder is already installed".to_owned())?;
         steprail_http::describe_metrics();
-        let kept = metrics.0.clone();
+        let handle = metrics.0.clone();
         let upkeep = move || loop {
             std::thread::sleep(UPKEEP);
-            kept.run_upkeep();
+            handle.run_upkeep();
         };
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(upkeep)
-            .map_err(|error| format!("the thread of the metrics cannot start: {error}"))?;
+            .map_err(|error| format!("cannot start the metrics thread: {error}"))?;
         Ok(metrics)
     }
 
@@ -46,7 +46,7 @@ impl Metrics {
         Ok((recorder, Self(handle)))
     }
 
-    /// Everything, in the text format of Prometheus: `text/plain; version=0.0.4`.
+    /// All metrics in the text format of Prometheus (`text/plain; version=0.0.4`).
     pub(crate) fn render(&self) -> String {
         self.0.render()
     }
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// What was counted, without what is 0 and what depends on the machine.
+    /// The counters that are not 0 and do not depend on timing.
     fn counts(metrics: &Metrics) -> String {
         let text = metrics.render();
         let is_count = |line: &&str| {
@@ -83,7 +83,7 @@ steps:
 ";
 
     #[tokio::test]
-    async fn what_a_run_did_is_counted() {
+    async fn events_of_a_run_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         let store =
             SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
@@ -94,9 +94,11 @@ steps:
         let (recorder, metrics) = Metrics::recorder().expect("a recorder");
         let spawn = || Engine::builder().store(store).tools(tools).spawn();
         let engine = metrics::with_local_recorder(&recorder, spawn).expect("an engine");
-        let mut feed = engine.subscribe(None, engine.cursor());
+        let mut subscription = engine.subscribe(None, engine.cursor());
         let run = engine.start(Start::inline(WORK, Principal::user("ann"))).await.expect("a run");
-        while feed.next().await.expect("an event").expect("an event").event.word() != "approval_requested" {}
+        while subscription.next().await.expect("an event").expect("an event").event.word()
+            != "approval_requested"
+        {}
         engine.approve(run.id(), "ask", &Principal::user("bob"), None, None).await.expect("approved");
         assert_eq!(run.wait().await.expect("a run").run.status, RunStatus::Completed);
         engine.shutdown().await.expect("an end");
@@ -120,6 +122,6 @@ steps:
         {
             assert!(text.contains(described), "{described}\n{text}");
         }
-        assert!(!text.contains(&run.id().to_string()), "no label is an id");
+        assert!(!text.contains(&run.id().to_string()), "run ids must not be labels");
     }
 }

@@ -1,9 +1,9 @@
-//! What operators see of a running server: logs, metrics, traces.
+//! Observability: logs, metrics and traces.
 
 mod logs;
 mod metrics;
 mod traces;
 
-pub(crate) use logs::logs;
+pub(crate) use logs::install_logs;
 pub(crate) use metrics::Metrics;
 pub(crate) use traces::export_traces;

@@ -1,4 +1,4 @@
-//! The file of the secrets: names and times in clear, values encrypted. It is written whole or not at all.
+//! The secrets file: names and times in plain text, values encrypted. It is replaced atomically.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -10,79 +10,79 @@ use serde::{Deserialize, Serialize};
 
 use super::key;
 
-/// Bytes of the file.
+/// The maximum size of the file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// The version of the format.
 pub(super) const VERSION: u32 = 1;
 
-/// Everything in the file.
+/// The contents of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Contents {
     pub version: u32,
-    /// A known text, encrypted: tells whether the key fits.
+    /// A known plaintext, encrypted. It detects a wrong key.
     pub check: String,
-    /// Secrets of all users, by name.
+    /// Secrets that all users share.
     #[serde(default)]
-    pub shared: Named,
-    /// Secrets of each user, by user and name.
+    pub shared: SealedByName,
+    /// Secrets of each user, by the user's id.
     #[serde(default)]
-    pub users: BTreeMap<String, Named>,
+    pub users: BTreeMap<String, SealedByName>,
 }
 
-/// Secrets by name.
-pub(super) type Named = BTreeMap<String, Sealed>;
+pub(super) type SealedByName = BTreeMap<String, Sealed>;
 
 /// An encrypted secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sealed {
-    /// When it was set, in milliseconds of the Unix epoch.
+    /// When it was set, in milliseconds since 1970.
     pub set_at: i64,
-    /// Nonce, ciphertext and tag.
+    /// Nonce, ciphertext and tag, as hexadecimal digits.
     pub sealed: String,
 }
 
-/// What tells one state of the file from another.
+/// Identifies a version of the file: inode, size and modification time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp(u64, u64, i64, i64);
+pub(super) struct Fingerprint(u64, u64, i64, i64);
 
-/// The state of the file now; `None` if there is no file.
-pub(super) fn stamp(file: &Path) -> io::Result<Option<Stamp>> {
+/// The fingerprint of the file; `None` if it does not exist.
+pub(super) fn fingerprint(file: &Path) -> io::Result<Option<Fingerprint>> {
     match std::fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        found => found.map(|data| Some(Stamp(data.ino(), data.size(), data.mtime(), data.mtime_nsec()))),
+        metadata => {
+            metadata.map(|data| Some(Fingerprint(data.ino(), data.size(), data.mtime(), data.mtime_nsec())))
+        }
     }
 }
 
-/// Reads the file.
 pub(super) fn read(file: &Path) -> Result<Contents, String> {
-    let told = |what: String| format!("{} {what}", file.display());
+    let path = file.display();
     let mut text = String::new();
-    let read = File::open(file).and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
-    read.map_err(|error| told(format!("cannot be read: {error}")))?;
+    let result = File::open(file).and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
+    result.map_err(|error| format!("cannot read {path}: {error}"))?;
     let contents: Contents = serde_json::from_str(&text)
-        .map_err(|error| told(format!("is damaged at line {}; restore it from a backup", error.line())))?;
+        .map_err(|error| format!("{path} is damaged at line {}; restore it from a backup", error.line()))?;
     match contents.version {
         VERSION => Ok(contents),
-        other => Err(told(format!("has format {other}, which a newer steprail wrote; use that one"))),
+        other => Err(format!("{path} has format {other}, which needs a newer version of steprail")),
     }
 }
 
-/// Puts new contents in the place of the file: durable when this returns.
+/// Replaces the file. The new contents are durable when this returns.
 pub(super) fn write(file: &Path, contents: &Contents) -> Result<(), String> {
-    let told = |error: io::Error| format!("{} cannot be written: {error}", file.display());
-    let text = serde_json::to_string_pretty(contents).map_err(|error| told(error.into()))?;
+    let failed = |error: io::Error| format!("cannot write {}: {error}", file.display());
+    let text = serde_json::to_string_pretty(contents).map_err(|error| failed(error.into()))?;
     if text.len() as u64 >= FILE_BYTES {
-        return Err(format!("{} would be larger than {FILE_BYTES} bytes", file.display()));
+        return Err(format!("{} would exceed the limit of {FILE_BYTES} bytes", file.display()));
     }
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut next = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(folder)
-        .map_err(told)?;
-    next.write_all(text.as_bytes()).map_err(told)?;
-    next.as_file().sync_all().map_err(told)?;
-    next.persist(file).map_err(|failed| told(failed.error))?;
-    key::sync(folder).map_err(told)
+        .map_err(failed)?;
+    next.write_all(text.as_bytes()).map_err(failed)?;
+    next.as_file().sync_all().map_err(failed)?;
+    next.persist(file).map_err(|persist| failed(persist.error))?;
+    key::sync(folder).map_err(failed)
 }

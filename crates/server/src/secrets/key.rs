@@ -1,4 +1,4 @@
-//! The key file, and encryption under its key: AES-256-GCM with random nonces.
+//! The key file, and encryption with its key: AES-256-GCM with random nonces.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
@@ -7,78 +7,81 @@ use std::path::Path;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 
-/// Bytes of a key.
+/// The size of a key.
 const KEY_BYTES: usize = 32;
-/// Bytes of a key file that are read.
+/// The maximum size of a key file.
 const FILE_BYTES: u64 = 1024;
 
-/// Encrypts and decrypts under one key.
+/// Encrypts and decrypts with one key.
 pub(super) struct Cipher(RandomizedNonceKey);
 
 impl Cipher {
-    /// Reads a key file: 64 hexadecimal digits, in a file that only its owner can read.
+    /// Reads a key file: 64 hexadecimal digits, readable by its owner only. Returns `None` if it does not exist.
     pub(super) fn read(file: &Path) -> Result<Option<Self>, String> {
-        let told = |what: String| format!("the key file {} {what}", file.display());
+        let path = file.display();
+        let failed = |error: io::Error| format!("cannot read the key file {path}: {error}");
         let opened = match File::open(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| told(format!("cannot be read: {error}")))?,
+            opened => opened.map_err(failed)?,
         };
-        let mode = opened.metadata().map_err(|error| told(error.to_string()))?.permissions().mode();
+        let mode = opened.metadata().map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
-            return Err(told("can be read by other users; run `chmod 600` on it".to_owned()));
+            return Err(format!("other users can read the key file {path}; run `chmod 600 {path}`"));
         }
         let mut text = String::new();
-        let read = opened.take(FILE_BYTES).read_to_string(&mut text);
-        read.map_err(|error| told(format!("cannot be read: {error}")))?;
+        opened.take(FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
         let key = unhex(text.trim()).filter(|key| key.len() == KEY_BYTES);
-        let key = key.ok_or_else(|| told("does not hold a key of 64 hexadecimal digits".to_owned()))?;
+        let key = key.ok_or_else(|| format!("the key file {path} must contain 64 hexadecimal digits"))?;
         Self::new(&key).map(Some)
     }
 
-    /// Creates a key file, unless another process does so at this moment; then its key counts.
+    /// Creates a key file. If another process creates it first, that key is used.
     pub(super) fn create(file: &Path) -> Result<Self, String> {
-        let told = |error: io::Error| format!("the key file {} cannot be written: {error}", file.display());
+        let failed = |error: io::Error| format!("cannot write the key file {}: {error}", file.display());
         let mut key = [0; KEY_BYTES];
-        getrandom::fill(&mut key).map_err(|error| format!("the system has no randomness: {error}"))?;
+        getrandom::fill(&mut key)
+            .map_err(|error| format!("cannot get random bytes from the system: {error}"))?;
         let folder = file.parent().unwrap_or(Path::new("."));
         let mut next = tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o600))
             .tempfile_in(folder)
-            .map_err(told)?;
-        writeln!(next, "{}", hex(&key)).map_err(told)?;
-        next.as_file().sync_all().map_err(told)?;
+            .map_err(failed)?;
+        writeln!(next, "{}", hex(&key)).map_err(failed)?;
+        next.as_file().sync_all().map_err(failed)?;
         match next.persist_noclobber(file) {
-            Ok(_) => sync(folder).map_err(told)?,
-            Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(failed) => return Err(told(failed.error)),
+            Ok(_) => sync(folder).map_err(failed)?,
+            Err(persist) if persist.error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(persist) => return Err(failed(persist.error)),
         }
-        Self::read(file)?.ok_or_else(|| told(io::ErrorKind::NotFound.into()))
+        Self::read(file)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
     }
 
     fn new(key: &[u8]) -> Result<Self, String> {
-        RandomizedNonceKey::new(&AES_256_GCM, key).map(Self).map_err(|_| "the key cannot be used".to_owned())
+        RandomizedNonceKey::new(&AES_256_GCM, key)
+            .map(Self)
+            .map_err(|_| "the key is not valid for AES-256".to_owned())
     }
 
-    /// Encrypts a text: nonce, ciphertext and tag as hexadecimal digits. `bound` must be the same when it is decrypted.
-    pub(super) fn seal(&self, bound: &[u8], text: &str) -> Result<String, String> {
+    /// Encrypts a text with associated data. Returns nonce, ciphertext and tag as hexadecimal digits.
+    pub(super) fn seal(&self, associated: &[u8], text: &str) -> Result<String, String> {
         let mut bytes = text.as_bytes().to_vec();
-        let sealed = self.0.seal_in_place_append_tag(Aad::from(bound), &mut bytes);
-        let nonce = sealed.map_err(|_| "the secret cannot be encrypted".to_owned())?;
+        let nonce = self.0.seal_in_place_append_tag(Aad::from(associated), &mut bytes);
+        let nonce = nonce.map_err(|_| "cannot encrypt the secret".to_owned())?;
         Ok(hex(nonce.as_ref()) + &hex(&bytes))
     }
 
-    /// Decrypts a text; `None` if it was encrypted under another key, for something else, or was changed.
-    pub(super) fn open(&self, bound: &[u8], sealed: &str) -> Option<String> {
+    /// Decrypts a text; `None` if the key or the associated data differ, or if it was modified.
+    pub(super) fn open(&self, associated: &[u8], sealed: &str) -> Option<String> {
         let bytes = unhex(sealed)?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
-        let opened = self.0.open_in_place(nonce, Aad::from(bound), &mut sealed).ok()?;
+        let opened = self.0.open_in_place(nonce, Aad::from(associated), &mut sealed).ok()?;
         String::from_utf8(opened.to_vec()).ok()
     }
 }
 
-/// Makes new names in a folder durable.
+/// Makes new directory entries durable.
 pub(super) fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -103,7 +106,7 @@ mod tests {
     use super::Cipher;
 
     #[test]
-    fn a_text_opens_where_it_belongs_and_nowhere_else() {
+    fn decrypts_only_with_the_same_key_and_associated_data() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("key");
         assert!(Cipher::read(&file).expect("read").is_none());
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_others_can_read_or_that_holds_no_key_is_refused() {
+    fn rejects_a_key_file_that_others_can_read_or_without_a_key() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("key");
         Cipher::create(&file).expect("a key");

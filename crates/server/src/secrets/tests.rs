@@ -1,4 +1,4 @@
-//! The secrets of a data directory: what is on the disk, and what happens when something of it is missing.
+//! Secrets on disk: encryption, concurrent changes, missing and wrong keys, limits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// The vault as another process opens it.
+    /// A new vault, as in another process.
     fn vault(&self) -> Vault {
         Vault::new(self.path("secrets.json"), self.path("secrets.key"))
     }
@@ -38,11 +38,11 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn secrets_are_encrypted_and_read_back_by_their_scope() {
+fn secrets_are_encrypted_and_separated_by_scope() {
     let folder = Folder::new();
     let vault = folder.vault();
     assert_eq!(value(&vault, &ann(), "token"), None);
-    assert!(!folder.path("secrets.key").exists(), "reading creates nothing");
+    assert!(!folder.path("secrets.key").exists(), "reading does not create a key");
     vault.set(&ann(), "token", &Secret::new("anns s3cret")).expect("stored");
     vault.set(&SecretScope::Shared, "token", &Secret::new("shared s3cret")).expect("stored");
     vault.set(&ann(), "oauth/crm", &Secret::new("{}")).expect("stored");
@@ -61,7 +61,7 @@ fn secrets_are_encrypted_and_read_back_by_their_scope() {
 }
 
 #[test]
-fn a_change_is_seen_by_other_handles_and_by_other_processes() {
+fn changes_are_visible_to_other_vaults() {
     let folder = Folder::new();
     let (one, other) = (folder.vault(), folder.vault());
     one.set(&ann(), "a", &Secret::new("1")).expect("stored");
@@ -74,7 +74,7 @@ fn a_change_is_seen_by_other_handles_and_by_other_processes() {
 }
 
 #[test]
-fn concurrent_changes_are_all_kept() {
+fn concurrent_changes_are_not_lost() {
     let folder = Folder::new();
     std::thread::scope(|threads| {
         for n in 0..8 {
@@ -88,29 +88,29 @@ fn concurrent_changes_are_all_kept() {
 }
 
 #[test]
-fn a_key_that_is_missing_or_does_not_fit_is_named() {
+fn missing_or_wrong_key_is_reported() {
     let folder = Folder::new();
     folder.vault().set(&ann(), "token", &Secret::new("s3cret")).expect("stored");
-    let (key, kept) = (folder.path("secrets.key"), folder.path("kept"));
-    std::fs::rename(&key, &kept).expect("moved");
+    let (key, saved) = (folder.path("secrets.key"), folder.path("saved"));
+    std::fs::rename(&key, &saved).expect("moved");
     let missing = folder.vault().get(&ann(), "token").expect_err("no key").to_string();
     assert!(missing.contains("secrets.key is missing"), "{missing}");
     let before = text(&folder.path("secrets.json"));
     assert!(folder.vault().set(&ann(), "token", &Secret::new("x")).is_err());
-    assert!(!key.exists(), "no new key takes the place of a lost one");
+    assert!(!key.exists(), "a lost key is not replaced");
     // The key of another directory.
     let other = Folder::new();
     other.vault().set(&ann(), "token", &Secret::new("x")).expect("stored");
     std::fs::copy(other.path("secrets.key"), &key).expect("copied");
     let wrong = folder.vault().check().expect_err("another key").to_string();
-    assert!(wrong.contains("is not the one that"), "{wrong}");
+    assert!(wrong.contains("does not match"), "{wrong}");
     assert_eq!(text(&folder.path("secrets.json")), before);
-    std::fs::rename(&kept, &key).expect("moved back");
+    std::fs::rename(&saved, &key).expect("moved back");
     assert_eq!(value(&folder.vault(), &ann(), "token").as_deref(), Some("s3cret"));
 }
 
 #[test]
-fn a_ciphertext_under_another_name_does_not_open() {
+fn ciphertext_cannot_be_moved_to_another_user() {
     let folder = Folder::new();
     let vault = folder.vault();
     vault.set(&ann(), "token", &Secret::new("s3cret")).expect("stored");
@@ -123,22 +123,22 @@ fn a_ciphertext_under_another_name_does_not_open() {
 }
 
 #[test]
-fn a_process_that_died_while_writing_leaves_the_old_file() {
+fn interrupted_write_keeps_the_old_file() {
     let folder = Folder::new();
     folder.vault().set(&ann(), "token", &Secret::new("s3cret")).expect("stored");
-    // What is left of a write: a part of a file under another name, and a lock that nobody holds.
+    // A crash during a write leaves a temporary file and a lock file that is not locked.
     std::fs::write(folder.path(".tmpXYZ"), "{ \"version\": 1").expect("written");
     let vault = folder.vault();
     vault.set(&ann(), "next", &Secret::new("n")).expect("stored");
     assert_eq!(value(&vault, &ann(), "token").as_deref(), Some("s3cret"));
-    // A key without secrets: the process died between the two.
+    // A crash after the key was created leaves a key without secrets.
     std::fs::remove_file(folder.path("secrets.json")).expect("removed");
     vault.set(&ann(), "token", &Secret::new("again")).expect("stored");
     assert_eq!(value(&folder.vault(), &ann(), "token").as_deref(), Some("again"));
 }
 
 #[test]
-fn secrets_are_bounded() {
+fn size_and_number_of_secrets_are_limited() {
     let folder = Folder::new();
     let vault = folder.vault();
     let large = Secret::new("x".repeat(steprail_mcp::limits::SECRET_BYTES + 1));
@@ -149,5 +149,5 @@ fn secrets_are_bounded() {
         contents.put(&ann(), &n.to_string(), sealed()).expect("room");
     }
     assert!(contents.put(&ann(), "more", sealed()).is_err());
-    assert!(contents.put(&ann(), "0", sealed()).is_ok(), "an old one may change");
+    assert!(contents.put(&ann(), "0", sealed()).is_ok(), "an existing secret can be replaced");
 }

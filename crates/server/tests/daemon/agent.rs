@@ -1,5 +1,4 @@
-//! An agent that knows the list of tools and nothing else writes and runs workflows: what it calls next, it reads in the
-//! last answer.
+//! An agent that has only the list of tools writes and runs workflows: every reply contains the next call.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,19 +7,20 @@ use serde_json::{Value, json};
 
 use super::support::{Daemon, Rpc, output, server, steprail};
 
-/// What the agent may read in all, in bytes of text, and how often it may call.
+/// The maximum length of all replies, in bytes.
 const BYTES: usize = 64_000;
+/// The maximum number of calls.
 const CALLS: usize = 60;
 
-/// A model, reduced to reading: it copies names, arguments and calls out of answers.
+/// A stand-in for a model: it copies names, arguments and calls out of replies.
 struct Agent {
     rpc: Rpc,
     calls: usize,
     bytes: usize,
 }
 
-/// An answer: its facts, and its text.
-struct Heard {
+/// The result of a tool call: structured content, first text block, and all content.
+struct Reply {
     facts: Value,
     text: String,
     content: Value,
@@ -39,7 +39,7 @@ impl Agent {
         tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
     }
 
-    async fn call(&mut self, tool: &str, arguments: Value) -> Heard {
+    async fn call(&mut self, tool: &str, arguments: Value) -> Reply {
         let params = json!({ "name": tool, "arguments": arguments });
         let result = self.rpc.legacy("tools/call", params).await["result"].clone();
         let text = result["content"][0]["text"].as_str().unwrap_or_default().to_owned();
@@ -50,27 +50,27 @@ impl Agent {
         }
         self.calls += 1;
         self.bytes += text.len();
-        Heard { facts, text, content: result["content"].clone() }
+        Reply { facts, text, content: result["content"].clone() }
     }
 
-    /// Makes the call that the last answer names next.
-    async fn follow(&mut self, heard: &Heard) -> Heard {
-        let (tool, arguments) = heard.call().unwrap_or_else(|| panic!("no next call in {}", heard.text));
+    /// Makes the call that a reply names as the next one.
+    async fn follow(&mut self, reply: &Reply) -> Reply {
+        let (tool, arguments) = reply.next_call().unwrap_or_else(|| panic!("no next call in {}", reply.text));
         self.call(&tool, arguments).await
     }
 
-    async fn define(&mut self, spec: &str) -> Heard {
+    async fn define(&mut self, spec: &str) -> Reply {
         self.call("workflow_define", json!({ "spec_yaml": spec })).await
     }
 
-    async fn start(&mut self, spec: &str) -> Heard {
+    async fn start(&mut self, spec: &str) -> Reply {
         self.call("workflow_start", json!({ "spec_yaml": spec })).await
     }
 }
 
-impl Heard {
-    /// The first `workflow_… {…}` in what to do next, or in the whole text.
-    fn call(&self) -> Option<(String, Value)> {
+impl Reply {
+    /// The first `workflow_… {…}` in the hint for the next call, or in the whole text.
+    fn next_call(&self) -> Option<(String, Value)> {
         let next = self.facts["next"].as_str().or(self.facts["error"]["hint"].as_str());
         first_call(next.unwrap_or(&self.text))
     }
@@ -100,7 +100,7 @@ fn first_call(text: &str) -> Option<(String, Value)> {
     Some((name.to_owned(), arguments))
 }
 
-/// The words in backticks after some text.
+/// The parts in backticks after some text.
 fn ticked(text: &Value, after: &str) -> Vec<String> {
     let text = text.as_str().unwrap_or_default();
     let rest = text.split_once(after).map_or_else(|| panic!("no `{after}` in {text}"), |(_, rest)| rest);
@@ -122,7 +122,7 @@ fn git(root: &Path, arguments: &[&str]) {
     output(command.current_dir(root));
 }
 
-/// A repository with commits, two files, four servers that work and one that does not.
+/// A repository with a commit, two files, four servers that work and one that fails.
 fn prepare(root: &Path) {
     std::fs::create_dir(root.join("repo")).expect("a folder");
     git(root, &["init", "--quiet"]);
@@ -143,7 +143,7 @@ fn prepare(root: &Path) {
 }
 
 #[tokio::test]
-async fn an_agent_that_reads_answers_completes_its_tasks() {
+async fn agent_completes_its_tasks_from_replies_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().to_owned();
     prepare(&root);
@@ -176,7 +176,7 @@ async fn an_agent_that_reads_answers_completes_its_tasks() {
     assert!(agent.calls < CALLS && agent.bytes < BYTES, "{} calls, {} bytes", agent.calls, agent.bytes);
 }
 
-/// Finds a tool by words; the example says what it takes.
+/// Finds a tool by a query. Its example shows the arguments.
 async fn find_a_tool(agent: &mut Agent, root: &str) {
     let found = agent.call("workflow_tools", json!({ "query": "commit logs" })).await;
     let tool = &found.facts["tools"][0];
@@ -230,7 +230,7 @@ async fn missing_gate(agent: &mut Agent, root: &str) {
     assert!(checked.problems().iter().all(|problem| problem["code"] != "SR504"), "{}", checked.text);
 }
 
-/// The message about a path that leads nowhere names what there is.
+/// The error for a missing key lists the existing keys.
 async fn reshape(agent: &mut Agent) {
     let spec = |key: &str| {
         format!(
@@ -245,7 +245,7 @@ async fn reshape(agent: &mut Agent) {
     assert!(ran.facts["output"]["at"].is_string(), "{}", ran.text);
 }
 
-/// A reference that the output schema of a tool rules out is found before the run.
+/// A reference that contradicts the output schema of a tool is reported before the run.
 async fn wrong_output(agent: &mut Agent, root: &str) {
     let spec = |key: &str| {
         format!(
@@ -259,7 +259,7 @@ async fn wrong_output(agent: &mut Agent, root: &str) {
     assert_eq!(ran.status(), "completed", "{}", ran.text);
 }
 
-/// A rerun would fail again, and is not what is suggested first.
+/// A rerun would fail again, so it is not the first suggestion.
 async fn failing_tool(agent: &mut Agent, root: &str) {
     let spec = |file: &str| {
         format!(
@@ -277,7 +277,7 @@ async fn failing_tool(agent: &mut Agent, root: &str) {
     assert!(ran.status() == "completed" && ran.facts["possible_duplicate_of"].is_null(), "{}", ran.text);
 }
 
-/// The human types what the answer says.
+/// The reply contains the command for the human.
 async fn paused_run(agent: &mut Agent, daemon: &Daemon) {
     let paused = agent.start("name: asks\nsteps: [{ id: ask, kind: approve, prompt: 'Go on?' }]").await;
     assert_eq!(paused.status(), "paused", "{}", paused.text);
@@ -351,15 +351,15 @@ async fn published(agent: &mut Agent) {
     agent.define(spec).await;
     let tools = agent.tools().await;
     let tool = tools.iter().find(|tool| tool.starts_with("wf_")).expect("a published workflow").clone();
-    let said = agent.call(&tool, json!({ "who": "Lea" })).await;
-    assert_eq!(said.facts["text"], "hello Lea", "{}", said.text);
+    let greeted = agent.call(&tool, json!({ "who": "Lea" })).await;
+    assert_eq!(greeted.facts["text"], "hello Lea", "{}", greeted.text);
 }
 
-/// The refusal has a call that works.
+/// The error contains a call that works.
 async fn missing_input(agent: &mut Agent) {
-    let refused = agent.call("workflow_start", json!({ "name": "greet" })).await;
-    assert_eq!(refused.facts["error"]["code"], "bad_input", "{}", refused.text);
-    let ran = agent.follow(&refused).await;
+    let rejected = agent.call("workflow_start", json!({ "name": "greet" })).await;
+    assert_eq!(rejected.facts["error"]["code"], "bad_input", "{}", rejected.text);
+    let ran = agent.follow(&rejected).await;
     assert_eq!(ran.status(), "completed", "{}", ran.text);
     let unknown = agent.call("workflow_start", json!({ "name": "gret" })).await;
     assert_eq!(ticked(&unknown.facts["error"]["hint"], "did you mean"), ["greet"]);

@@ -1,4 +1,4 @@
-//! Many servers of the registries at once, and servers that never answer: the daemon is ready before any of them.
+//! Many servers at once, and servers that never respond. The daemon does not wait for them.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::support::{Daemon, client, output, server, steprail, test_file};
 
-/// The config entries of real servers, with what each needs to start. None of them calls anybody before it is called.
+/// Config entries of real servers, with the environment that each needs to start.
 fn entries(folder: &std::path::Path) -> BTreeMap<&'static str, Value> {
     let own = |name: &str| folder.join(name).display().to_string();
     let key = |name: &str| json!({ name: "test" });
@@ -52,8 +52,8 @@ fn entries(folder: &std::path::Path) -> BTreeMap<&'static str, Value> {
     all.into_iter().map(entry).collect()
 }
 
-/// The servers as the daemon has them, once none of them is starting.
-fn settled(daemon: &Daemon) -> Vec<Value> {
+/// The servers, once none of them is starting.
+fn settled_servers(daemon: &Daemon) -> Vec<Value> {
     loop {
         let data = daemon.folder.path();
         let text = output(Command::new(steprail()).args(["servers", "--json", "--data"]).arg(data));
@@ -66,31 +66,31 @@ fn settled(daemon: &Daemon) -> Vec<Value> {
 }
 
 #[test]
-fn every_server_that_the_reference_client_connects_to_is_connected_to() {
+fn connects_to_every_server_that_the_reference_client_connects_to() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("servers.json");
     let servers = json!({ "mcpServers": entries(folder.path()) });
     std::fs::write(&config, servers.to_string()).expect("a config");
-    let begun = Instant::now();
+    let start = Instant::now();
     let daemon = Daemon::start_in(folder, &[]);
-    println!("ready after {:?}", begun.elapsed());
-    let found = settled(&daemon);
-    println!("27 servers settled after {:?}", begun.elapsed());
+    println!("ready after {:?}", start.elapsed());
+    let found = settled_servers(&daemon);
+    println!("27 servers settled after {:?}", start.elapsed());
     let reference =
         output(Command::new(client("python-mcp")).arg(test_file("clients/reference.py")).arg(config));
-    let mut reached = 0;
+    let mut connected = 0;
     for line in reference.lines() {
         let (name, tools) = line.split_once(' ').expect("a server and its tools");
         let ours = found.iter().find(|server| server["name"] == name).expect("the server");
         assert_eq!(ours["health"], "up", "{ours}");
         assert_eq!(ours["tools"].as_array().map(Vec::len), tools.parse().ok(), "{ours}");
-        reached += 1;
+        connected += 1;
     }
-    assert!(reached >= 25, "the reference client reached {reached} servers:\n{reference}");
+    assert!(connected >= 25, "the reference client connected to {connected} servers:\n{reference}");
 }
 
 #[test]
-fn a_mute_server_delays_nobody() {
+fn unresponsive_server_does_not_delay_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let servers = json!({ "mcpServers": {
         "mute": { "command": "sleep", "args": ["1000"] },

@@ -1,4 +1,4 @@
-//! A daemon that the first command starts, with everything logged to a file of its data directory.
+//! A daemon that the first command starts in the background, logging at level `trace`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use super::support::steprail;
 
-/// A data directory. Its daemon is stopped at the end.
+/// A data directory. Its daemon is stopped when this is dropped.
 pub(crate) struct Background(TempDir);
 
 impl Background {
-    /// A data directory with servers.
+    /// Creates a data directory with the given servers.json.
     pub(crate) fn new(servers: &Value) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
@@ -41,19 +41,19 @@ impl Background {
         self.command(arguments).output().expect("an end")
     }
 
-    /// Runs a command with something on its standard input.
+    /// Runs a command with text on its standard input.
     pub(crate) fn piped(&self, arguments: &[&str], input: &str) -> Output {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().expect("a command");
         child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("written");
         child.wait_with_output().expect("an end")
     }
 
-    /// What the daemon logged.
+    /// The log of the daemon.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("daemon.log")).expect("a log")
     }
 
-    /// The files of the data directory, its log and database among them, that hold one of the texts.
+    /// The files of the data directory, including log and database, that contain one of the texts.
     pub(crate) fn files_with(&self, texts: &[&str]) -> Vec<String> {
         files_with(self.0.path(), texts)
     }
@@ -66,29 +66,29 @@ impl Drop for Background {
 }
 
 fn files_with(folder: &Path, texts: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
         let kind = entry.file_type().expect("a type");
         if kind.is_dir() {
-            found.extend(files_with(&entry.path(), texts));
+            files.extend(files_with(&entry.path(), texts));
         } else if kind.is_file() {
             let bytes = std::fs::read(entry.path()).unwrap_or_default();
             let has = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
             if texts.iter().any(has) {
-                found.push(entry.file_name().to_string_lossy().into_owned());
+                files.push(entry.file_name().to_string_lossy().into_owned());
             }
         }
     }
-    found
+    files
 }
 
-/// What a command printed that succeeded.
+/// Standard output of a command that must have succeeded.
 pub(crate) fn out(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// What a command said that was refused.
+/// Standard error of a command that must have failed with exit code 2.
 pub(crate) fn err(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     String::from_utf8(output.stderr.clone()).expect("text")

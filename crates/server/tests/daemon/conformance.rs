@@ -1,6 +1,6 @@
-//! The official conformance suite, against the real binary.
+//! The official conformance suite against the real binary.
 //!
-//! Each baseline lists what fails, and why. What fails beside it fails the test, and so does an entry that passes.
+//! Each baseline lists expected failures with reasons. Other failures fail the test, and so does an entry that passes.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -12,8 +12,8 @@ use super::support::{Daemon, client, output, test_file};
 const LEGACY: [&str; 2] = ["--requirements", "2025-11-25"];
 const MODERN: [&str; 2] = ["--requirements", "2026-07-28"];
 
-/// The suite's own server, which its package does not contain: `CONFORMANCE_SERVER` names its `server.ts`. It is killed at
-/// the end.
+/// The suite's own server, killed when dropped. The package does not contain it: `CONFORMANCE_SERVER` names its
+/// `server.ts`.
 struct Everything {
     child: Child,
     url: String,
@@ -33,12 +33,12 @@ impl Everything {
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         lines.next().expect("it listens").expect("a line");
         let url = format!("http://127.0.0.1:{port}/mcp");
-        // What it prints is read, or it would stop at a full pipe.
+        // Its output must be read, or it blocks on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url }
     }
 
-    /// Its entry in a config file. To clients of older revisions it is another server than to those of today.
+    /// Its config entry. It behaves differently in each era.
     fn entry(&self, era: &str) -> Value {
         json!({ "url": self.url, "elicitation": true, "sampling": true, "protocolEra": era })
     }
@@ -59,19 +59,19 @@ fn with_servers(servers: &Value, arguments: &[&str]) -> Daemon {
     Daemon::start_in(folder, arguments)
 }
 
-/// Our own server with some of the suite's fixture tools.
+/// A server with some of the suite's fixture tools.
 fn fixture() -> Value {
     json!({ "command": client("python-mcp"), "args": [test_file("conformance/fixture.py")] })
 }
 
-/// A daemon with workflows under the names of the suite's fixtures, as far as our own server has what they call.
+/// A daemon with workflows named as the suite's fixtures, as far as our fixture server has their tools.
 fn with_fixture_workflows() -> Daemon {
     let daemon = with_servers(&json!({ "fixture": fixture() }), &["--ask-clients"]);
     daemon.define_all("conformance/workflows");
     daemon
 }
 
-/// A daemon with workflows under the names of the suite's fixtures. Their steps call our fixture and the suite's server.
+/// A daemon with workflows named as the suite's fixtures. Their steps call our fixture server and the suite's server.
 fn with_workflows(everything: &Everything, era: &str) -> Daemon {
     let servers = json!({ "fixture": fixture(), "everything": everything.entry(era) });
     let daemon = with_servers(&servers, &["--ask-clients", "--federate", "everything"]);
@@ -79,14 +79,14 @@ fn with_workflows(everything: &Everything, era: &str) -> Daemon {
     daemon
 }
 
-/// A daemon that passes the suite's own server on, under the names that it has there.
-fn passing_on(everything: &Everything, era: &str) -> Daemon {
+/// A daemon that relays the suite's own server under its original tool names.
+fn with_relay(everything: &Everything, era: &str) -> Daemon {
     let servers = json!({ "everything": everything.entry(era) });
     with_servers(&servers, &["--expose", "*=everything__*", "--federate", "everything"])
 }
 
-/// Runs a part of the suite against a server.
-fn conforms(url: &str, part: [&str; 2], baseline: Option<&str>) {
+/// Runs a part of the suite against a server. Failures that are not in the baseline fail the test.
+fn check_conformance(url: &str, part: [&str; 2], baseline: Option<&str>) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(client("conformance"));
     command.args(["server", "--url", url]).args(part).current_dir(folder.path());
@@ -97,63 +97,63 @@ fn conforms(url: &str, part: [&str; 2], baseline: Option<&str>) {
 }
 
 #[test]
-fn older_clients_are_served_as_the_suite_has_it() {
-    conforms(&Daemon::start(&[]).url, LEGACY, Some("plain-2025-11-25.yml"));
+fn conforms_to_2025_11_25() {
+    check_conformance(&Daemon::start(&[]).url, LEGACY, Some("plain-2025-11-25.yml"));
 }
 
 #[test]
-fn clients_of_today_are_served_as_the_suite_has_it() {
-    conforms(&Daemon::start(&[]).url, MODERN, Some("plain-2026-07-28.yml"));
+fn conforms_to_2026_07_28() {
+    check_conformance(&Daemon::start(&[]).url, MODERN, Some("plain-2026-07-28.yml"));
 }
 
 #[test]
-fn workflows_are_tools_of_older_clients() {
-    conforms(&with_fixture_workflows().url, LEGACY, Some("fixture-workflows-2025-11-25.yml"));
+fn published_workflows_conform_to_2025_11_25() {
+    check_conformance(&with_fixture_workflows().url, LEGACY, Some("fixture-workflows-2025-11-25.yml"));
 }
 
 #[test]
-fn workflows_are_tools_of_clients_of_today() {
-    conforms(&with_fixture_workflows().url, MODERN, Some("fixture-workflows-2026-07-28.yml"));
+fn published_workflows_conform_to_2026_07_28() {
+    check_conformance(&with_fixture_workflows().url, MODERN, Some("fixture-workflows-2026-07-28.yml"));
 }
 
 #[test]
-fn runs_are_tasks() {
-    conforms(&with_fixture_workflows().url, ["--suite", "pending"], Some("tasks.yml"));
+fn tasks_conform() {
+    check_conformance(&with_fixture_workflows().url, ["--suite", "pending"], Some("tasks.yml"));
 }
 
 #[test]
-fn tools_of_other_servers_are_passed_on_to_older_clients() {
+fn exposed_tools_conform_to_2025_11_25() {
     let daemon = with_servers(&json!({ "fixture": fixture() }), &["--expose", "test_*=fixture__test_*"]);
-    conforms(&daemon.url, LEGACY, Some("fixture-2025-11-25.yml"));
+    check_conformance(&daemon.url, LEGACY, Some("fixture-2025-11-25.yml"));
 }
 
 #[test]
-fn tools_of_other_servers_are_passed_on_to_clients_of_today() {
+fn exposed_tools_conform_to_2026_07_28() {
     let daemon = with_servers(&json!({ "fixture": fixture() }), &["--expose", "test_*=fixture__test_*"]);
-    conforms(&daemon.url, MODERN, Some("fixture-2026-07-28.yml"));
+    check_conformance(&daemon.url, MODERN, Some("fixture-2026-07-28.yml"));
 }
 
 #[test]
 #[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
-fn workflows_call_the_suites_own_server() {
+fn workflows_that_call_the_suites_server_conform() {
     let everything = Everything::start();
-    conforms(&with_workflows(&everything, "legacy").url, LEGACY, Some("workflows-2025-11-25.yml"));
-    conforms(&with_workflows(&everything, "auto").url, MODERN, Some("workflows-2026-07-28.yml"));
+    check_conformance(&with_workflows(&everything, "legacy").url, LEGACY, Some("workflows-2025-11-25.yml"));
+    check_conformance(&with_workflows(&everything, "auto").url, MODERN, Some("workflows-2026-07-28.yml"));
 }
 
-/// What the suite's own server passes: the measure for passing it on.
+/// The baseline of the suite's own server, for comparison with the relay.
 #[test]
 #[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
-fn the_suites_own_server_is_what_the_baselines_say() {
+fn suites_server_matches_its_baseline() {
     let everything = Everything::start();
-    conforms(&everything.url, LEGACY, None);
-    conforms(&everything.url, MODERN, Some("everything-2026-07-28.yml"));
+    check_conformance(&everything.url, LEGACY, None);
+    check_conformance(&everything.url, MODERN, Some("everything-2026-07-28.yml"));
 }
 
 #[test]
 #[ignore = "needs the suite's own server: CONFORMANCE_SERVER=…/server.ts"]
-fn the_suites_own_server_is_passed_on() {
+fn relay_of_the_suites_server_conforms() {
     let everything = Everything::start();
-    conforms(&passing_on(&everything, "legacy").url, LEGACY, None);
-    conforms(&passing_on(&everything, "auto").url, MODERN, None);
+    check_conformance(&with_relay(&everything, "legacy").url, LEGACY, None);
+    check_conformance(&with_relay(&everything, "auto").url, MODERN, None);
 }

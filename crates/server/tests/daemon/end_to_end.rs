@@ -1,5 +1,5 @@
-//! A workflow through servers that others wrote, started by a client that others wrote, killed in the middle: everything
-//! once.
+//! A workflow with third-party servers, started by a third-party client. The daemon is killed twice, and every effect
+//! happens once.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +33,7 @@ fn git(root: &Path, arguments: &[&str]) -> String {
     output(command.current_dir(root))
 }
 
-/// A repository, and servers for it, a database, files, and pages.
+/// A repository, and servers for git, web pages, files and a database.
 fn prepare(root: &Path) {
     std::fs::create_dir(root.join("repo")).expect("a folder");
     git(root, &["init", "--quiet"]);
@@ -54,11 +54,11 @@ fn prepare(root: &Path) {
         .expect("a config");
 }
 
-/// A page that says when somebody asks for it, and answers when it is told to.
+/// A web page. Each request is handed to the test, which answers it.
 fn page() -> (String, mpsc::Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/note.txt", listener.local_addr().expect("an address"));
-    let (sender, asked) = mpsc::channel();
+    let (sender, requests) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             if sender.send(stream).is_err() {
@@ -66,7 +66,7 @@ fn page() -> (String, mpsc::Receiver<TcpStream>) {
             }
         }
     });
-    (url, asked)
+    (url, requests)
 }
 
 fn answer(mut stream: TcpStream) {
@@ -77,10 +77,10 @@ fn answer(mut stream: TcpStream) {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
     );
-    stream.write_all(format!("{head}{body}").as_bytes()).expect("answered");
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("sent");
 }
 
-/// Calls a tool with a client that others wrote.
+/// Calls a tool with the MCP inspector.
 fn inspector(daemon: &Daemon, tool: &str, args: &Value) -> Value {
     let mut command = Command::new(client("mcp-inspector"));
     command.env("HOME", daemon.folder.path()).env("MCP_INSPECTOR_SECRET_STORE", "memory");
@@ -95,16 +95,16 @@ fn inspector(daemon: &Daemon, tool: &str, args: &Value) -> Value {
         tool,
     ]);
     command.args(["--tool-args-json", &args.to_string(), "--format", "json"]);
-    let said: Value = serde_json::from_str(&output(&mut command)).expect("JSON");
-    said["result"]["structuredContent"].clone()
+    let response: Value = serde_json::from_str(&output(&mut command)).expect("JSON");
+    response["result"]["structuredContent"].clone()
 }
 
 #[tokio::test]
-async fn a_run_that_is_killed_in_the_middle_does_everything_once() {
+async fn run_has_each_effect_once_although_the_daemon_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().to_owned();
     prepare(&root);
-    let (url, asked) = page();
+    let (url, requests) = page();
     let mut daemon = Daemon::start_in(folder, &[]);
     let rpc = Rpc::new(&daemon.url);
     let table = json!({ "spec_yaml": "name: table\nsteps: [{ id: t, tool: db__create_table, args: { query: 'CREATE TABLE notes (name TEXT)' } }]" });
@@ -112,12 +112,12 @@ async fn a_run_that_is_killed_in_the_middle_does_everything_once() {
 
     let start = json!({ "spec_yaml": NOTE, "input": { "root": root, "page": url }, "wait_s": 0 });
     let run = inspector(&daemon, "workflow_start", &start)["run_id"].as_str().expect("a run").to_owned();
-    // In the middle of a call: the page was asked for, and has not answered.
-    let cut_off = asked.recv().expect("a request");
+    // A call is in flight: the page was requested and has not responded.
+    let in_flight = requests.recv().expect("a request");
     daemon.kill();
-    drop(cut_off);
-    daemon.start_again();
-    answer(asked.recv().expect("the page is asked for again"));
+    drop(in_flight);
+    daemon.restart();
+    answer(requests.recv().expect("the page is requested again"));
     let status = async |wait: u32| {
         let call = json!({ "name": "workflow_status", "arguments": { "run_id": run, "wait_s": wait } });
         rpc.modern("tools/call", call).await["result"]["structuredContent"].clone()
@@ -129,11 +129,11 @@ async fn a_run_that_is_killed_in_the_middle_does_everything_once() {
         "{waits}"
     );
 
-    // An agent cannot decide; a human at the terminal can.
+    // An agent cannot decide. A human at the terminal can.
     let denied = json!({ "name": "workflow_approve", "arguments": { "run_id": run, "step_name": "ask" } });
     let denied = rpc.modern("tools/call", denied).await;
     assert_eq!(denied["result"]["isError"], true, "{denied}");
-    daemon.kill_and_start();
+    daemon.kill_and_restart();
     let mut approve = Command::new(steprail());
     output(approve.args(["approve", &run, "ask", "--yes", "--data"]).arg(&root));
     let ended = status(45).await;

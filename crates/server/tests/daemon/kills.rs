@@ -1,4 +1,4 @@
-//! `kill -9` of a daemon with calls in flight and in the queue, and during the start of its servers.
+//! `kill -9` of a daemon with calls in flight and calls that wait for a slot, and during the start of its servers.
 //!
 //! `STEPRAIL_KILLS` is the number of kills during a start; `scripts/kills` sets it.
 
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 
 use super::support::{Daemon, output, steprail, test_file};
 
-/// The calls that the server of a log has seen.
-fn seen(log: &Path) -> BTreeSet<String> {
+/// The calls in the log of the server.
+fn received(log: &Path) -> BTreeSet<String> {
     std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-fn runs(daemon: &Daemon, arguments: &[&str]) -> Value {
+fn steprail_json(daemon: &Daemon, arguments: &[&str]) -> Value {
     let mut command = Command::new(steprail());
     let text = output(command.args(arguments).args(["--json", "--data"]).arg(daemon.folder.path()));
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// With calls in flight and in the queue, a kill makes exactly those uncertain that the server saw.
+/// Kills a daemon with more calls than slots. Exactly the calls that the server received become uncertain.
 fn kill_in_flight(transport: &str) {
     const CALLS: usize = 200;
     const SLOTS: usize = 120;
@@ -32,12 +32,12 @@ fn kill_in_flight(transport: &str) {
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let url = format!("http://127.0.0.1:{port}/mcp");
-    let mut web = (transport == "http").then(|| {
+    let mut http = (transport == "http").then(|| {
         let mut command = Command::new("python3");
         command.arg(&script).arg(&log).arg("http").arg(port.to_string()).stdin(Stdio::null());
         command.spawn().expect("a server")
     });
-    let entry = if web.is_some() {
+    let entry = if http.is_some() {
         json!({ "url": url, "maxCalls": SLOTS })
     } else {
         json!({ "command": "python3", "args": [script, log, "stdio"], "maxCalls": SLOTS })
@@ -52,50 +52,54 @@ fn kill_in_flight(transport: &str) {
     let file = folder.path().join("many.yaml");
     std::fs::write(&file, definition).expect("a definition");
     let mut daemon = Daemon::start_in(folder, &[]);
-    let started = runs(&daemon, &["run", &file.display().to_string(), "--detach"]);
+    let started = steprail_json(&daemon, &["run", &file.display().to_string(), "--detach"]);
     let run = started["run_id"].as_str().expect("an id").to_owned();
-    while seen(&log).len() < SLOTS {
+    while received(&log).len() < SLOTS {
         std::thread::sleep(Duration::from_millis(20));
     }
-    daemon.kill_and_start();
-    let shown = loop {
-        let shown = runs(&daemon, &["show", &run]);
-        let unknown = shown["unknown_calls"].as_array().map_or(0, Vec::len);
+    daemon.kill_and_restart();
+    let view = loop {
+        let view = steprail_json(&daemon, &["show", &run]);
+        let unknown = view["unknown_calls"].as_array().map_or(0, Vec::len);
         if unknown >= SLOTS {
-            break shown;
+            break view;
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let uncertain: BTreeSet<String> = shown["unknown_calls"]
+    let uncertain: BTreeSet<String> = view["unknown_calls"]
         .as_array()
         .expect("calls")
         .iter()
         .map(|call| call["step"].as_str().expect("a step").to_owned())
         .collect();
-    let before: BTreeSet<String> = seen(&log)
+    let sent: BTreeSet<String> = received(&log)
         .iter()
         .filter_map(|line| line.strip_prefix("work "))
         .map(|n| format!("each[{n}].work"))
         .collect();
-    assert!(uncertain.is_subset(&before), "queued calls are uncertain: {:?}", uncertain.difference(&before));
-    assert_eq!(uncertain.len(), SLOTS, "every call that was in flight is");
-    if let Some(web) = &mut web {
-        let _ = web.kill();
-        let _ = web.wait();
+    assert!(
+        uncertain.is_subset(&sent),
+        "calls without a slot are uncertain: {:?}",
+        uncertain.difference(&sent)
+    );
+    assert_eq!(uncertain.len(), SLOTS, "every call in flight is uncertain");
+    if let Some(http) = &mut http {
+        let _ = http.kill();
+        let _ = http.wait();
     }
 }
 
 #[test]
-fn a_call_in_the_queue_of_a_stdio_server_is_never_uncertain() {
+fn waiting_call_of_a_stdio_server_is_never_uncertain() {
     kill_in_flight("stdio");
 }
 
 #[test]
-fn a_call_in_the_queue_of_an_http_server_is_never_uncertain() {
+fn waiting_call_of_an_http_server_is_never_uncertain() {
     kill_in_flight("http");
 }
 
-/// The processes whose command line has a mark.
+/// The command lines that contain a mark.
 fn processes(mark: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -106,16 +110,16 @@ fn processes(mark: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_process_outlives_a_daemon_that_is_killed_while_its_servers_start() {
+fn daemon_killed_during_server_starts_leaves_no_processes() {
     let kills = std::env::var("STEPRAIL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
     let folder = tempfile::tempdir().expect("a folder");
     let mark = format!("mark-{}", folder.path().file_name().expect("a name").to_string_lossy());
-    // One that ignores the end of its input and SIGTERM, one that leaves its session, one that answers.
-    let deaf = format!("trap '' TERM; while :; do sleep 1000; done # {mark}");
-    let gone = format!("setsid sh -c 'sleep 1000; : {mark}' & exec sleep 1000 # {mark}");
+    // A server that ignores SIGTERM and the end of its input, one that leaves its session, and one that works.
+    let unresponsive = format!("trap '' TERM; while :; do sleep 1000; done # {mark}");
+    let detached = format!("setsid sh -c 'sleep 1000; : {mark}' & exec sleep 1000 # {mark}");
     let servers = json!({ "mcpServers": {
-        "deaf": { "command": "sh", "args": ["-c", deaf] },
-        "gone": { "command": "sh", "args": ["-c", gone] },
+        "unresponsive": { "command": "sh", "args": ["-c", unresponsive] },
+        "detached": { "command": "sh", "args": ["-c", detached] },
         "ledger": { "command": "python3", "args": [test_file("servers/ledger.py"), folder.path().join(&mark), "stdio"] },
     } });
     std::fs::write(folder.path().join("servers.json"), servers.to_string()).expect("a config");
@@ -123,12 +127,12 @@ fn no_process_outlives_a_daemon_that_is_killed_while_its_servers_start() {
         let mut child = Command::new(steprail())
             .args(["serve", "--listen", "off", "--data"])
             .arg(folder.path())
-            // A variable that is no setting ends the daemon.
+            // The daemon rejects unknown `STEPRAIL_` variables.
             .env_remove("STEPRAIL_KILLS")
             .stdout(Stdio::null())
             .spawn()
             .expect("a daemon");
-        // Somewhere between the first instruction and servers that are up.
+        // Between the first instruction and the end of the servers' start.
         std::thread::sleep(Duration::from_millis(15 + 13 * (kill % 30)));
         child.kill().expect("kill -9");
         child.wait().expect("the end");

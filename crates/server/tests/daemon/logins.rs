@@ -1,4 +1,4 @@
-//! Logins at a terminal, against the real daemon and an authorization server on loopback.
+//! `steprail login` against the real daemon and an authorization server on loopback.
 
 #[path = "../../../mcp/tests/login/authority.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -12,27 +12,27 @@ use serde_json::json;
 use super::background::{Background, err, out};
 use authority::{Authority, Behaviour};
 
-/// A login that is under way.
+/// A `steprail login` that waits for the browser.
 struct Login {
     child: Child,
     page: String,
-    /// Open until the end, so that the command can go on writing.
+    /// Kept open, so that the command can write.
     _stderr: Lines<BufReader<ChildStderr>>,
 }
 
 impl Login {
-    fn begin(data: &Background, arguments: &[&str]) -> Self {
+    fn start(data: &Background, arguments: &[&str]) -> Self {
         let mut command = data.command(&[&["login", "crm", "--no-browser"], arguments].concat());
         let mut child = command.stdin(Stdio::piped()).spawn().expect("a command");
-        let mut said = BufReader::new(child.stderr.take().expect("its output")).lines();
-        let page = said.find_map(|line| {
+        let mut lines = BufReader::new(child.stderr.take().expect("its output")).lines();
+        let page = lines.find_map(|line| {
             let line = line.expect("a line");
             line.trim().starts_with("http").then(|| line.trim().to_owned())
         });
-        Self { child, page: page.expect("a page"), _stderr: said }
+        Self { child, page: page.expect("a page"), _stderr: lines }
     }
 
-    fn end(self) -> String {
+    fn output(self) -> String {
         out(&self.child.wait_with_output().expect("an end"))
     }
 }
@@ -52,56 +52,59 @@ fn browser(follows: bool) -> reqwest::Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_browser_on_this_machine_ends_a_login() {
+async fn local_browser_completes_a_login() {
     let (data, _authority) = data(json!({})).await;
-    let login = Login::begin(&data, &[]);
+    let login = Login::start(&data, &[]);
     let page = reqwest::Url::parse(&login.page).expect("a URL");
     let (_, callback) = page.query_pairs().find(|(key, _)| key == "redirect_uri").expect("a redirect");
     let forged =
-        browser(true).get(format!("{callback}?code=x&state=forged")).send().await.expect("an answer");
-    assert_eq!(forged.status(), 404, "a stranger ends nothing");
-    let shown = browser(true).get(&login.page).send().await.expect("an answer").text().await.expect("text");
+        browser(true).get(format!("{callback}?code=x&state=forged")).send().await.expect("a response");
+    assert_eq!(forged.status(), 404, "a forged state is rejected");
+    let shown = browser(true).get(&login.page).send().await.expect("a response").text().await.expect("text");
     assert!(shown.contains("return to the terminal"), "{shown}");
-    let told = login.end();
-    assert!(told.starts_with("logged in at crm for all users\nscopes read\ntokens are renewed"), "{told}");
+    let output = login.output();
+    assert!(
+        output.starts_with("logged in at crm for all users\nscopes read\ntokens are renewed"),
+        "{output}"
+    );
     assert_eq!(out(&data.run(&["logout", "crm"])), "logged out at crm\n");
-    assert!(err(&data.run(&["logout", "crm"])).contains("nobody is logged in at `crm`"));
+    assert!(err(&data.run(&["logout", "crm"])).contains("there is no login at `crm`"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pasted_url_ends_a_login_and_no_token_is_in_clear_anywhere() {
+async fn pasted_url_completes_a_login_and_tokens_are_stored_encrypted() {
     let (data, authority) = data(json!({ "perUser": true })).await;
-    let mut login = Login::begin(&data, &["--json"]);
-    let answer = browser(false).get(&login.page).send().await.expect("an answer");
-    let redirect = answer.headers()["location"].to_str().expect("text").to_owned();
+    let mut login = Login::start(&data, &["--json"]);
+    let response = browser(false).get(&login.page).send().await.expect("a response");
+    let redirect = response.headers()["location"].to_str().expect("text").to_owned();
     let mut stdin = login.child.stdin.take().expect("its input");
     writeln!(stdin, "{redirect}").expect("written");
-    let told: serde_json::Value = serde_json::from_str(&login.end()).expect("JSON");
-    assert_eq!((&told["renews"], &told["scopes"]), (&json!(true), &json!(["read"])));
+    let output: serde_json::Value = serde_json::from_str(&login.output()).expect("JSON");
+    assert_eq!((&output["renews"], &output["scopes"]), (&json!(true), &json!(["read"])));
     let sent = &authority.requests("token")[0];
     let secrets = ["access-2", "refresh-2", &sent["code"], &sent["code_verifier"]];
     assert_eq!(data.files_with(&secrets), Vec::<String>::new());
-    assert!(data.log().contains("logged in"), "the log has everything");
+    assert!(data.log().contains("logged in"), "the log level is trace");
     let listed = data.run(&["secret", "list"]);
-    assert_eq!(out(&listed), "", "a login is not listed among secrets");
+    assert_eq!(out(&listed), "", "logins are not listed as secrets");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_that_is_not_possible_is_refused_with_a_reason() {
+async fn impossible_login_is_rejected_with_a_reason() {
     let (data, authority) = data(json!({})).await;
     assert!(err(&data.run(&["login", "local"])).contains("there is no remote server `local`"));
     assert!(err(&data.run(&["login", "unknown"])).contains("there is no remote server `unknown`"));
-    let refused = data.piped(&["login", "crm", "--no-browser"], "no URL at all\n");
-    assert!(err(&refused).contains("that is not the URL"), "{refused:?}");
+    let rejected = data.piped(&["login", "crm", "--no-browser"], "no URL at all\n");
+    assert!(err(&rejected).contains("that is not the URL"), "{rejected:?}");
     authority.change(|behaviour| behaviour.metadata = json!({ "issuer": "https://evil.example" }));
     assert!(err(&data.run(&["login", "crm", "--no-browser"])).contains("issuer mismatch"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_reach_neither_secrets_nor_logins() {
+async fn agents_cannot_use_secrets_or_logins() {
     let (data, _authority) = data(json!({})).await;
     let token = out(&data.run(&["token", "create", "agent"]));
-    let base = serve_url(&data);
+    let base = base_url(&data);
     for token in [None, Some(token.trim())] {
         for (method, path, body) in [
             ("GET", "/secrets", json!(null)),
@@ -115,14 +118,14 @@ async fn agents_reach_neither_secrets_nor_logins() {
                 .request(method.parse().expect("a method"), format!("{base}/api/v1{path}"))
                 .json(&body);
             let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
-            let answer = request.send().await.expect("an answer");
-            assert_eq!(answer.status(), 403, "{method} {path}");
+            let response = request.send().await.expect("a response");
+            assert_eq!(response.status(), 403, "{method} {path}");
         }
     }
 }
 
-/// Where the daemon serves HTTP: the link that signs a browser in names it.
-fn serve_url(data: &Background) -> String {
+/// The base URL of the daemon, from a sign-in link.
+fn base_url(data: &Background) -> String {
     let link = out(&data.run(&["open"]));
     link.split_once("/sign-in").expect("a link").0.to_owned()
 }

@@ -1,4 +1,4 @@
-//! The daemon as its clients see it: programs that we did not write, sessions, tasks, and ends without warning.
+//! End-to-end tests of the daemon: third-party clients and servers, sessions, tasks, crashes.
 
 mod agent;
 mod at_once;

@@ -1,15 +1,15 @@
-//! REST as a program that others wrote finds it: every route of its `OpenAPI` document, with what fits and what does not.
+//! REST against schemathesis: valid and invalid requests to every route of the `OpenAPI` document.
 
 use std::process::Command;
 
 use super::support::{Daemon, client, output, steprail, test_file};
 
-/// What a response must be, whatever was asked. Streams are left out: they do not end.
+/// The checks of every response. Streams are excluded, because they do not end.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_headers_conformance,response_schema_conformance,unsupported_method";
 
 #[test]
-fn every_answer_is_one_that_the_document_describes() {
+fn responses_conform_to_the_openapi_document() {
     let tools = test_file("../../../examples/tools.yaml").display().to_string();
     let daemon = Daemon::start(&["--tools", &tools, "--auth", "users", "--durability", "process"]);
     let mut token = Command::new(steprail());

@@ -1,4 +1,4 @@
-//! A daemon for a test, what it takes to talk to it, and programs that others wrote.
+//! A daemon for a test, an MCP client, and third-party programs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 pub(crate) const MODERN: &str = "2026-07-28";
 
-/// A file of the tests.
+/// The path of a file in `tests`.
 pub(crate) fn test_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
@@ -19,36 +19,36 @@ pub(crate) fn steprail() -> &'static str {
     env!("CARGO_BIN_EXE_steprail")
 }
 
-/// Where a script of ours has installed programs of others.
+/// The directory where a script installs third-party programs.
 fn installed(script: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("the script");
-    assert!(output.status.success(), "the programs cannot be installed");
+    assert!(output.status.success(), "cannot install the programs");
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-/// A client that others wrote.
+/// The path of a third-party client.
 pub(crate) fn client(name: &str) -> String {
     static BIN: OnceLock<String> = OnceLock::new();
     format!("{}/{name}", BIN.get_or_init(|| installed("clients")))
 }
 
-/// A server that others wrote.
+/// The path of a third-party server.
 pub(crate) fn server(name: &str) -> String {
     static BIN: OnceLock<String> = OnceLock::new();
     format!("{}/{name}", BIN.get_or_init(|| installed("servers")))
 }
 
-/// Does something and gives its output; a failure fails the test with everything that was said.
+/// Runs a command that must succeed. Returns its standard output.
 pub(crate) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} ended with {}\n{text}\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} ended with {}\n{text}\n{stderr}", output.status);
     text
 }
 
-/// A daemon on a data directory of its own. It is killed at the end.
+/// A daemon with its own data directory. It is killed when dropped.
 pub(crate) struct Daemon {
     pub folder: TempDir,
     pub url: String,
@@ -67,10 +67,10 @@ impl Daemon {
         Self { folder, url, arguments, child }
     }
 
-    /// Kills it as a power cut would, and starts another one at the same address.
-    pub(crate) fn kill_and_start(&mut self) {
+    /// Kills the daemon with SIGKILL and starts it again at the same address.
+    pub(crate) fn kill_and_restart(&mut self) {
         self.kill();
-        self.start_again();
+        self.restart();
     }
 
     pub(crate) fn kill(&mut self) {
@@ -78,12 +78,12 @@ impl Daemon {
         self.child.wait().expect("the end");
     }
 
-    pub(crate) fn start_again(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let address = self.url.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
         (self.child, self.url) = serve(self.folder.path(), &address, &self.arguments);
     }
 
-    /// Stores every definition of a folder of the tests.
+    /// Stores every definition of a directory in `tests`.
     pub(crate) fn define_all(&self, folder: &str) {
         let script = test_file("conformance/define.py");
         output(Command::new(client("python-mcp")).args([&script]).arg(&self.url).arg(test_file(folder)));
@@ -105,7 +105,7 @@ fn serve(folder: &Path, address: &str, arguments: &[String]) -> (Child, String) 
     for line in BufReader::new(child.stdout.take().expect("its output")).lines() {
         let line = line.expect("a line");
         match line.split_once(' ') {
-            Some(("mcp", given)) => given.clone_into(&mut url),
+            Some(("mcp", address)) => address.clone_into(&mut url),
             _ if line == "ready" => return (child, url),
             _ => {}
         }
@@ -113,7 +113,7 @@ fn serve(folder: &Path, address: &str, arguments: &[String]) -> (Child, String) 
     panic!("the daemon ended: {}", child.wait().expect("its end"));
 }
 
-/// A client of our own that speaks plain JSON-RPC: what clients do between themselves and the server.
+/// An MCP client that sends plain JSON-RPC over HTTP.
 pub(crate) struct Rpc {
     http: reqwest::Client,
     pub url: String,
@@ -122,12 +122,12 @@ pub(crate) struct Rpc {
 
 impl Rpc {
     pub(crate) fn new(url: &str) -> Self {
-        // No connection is used twice: the daemon may have died meanwhile.
+        // Connections are not reused, because tests restart the daemon.
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
         Self { http, url: url.to_owned(), session: None }
     }
 
-    /// A request of today's revision, from a client that knows tasks.
+    /// Sends a request of revision 2026-07-28, with the capability for tasks.
     pub(crate) async fn modern(&self, method: &str, mut params: Value) -> Value {
         let name = ["name", "taskId", "uri"].iter().find_map(|key| params[*key].as_str()).map(str::to_owned);
         params["_meta"] = json!({
@@ -140,27 +140,27 @@ impl Rpc {
         if let Some(name) = name {
             request = request.header("mcp-name", name);
         }
-        answer(request, method, params).await.0
+        send(request, method, params).await.0
     }
 
-    /// Begins a session, as older revisions do.
+    /// Starts a session of revision 2025-11-25.
     pub(crate) async fn initialize(&mut self) {
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" }
         });
-        let (_, session) = answer(self.request(), "initialize", params).await;
+        let (_, session) = send(self.request(), "initialize", params).await;
         self.session = session;
         let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-        let sent = self.in_session().json(&ready).send().await.expect("an answer");
+        let sent = self.in_session().json(&ready).send().await.expect("a response");
         assert!(sent.status().is_success(), "{}", sent.status());
     }
 
-    /// A request in a session.
+    /// Sends a request in the session.
     pub(crate) async fn legacy(&self, method: &str, params: Value) -> Value {
-        answer(self.in_session(), method, params).await.0
+        send(self.in_session(), method, params).await.0
     }
 
-    /// The stream of what the server says in a session on its own.
+    /// The stream of notifications of the session.
     pub(crate) async fn stream(&self) -> reqwest::Response {
         let request = self.http.get(&self.url).header("accept", "text/event-stream");
         let request = request.header("mcp-protocol-version", "2025-11-25");
@@ -178,15 +178,15 @@ impl Rpc {
     }
 }
 
-/// Sends a request; gives what it answers, and the session that begins with it.
-async fn answer(request: reqwest::RequestBuilder, method: &str, params: Value) -> (Value, Option<String>) {
+/// Sends a request. Returns the response and the session id in its headers.
+async fn send(request: reqwest::RequestBuilder, method: &str, params: Value) -> (Value, Option<String>) {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-    let response = request.json(&body).send().await.expect("an answer");
+    let response = request.json(&body).send().await.expect("a response");
     let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let status = response.status();
     let text = response.text().await.expect("a text");
     let events = text.lines().filter_map(|line| line.strip_prefix("data:")).chain([text.as_str()]);
     let messages = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
-    let answer = messages.into_iter().find(|message| message["id"] == 1);
-    (answer.unwrap_or_else(|| panic!("{method}: {status} {text}")), session)
+    let result = messages.into_iter().find(|message| message["id"] == 1);
+    (result.unwrap_or_else(|| panic!("{method}: {status} {text}")), session)
 }

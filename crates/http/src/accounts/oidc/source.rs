@@ -1,4 +1,4 @@
-//! Where an issuer's keys come from, a file or a URL, and when they are read again.
+//! The source of an issuer's keys, a file or a URL, and its refresh.
 
 use std::error::Error;
 use std::io::Read;
@@ -13,196 +13,199 @@ use tokio::sync::Mutex;
 
 use super::keys::Keys;
 
-/// Bytes of a set of keys.
+/// The maximum size of a key set.
 const SET_BYTES: usize = 1024 * 1024;
 
-/// How long an issuer may take to answer.
-const FETCH: Duration = Duration::from_secs(10);
+/// Timeout of a fetch.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Seconds between two looks at a file.
-const FILE_LOOKS: i64 = 1;
+/// Seconds between two checks of a file.
+const FILE_INTERVAL: i64 = 1;
 
-/// Seconds between two fetches, however many unknown keys are named or fetches fail.
-const FETCHES: i64 = 60;
+/// Minimum number of seconds between two fetches, also if tokens name unknown keys or fetches fail.
+const MIN_FETCH_INTERVAL: i64 = 60;
 
-/// Seconds after which keys are fetched again though nothing calls for it: an issuer may have withdrawn one.
-const FETCHED_KEYS: i64 = 60 * 60;
+/// Seconds after which keys are fetched again in any case: the issuer may have revoked one.
+const MAX_FETCH_INTERVAL: i64 = 60 * 60;
 
-/// The keys of an issuer, as they were last read.
-pub(super) struct Source {
-    place: Place,
+/// The keys of an issuer as last read.
+pub(super) struct KeySource {
+    location: Location,
     now: Box<dyn Fn() -> i64 + Send + Sync>,
-    held: RwLock<Held>,
-    /// Held by the one that reads them again.
-    turn: Arc<Mutex<()>>,
+    cached: RwLock<Cached>,
+    /// Held during a refresh, so that concurrent requests share it.
+    refreshing: Arc<Mutex<()>>,
 }
 
-enum Place {
+enum Location {
     File(PathBuf),
     Url(Client, Url),
 }
 
 #[derive(Clone)]
-struct Held {
+struct Cached {
     keys: Arc<Keys>,
-    /// The file that they are from.
-    stamp: Option<Stamp>,
-    /// When they were last asked for.
-    asked_at: i64,
-    /// Why they could not be read then.
-    trouble: Option<String>,
+    /// The version of the file; `None` for a URL, or after a failure.
+    fingerprint: Option<Fingerprint>,
+    /// When the last read started, in seconds since 1970.
+    read_at: i64,
+    /// Why the last read failed.
+    error: Option<String>,
 }
 
-/// Tells a file from what it was before.
-type Stamp = (SystemTime, u64);
+/// Identifies a version of a file: modification time and size.
+type Fingerprint = (SystemTime, u64);
 
-/// What a place has: keys, unless they are those of the stamp.
-type Found = Option<(Keys, Option<Stamp>)>;
+/// Keys with the fingerprint of their file; `None` if the file has not changed.
+type NewKeys = Option<(Keys, Option<Fingerprint>)>;
 
-impl Source {
-    /// Reads the keys for the first time: without any, nobody could ever come in.
+impl KeySource {
+    /// Reads the keys. Fails if there are none, because no token could be validated.
     pub(super) async fn open(
         jwks: &str,
         now: impl Fn() -> i64 + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let failed = |why: String| {
+        let failed = |reason: String| {
             format!(
-                "cannot read the issuer's keys from {jwks}: {why}; name a file, or the issuer's `jwks_uri` with `https`"
+                "cannot read the issuer's keys from {jwks}: {reason}; name a file, or the issuer's `jwks_uri` with `https`"
             )
         };
-        let place = Place::named(jwks).map_err(failed)?;
-        let asked_at = now();
-        let (keys, stamp) = match place.read(None).await.map_err(failed)? {
-            Some((keys, stamp)) if !keys.is_empty() => (Arc::new(keys), stamp),
-            _ => return Err(failed("none of them can verify tokens".to_owned())),
+        let location = Location::parse(jwks).map_err(failed)?;
+        let read_at = now();
+        let (keys, fingerprint) = match location.read(None).await.map_err(failed)? {
+            Some((keys, fingerprint)) if !keys.is_empty() => (Arc::new(keys), fingerprint),
+            _ => return Err(failed("no key can verify tokens".to_owned())),
         };
-        let held = RwLock::new(Held { keys, stamp, asked_at, trouble: None });
-        Ok(Self { place, now: Box::new(now), held, turn: Arc::default() })
+        let cached = RwLock::new(Cached { keys, fingerprint, read_at, error: None });
+        Ok(Self { location, now: Box::new(now), cached, refreshing: Arc::default() })
     }
 
     pub(super) fn now(&self) -> i64 {
         (self.now)()
     }
 
-    /// The keys.
+    /// The keys, refreshed if they are too old.
     pub(super) async fn keys(self: &Arc<Self>) -> Arc<Keys> {
-        let patience = |held: &Held| match self.place {
-            Place::File(_) => FILE_LOOKS,
-            Place::Url(..) if held.trouble.is_some() => FETCHES,
-            Place::Url(..) => FETCHED_KEYS,
+        let max_age = |cached: &Cached| match self.location {
+            Location::File(_) => FILE_INTERVAL,
+            Location::Url(..) if cached.error.is_some() => MIN_FETCH_INTERVAL,
+            Location::Url(..) => MAX_FETCH_INTERVAL,
         };
-        self.read_after(patience).await
+        self.refreshed(max_age).await
     }
 
-    /// The keys for somebody who missed one in `keys`.
+    /// The keys for a token whose key is not in `keys`, refreshed as early as the rate limit of fetches allows.
     pub(super) async fn newer_keys(self: &Arc<Self>) -> Arc<Keys> {
-        let patience = |_: &Held| match self.place {
-            Place::File(_) => FILE_LOOKS,
-            Place::Url(..) => FETCHES,
+        let max_age = |_: &Cached| match self.location {
+            Location::File(_) => FILE_INTERVAL,
+            Location::Url(..) => MIN_FETCH_INTERVAL,
         };
-        self.read_after(patience).await
+        self.refreshed(max_age).await
     }
 
-    /// The keys, read again after so many seconds. Who comes while they are read waits for the same answer.
-    async fn read_after(self: &Arc<Self>, patience: impl Fn(&Held) -> i64) -> Arc<Keys> {
-        // A clock that was set back is no reason to wait until it is as late again.
-        let is_due = |held: &Held| !(0..patience(held)).contains(&self.now().saturating_sub(held.asked_at));
-        if !is_due(&self.held()) {
-            return self.held().keys;
+    /// The keys, refreshed if they are older than `max_age` seconds. Concurrent callers share one refresh.
+    async fn refreshed(self: &Arc<Self>, max_age: impl Fn(&Cached) -> i64) -> Arc<Keys> {
+        // A negative age means that the clock was set back: refresh at once.
+        let is_due =
+            |cached: &Cached| !(0..max_age(cached)).contains(&self.now().saturating_sub(cached.read_at));
+        if !is_due(&self.cached()) {
+            return self.cached().keys;
         }
-        let turn = self.turn.clone().lock_owned().await;
-        if is_due(&self.held()) {
+        let guard = self.refreshing.clone().lock_owned().await;
+        if is_due(&self.cached()) {
             let source = self.clone();
-            // In a task of its own: a client that goes away takes nothing from the others that wait.
-            let reading = tokio::spawn(async move {
-                source.read_again().await;
-                drop(turn);
+            // In its own task, because the caller can be cancelled while others wait for the refresh.
+            let refresh = tokio::spawn(async move {
+                source.refresh().await;
+                drop(guard);
             });
-            let _ = reading.await;
+            let _ = refresh.await;
         }
-        self.held().keys
+        self.cached().keys
     }
 
-    /// Reads the keys again. If that fails, those that we have stay.
-    async fn read_again(&self) {
-        let before = self.held();
-        let asked_at = self.now();
-        let after = match self.place.read(before.stamp).await {
-            Ok(Some((keys, stamp))) => Held { keys: Arc::new(keys), stamp, asked_at, trouble: None },
-            Ok(None) => Held { asked_at, trouble: None, ..before },
-            Err(trouble) => {
-                if before.trouble.as_ref() != Some(&trouble) {
-                    tracing::warn!("the issuer's keys cannot be read again, the old ones stay: {trouble}");
+    /// Reads the keys again. If that fails, the cached keys stay in use.
+    async fn refresh(&self) {
+        let before = self.cached();
+        let read_at = self.now();
+        let after = match self.location.read(before.fingerprint).await {
+            Ok(Some((keys, fingerprint))) => {
+                Cached { keys: Arc::new(keys), fingerprint, read_at, error: None }
+            }
+            Ok(None) => Cached { read_at, error: None, ..before },
+            Err(error) => {
+                if before.error.as_ref() != Some(&error) {
+                    tracing::warn!(%error, "cannot refresh the issuer's keys; using the cached ones");
                 }
-                Held { asked_at, stamp: None, trouble: Some(trouble), ..before }
+                Cached { read_at, fingerprint: None, error: Some(error), ..before }
             }
         };
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = after;
+        *self.cached.write().unwrap_or_else(PoisonError::into_inner) = after;
     }
 
-    fn held(&self) -> Held {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn cached(&self) -> Cached {
+        self.cached.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Place {
-    fn named(jwks: &str) -> Result<Self, String> {
+impl Location {
+    fn parse(jwks: &str) -> Result<Self, String> {
         if !jwks.starts_with("http://") && !jwks.starts_with("https://") {
             return Ok(Self::File(PathBuf::from(jwks)));
         }
         let url = Url::parse(jwks).map_err(|error| error.to_string())?;
-        let mut client = Client::builder().timeout(FETCH).redirect(redirect::Policy::none());
+        let mut client = Client::builder().timeout(FETCH_TIMEOUT).redirect(redirect::Policy::none());
         if url.scheme() == "http" {
-            if !is_this_machine(&url) {
-                return Err("over `http` anybody on the way could change them".to_owned());
+            if !is_loopback(&url) {
+                return Err("plain `http` is allowed on loopback only".to_owned());
             }
             client = client.no_proxy();
         }
-        Ok(Self::Url(client.build().map_err(|error| told(&error))?, url))
+        Ok(Self::Url(client.build().map_err(|error| with_causes(&error))?, url))
     }
 
-    async fn read(&self, stamp: Option<Stamp>) -> Result<Found, String> {
+    async fn read(&self, known: Option<Fingerprint>) -> Result<NewKeys, String> {
         match self {
             Self::File(path) => {
                 let path = path.clone();
-                let reading = tokio::task::spawn_blocking(move || read_file(&path, stamp));
+                let reading = tokio::task::spawn_blocking(move || read_file(&path, known));
                 reading.await.map_err(|error| error.to_string())?
             }
-            Self::Url(client, url) => Ok(Some((Keys::read(&fetch(client, url).await?)?, None))),
+            Self::Url(client, url) => Ok(Some((Keys::parse(&fetch(client, url).await?)?, None))),
         }
     }
 }
 
-fn is_this_machine(url: &Url) -> bool {
+fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn read_file(path: &Path, seen: Option<Stamp>) -> Result<Found, String> {
-    let told = |error: std::io::Error| error.to_string();
-    let file = std::fs::File::open(path).map_err(told)?;
-    let about = file.metadata().map_err(told)?;
-    // Taken before the content: what is written in between is noticed next time.
-    let stamp = (about.modified().map_err(told)?, about.len());
-    if seen == Some(stamp) {
+fn read_file(path: &Path, known: Option<Fingerprint>) -> Result<NewKeys, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    // Read before the contents, so that a concurrent change is noticed next time.
+    let fingerprint = (metadata.modified().map_err(failed)?, metadata.len());
+    if known == Some(fingerprint) {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    file.take(SET_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(told)?;
+    file.take(SET_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > SET_BYTES {
         return Err(too_large());
     }
-    Ok(Some((Keys::read(&bytes)?, Some(stamp))))
+    Ok(Some((Keys::parse(&bytes)?, Some(fingerprint))))
 }
 
 async fn fetch(client: &Client, url: &Url) -> Result<Vec<u8>, String> {
     let request = client.get(url.clone()).header(ACCEPT, "application/jwk-set+json, application/json");
-    let mut answer = request.send().await.map_err(|error| told(&error))?;
-    if !answer.status().is_success() {
-        return Err(format!("the answer is {}", answer.status()));
+    let mut response = request.send().await.map_err(|error| with_causes(&error))?;
+    if !response.status().is_success() {
+        return Err(format!("the response has status {}", response.status()));
     }
     let mut bytes = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| told(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| with_causes(&error))? {
         if bytes.len() + chunk.len() > SET_BYTES {
             return Err(too_large());
         }
@@ -212,11 +215,11 @@ async fn fetch(client: &Client, url: &Url) -> Result<Vec<u8>, String> {
 }
 
 fn too_large() -> String {
-    format!("there are more than {SET_BYTES} bytes")
+    format!("the key set has more than {SET_BYTES} bytes")
 }
 
-/// An error and what caused it.
-fn told(error: &(dyn Error + 'static)) -> String {
+/// An error with its causes.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -1,4 +1,4 @@
-//! An issuer with keys of its own against what we accept from it.
+//! Token validation and key rotation against a test issuer.
 
 mod issuer;
 mod rotation;

@@ -7,9 +7,9 @@ use steprail_mcp::config::{ProcessEnv, Servers, Text, Transport};
 
 use super::Finding;
 use crate::cli::clients::{self, Client};
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
-pub(super) fn look(home: &Home) -> Vec<Finding> {
+pub(super) fn look(home: &DataDir) -> Vec<Finding> {
     let clients = Client::value_variants().iter().filter_map(|client| look_at(*client, home));
     let findings: Vec<Finding> = clients.collect();
     if findings.is_empty() {
@@ -20,7 +20,7 @@ pub(super) fn look(home: &Home) -> Vec<Finding> {
 }
 
 /// A client that has no file, or no entry in it, is none of our business.
-fn look_at(client: Client, home: &Home) -> Option<Finding> {
+fn look_at(client: Client, home: &DataDir) -> Option<Finding> {
     let name = client.word();
     let file = client.place(clients::home().as_deref())?.file;
     let text = std::fs::read_to_string(&file).ok().filter(|text| text.contains("steprail"))?;
@@ -39,13 +39,13 @@ fn look_at(client: Client, home: &Home) -> Option<Finding> {
     Some(judged(&name, &place, &plain(command)?, data(&args).or(set), home))
 }
 
-fn judged(name: &str, place: &str, command: &str, data: Option<PathBuf>, home: &Home) -> Finding {
+fn judged(name: &str, place: &str, command: &str, data: Option<PathBuf>, home: &DataDir) -> Finding {
     let again = format!("`steprail connect {name} --write --data {}` corrects it", home.path().display());
     if !is_program(command) {
         let what = format!("{place} starts {command}, which is no program");
         return Finding::problem("clients", what, again);
     }
-    match Home::find(data) {
+    match DataDir::find(data) {
         Ok(theirs) if same(theirs.path(), home.path()) => {
             Finding::ok("clients", format!("{place} starts {command}"))
         }

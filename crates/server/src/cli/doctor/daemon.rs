@@ -7,14 +7,14 @@ use tokio::time::timeout;
 
 use super::Finding;
 use crate::client::{At, Begin, Client, Refused};
-use crate::daemon::{self, Home};
+use crate::daemon::{self, DataDir};
 use steprail_http::views::Me;
 
 /// How long it has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Says how it is, and whether it runs.
-pub(super) async fn look(home: &Home) -> (Finding, bool) {
+pub(super) async fn look(home: &DataDir) -> (Finding, bool) {
     let process = process(home);
     let called = process.map_or("it".to_owned(), |process| format!("process {}", process.as_raw_nonzero()));
     let hint = format!("look into {}, end the process, and start `steprail serve`", home.log().display());
@@ -41,8 +41,8 @@ pub(super) async fn look(home: &Home) -> (Finding, bool) {
 }
 
 /// Asks who we are. Without a problem, nobody listens.
-async fn answer(home: &Home) -> Result<(), Option<String>> {
-    daemon::reach(home, &home.humans()).await.map_err(|_| None)?;
+async fn answer(home: &DataDir) -> Result<(), Option<String>> {
+    daemon::connect(home, &home.human_socket()).await.map_err(|_| None)?;
     let told = |refused| match refused {
         Refused::Unreachable(problem) => Some(problem),
         Refused::Problem(problem) => Some(problem.detail.into()),
@@ -52,7 +52,7 @@ async fn answer(home: &Home) -> Result<(), Option<String>> {
 }
 
 /// The process that the last daemon was, if there is one.
-fn process(home: &Home) -> Option<Pid> {
-    let number = std::fs::read_to_string(home.process()).ok()?.trim().parse().ok()?;
+fn process(home: &DataDir) -> Option<Pid> {
+    let number = std::fs::read_to_string(home.pid_file()).ok()?.trim().parse().ok()?;
     Pid::from_raw(number).filter(|process| test_kill_process(*process).is_ok())
 }

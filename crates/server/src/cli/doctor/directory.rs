@@ -5,14 +5,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use indicatif::HumanBytes;
 
 use super::Finding;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
 /// Less room than this is a problem soon.
 const LITTLE: u64 = 1 << 30;
 /// Less room than this is one now.
 const TOO_LITTLE: u64 = 100 << 20;
 
-pub(super) fn look(home: &Home) -> Vec<Finding> {
+pub(super) fn look(home: &DataDir) -> Vec<Finding> {
     let path = home.path().display();
     let known = match std::fs::metadata(home.path()) {
         Ok(known) if known.is_dir() => known,
@@ -44,7 +44,7 @@ pub(super) fn look(home: &Home) -> Vec<Finding> {
     vec![place, room(home)]
 }
 
-fn room(home: &Home) -> Finding {
+fn room(home: &DataDir) -> Finding {
     match rustix::fs::statvfs(home.path()).map(|disk| disk.f_bavail * disk.f_frsize) {
         Ok(free) if free >= LITTLE => {
             Finding::ok("data", format!("{} are free on its disk", HumanBytes(free)))

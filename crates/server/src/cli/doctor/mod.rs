@@ -20,7 +20,7 @@ use serde_json::json;
 use super::progress::harmless;
 use super::stop::Stop;
 use super::{exit, session};
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 
 /// Look at everything that Steprail needs on this machine
 ///
@@ -105,7 +105,7 @@ impl fmt::Display for Finding {
 impl Doctor {
     pub(super) fn run(self) -> Result<ExitCode, Stop> {
         session::block_on(async {
-            let home = Home::find(self.data.clone()).map_err(Stop::usage)?;
+            let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
             let findings = look(&home).await;
             let count = |level| findings.iter().filter(|finding| finding.level == level).count();
             let (warnings, problems) = (count(Level::Warning), count(Level::Problem));
@@ -133,7 +133,7 @@ impl Doctor {
     }
 }
 
-async fn look(home: &Home) -> Vec<Finding> {
+async fn look(home: &DataDir) -> Vec<Finding> {
     let mut findings = directory::look(home);
     let (daemon, is_running) = daemon::look(home).await;
     let (settings, vault) = settings::look(home, is_running);

@@ -1,10 +1,10 @@
 //! The secrets: whether the key fits.
 
 use super::Finding;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 use crate::secrets::Vault;
 
-pub(super) fn look(home: &Home, vault: &Vault) -> Option<Finding> {
+pub(super) fn look(home: &DataDir, vault: &Vault) -> Option<Finding> {
     if !home.secrets().exists() {
         return None;
     }

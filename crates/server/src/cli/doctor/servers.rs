@@ -10,12 +10,12 @@ use steprail_mcp::{Gateway, Health, Logins, Options, ServerStatus};
 use tokio::task::JoinSet;
 
 use super::Finding;
-use crate::daemon::Home;
+use crate::daemon::DataDir;
 use crate::secrets::Vault;
 use crate::tools::supervisor;
 
 /// Servers are reached side by side: one that hangs holds nobody up.
-pub(super) async fn look(home: &Home, vault: &Vault) -> Vec<Finding> {
+pub(super) async fn look(home: &DataDir, vault: &Vault) -> Vec<Finding> {
     let Some(file) = configured(home) else {
         let what = format!("none are configured; {} would name them", home.servers().display());
         return vec![Finding::ok("servers", what)];
@@ -44,8 +44,8 @@ pub(super) async fn look(home: &Home, vault: &Vault) -> Vec<Finding> {
 }
 
 /// The file that a daemon reads: the one that the last daemon was told, or that of the data directory.
-fn configured(home: &Home) -> Option<PathBuf> {
-    let told = std::fs::read_to_string(home.settings()).ok();
+fn configured(home: &DataDir) -> Option<PathBuf> {
+    let told = std::fs::read_to_string(home.serve_arguments()).ok();
     let told = told.and_then(|text| serde_json::from_str::<Vec<String>>(&text).ok()).unwrap_or_default();
     let named = told.iter().position(|argument| argument == "--servers").and_then(|at| told.get(at + 1));
     if named.is_none() && told.iter().any(|argument| argument == "--tools") {

@@ -2,12 +2,12 @@
 
 use super::Finding;
 use crate::config::types::Listen;
-use crate::config::{Config, Place, environment};
-use crate::daemon::Home;
+use crate::config::{Config, SettingSource, environment};
+use crate::daemon::DataDir;
 use crate::secrets::Vault;
 
 /// What was found, and the secrets that the settings lead to.
-pub(super) fn look(home: &Home, is_running: bool) -> (Vec<Finding>, Vault) {
+pub(super) fn look(home: &DataDir, is_running: bool) -> (Vec<Finding>, Vault) {
     match Config::load(home, None, environment(), &[]) {
         Ok(config) => (vec![listens(&config, is_running)], Vault::of(home, &config)),
         Err(problems) => {
@@ -22,7 +22,9 @@ pub(super) fn look(home: &Home, is_running: bool) -> (Vec<Finding>, Vault) {
 fn listens(config: &Config, is_running: bool) -> Finding {
     match config.http.listen {
         // Another port is taken where nobody asked for this one.
-        Listen::At(address) if !is_running && !matches!(config.place("http.listen"), Place::Default) => {
+        Listen::At(address)
+            if !is_running && !matches!(config.source("http.listen"), SettingSource::Default) =>
+        {
             match std::net::TcpListener::bind(address) {
                 Ok(_) => Finding::ok("settings", format!("they are sound, and {address} is free")),
                 Err(error) => {

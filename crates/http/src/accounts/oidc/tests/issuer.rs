@@ -1,4 +1,4 @@
-//! An issuer for tests: its keys, made on the spot, what it signs, and its clock.
+//! A test issuer with generated keys and a manual clock.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::super::{Oidc, OidcSettings};
 
 pub(super) const NOW: i64 = 1_800_000_000;
 
-/// Bytes before the RSA key itself in PKCS #8, for a key of 2048 bits.
+/// Length of the PKCS #8 header before a 2048-bit RSA key, in bytes.
 const RSA_PREFIX: usize = 26;
 
 pub(super) struct Key {
@@ -53,12 +53,12 @@ impl Key {
         Self { id, algorithm: Algorithm::EdDSA, private }
     }
 
-    /// The same key, used another way.
+    /// The same key with another algorithm.
     pub(super) fn using(&self, algorithm: Algorithm) -> Self {
         Self { id: self.id, algorithm, private: self.private.clone() }
     }
 
-    /// What the issuer publishes of it.
+    /// The public key as the issuer publishes it.
     pub(super) fn public(&self) -> Value {
         let jwk = Jwk::from_encoding_key(&self.private, self.algorithm).expect("a public key");
         let mut jwk = serde_json::to_value(jwk).expect("JSON");
@@ -67,7 +67,7 @@ impl Key {
         jwk
     }
 
-    /// The same without a word about what it is for.
+    /// The public key without `alg`, `use` and `kid`.
     pub(super) fn plain(&self) -> Value {
         without(without(without(self.public(), "alg"), "use"), "kid")
     }
@@ -85,7 +85,7 @@ impl Key {
     }
 }
 
-/// What a good token says.
+/// The claims of a valid token.
 pub(super) fn claims() -> Value {
     json!({
         "iss": "https://id.example",
@@ -97,7 +97,7 @@ pub(super) fn claims() -> Value {
     })
 }
 
-/// A good token's claims, but for one.
+/// The claims of a valid token, with one replaced.
 pub(super) fn with(claim: &str, value: impl Into<Value>) -> Value {
     let mut claims = claims();
     claims[claim] = value.into();
@@ -113,7 +113,7 @@ pub(super) fn set(keys: impl IntoIterator<Item = Value>) -> String {
     json!({ "keys": keys.into_iter().collect::<Vec<_>>() }).to_string()
 }
 
-/// A clock that stands still.
+/// A clock that the test advances.
 #[derive(Clone)]
 pub(super) struct Clock(Arc<AtomicI64>);
 
@@ -139,13 +139,13 @@ pub(super) async fn open_at(jwks: &str, clock: &Clock) -> Result<Oidc, String> {
     Oidc::open(settings, move || clock.0.load(Ordering::Relaxed)).await
 }
 
-/// What accepts tokens of these keys.
+/// Opens a validator for these keys.
 pub(super) async fn open(keys: impl IntoIterator<Item = Value>) -> Oidc {
     let file = KeyFile::new(&set(keys));
     open_at(file.path(), &Clock::new()).await.expect("keys")
 }
 
-/// A file of keys.
+/// A file with a key set.
 pub(super) struct KeyFile {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -163,12 +163,13 @@ impl KeyFile {
         self.path.to_str().expect("a path")
     }
 
-    /// Writes it anew, as at another moment: the file system's clock may be too coarse to tell.
-    pub(super) fn write(&self, text: &str, moment: u64) {
+    /// Replaces the contents and sets the modification time, because the file system's clock may be too coarse.
+    pub(super) fn write(&self, text: &str, modified_secs: u64) {
         let path: &Path = &self.path;
         std::fs::write(path, text).expect("a file");
         let file = std::fs::File::options().write(true).open(path).expect("a file");
-        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(moment)).expect("a moment");
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(modified_secs))
+            .expect("a time");
     }
 
     pub(super) fn remove(&self) {

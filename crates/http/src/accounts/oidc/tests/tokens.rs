@@ -1,4 +1,4 @@
-//! One token at a time: whom it names, or why it is refused.
+//! Validation of single tokens: the identity, or the error.
 
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use super::super::{Oidc, protected_resource};
 use super::issuer::{Key, NOW, claims, open, with, without};
 
-/// What becomes of tokens, a line each.
-async fn judged(oidc: &Oidc, tokens: impl IntoIterator<Item = (&str, String)>) -> String {
+/// Validates tokens; one line of output per token.
+async fn validated(oidc: &Oidc, tokens: impl IntoIterator<Item = (&str, String)>) -> String {
     let mut lines = String::new();
-    for (what, token) in tokens {
+    for (name, token) in tokens {
         lines += &match oidc.validate(&token).await {
-            Ok(identity) => format!("{what}: {}\n", identity.user),
-            Err(refused) => format!("{what}: {refused} ({})\n", refused.for_client()),
+            Ok(identity) => format!("{name}: {}\n", identity.user),
+            Err(error) => format!("{name}: {error} ({})\n", error.for_client()),
         };
     }
     lines
 }
 
 #[tokio::test]
-async fn a_token_says_who_sends_it() {
+async fn identity_comes_from_the_claims() {
     let key = Key::ec("a");
     let oidc = open([key.public()]).await;
     let mut claims = claims();
@@ -49,7 +49,7 @@ async fn a_token_says_who_sends_it() {
 }
 
 #[tokio::test]
-async fn what_is_only_shown_may_be_missing_or_odd() {
+async fn display_claims_are_optional() {
     let key = Key::ec("a");
     let oidc = open([key.public()]).await;
     let mut claims = claims();
@@ -78,15 +78,15 @@ async fn every_accepted_algorithm_is_verified() {
         let good = key.sign(&claims());
         let other = key.sign(&with("sub", "mallory"));
         assert_eq!(oidc.validate(&good).await.expect("a good token").user, "ann", "{:?}", key.algorithm);
-        let (said, _) = other.rsplit_once('.').expect("a token");
+        let (unsigned, _) = other.rsplit_once('.').expect("a token");
         let (_, signature) = good.rsplit_once('.').expect("a token");
-        let forged = oidc.validate(&format!("{said}.{signature}")).await.expect_err("a forged token");
-        assert_eq!(forged.to_string(), "the signature is invalid", "{:?}", key.algorithm);
+        let forged = oidc.validate(&format!("{unsigned}.{signature}")).await.expect_err("a forged token");
+        assert_eq!(forged.to_string(), "invalid signature", "{:?}", key.algorithm);
     }
 }
 
 #[tokio::test]
-async fn claims_are_judged() {
+async fn claims_are_validated() {
     let key = Key::ec("a");
     let oidc = open([key.public()]).await;
     let many: Vec<String> = (0..257).map(|n| n.to_string()).collect();
@@ -100,63 +100,63 @@ async fn claims_are_judged() {
         ("expired, just", with("exp", NOW - 60)),
         ("expired, within the leeway", with("exp", NOW - 59)),
         ("no expiry", without(claims(), "exp")),
-        ("expiry in words", with("exp", "tomorrow")),
-        ("expiry beyond all times", with("exp", 1e300)),
-        ("expiry before all times", with("exp", -1)),
+        ("expiry as text", with("exp", "tomorrow")),
+        ("expiry too late", with("exp", 1e300)),
+        ("negative expiry", with("exp", -1)),
         ("not yet valid", with("nbf", NOW + 61)),
         ("not yet valid, within the leeway", with("nbf", NOW + 60)),
-        ("start in words", with("nbf", "now")),
+        ("start as text", with("nbf", "now")),
         ("issued in the future", with("iat", NOW + 61)),
         ("issued in the future, within the leeway", with("iat", NOW + 60)),
         ("no user", without(claims(), "sub")),
         ("empty user", with("sub", "")),
         ("blank user", with("sub", " ")),
-        ("user by number", with("sub", 7)),
+        ("user as a number", with("sub", 7)),
         ("long user", with("sub", "ä".repeat(256))),
         ("user too long", with("sub", "ä".repeat(257))),
-        ("user of two lines", with("sub", "ann\nroot")),
+        ("user with a line break", with("sub", "ann\nroot")),
         ("groups as text", with("groups", "ops")),
-        ("group by number", with("groups", json!(["ops", 7]))),
+        ("group as a number", with("groups", json!(["ops", 7]))),
         ("empty group", with("groups", json!([""]))),
         ("too many groups", with("groups", json!(many))),
     ];
-    let lines = judged(&oidc, rows.map(|(what, claims)| (what, key.sign(&claims)))).await;
+    let lines = validated(&oidc, rows.map(|(what, claims)| (what, key.sign(&claims)))).await;
     insta::assert_snapshot!(lines.replace(&"ä".repeat(256), "ä…"), @r#"
-    wrong issuer: it is from another issuer (the token is not valid)
-    list of issuers: it is from another issuer (the token is not valid)
-    no issuer: it is from another issuer (the token is not valid)
-    wrong audience: it is for another audience (the token is not valid)
-    wrong audiences: it is for another audience (the token is not valid)
-    no audience: it is for another audience (the token is not valid)
-    expired, just: it has expired (the token has expired)
+    wrong issuer: wrong issuer (the token is not valid)
+    list of issuers: wrong issuer (the token is not valid)
+    no issuer: wrong issuer (the token is not valid)
+    wrong audience: wrong audience (the token is not valid)
+    wrong audiences: wrong audience (the token is not valid)
+    no audience: wrong audience (the token is not valid)
+    expired, just: the token has expired (the token has expired)
     expired, within the leeway: ann
-    no expiry: the claim "exp" is missing (the token is not valid)
-    expiry in words: the claim "exp" is no moment (the token is not valid)
-    expiry beyond all times: the claim "exp" is no moment (the token is not valid)
-    expiry before all times: the claim "exp" is no moment (the token is not valid)
-    not yet valid: it is not valid yet (the token is not valid)
+    no expiry: claim "exp" is missing (the token is not valid)
+    expiry as text: claim "exp" is not a valid time (the token is not valid)
+    expiry too late: claim "exp" is not a valid time (the token is not valid)
+    negative expiry: claim "exp" is not a valid time (the token is not valid)
+    not yet valid: the token is not valid yet (the token is not valid)
     not yet valid, within the leeway: ann
-    start in words: the claim "nbf" is no moment (the token is not valid)
-    issued in the future: it is not valid yet (the token is not valid)
+    start as text: claim "nbf" is not a valid time (the token is not valid)
+    issued in the future: the token is not valid yet (the token is not valid)
     issued in the future, within the leeway: ann
-    no user: the claim "sub" is missing (the token is not valid)
-    empty user: the claim "sub" is empty (the token is not valid)
-    blank user: the claim "sub" is empty (the token is not valid)
-    user by number: the claim "sub" is no text (the token is not valid)
+    no user: claim "sub" is missing (the token is not valid)
+    empty user: claim "sub" is empty (the token is not valid)
+    blank user: claim "sub" is empty (the token is not valid)
+    user as a number: claim "sub" is not a string (the token is not valid)
     long user: ä…
-    user too long: the claim "sub" is too long (the token is not valid)
-    user of two lines: the claim "sub" has control characters (the token is not valid)
-    groups as text: the claim "groups" is no list (the token is not valid)
-    group by number: the claim "groups" has an entry that is no name (the token is not valid)
-    empty group: the claim "groups" has an entry that is no name (the token is not valid)
-    too many groups: the claim "groups" has too many entries (the token is not valid)
+    user too long: claim "sub" is too long (the token is not valid)
+    user with a line break: claim "sub" contains control characters (the token is not valid)
+    groups as text: claim "groups" is not a list (the token is not valid)
+    group as a number: claim "groups" has an invalid entry (the token is not valid)
+    empty group: claim "groups" has an invalid entry (the token is not valid)
+    too many groups: claim "groups" has too many entries (the token is not valid)
     "#);
 }
 
 #[tokio::test]
-async fn signatures_are_judged() {
-    let (rsa, ec, stranger) = (Key::rsa("rsa"), Key::ec("ec"), Key::ec("ec"));
-    let secret = EncodingKey::from_secret(b"a secret that somebody published");
+async fn signatures_are_validated() {
+    let (rsa, ec, other_issuer) = (Key::rsa("rsa"), Key::ec("ec"), Key::ec("ec"));
+    let secret = EncodingKey::from_secret(b"a secret that was published");
     let mut published =
         serde_json::to_value(Jwk::from_encoding_key(&secret, Algorithm::HS256).expect("a key"))
             .expect("JSON");
@@ -169,69 +169,71 @@ async fn signatures_are_judged() {
         let header = Header { kid: Some(kid.to_owned()), ..Header::new(Algorithm::HS256) };
         jsonwebtoken::encode(&header, &claims(), secret).expect("a token")
     };
-    let embedded = Jwk::from_encoding_key(&stranger.private, Algorithm::ES256).expect("a key");
+    let embedded = Jwk::from_encoding_key(&other_issuer.private, Algorithm::ES256).expect("a key");
     let as_rsa = Header { kid: Some("rsa".to_owned()), ..ec.header() };
     let critical = Header { crit: Some(vec!["b64".to_owned()]), ..ec.header() };
     let logout = Header { typ: Some("logout+jwt".to_owned()), ..ec.header() };
     let access = Header { typ: Some("at+JWT".to_owned()), ..ec.header() };
-    let odd_kid = Header { kid: Some(format!("{}\n2027 root", "k".repeat(99))), ..ec.header() };
+    let long_kid = Header { kid: Some(format!("{}\n2027 root", "k".repeat(99))), ..ec.header() };
 
-    let lines = judged(
+    let lines = validated(
         &oidc,
         [
             // {"alg":"none"}
             ("no signature", format!("eyJhbGciOiJub25lIn0.{payload}.")),
             ("public key as secret", hmac("rsa", &public_as_secret(&rsa))),
             ("published secret", hmac("secret", &secret)),
-            ("stranger's key", stranger.sign(&claims())),
-            ("key in the token", stranger.sign_as(&Header { jwk: Some(embedded), ..ec.header() }, &claims())),
+            ("key of another issuer", other_issuer.sign(&claims())),
+            (
+                "key in the token",
+                other_issuer.sign_as(&Header { jwk: Some(embedded), ..ec.header() }, &claims()),
+            ),
             ("unknown key", Key::ec("new").sign(&claims())),
-            ("unknown key with an odd name", ec.sign_as(&odd_kid, &claims())),
+            ("unknown key with a long id", ec.sign_as(&long_kid, &claims())),
             ("key of another type", ec.sign_as(&as_rsa, &claims())),
             ("key for another algorithm", rsa.using(Algorithm::PS256).sign(&claims())),
-            ("extension", ec.sign_as(&critical, &claims())),
-            ("note of a logout", ec.sign_as(&logout, &claims())),
-            ("access token by name", ec.sign_as(&access, &claims())),
+            ("critical extension", ec.sign_as(&critical, &claims())),
+            ("logout token", ec.sign_as(&logout, &claims())),
+            ("access token by type", ec.sign_as(&access, &claims())),
             ("too long", ec.sign(&with("padding", "x".repeat(8 * 1024)))),
-            ("no token", "sr_1_secret".to_owned()),
-            ("nothing", String::new()),
-            ("claims that are none", ec.sign(&json!("ann"))),
-            ("a part too many", format!("{good}.{payload}")),
+            ("API token", "sr_1_secret".to_owned()),
+            ("empty token", String::new()),
+            ("claims that are not an object", ec.sign(&json!("ann"))),
+            ("four parts", format!("{good}.{payload}")),
         ],
     )
     .await;
     insta::assert_snapshot!(lines, @r#"
-    no signature: it is not a signed JSON web token, or its algorithm is unknown (the token is not valid)
-    public key as secret: tokens signed with HS256 are not accepted (the token is not valid)
-    published secret: tokens signed with HS256 are not accepted (the token is not valid)
-    stranger's key: the signature is invalid (the token is not valid)
-    key in the token: the signature is invalid (the token is not valid)
+    no signature: the token is not a signed JWT, or its algorithm is unknown (the token is not valid)
+    public key as secret: signature algorithm HS256 is not accepted (the token is not valid)
+    published secret: signature algorithm HS256 is not accepted (the token is not valid)
+    key of another issuer: invalid signature (the token is not valid)
+    key in the token: invalid signature (the token is not valid)
     unknown key: the issuer has no key "new" (the token is not valid)
-    unknown key with an odd name: the issuer has no key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk" (the token is not valid)
-    key of another type: its key does not support ES256 (the token is not valid)
-    key for another algorithm: its key does not support PS256 (the token is not valid)
-    extension: its header has an unsupported field: `crit` (the token is not valid)
-    note of a logout: its header has an unsupported field: `typ` is not that of an access token (the token is not valid)
-    access token by name: ann
+    unknown key with a long id: the issuer has no key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk" (the token is not valid)
+    key of another type: the key of the token does not support ES256 (the token is not valid)
+    key for another algorithm: the key of the token does not support PS256 (the token is not valid)
+    critical extension: unsupported header field `crit` (the token is not valid)
+    logout token: unsupported header field `typ`: not the type of an access token (the token is not valid)
+    access token by type: ann
     too long: the token has more than 8192 bytes (the token is not valid)
-    no token: it is not a signed JSON web token, or its algorithm is unknown (the token is not valid)
-    nothing: it is not a signed JSON web token, or its algorithm is unknown (the token is not valid)
-    claims that are none: it is not a signed JSON web token, or its algorithm is unknown (the token is not valid)
-    a part too many: it is not a signed JSON web token, or its algorithm is unknown (the token is not valid)
+    API token: the token is not a signed JWT, or its algorithm is unknown (the token is not valid)
+    empty token: the token is not a signed JWT, or its algorithm is unknown (the token is not valid)
+    claims that are not an object: the token is not a signed JWT, or its algorithm is unknown (the token is not valid)
+    four parts: the token is not a signed JWT, or its algorithm is unknown (the token is not valid)
     "#);
 }
 
-/// The bytes that everybody knows, as the secret of an HMAC: a verifier that takes a token's word for how it is
-/// signed would accept that.
+/// The public key as the secret of an HMAC. A verifier that trusts `alg` of the token would accept its signature.
 fn public_as_secret(key: &Key) -> EncodingKey {
     EncodingKey::from_secret(key.public().to_string().as_bytes())
 }
 
 #[tokio::test]
-async fn without_a_name_a_key_must_be_the_only_one_that_fits() {
+async fn token_without_kid_needs_a_unique_key() {
     let (rsa, ec, other) = (Key::rsa("rsa"), Key::ec("ec"), Key::ec("other"));
     let unnamed = ec.sign_as(&Header::new(Algorithm::ES256), &claims());
-    let alone = open([rsa.public(), ec.public()]).await;
+    let single = open([rsa.public(), ec.public()]).await;
     let plain = open([ec.plain()]).await;
     let several = open([ec.public(), other.public()]).await;
     let none = open([rsa.public()]).await;
@@ -242,26 +244,26 @@ async fn without_a_name_a_key_must_be_the_only_one_that_fits() {
     }])
     .await;
     let mut lines = String::new();
-    for (what, oidc) in [
-        ("alone", alone),
-        ("says nothing of itself", plain),
-        ("several", several),
-        ("none", none),
-        ("for encryption", for_encryption),
+    for (name, oidc) in [
+        ("single key", single),
+        ("key without metadata", plain),
+        ("several keys", several),
+        ("no key", none),
+        ("key for encryption", for_encryption),
     ] {
-        lines += &judged(&oidc, [(what, unnamed.clone())]).await;
+        lines += &validated(&oidc, [(name, unnamed.clone())]).await;
     }
     insta::assert_snapshot!(lines, @r#"
-    alone: ann
-    says nothing of itself: ann
-    several: it has no `kid` and the issuer has several keys for ES256 (the token is not valid)
-    none: the issuer has no key for ES256 (the token is not valid)
-    for encryption: the issuer has no key for ES256 (the token is not valid)
+    single key: ann
+    key without metadata: ann
+    several keys: the token has no `kid`, and the issuer has several keys for ES256 (the token is not valid)
+    no key: the issuer has no key for ES256 (the token is not valid)
+    key for encryption: the issuer has no key for ES256 (the token is not valid)
     "#);
 }
 
 #[tokio::test]
-async fn an_unverified_address_names_nobody() {
+async fn unverified_email_does_not_identify_a_user() {
     let key = Key::ec("a");
     let mut oidc = open([key.public()]).await;
     oidc.settings.user_claim = "email".to_owned();
@@ -272,29 +274,29 @@ async fn an_unverified_address_names_nobody() {
     };
     let rows = [
         ("verified", claims(json!(true))),
-        ("who knows", claims(Value::Null)),
+        ("unspecified", claims(Value::Null)),
         ("not verified", claims(json!(false))),
-        ("not verified, in words", claims(json!("false"))),
+        ("not verified, as text", claims(json!("false"))),
     ];
-    insta::assert_snapshot!(judged(&oidc, rows).await, @r#"
+    insta::assert_snapshot!(validated(&oidc, rows).await, @r#"
     verified: ann@example.org
-    who knows: ann@example.org
-    not verified: the claim "email" is missing (the token is not valid)
-    not verified, in words: the claim "email" is missing (the token is not valid)
+    unspecified: ann@example.org
+    not verified: claim "email" is missing (the token is not valid)
+    not verified, as text: claim "email" is missing (the token is not valid)
     "#);
 }
 
 #[test]
-fn tokens_of_an_issuer_have_three_parts() {
-    let looks = ["eyJh.eyJz.c2ln", "eyJh.eyJz.", "sr_1_secret", "a.b", "a.b.c.d", "a.b.c d", ""];
-    assert_eq!(looks.map(Oidc::looks_like_jwt), [true, true, false, false, false, false, false]);
+fn jwts_have_three_parts() {
+    let tokens = ["eyJh.eyJz.c2ln", "eyJh.eyJz.", "sr_1_secret", "a.b", "a.b.c.d", "a.b.c d", ""];
+    assert_eq!(tokens.map(Oidc::looks_like_jwt), [true, true, false, false, false, false, false]);
 }
 
 #[tokio::test]
-async fn clients_are_told_where_to_get_a_token() {
+async fn protected_resource_metadata_names_the_issuer() {
     let oidc = open([Key::ec("a").public()]).await;
-    let told = protected_resource("https://rail.example/mcp", oidc.settings());
-    insta::assert_snapshot!(format!("{told:#}"), @r#"
+    let metadata = protected_resource("https://rail.example/mcp", oidc.settings());
+    insta::assert_snapshot!(format!("{metadata:#}"), @r#"
     {
       "authorization_servers": [
         "https://id.example"
