@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::follow::{RECONNECT_DELAY, RECONNECT_TIMEOUT};
 use super::shared::error::CliError;
-use super::shared::server_args::{RequestArgs, find_run};
+use super::shared::server_args::{RequestArgs, find_optional_run};
 use super::terminal::output;
 use super::terminal::text::sanitize;
 use crate::client::{Client, ClientError};
@@ -37,10 +37,7 @@ pub(super) struct Events {
 impl Events {
     pub(super) async fn run(self) -> Result<ExitCode, CliError> {
         let client = self.request.connect_to_read().await?;
-        let run = match &self.run {
-            Some(run) => Some(find_run(&client, run).await?),
-            None => None,
-        };
+        let run = find_optional_run(&client, self.run.as_deref()).await?;
         if self.follow {
             self.follow(client, run).await?;
         } else {

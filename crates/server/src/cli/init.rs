@@ -121,7 +121,7 @@ impl Init {
         if self.json { Ok(()) } else { writeln!(anstream::stdout(), "{line}") }
     }
 
-    /// Asks for confirmation; `None` if nobody can answer.
+    /// Asks for confirmation; `None` with `--dry-run`, with `--json` or without a terminal.
     fn confirm(&self, question: &str) -> Result<Option<bool>, CliError> {
         match self {
             Self { dry_run: true, .. } => Ok(None),
@@ -162,12 +162,12 @@ impl Init {
         file: &mut ServersFile,
         servers: &[(ImportedServer, Comparison)],
     ) -> Result<Outcome<usize>, CliError> {
-        let mut asked = Vec::new();
+        let mut resolved = Vec::new();
         for (server, _) in servers.iter().filter(|(_, comparison)| *comparison == Comparison::Differs) {
             // Several clients may have the same server: one answer applies to all.
             let identity = (&server.name, &server.original);
-            if !asked.contains(&identity) {
-                asked.push(identity);
+            if !resolved.contains(&identity) {
+                resolved.push(identity);
                 self.resolve_difference(file, server)?;
             }
         }

@@ -21,7 +21,7 @@ use crate::{demo, observe};
 
 /// The interval of retention.
 const PURGE_INTERVAL: Duration = Duration::from_hours(1);
-/// How long the shutdown takes before the user is told what it waits for.
+/// How long a shutdown may take before it prints what it waits for.
 const QUIET_SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// Run the daemon: one engine for all clients of this machine

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::follow::rest::RestRuns;
 use super::follow::run_client::RunClient;
 use super::shared::error::CliError;
-use super::shared::server_args::{RequestArgs, find_run};
+use super::shared::server_args::{RequestArgs, find_optional_run};
 use super::shared::values;
 use super::terminal::text::count;
 
@@ -30,10 +30,7 @@ pub(super) struct Signal {
 impl Signal {
     pub(super) async fn run(self) -> Result<ExitCode, CliError> {
         let client = self.request.connect().await?;
-        let run = match &self.run {
-            Some(run) => Some(find_run(&client, run).await?),
-            None => None,
-        };
+        let run = find_optional_run(&client, self.run.as_deref()).await?;
         let payload = self.payload.unwrap_or_default();
         let runs = RestRuns::new(client).signal(&self.event, &payload, run).await?;
         self.request.print(&json!({ "runs": runs }), |_| {

@@ -257,7 +257,7 @@ impl<C: RunClient> Follower<C> {
         Ok(open)
     }
 
-    /// Prompts for an approval and sends the decision. A rejected decision is not asked for again.
+    /// Prompts for an approval and sends the decision. After a rejection the approval is not prompted for again.
     async fn decide(&mut self, approval: &Approval) -> Result<(), CliError> {
         self.view.set_hidden(true);
         let answer = self.read_answer(approval).await;

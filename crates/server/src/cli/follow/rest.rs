@@ -5,7 +5,7 @@ use std::pin::Pin;
 use futures::stream::{SelectAll, Stream, StreamExt, once};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{Resolution, RunId};
+use steprail_engine::{Resolution, RunId, RunStatus};
 use steprail_http::views::{Approval, Run, UnknownCall};
 
 use super::run_client::{Definition, RunClient, RunUpdate};
@@ -95,7 +95,11 @@ impl RunClient for RestRuns {
         self.client.post::<SignalResult>(&path, &body).await.map(|result| result.runs)
     }
 
+    /// Reads the status first, because following a run in progress does not need the right to resume it.
     async fn resume(&self, run: RunId) -> Result<(), ClientError> {
+        if !matches!(self.run(run).await?.status, RunStatus::Paused | RunStatus::Interrupted) {
+            return Ok(());
+        }
         self.client.post::<Value>(&format!("/runs/{run}/resume"), &json!({})).await.map(drop)
     }
 

@@ -67,7 +67,7 @@ pub(crate) trait RunClient {
     /// Sends an event to a run, or to every run that waits for it. Returns the number of runs that received it.
     async fn signal(&self, event: &str, payload: &Value, run: Option<RunId>) -> Result<usize, ClientError>;
 
-    /// Resumes a paused or interrupted run.
+    /// Resumes a run if it is paused or interrupted.
     async fn resume(&self, run: RunId) -> Result<(), ClientError>;
 
     /// Fails if the stored data of a run is damaged.

@@ -111,6 +111,17 @@ impl RequestArgs {
     }
 }
 
+/// `find_run` for an optional argument.
+pub(crate) async fn find_optional_run(
+    client: &Client,
+    text: Option<&str>,
+) -> Result<Option<RunId>, CliError> {
+    match text {
+        Some(text) => find_run(client, text).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Resolves a run id, or its last characters among the 1,000 newest runs.
 pub(crate) async fn find_run(client: &Client, text: &str) -> Result<RunId, CliError> {
     if let Ok(run) = text.parse() {
