@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::shared::error::CliError;
+use super::shared::help::{CONFIG_HELP, DATA_HELP};
 use super::terminal::output;
 use crate::config::{Config as Settings, environment, markdown};
 use crate::daemon::Home;
@@ -21,11 +22,9 @@ pub(super) struct Config {
     /// Print JSON
     #[arg(long, conflicts_with = "explain")]
     json: bool,
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
-    /// Settings file [env: STEPRAIL_CONFIG] [default: steprail.toml in the data directory]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
 }
 

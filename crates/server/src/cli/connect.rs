@@ -10,6 +10,7 @@ use serde_json::json;
 use super::client_config::clients::{McpClient, Scope};
 use super::client_config::connection::{Connection, config_location, entry};
 use super::shared::error::CliError;
+use super::shared::help::DATA_HELP;
 use super::terminal::output;
 
 /// Print, or write, the config entry that connects an MCP client
@@ -26,8 +27,7 @@ pub(super) struct Connect {
     /// Config file of the client [default: where the client keeps it]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
 }
 

@@ -13,6 +13,7 @@ use super::client_config::import::{Import, ImportedServer};
 use super::client_config::redacted::RedactedServer;
 use super::client_config::servers_file::{Comparison, ServersFile};
 use super::shared::error::CliError;
+use super::shared::help::DATA_HELP;
 use super::terminal::text::{count, sanitize};
 use super::terminal::{output, prompt};
 use crate::daemon::Home;
@@ -24,8 +25,7 @@ use crate::daemon::Home;
 /// `--yes` is given. Values of variables and headers are never printed.
 #[derive(Debug, Args)]
 pub(super) struct Init {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
     /// Write without prompts; a server that differs from the one in servers.json is not replaced
     #[arg(long)]

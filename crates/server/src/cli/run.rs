@@ -99,12 +99,11 @@ impl Run {
         let is_file = self.file == "-" || (path.exists() && !path.is_dir());
         let local = if is_file { Some(self.load_definition()?) } else { None };
         let client = self.server.connect().await?;
-        let (definition, inputs) = match &local {
-            Some((source, plan)) => (inline(source), self.parse_inputs(plan)),
-            None => {
-                let plan = self.load_stored(&client).await?;
-                (Definition::Stored(&self.file), self.parse_inputs(&plan))
-            }
+        let (definition, inputs) = if let Some((source, plan)) = &local {
+            (inline(source), self.parse_inputs(plan))
+        } else {
+            let plan = self.load_stored(&client).await?;
+            (Definition::Stored(&self.file), self.parse_inputs(&plan))
         };
         let client = RestRuns::new(client);
         let run = self.start(&client, definition, inputs).await?;
@@ -113,9 +112,9 @@ impl Run {
             return Follower::new(client, invocation, RunTree::of(run.run_id)).finish(self.json).await;
         }
         if self.json {
-            output::json(&run)?
+            output::json(&run)?;
         } else {
-            output::line(&run.run_id.to_string())?
+            output::line(&run.run_id.to_string())?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -73,6 +73,7 @@ impl Serve {
         } else {
             self.args.tools.read(Some(home))?
         };
+        let cannot_listen = |error: std::io::Error| CliError::new(format!("cannot listen: {error}"));
         // Listeners are bound before the engine starts: a daemon that cannot be reached must make no calls.
         let bind = || {
             let port = bind_port(&config)?;
@@ -132,10 +133,6 @@ impl Serve {
         std::fs::write(home.settings(), serde_json::to_string(&arguments)?)?;
         Pipes::open(home)
     }
-}
-
-fn cannot_listen(error: std::io::Error) -> CliError {
-    CliError::new(format!("cannot listen: {error}"))
 }
 
 /// Binds the HTTP port. If the default port is in use, any free one is bound.

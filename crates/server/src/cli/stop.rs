@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 use super::shared::error::CliError;
+use super::shared::help::DATA_HELP;
 use super::terminal::output;
 use crate::daemon::{self, Home};
 
@@ -22,8 +23,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// continue.
 #[derive(Debug, Args)]
 pub(super) struct Stop {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
 }
 

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::shared::error::CliError;
 use super::shared::exit;
+use super::shared::help::DATA_HELP;
 use super::terminal::output;
 use super::terminal::text::{count, sanitize};
 use crate::daemon::Home;
@@ -30,8 +31,7 @@ use crate::daemon::Home;
 /// Exit codes: 0 no problems (there may be warnings), 1 problems.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -111,9 +111,9 @@ impl<C: RunClient> Follower<C> {
         for root in self.tree.roots() {
             let run = self.client.run(*root).await?;
             if json {
-                output::json(&run)?
+                output::json(&run)?;
             } else {
-                output::line(&run_summary::summary(&run))?
+                output::line(&run_summary::summary(&run))?;
             }
             if !run.status.is_terminal() {
                 let hints = self.invocation.hints(&run, &self.tree);

@@ -7,6 +7,7 @@ use steprail_engine::{Durability, Options, SqliteStore};
 use tempfile::TempDir;
 
 use super::error::CliError;
+use super::help::DATA_HELP;
 use crate::daemon::Home;
 
 /// What a commit survives.
@@ -22,8 +23,7 @@ pub(crate) enum DurabilityArg {
 #[derive(Debug, Clone, Args)]
 #[group(multiple = false)]
 pub(crate) struct DatabaseArgs {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
     /// Database file to use instead of the daemon's
     #[arg(long, value_name = "FILE")]

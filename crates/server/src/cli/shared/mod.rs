@@ -5,6 +5,7 @@ pub(crate) mod decision;
 pub(crate) mod error;
 pub(crate) mod exit;
 pub(crate) mod grants;
+pub(crate) mod help;
 pub(crate) mod oauth_callback;
 pub(crate) mod os_user;
 pub(crate) mod run_action;

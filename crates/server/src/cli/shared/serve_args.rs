@@ -6,6 +6,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
+use super::help::{CONFIG_HELP, DATA_HELP};
 use super::os_user;
 use super::tool_args::ToolArgs;
 use crate::cli::terminal::output;
@@ -18,11 +19,9 @@ use crate::tools::Named;
 /// Settings on the command line.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     pub data: Option<PathBuf>,
-    /// Settings file [env: STEPRAIL_CONFIG] [default: steprail.toml in the data directory]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
     #[command(flatten)]
     pub tools: ToolArgs,

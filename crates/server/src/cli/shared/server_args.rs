@@ -10,6 +10,7 @@ use steprail_engine::RunId;
 use steprail_http::views::{Page, Run};
 
 use super::error::CliError;
+use super::help::{DATA_HELP, SERVER_HELP};
 use crate::cli::terminal::output;
 use crate::cli::terminal::text::shell_quote;
 use crate::client::{Autostart, Client, ServerAddress};
@@ -20,11 +21,9 @@ const SHORT_ID: usize = 4;
 /// Selects the server.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServerArgs {
-    /// Data directory of the daemon [env: STEPRAIL_DATA] [default: steprail in the user's data directory]
-    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(long, value_name = "DIR", help = DATA_HELP, global = true)]
     pub data: Option<PathBuf>,
-    /// URL of a remote server; the token is read from STEPRAIL_TOKEN [env: STEPRAIL_SERVER]
-    #[arg(long, value_name = "URL", global = true, conflicts_with = "data")]
+    #[arg(long, value_name = "URL", help = SERVER_HELP, global = true, conflicts_with = "data")]
     pub server: Option<String>,
 }
 
@@ -82,9 +81,9 @@ impl RequestArgs {
         text: impl FnOnce(&T) -> String,
     ) -> Result<ExitCode, CliError> {
         if self.json {
-            output::json(value)?
+            output::json(value)?;
         } else {
-            output::line(&text(value))?
+            output::line(&text(value))?;
         }
         Ok(ExitCode::SUCCESS)
     }
