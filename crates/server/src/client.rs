@@ -1,4 +1,4 @@
-//! Talking to a server: the daemon of a data directory through its socket, or one at an address.
+//! The REST client of the commands: the daemon of a data directory through its socket, or a remote server.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,69 +11,110 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sse_stream::SseStream;
-
-use crate::daemon::{self, DataDir};
 use steprail_http::Problem;
 use steprail_http::views::Event;
 
-/// How often a daemon of this machine is asked again, and after what.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::daemon::{self, DataDir};
 
-/// A server that can be asked.
+/// Retries of a request to a local daemon that cannot be reached, and the delay before each.
+const RETRIES: u32 = 3;
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// A connection to a server.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<String>,
-    at: At,
+    address: ServerAddress,
 }
 
 /// Where a server is.
 #[derive(Debug, Clone)]
-pub(crate) enum At {
-    /// On this machine: its data directory.
-    Home(DataDir),
-    /// At an address, for whoever has a token.
-    Url(String, Option<String>),
+pub(crate) enum ServerAddress {
+    /// The daemon of a data directory on this machine.
+    Local(DataDir),
+    /// A URL, and the token for it.
+    Remote(String, Option<String>),
 }
 
-/// Why a server did not do it.
+/// Why a request failed.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    /// It cannot be reached.
+pub(crate) enum ClientError {
+    /// The server did not respond.
     Unreachable(String),
-    /// It said no.
+    /// The server rejected the request.
     Problem(Box<Problem>),
+    /// An engine in this process rejected the request.
+    Engine(steprail_engine::Error),
 }
 
-/// Whether a daemon that is not there is started.
+/// When to start a local daemon that is not running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
-    /// In any case.
+pub(crate) enum Autostart {
     Always,
-    /// If there is something to look at.
-    IfUsed,
+    IfDatabaseExists,
+}
+
+impl ServerAddress {
+    /// The data directory or URL of the command line, else those of `STEPRAIL_SERVER`, `STEPRAIL_TOKEN` and
+    /// `STEPRAIL_DATA`.
+    pub(crate) fn resolve(data: Option<PathBuf>, server: Option<String>) -> Result<Self, String> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let server = server.or_else(|| if data.is_some() { None } else { variable("STEPRAIL_SERVER") });
+        match server {
+            Some(url) => Ok(Self::Remote(url, variable("STEPRAIL_TOKEN"))),
+            None => DataDir::find(data).map(Self::Local),
+        }
+    }
+}
+
+impl ClientError {
+    /// What happened.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Unreachable(message) => message.clone(),
+            Self::Problem(problem) => problem.detail.to_string(),
+            Self::Engine(error) => error.to_string(),
+        }
+    }
+
+    /// Whether the current state of the run or step rules the request out.
+    pub(crate) fn is_conflict(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => false,
+            Self::Problem(problem) => &*problem.code == "conflict",
+            Self::Engine(error) => matches!(error, steprail_engine::Error::Conflict(_)),
+        }
+    }
+}
+
+impl From<steprail_engine::Error> for ClientError {
+    fn from(error: steprail_engine::Error) -> Self {
+        Self::Engine(error)
+    }
 }
 
 impl Client {
-    /// Reaches a server; a daemon of this machine is started if there is none.
-    pub(crate) async fn reach(at: At, begin: Begin) -> Result<Self, Refused> {
+    /// Connects to a server. Starts a local daemon as `autostart` allows.
+    pub(crate) async fn connect(address: ServerAddress, autostart: Autostart) -> Result<Self, ClientError> {
         let builder = reqwest::Client::builder().no_proxy();
-        let (builder, base, token) = match &at {
-            At::Home(home) => {
-                wake(home, begin).await.map_err(Refused::Unreachable)?;
+        let (builder, base, token) = match &address {
+            ServerAddress::Local(home) => {
+                ensure_daemon(home, autostart).await.map_err(ClientError::Unreachable)?;
                 (builder.unix_socket(home.human_socket()), "http://localhost".to_owned(), None)
             }
-            At::Url(url, token) => (builder, url.trim_end_matches('/').to_owned(), token.clone()),
+            ServerAddress::Remote(url, token) => {
+                (builder, url.trim_end_matches('/').to_owned(), token.clone())
+            }
         };
-        let http = builder.build().map_err(|error| Refused::Unreachable(error.to_string()))?;
-        Ok(Self { http, base, token, at })
+        let http = builder.build().map_err(|error| ClientError::Unreachable(error.to_string()))?;
+        Ok(Self { http, base, token, address })
     }
 
-    /// Reaches the same server again, after it was lost.
-    pub(crate) async fn again(&self) -> Result<Self, Refused> {
-        Self::reach(self.at.clone(), Begin::Always).await
+    /// Connects to the same server after the connection was lost.
+    pub(crate) async fn reconnect(&self) -> Result<Self, ClientError> {
+        Self::connect(self.address.clone(), Autostart::Always).await
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -84,8 +125,8 @@ impl Client {
         }
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Response, Refused> {
-        let response = request.send().await.map_err(|error| Refused::Unreachable(self.lost(&error)))?;
+    async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -95,89 +136,89 @@ impl Client {
             Problem::new(
                 status,
                 "unexpected",
-                format!("the server answered {status} and says nothing about it"),
+                format!("the server returned {status} without problem details"),
             )
         });
-        Err(Refused::Problem(Box::new(problem)))
+        Err(ClientError::Problem(Box::new(problem)))
     }
 
-    fn lost(&self, error: &reqwest::Error) -> String {
-        match &self.at {
-            At::Home(home) => format!("the daemon of {} does not answer", home.path().display()),
-            At::Url(url, _) => {
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        ClientError::Unreachable(match &self.address {
+            ServerAddress::Local(home) => {
+                format!("the daemon of {} does not respond", home.path().display())
+            }
+            ServerAddress::Remote(url, _) => {
                 let cause =
                     std::iter::successors(Some(error as &dyn Error), |error| (*error).source()).last();
-                format!("{url} cannot be reached: {}", cause.map(ToString::to_string).unwrap_or_default())
+                format!("cannot reach {url}: {}", cause.map(ToString::to_string).unwrap_or_default())
             }
-        }
-    }
-
-    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Refused> {
-        let bytes = self.send(request).await?.bytes().await;
-        let bytes = bytes.map_err(|error| Refused::Unreachable(self.lost(&error)))?;
-        let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(text).map_err(|error| {
-            Refused::Unreachable(format!("the answer is not one of a server like this one: {error}"))
         })
     }
 
-    /// Asks for something.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
-        self.insist(async |client| client.read(client.request(Method::GET, path)).await).await
+    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        let bytes = self.send(request).await?.bytes().await;
+        let bytes = bytes.map_err(|error| self.unreachable(&error))?;
+        let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(text)
+            .map_err(|error| ClientError::Unreachable(format!("unexpected response of the server: {error}")))
     }
 
-    /// Starts a run. The body has a key, so that asking again starts nothing twice.
-    pub(crate) async fn start<T: DeserializeOwned>(&self, body: &Value) -> Result<T, Refused> {
-        self.insist(async |client| client.post("/runs", body).await).await
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.retry(async |client| client.read(client.request(Method::GET, path)).await).await
     }
 
-    /// Asks again where that cannot hurt: a daemon that is about to end may still take a connection.
-    async fn insist<T>(&self, ask: impl AsyncFn(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
-        let mut client = self.clone();
-        for _ in 0..TRIES {
-            match (ask(&client).await, &self.at) {
-                (Err(Refused::Unreachable(_)), At::Home(_)) => {
-                    tokio::time::sleep(PAUSE).await;
-                    client = client.again().await?;
-                }
-                (answer, _) => return answer,
-            }
-        }
-        ask(&client).await
-    }
-
-    /// Asks for something, with words after the `?`.
-    pub(crate) async fn find<T: DeserializeOwned>(
+    /// `get` with query parameters. Null values are left out.
+    pub(crate) async fn query<T: DeserializeOwned>(
         &self,
         path: &str,
-        words: &impl Serialize,
-    ) -> Result<T, Refused> {
-        let words = query(words);
-        self.get(&if words.is_empty() { path.to_owned() } else { format!("{path}?{words}") }).await
+        parameters: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let query = query_string(parameters);
+        self.get(&if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }).await
     }
 
-    /// Has something done.
-    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Refused> {
+    /// Starts a run. The body must have an idempotency key, because the request is repeated if the response is lost.
+    pub(crate) async fn start_run<T: DeserializeOwned>(&self, body: &Value) -> Result<T, ClientError> {
+        self.retry(async |client| client.post("/runs", body).await).await
+    }
+
+    /// Repeats an idempotent request to a local daemon: one that shuts down may still accept a connection.
+    async fn retry<T>(
+        &self,
+        request: impl AsyncFn(&Self) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut client = self.clone();
+        for _ in 0..RETRIES {
+            match (request(&client).await, &self.address) {
+                (Err(ClientError::Unreachable(_)), ServerAddress::Local(_)) => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                    client = client.reconnect().await?;
+                }
+                (response, _) => return response,
+            }
+        }
+        request(&client).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
         self.read(with_json(self.request(Method::POST, path), body)).await
     }
 
-    /// Stores something.
-    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Refused> {
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
         self.read(with_json(self.request(Method::PUT, path), body)).await
     }
 
-    /// Takes something away.
-    pub(crate) async fn delete(&self, path: &str) -> Result<(), Refused> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), ClientError> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    /// Follows a stream after an event: cursors, and events where there are any. It ends with what it tells of, or with the
-    /// server.
-    pub(crate) async fn follow(
+    /// Streams server-sent events after a cursor. Each item is the new cursor, and the event if the frame has one. The stream
+    /// ends with its run, or when the connection is lost.
+    pub(crate) async fn stream(
         &self,
         path: &str,
         after: Option<u64>,
-    ) -> Result<impl Stream<Item = (Option<u64>, Option<Event>)> + Send + use<>, Refused> {
+    ) -> Result<impl Stream<Item = (Option<u64>, Option<Event>)> + Send + use<>, ClientError> {
         let mut request = self.request(Method::GET, path);
         if let Some(after) = after {
             request = request.header("last-event-id", HeaderValue::from(after));
@@ -187,11 +228,11 @@ impl Client {
         Ok(frames
             .take_while(|frame| std::future::ready(frame.is_ok()))
             .filter_map(|frame| std::future::ready(frame.ok()))
-            .map(|frame| (frame.id.and_then(|id| id.parse().ok()), event(frame.data))))
+            .map(|frame| (frame.id.and_then(|id| id.parse().ok()), parse_event(frame.data))))
     }
 }
 
-fn event(data: Option<String>) -> Option<Event> {
+fn parse_event(data: Option<String>) -> Option<Event> {
     serde_json::from_str(&data?).ok()
 }
 
@@ -199,40 +240,28 @@ fn with_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
     request.header("content-type", "application/json").body(body.to_string())
 }
 
-/// The words after a `?`; those that say nothing are left out.
-fn query(words: &impl Serialize) -> String {
-    let words = serde_json::to_value(words).unwrap_or_default();
-    let said = words.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    let said = said.map(|(name, value)| {
+fn query_string(parameters: &impl Serialize) -> String {
+    let parameters = serde_json::to_value(parameters).unwrap_or_default();
+    let set = parameters.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let pairs = set.map(|(name, value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        format!("{name}={}", escaped(&text))
+        format!("{name}={}", percent_encode(&text))
     });
-    said.collect::<Vec<_>>().join("&")
+    pairs.collect::<Vec<_>>().join("&")
 }
 
-/// A text as part of an address.
-pub(crate) fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+/// Encodes a text as one segment of a URL.
+pub(crate) fn percent_encode(text: &str) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }
 
-/// Sees to it that a daemon is there.
-async fn wake(home: &DataDir, begin: Begin) -> Result<(), String> {
+async fn ensure_daemon(home: &DataDir, autostart: Autostart) -> Result<(), String> {
     let socket = home.human_socket();
-    if begin == Begin::IfUsed && !home.database().exists() {
+    if autostart == Autostart::IfDatabaseExists && !home.database().exists() {
         return daemon::connect(home, &socket).await.map(drop);
     }
     daemon::connect_or_start(home, &socket, &[]).await.map(drop)
-}
-
-/// The data directory, or the address that the environment names.
-pub(crate) fn at(data: Option<PathBuf>, server: Option<String>) -> Result<At, String> {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let server = server.or_else(|| if data.is_some() { None } else { set("STEPRAIL_SERVER") });
-    match server {
-        Some(url) => Ok(At::Url(url, set("STEPRAIL_TOKEN"))),
-        None => DataDir::find(data).map(At::Home),
-    }
 }

@@ -1,9 +1,9 @@
-//! The real binary: what it prints, and the codes it exits with.
+//! Output and exit codes of the binary, without a daemon.
 
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-/// A folder with the files of a test, where the binary runs.
+/// A temporary directory with files, in which the binary runs.
 struct Folder(TempDir);
 
 impl Folder {
@@ -15,7 +15,7 @@ impl Folder {
         folder
     }
 
-    /// Exit code, standard output and standard error.
+    /// Returns exit code, standard output and standard error.
     fn run(&self, arguments: &[&str]) -> String {
         self.run_with(arguments, "")
     }
@@ -42,7 +42,7 @@ steps:
 ";
 
 #[test]
-fn check_says_that_nothing_is_wrong() {
+fn check_accepts_a_valid_definition() {
     let folder = Folder::with(&[("good.yaml", GOOD)]);
     insta::assert_snapshot!(folder.run(&["check", "good.yaml"]));
 }
@@ -54,25 +54,25 @@ fn check_explains_a_typo() {
 }
 
 #[test]
-fn check_counts_over_all_files() {
+fn check_counts_the_problems_of_all_files() {
     let folder = Folder::with(&[("good.yaml", GOOD), ("warns.yaml", WARNS), ("typo.yaml", TYPO)]);
     insta::assert_snapshot!(folder.run(&["check", "good.yaml", "warns.yaml", "typo.yaml"]));
 }
 
 #[test]
-fn warnings_alone_are_no_failure() {
+fn warnings_do_not_fail_the_check() {
     let folder = Folder::with(&[("warns.yaml", WARNS)]);
     insta::assert_snapshot!(folder.run(&["check", "warns.yaml", "--format", "json"]));
 }
 
 #[test]
-fn check_prints_json_for_programs() {
+fn check_prints_json() {
     let folder = Folder::with(&[("good.yaml", GOOD), ("typo.yaml", TYPO)]);
     insta::assert_snapshot!(folder.run(&["check", "--format", "json", "good.yaml", "typo.yaml"]));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_does_not_hide_the_others() {
+fn unreadable_file_does_not_stop_the_check() {
     let folder = Folder::with(&[("typo.yaml", TYPO)]);
     std::fs::write(folder.0.path().join("binary.yaml"), [0xff, 0xfe, 0x00]).unwrap();
     insta::assert_snapshot!(folder.run(&["check", "missing.yaml", "binary.yaml", "typo.yaml"]));
@@ -85,7 +85,7 @@ fn check_reads_standard_input() {
 }
 
 #[test]
-fn check_needs_a_file() {
+fn check_requires_a_file() {
     let folder = Folder::with(&[]);
     insta::assert_snapshot!(folder.run(&["check"]));
 }
@@ -99,12 +99,12 @@ fn graph_draws_each_format() {
 }
 
 #[test]
-fn graph_shows_why_it_cannot_draw() {
+fn graph_prints_the_errors_of_the_definition() {
     let folder = Folder::with(&[("typo.yaml", TYPO)]);
     insta::assert_snapshot!(folder.run(&["graph", "typo.yaml"]));
 }
 
-/// The blocks of the README in a language.
+/// Code blocks of the README in a language.
 fn readme_blocks(language: &str) -> Vec<String> {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
     let opening = format!("```{language}\n");
@@ -112,14 +112,14 @@ fn readme_blocks(language: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_tells_the_truth() {
+fn readme_examples_are_valid() {
     let typo = include_str!("../../../examples/typo.yaml");
     let folder = Folder::with(&[]);
     std::fs::create_dir(folder.0.path().join("examples")).unwrap();
     std::fs::write(folder.0.path().join("examples/typo.yaml"), typo).unwrap();
-    let shown = folder.run(&["check", "examples/typo.yaml"]);
-    let promised = readme_blocks("text").remove(1);
-    assert!(shown.contains(promised.trim_end().trim_end_matches('…').trim_end()), "{shown}");
+    let output = folder.run(&["check", "examples/typo.yaml"]);
+    let expected = readme_blocks("text").remove(1);
+    assert!(output.contains(expected.trim_end().trim_end_matches('…').trim_end()), "{output}");
     for definition in readme_blocks("yaml") {
         let checked = folder.run_with(&["check", "-"], &definition);
         assert!(checked.contains("1 file checked: no problems"), "{checked}");
@@ -127,7 +127,7 @@ fn the_readme_tells_the_truth() {
 }
 
 #[test]
-fn schema_is_json() {
+fn schema_prints_json() {
     let folder = Folder::with(&[]);
     let printed = folder.run(&["schema"]);
     let json = printed.split_once("--- stdout\n").unwrap().1.split_once("--- stderr").unwrap().0;
@@ -136,15 +136,15 @@ fn schema_is_json() {
 }
 
 #[test]
-fn connect_shows_the_entry_of_a_client_and_writes_it_beside_what_is_there() {
+fn connect_prints_the_entry_or_adds_it_to_the_file() {
     let folder = Folder::with(&[(
         ".mcp.json",
         "{ \"mcpServers\": { \"git\": { \"command\": \"mcp-server-git\" } }, \"odd\": 1 }",
     )]);
-    let shown = folder.run(&["connect", "claude-code"]);
+    let printed = folder.run(&["connect", "claude-code"]);
     assert!(
-        shown.contains("\"mcp\"") && shown.contains("put this into .mcp.json, or use --write"),
-        "{shown}"
+        printed.contains("\"mcp\"") && printed.contains("add this to .mcp.json, or pass --write"),
+        "{printed}"
     );
     assert!(folder.run(&["connect", "claude-code", "--write"]).contains("steprail was added to .mcp.json"));
     assert!(
@@ -161,6 +161,6 @@ fn connect_shows_the_entry_of_a_client_and_writes_it_beside_what_is_there() {
     let args = &config["mcpServers"]["steprail"]["args"];
     assert!(args[0] == "mcp" && args[2].as_str().is_some_and(|data| data.starts_with('/')), "{config}");
     std::fs::write(folder.0.path().join(".mcp.json"), "{ // mine\n }").expect("a comment");
-    let refused = folder.run(&["connect", "claude-code", "--write"]);
-    assert!(refused.contains("is not plain JSON") && refused.contains("exit 2"), "{refused}");
+    let rejected = folder.run(&["connect", "claude-code", "--write"]);
+    assert!(rejected.contains("is not plain JSON") && rejected.contains("exit 2"), "{rejected}");
 }

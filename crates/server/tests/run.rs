@@ -1,4 +1,4 @@
-//! The real binary with scripted tools: runs, gates, answers, kills, and the codes it exits with.
+//! `steprail run` and `resume` with an engine in their process: runs, gates, unknown outcomes, kills and exit codes.
 
 mod common;
 
@@ -29,21 +29,21 @@ steps:
   - { id: charge, tool: shop__charge }
 ";
 const TOOLS: &str = "shop__charge: { echo: true }\n'*': { return: ok }\n";
-/// `charge` does not end by itself.
+/// `charge` never returns within a test.
 const SLOW: &str = "shop__charge: { sleep: 1h }\n'*': { return: ok }\n";
 
-/// A folder with the usual files, and some of a test's own.
+/// A directory with the common files, and with those of a test.
 fn folder(files: &[(&str, &str)]) -> Folder {
-    let usual = [("pay.yaml", PAY), ("gate.yaml", GATE), ("tools.yaml", TOOLS), ("slow.yaml", SLOW)];
-    Folder::with(&[&usual, files].concat())
+    let common = [("pay.yaml", PAY), ("gate.yaml", GATE), ("tools.yaml", TOOLS), ("slow.yaml", SLOW)];
+    Folder::with(&[&common, files].concat())
 }
 
-/// What several calls print, one after the other.
-fn all(folder: &Folder, calls: &[&str]) -> String {
-    calls.iter().map(|arguments| folder.run(arguments)).collect::<Vec<_>>().join("\n")
+/// Runs commands one after the other. Returns what they print.
+fn run_all(folder: &Folder, commands: &[&str]) -> String {
+    commands.iter().map(|arguments| folder.run(arguments)).collect::<Vec<_>>().join("\n")
 }
 
-/// A call that goes on while the test does.
+/// A command that runs concurrently with the test.
 struct Background {
     child: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -57,10 +57,10 @@ impl Background {
         Self { child, lines }
     }
 
-    /// Waits for a line.
-    fn until(&mut self, start: &str) {
-        let seen = self.lines.find(|line| line.as_ref().unwrap().starts_with(start));
-        assert!(seen.is_some(), "it ended without `{start}`");
+    /// Waits for a line with this prefix.
+    fn until(&mut self, prefix: &str) {
+        let line = self.lines.find(|line| line.as_ref().unwrap().starts_with(prefix));
+        assert!(line.is_some(), "the command ended without printing `{prefix}`");
     }
 
     fn signal(&self, signal: Signal) {
@@ -72,15 +72,15 @@ impl Background {
         self.child.wait().unwrap();
     }
 
-    /// What it still says, and its exit code.
-    fn end(mut self) -> String {
+    /// Waits for the end. Returns the remaining lines and the exit code.
+    fn finish(mut self) -> String {
         let rest: Vec<String> = self.lines.map(Result::unwrap).collect();
         format!("{}\n--- exit {}\n", rest.join("\n"), self.child.wait().unwrap().code().unwrap())
     }
 }
 
-/// Compares with a snapshot, apart from what differs each time.
-macro_rules! same {
+/// Compares output with a snapshot, without ids, times and paths.
+macro_rules! assert_output {
     ($text:expr) => {
         insta::with_settings!({ filters => [
             (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "RUN"),
@@ -94,34 +94,34 @@ macro_rules! same {
 }
 
 #[test]
-fn a_run_that_completes() {
-    same!(folder(&[]).run("run pay.yaml --input amount=5 --tools tools.yaml"));
+fn completed_run() {
+    assert_output!(folder(&[]).run("run pay.yaml --input amount=5 --tools tools.yaml"));
 }
 
 #[test]
-fn a_run_that_fails() {
+fn failed_run() {
     let tools = "shop__charge: { fail: { kind: permission, message: card refused } }\n'*': {}\n";
     let folder = folder(&[("tools.yaml", tools)]);
-    same!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
+    assert_output!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
 }
 
 #[test]
-fn a_tool_that_fails_twice() {
+fn failed_call_is_retried() {
     let tools = "shop__look: { fail: { times: 2, kind: transport, message: no route } }\n'*': {}\n";
     let folder = folder(&[("tools.yaml", tools)]);
-    same!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
+    assert_output!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
 }
 
 #[test]
-fn a_tool_that_the_script_lacks() {
+fn unknown_tool_fails_the_run() {
     let folder = folder(&[("tools.yaml", "shop__look: {}\n")]);
-    same!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
+    assert_output!(folder.run("run pay.yaml --input amount=5 --tools tools.yaml"));
 }
 
 #[test]
-fn one_record_for_programs() {
+fn json_output_is_one_record() {
     let folder = folder(&[]);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run pay.yaml --input amount=5 --tools tools.yaml --json",
@@ -131,9 +131,9 @@ fn one_record_for_programs() {
 }
 
 #[test]
-fn inputs_are_checked_and_text_stays_text() {
+fn inputs_are_validated_and_strings_are_not_parsed() {
     let folder = folder(&[]);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run pay.yaml --tools tools.yaml",
@@ -146,27 +146,30 @@ fn inputs_are_checked_and_text_stays_text() {
 }
 
 #[test]
-fn a_definition_with_mistakes_does_not_run() {
+fn invalid_definition_is_rejected() {
     let folder = folder(&[("typo.yaml", "name: typo\nsteps:\n  - { id: a, tol: shop__look }\n")]);
-    same!(all(&folder, &["run typo.yaml --tools tools.yaml", "run missing.yaml --tools tools.yaml"]));
+    assert_output!(run_all(
+        &folder,
+        &["run typo.yaml --tools tools.yaml", "run missing.yaml --tools tools.yaml"]
+    ));
 }
 
 #[test]
-fn a_script_with_mistakes_is_refused() {
+fn invalid_script_is_rejected() {
     let folder = folder(&[("typo.yaml", "shop__look: { retrun: 1, sleep: soon }\n")]);
-    same!(folder.run("run pay.yaml --input amount=5 --tools typo.yaml"));
+    assert_output!(folder.run("run pay.yaml --input amount=5 --tools typo.yaml"));
 }
 
 #[test]
-fn a_definition_without_a_name_is_called_like_its_file() {
+fn unnamed_definition_is_named_after_its_file() {
     let folder = folder(&[("greet.yaml", "steps:\n  - { id: a, tool: t, args: { who: \"{{who}}\" } }\n")]);
-    same!(folder.run("run greet.yaml --input who=kim --tools tools.yaml"));
+    assert_output!(folder.run("run greet.yaml --input who=kim --tools tools.yaml"));
 }
 
 #[test]
-fn a_gate_waits_and_is_answered() {
+fn gate_waits_until_approved() {
     let folder = folder(&[]);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run gate.yaml --db x.db --tools tools.yaml",
@@ -180,10 +183,10 @@ fn a_gate_waits_and_is_answered() {
 }
 
 #[test]
-fn a_gate_is_denied() {
+fn denied_gate_ends_the_run() {
     let graph = "name: graph\nsteps:\n  ask: { kind: approve, next: go }\n  go: { tool: t, done: true }\n";
     let folder = folder(&[("graph.yaml", graph)]);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run gate.yaml --db x.db --tools tools.yaml",
@@ -195,28 +198,30 @@ fn a_gate_is_denied() {
 }
 
 #[test]
-fn a_temporary_database_is_kept_while_somebody_is_asked() {
+fn temporary_database_is_kept_for_unfinished_runs() {
     let folder = folder(&[]);
     let databases = || std::fs::read_dir(folder.0.path()).unwrap().flatten().filter(|e| e.path().is_dir());
     folder.run("run pay.yaml --input amount=5 --tools tools.yaml");
-    assert_eq!(databases().count(), 0, "the run ended, and so did its database");
+    assert_eq!(databases().count(), 0, "the database of an ended run is deleted");
     folder.run("run gate.yaml --tools tools.yaml");
     let kept = databases().next().unwrap().path().join("steprail.db");
-    same!(folder.run(&format!("resume --db {} --tools tools.yaml --approve ask --as bob", kept.display())));
+    assert_output!(
+        folder.run(&format!("resume --db {} --tools tools.yaml --approve ask --as bob", kept.display()))
+    );
 }
 
 #[test]
-fn a_killed_run_goes_on() {
+fn killed_run_is_resumed() {
     let idempotent = PAY.replace("tool: shop__charge", "tool: shop__charge, effects: idempotent");
     let folder = folder(&[("pay.yaml", &idempotent)]);
     let mut first = Background::start(&folder, "run pay.yaml --input amount=5 --db x.db --tools slow.yaml");
     first.until("started charge");
     first.kill();
-    same!(folder.run("resume --db x.db --tools tools.yaml"));
+    assert_output!(folder.run("resume --db x.db --tools tools.yaml"));
 }
 
 #[test]
-fn a_killed_call_that_may_have_happened_is_not_repeated_in_silence() {
+fn lost_call_is_not_repeated_without_consent() {
     let killed = || {
         let folder = folder(&[]);
         let mut first =
@@ -226,26 +231,26 @@ fn a_killed_call_that_may_have_happened_is_not_repeated_in_silence() {
         folder
     };
     let folder = killed();
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "resume --db x.db --tools tools.yaml",
             "resume --db x.db --tools tools.yaml --happened charge={\"paid\":5}",
         ]
     ));
-    same!(killed().run("resume --db x.db --tools tools.yaml --retry charge"));
-    same!(killed().run("resume --db x.db --tools tools.yaml --skip charge"));
+    assert_output!(killed().run("resume --db x.db --tools tools.yaml --retry charge"));
+    assert_output!(killed().run("resume --db x.db --tools tools.yaml --skip charge"));
 }
 
 #[test]
-fn several_killed_runs_go_on_together() {
+fn several_killed_runs_are_resumed_together() {
     let folder = folder(&[]);
     for _ in 0..2 {
         let mut run = Background::start(&folder, "run pay.yaml --input amount=5 --db x.db --tools slow.yaml");
         run.until("started charge");
         run.kill();
     }
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run pay.yaml --input amount=7 --db x.db --tools tools.yaml",
@@ -257,43 +262,43 @@ fn several_killed_runs_go_on_together() {
 }
 
 #[test]
-fn a_run_that_a_restart_interrupts_is_resumed() {
+fn interrupted_run_is_resumed() {
     let folder = folder(&[("pay.yaml", &format!("on_restart: interrupt\n{PAY}"))]);
     let mut first = Background::start(&folder, "run pay.yaml --input amount=5 --db x.db --tools slow.yaml");
     first.until("started charge");
     first.kill();
-    same!(folder.run("resume --db x.db --tools tools.yaml --retry charge"));
+    assert_output!(folder.run("resume --db x.db --tools tools.yaml --retry charge"));
 }
 
 #[test]
-fn a_second_process_is_refused() {
+fn second_process_is_rejected() {
     let folder = folder(&[]);
     let mut first = Background::start(&folder, "run pay.yaml --input amount=5 --db x.db --tools slow.yaml");
     first.until("started charge");
     let second = folder.run("run pay.yaml --input amount=5 --db x.db --tools tools.yaml");
     assert!(second.contains(&format!("process {}", first.child.id())), "{second}");
-    same!(second);
+    assert_output!(second);
     first.kill();
 }
 
 #[test]
-fn ctrl_c_leaves_the_run_to_be_resumed() {
+fn ctrl_c_keeps_the_run_resumable() {
     let folder = folder(&[]);
     let mut run = Background::start(&folder, "run pay.yaml --input amount=5 --db x.db --tools slow.yaml");
     run.until("started charge");
     run.signal(Signal::INT);
     run.until("stopping");
     run.signal(Signal::INT);
-    same!(run.end());
-    same!(folder.run("resume --db x.db --tools tools.yaml --retry charge"));
+    assert_output!(run.finish());
+    assert_output!(folder.run("resume --db x.db --tools tools.yaml --retry charge"));
 }
 
 #[test]
-fn a_gate_in_a_workflow_that_another_one_waits_for() {
+fn gate_of_a_sub_workflow_is_decided() {
     let parent = "name: parent\nsteps:\n  - { id: sub, kind: workflow, name: gate }\n";
     let folder = folder(&[("parent.yaml", parent)]);
     define(&folder.0.path().join("x.db"), GATE);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "run parent.yaml --db x.db --tools tools.yaml",
@@ -315,13 +320,13 @@ fn define(db: &Path, text: &str) {
 }
 
 #[test]
-fn a_run_waits_for_an_event() {
+fn run_waits_for_an_event() {
     let wait = "name: wait\nsteps:\n  - { id: w, kind: wait, event: paid, correlate: { id: 7 } }\n";
     let folder = folder(&[("wait.yaml", wait)]);
     let mut first = Background::start(&folder, "run wait.yaml --db x.db --tools tools.yaml");
     first.until("started w: waits for the event paid");
     first.kill();
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "resume --db x.db --tools tools.yaml --signal paid={\"id\":7}",
@@ -331,9 +336,9 @@ fn a_run_waits_for_an_event() {
 }
 
 #[test]
-fn a_database_that_is_none() {
+fn invalid_database_is_rejected() {
     let folder = folder(&[("x.db", "no database, but long enough to look like one")]);
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "resume --db x.db --tools tools.yaml",
@@ -344,11 +349,11 @@ fn a_database_that_is_none() {
 }
 
 #[test]
-fn old_runs_are_deleted() {
+fn purge_deletes_old_runs() {
     let folder = folder(&[]);
     folder.run("run pay.yaml --input amount=5 --db x.db --tools tools.yaml");
     folder.run("run gate.yaml --db x.db --tools tools.yaml");
-    same!(all(
+    assert_output!(run_all(
         &folder,
         &[
             "purge --db x.db --keep 30d",

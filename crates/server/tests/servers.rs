@@ -80,7 +80,7 @@ fn a_run_with_real_servers_survives_a_kill_and_does_everything_once() {
 
     let unsure = folder.run("resume --db x.db --servers mcp.json");
     assert!(
-        unsure.ends_with("--- exit 3\n") && unsure.contains("nobody knows whether its call took place"),
+        unsure.ends_with("--- exit 3\n") && unsure.contains("the outcome of its call is unknown"),
         "{unsure}"
     );
     let output =

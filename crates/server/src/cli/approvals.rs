@@ -1,39 +1,30 @@
-//! `steprail approvals`: open questions to humans.
+//! `steprail approvals`: lists open approvals.
 
 use std::process::ExitCode;
 
 use clap::Args;
-
-use super::runs::ago;
-use super::stop::Stop;
-use super::target::Target;
-use super::{session, show_as};
 use steprail_http::views::{Approval, Page};
 
-/// List open questions, the oldest first
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+use super::terminal::text::format_age;
+
+/// List open approvals, oldest first
 #[derive(Debug, Args)]
 pub(super) struct Approvals {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 impl Approvals {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let open: Page<Approval> = self.target.look().await?.get("/approvals").await?;
-            if self.json {
-                show_as::json(&open.items)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let row = |open: &Approval| {
-                vec![open.run_id.to_string(), open.step.clone(), open.prompt.clone(), ago(&open.requested_at)]
-            };
-            let rows: Vec<Vec<String>> = open.items.iter().map(row).collect();
-            show_as::table(&["RUN", "STEP", "QUESTION", "ASKED"], &rows, "nothing waits for a human")?;
-            Ok(ExitCode::SUCCESS)
-        })
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect_to_read().await?;
+        let page: Page<Approval> = client.get("/approvals").await?;
+        let columns = ["RUN", "STEP", "QUESTION", "ASKED"];
+        self.request.print_table(&page.items, &columns, row, "no open approvals")
     }
+}
+
+fn row(open: &Approval) -> Vec<String> {
+    vec![open.run_id.to_string(), open.step.clone(), open.prompt.clone(), format_age(&open.requested_at)]
 }

@@ -1,92 +1,91 @@
-//! `steprail audit`: whether what is stored is what was written.
+//! `steprail audit`: verifies the logs of runs.
 
-use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use steprail_engine::RunId;
 use steprail_store::sqlite::{self, Verified};
 
-use super::database::DatabaseAt;
-use super::exit;
-use super::meter::Meter;
-use super::stop::Stop;
+use super::shared::database::DatabaseArgs;
+use super::shared::error::CliError;
+use super::shared::exit;
+use super::terminal::output;
+use super::terminal::progress_bar::ProgressBar;
+use super::terminal::text::count;
 
-/// Look after the logs of runs
+/// Verify the logs of runs
 #[derive(Debug, Args)]
 pub(super) struct Audit {
     #[command(subcommand)]
-    verb: Verb,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Action {
     Verify(Verify),
 }
 
-/// Check that the logs of runs are what was written
+/// Verify hash chains and stored values
 ///
-/// The file is read as it is, so this works while the daemon runs and when it cannot start. Exit code 0: everything is
-/// in order; 1: something is damaged.
+/// Reads the database file directly, so it works while the daemon runs and when the daemon cannot start.
+///
+/// Exit codes: 0 no damage, 1 damage found.
 #[derive(Debug, Args)]
 struct Verify {
-    /// The run; all runs without one
+    /// Id of the run [default: all runs]
     run: Option<RunId>,
     #[command(flatten)]
-    database: DatabaseAt,
-    /// Print one JSON record
+    database: DatabaseArgs,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Audit {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let Verb::Verify(verify) = self.verb;
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        let Action::Verify(verify) = self.action;
         verify.run()
     }
 }
 
 impl Verify {
-    fn run(self) -> Result<ExitCode, Stop> {
+    fn run(self) -> Result<ExitCode, CliError> {
         let database = self.database.existing()?;
-        let mut meter = Meter::count("checking events");
-        let verified = sqlite::verify(&database, self.run, &mut |done, all| {
-            meter.at(done, all);
+        let mut bar = ProgressBar::items("checking events");
+        let verified = sqlite::verify(&database, self.run, &mut |done, total| {
+            bar.set(done, total);
             ControlFlow::Continue(())
         });
-        drop(meter);
+        drop(bar);
         let verified = verified?;
         if let Some(run) = self.run.filter(|_| verified.runs == 0) {
-            return Err(Stop::usage(format!("there is no run {run}")));
+            return Err(CliError::new(format!("there is no run {run}")));
         }
-        self.show(&verified)?;
-        let fine = verified.damages == 0;
-        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(exit::ERRORS) })
+        self.print(&verified)?;
+        Ok(if verified.damages == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
 
-    fn show(&self, verified: &Verified) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
+    fn print(&self, verified: &Verified) -> Result<(), CliError> {
         if self.json {
-            return writeln!(out, "{:#}", serde_json::json!(verified));
+            return output::line(&format!("{:#}", json!(verified)));
         }
         for damage in &verified.damaged {
-            writeln!(out, "{damage}")?;
+            output::line(&damage.to_string())?;
         }
-        writeln!(out, "{}", summary(verified))?;
-        out.flush()
+        output::line(&summary(verified))
     }
 }
 
-/// What was found, on one line.
+/// Summarises a verification on one line.
 pub(super) fn summary(verified: &Verified) -> String {
     let Verified { runs, events, values, damages, .. } = verified;
-    let count = |number: &u64, word: &str| format!("{number} {word}{}", if *number == 1 { "" } else { "s" });
-    let looked_at =
-        format!("{} and {} of {}", count(events, "event"), count(values, "value"), count(runs, "run"));
+    let events = count(*events, "event", "events");
+    let values = count(*values, "value", "values");
+    let verified = format!("verified {events} and {values} in {}", count(*runs, "run", "runs"));
     match damages {
-        0 => format!("{looked_at} are what was written"),
-        1 => format!("{looked_at} were checked: 1 is damaged"),
-        _ => format!("{looked_at} were checked: {damages} are damaged"),
+        0 => verified,
+        damages => format!("{verified}: {damages} damaged"),
     }
 }

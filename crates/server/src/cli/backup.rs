@@ -1,6 +1,5 @@
-//! `steprail backup`: a copy of the database, also while the daemon writes to it.
+//! `steprail backup`: copies the database while it is in use.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,42 +8,40 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use steprail_store::sqlite;
 
-use super::database::DatabaseAt;
-use super::meter::Meter;
-use super::stop::Stop;
+use super::shared::database::{DatabaseArgs, require_parent};
+use super::shared::error::CliError;
+use super::terminal::output;
+use super::terminal::progress_bar::ProgressBar;
+use super::terminal::text::count;
 
-/// Copy the database, also while the daemon runs
+/// Back up the database, also while the daemon runs
 ///
-/// The copy is one moment of the database, checked, in one file. `steprail restore` puts it back. A file that is there
-/// is not overwritten.
+/// The backup is a consistent snapshot in one file, which is verified. An existing file is not overwritten. Restore it with
+/// `steprail restore`.
 #[derive(Debug, Args)]
 pub(super) struct Backup {
-    /// The file to write
+    /// File to write
     to: PathBuf,
     #[command(flatten)]
-    database: DatabaseAt,
-    /// Print one JSON record
+    database: DatabaseArgs,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Backup {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
         let from = self.database.existing()?;
-        let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return Err(Stop::usage(format!("there is no folder {}", folder.display())));
-        }
-        let mut meter = Meter::bytes("copying");
-        let made = sqlite::backup(&from, &self.to, &mut |done, all| meter.at(done, all));
-        drop(meter);
-        let made = made?;
-        let mut out = anstream::stdout();
+        require_parent(&self.to)?;
+        let mut bar = ProgressBar::bytes("copying");
+        let content = sqlite::backup(&from, &self.to, &mut |done, total| bar.set(done, total));
+        drop(bar);
+        let content = content?;
         if self.json {
-            writeln!(out, "{:#}", json!({ "from": from, "to": self.to, "content": made }))?;
+            output::line(&format!("{:#}", json!({ "from": from, "to": self.to, "content": content })))?;
         } else {
-            let (to, bytes) = (self.to.display(), HumanBytes(made.bytes));
-            writeln!(out, "{to}: {bytes}, runs: {}, checked", made.runs)?;
+            let (to, bytes, runs) = (self.to.display(), HumanBytes(content.bytes), content.runs);
+            output::line(&format!("wrote {to}: {}, {bytes}", count(runs, "run", "runs")))?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,28 +1,28 @@
-//! `steprail completions`: the verbs and options for shells.
+//! `steprail completions`: prints completion scripts for shells.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// Print the script that completes commands in a shell
+use super::shared::error::CliError;
+use super::terminal::output;
+
+/// Print the completion script of a shell
 ///
 /// For bash: `steprail completions bash > ~/.local/share/bash-completion/completions/steprail`
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// The shell
+    /// Shell to complete commands in
     shell: Shell,
 }
 
 impl Completions {
-    pub(super) fn run(self, mut program: Command) -> io::Result<ExitCode> {
-        // Into memory first: writing to a reader that went away is no reason to panic.
+    pub(super) fn run(self, mut command: Command) -> Result<ExitCode, CliError> {
+        // Into memory first: `generate` panics if its writer fails, as a closed pipe does.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut program, "steprail", &mut script);
-        let mut out = io::stdout().lock();
-        out.write_all(&script)?;
-        out.flush()?;
+        clap_complete::generate(self.shell, &mut command, "steprail", &mut script);
+        output::bytes(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,46 +1,42 @@
-//! `steprail config`: the settings of a daemon, and where each comes from.
+//! `steprail config`: shows the settings of the daemon.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::stop::Stop;
+use super::shared::error::CliError;
+use super::shared::help::{CONFIG_HELP, DATA_HELP};
+use super::terminal::output;
 use crate::config::{Config as Settings, environment, markdown};
 use crate::daemon::DataDir;
 
-/// Show the settings of the daemon, and where each comes from
+/// Show the settings of the daemon and the source of each
 ///
-/// What is wrong with them is told, all at once.
+/// Reports every invalid setting.
 #[derive(Debug, Args)]
 pub(super) struct Config {
-    /// Print what each setting means instead, as Markdown
+    /// Print the reference of all settings, as Markdown
     #[arg(long)]
     explain: bool,
-    /// Print JSON for programs
+    /// Print JSON
     #[arg(long, conflicts_with = "explain")]
     json: bool,
-    /// The data directory; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
-    /// The file with the settings; `$STEPRAIL_CONFIG`, or steprail.toml in the data directory by default
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
 }
 
 impl Config {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let text = if self.explain { markdown() } else { self.shown()? };
-        // anstream takes the colours out again where the terminal has none.
-        let mut out = anstream::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        let text = if self.explain { markdown() } else { self.settings()? };
+        output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn shown(&self) -> Result<String, Stop> {
-        let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
+    fn settings(&self) -> Result<String, CliError> {
+        let home = DataDir::find(self.data.clone()).map_err(CliError::new)?;
         let settings = Settings::load(&home, self.config.as_deref(), environment(), &[])?;
         Ok(if self.json {
             format!("{:#}\n", settings.to_json())

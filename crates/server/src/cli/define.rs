@@ -1,4 +1,4 @@
-//! `steprail define`: definitions are stored under their names.
+//! `steprail define`: stores definitions.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,29 +8,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steprail_core::load;
 
-use super::stop::{Stop, show_problems};
-use super::target::{Target, finding};
-use super::{exit, input, session, show_as};
+use super::shared::error::CliError;
+use super::shared::exit;
+use super::shared::server_args::RequestArgs;
+use super::shared::source_file::{self, format_finding, print_diagnostics};
+use super::terminal::output;
 
-/// Store definitions, so that they can be started by name
+/// Store definitions, so that they can be run by name
 ///
-/// The same content is the same version; other content is a new one. Nothing is stored if a file has errors.
+/// Unchanged content keeps its version; changed content becomes a new version. Nothing is stored if a file has errors.
 #[derive(Debug, Args)]
 pub(super) struct Define {
-    /// Definitions, YAML or JSON; `-` for standard input
+    /// Definitions in YAML or JSON; `-` reads standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// Offer them to agents as tools, whatever they say themselves
+    /// Publish them as MCP tools, regardless of `publish` in the files
     #[arg(long)]
     publish: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
-/// A version that was stored.
+/// A stored version.
 #[derive(Serialize, Deserialize)]
 struct Defined {
     name: String,
@@ -40,39 +39,36 @@ struct Defined {
 }
 
 impl Define {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
         let mut sources = Vec::new();
         let mut has_errors = false;
         for file in &self.files {
-            let source = input::read(file)?;
-            has_errors |= show_problems(&load(&source).diagnostics, &source)?;
+            let source = source_file::read(file)?;
+            has_errors |= print_diagnostics(&load(&source).diagnostics, &source)?;
             sources.push(source);
         }
         if has_errors {
-            return Err(Stop::Silent(exit::CANNOT_READ));
+            return Err(CliError::Reported(exit::INVALID));
         }
-        session::block_on(async {
-            let client = self.target.reach().await?;
-            let mut stored = Vec::new();
-            for source in sources {
-                let publish = self.publish.then_some(true);
-                let body = json!({ "text": source.text(), "source": source.name(), "publish": publish });
-                let defined: Defined = client.post("/definitions", &body).await?;
-                // What can be seen without tools was shown above.
-                let is_of_tools = |found: &&Value| found["code"].as_str().is_some_and(|code| code >= "SR5");
-                let of_tools = defined.warnings.iter().filter(is_of_tools);
-                for warning in of_tools.map(finding) {
-                    writeln!(anstream::stderr(), "{warning}")?;
-                }
-                if !self.json {
-                    show_as::line(&format!("{} version {}", defined.name, defined.version))?;
-                }
-                stored.push(defined);
+        let client = self.request.connect().await?;
+        let mut stored = Vec::new();
+        for source in sources {
+            let publish = self.publish.then_some(true);
+            let body = json!({ "text": source.text(), "source": source.name(), "publish": publish });
+            let defined: Defined = client.post("/definitions", &body).await?;
+            // Only the server knows the tools; the other diagnostics were printed above.
+            let is_of_tools = |finding: &&Value| finding["code"].as_str().is_some_and(|code| code >= "SR5");
+            for warning in defined.warnings.iter().filter(is_of_tools) {
+                writeln!(anstream::stderr(), "{}", format_finding(warning))?;
             }
-            if self.json {
-                show_as::json(&stored)?;
+            if !self.request.json {
+                output::line(&format!("{} version {}", defined.name, defined.version))?;
             }
-            Ok(ExitCode::SUCCESS)
-        })
+            stored.push(defined);
+        }
+        if self.request.json {
+            output::json(&stored)?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }

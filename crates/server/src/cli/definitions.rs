@@ -1,60 +1,59 @@
-//! `steprail definitions`: what can be run by name.
+//! `steprail definitions`: lists, shows and deletes stored definitions.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-
-use super::stop::Stop;
-use super::target::Target;
-use super::{session, show_as};
-use crate::client::escaped;
 use steprail_http::views::{Definition, Page};
+
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+use super::terminal::output;
+use crate::client::percent_encode;
 
 /// List definitions, show one, or delete one
 #[derive(Debug, Args)]
 pub(super) struct Definitions {
-    /// Show this one, as JSON
+    /// Show this definition, as JSON
     name: Option<String>,
-    /// Delete it: it can no longer be started, and runs that are under way go on
+    /// Delete the definition; runs in progress continue
     #[arg(long, requires = "name")]
     delete: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 impl Definitions {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.look().await?;
-            if let Some(name) = &self.name {
-                let path = format!("/definitions/{}", escaped(name));
-                if self.delete {
-                    client.delete(&path).await?;
-                    show_as::done(self.json, &format!("{name} can no longer be started"))?;
-                } else {
-                    let found: Definition = client.get(&path).await?;
-                    show_as::line(&format!("{:#}", json!(found)))?;
-                }
-                return Ok(ExitCode::SUCCESS);
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect_to_read().await?;
+        if let Some(name) = &self.name {
+            let path = format!("/definitions/{}", percent_encode(name));
+            if self.delete {
+                client.delete(&path).await?;
+                return self.request.confirm(&format!("deleted {name}"));
             }
-            let page: Page<Definition> = client.get("/definitions?limit=1000").await?;
-            if self.json {
-                show_as::json(&page.items)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let row = |one: &Definition| {
-                let tool = if one.published { "yes" } else { "" };
-                let does = one.description.clone().unwrap_or_default();
-                vec![one.name.clone(), one.version.to_string(), one.inputs.join(" "), tool.to_owned(), does]
-            };
-            let rows: Vec<Vec<String>> = page.items.iter().map(row).collect();
-            let nothing = "there are no definitions; `steprail define FILE` stores one";
-            show_as::table(&["NAME", "VERSION", "INPUTS", "TOOL", "DOES"], &rows, nothing)?;
-            Ok(ExitCode::SUCCESS)
-        })
+            let definition: Definition = client.get(&path).await?;
+            output::line(&format!("{:#}", json!(definition)))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let page: Page<Definition> = client.get("/definitions?limit=1000").await?;
+        let columns = ["NAME", "VERSION", "INPUTS", "TOOL", "DESCRIPTION"];
+        self.request.print_table(
+            &page.items,
+            &columns,
+            row,
+            "no definitions; store one with `steprail define FILE`",
+        )
     }
+}
+
+fn row(definition: &Definition) -> Vec<String> {
+    let published = if definition.published { "yes" } else { "" };
+    vec![
+        definition.name.clone(),
+        definition.version.to_string(),
+        definition.inputs.join(" "),
+        published.to_owned(),
+        definition.description.clone().unwrap_or_default(),
+    ]
 }

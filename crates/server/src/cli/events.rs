@@ -1,4 +1,4 @@
-//! `steprail events`: what happened, in a run or in all, and what happens.
+//! `steprail events`: lists and follows events.
 
 use std::process::ExitCode;
 
@@ -6,61 +6,51 @@ use clap::Args;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use steprail_engine::RunId;
-use tokio::time::{Duration, Instant, sleep};
-
-use super::progress::harmless;
-use super::stop::Stop;
-use super::target::{Target, find_run};
-use super::{session, show_as};
-use crate::client::{Client, Refused};
 use steprail_http::views::{Event, Page, Run};
+use tokio::time::{Instant, sleep};
 
-/// Events that are asked for at once.
+use super::follow::{RECONNECT_DELAY, RECONNECT_TIMEOUT};
+use super::shared::error::CliError;
+use super::shared::server_args::{RequestArgs, find_optional_run};
+use super::terminal::output;
+use super::terminal::text::sanitize;
+use crate::client::{Client, ClientError};
+
+/// The number of events per request.
 const PAGE: usize = 1_000;
-/// How long a server that is gone is looked for, and how often.
-const PATIENCE: Duration = Duration::from_mins(1);
-const LOOK: Duration = Duration::from_millis(200);
 
-/// Show what happened in a run, or in all, and follow what happens
+/// Show the events of a run or of all runs, and follow new ones
 #[derive(Debug, Args)]
 pub(super) struct Events {
-    /// The run: its id, or the end of it; without it, every run that you may see
+    /// Id of the run, or its last characters [default: all runs]
     run: Option<String>,
-    /// Go on with what happens from now on; a run is followed to its end
+    /// Follow new events; those of a run until it ends
     #[arg(long, short)]
     follow: bool,
-    /// Only events after this number
+    /// Show only events after this number
     #[arg(long, value_name = "NUMBER")]
     after: Option<u64>,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 impl Events {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.look().await?;
-            let run = match &self.run {
-                Some(run) => Some(find_run(&client, run).await?),
-                None => None,
-            };
-            if self.follow {
-                self.follow(client, run).await?;
-            } else {
-                self.list(&client, run).await?;
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect_to_read().await?;
+        let run = find_optional_run(&client, self.run.as_deref()).await?;
+        if self.follow {
+            self.follow(client, run).await?;
+        } else {
+            self.list(&client, run).await?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
-    async fn list(&self, client: &Client, run: Option<RunId>) -> Result<(), Stop> {
+    async fn list(&self, client: &Client, run: Option<RunId>) -> Result<(), CliError> {
         let path = run.map_or_else(|| "/audit".to_owned(), |run| format!("/runs/{run}/events"));
         let mut after = self.after.map(|after| after.to_string());
         loop {
-            let page: Page<Event> = client.find(&path, &json!({ "after": after, "limit": PAGE })).await?;
+            let page: Page<Event> = client.query(&path, &json!({ "after": after, "limit": PAGE })).await?;
             page.items.iter().try_for_each(|event| self.print(event, run.is_some()))?;
             match page.next {
                 Some(next) => after = Some(next),
@@ -69,39 +59,44 @@ impl Events {
         }
     }
 
-    /// Follows to the end of the run, across restarts of the server.
-    async fn follow(&self, mut client: Client, run: Option<RunId>) -> Result<(), Stop> {
+    /// Follows events until the run ends, across restarts of the server.
+    async fn follow(&self, mut client: Client, run: Option<RunId>) -> Result<(), CliError> {
         let path = run.map_or_else(|| "/stream".to_owned(), |run| format!("/runs/{run}/stream"));
         let mut after = self.after;
-        let mut deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + RECONNECT_TIMEOUT;
         loop {
-            match client.follow(&path, after).await {
+            match client.stream(&path, after).await {
                 Ok(events) => {
                     let mut events = Box::pin(events);
                     while let Some((cursor, event)) = events.next().await {
                         after = cursor.or(after);
-                        deadline = Instant::now() + PATIENCE;
+                        deadline = Instant::now() + RECONNECT_TIMEOUT;
                         event.iter().try_for_each(|event| self.print(event, run.is_some()))?;
                     }
                 }
-                Err(Refused::Unreachable(_)) if Instant::now() < deadline => {}
-                Err(refused) => return Err(refused.into()),
+                Err(ClientError::Unreachable(_)) if Instant::now() < deadline => {}
+                Err(error) => return Err(error.into()),
             }
-            sleep(LOOK).await;
-            client = client.again().await?;
+            sleep(RECONNECT_DELAY).await;
+            client = client.reconnect().await?;
             if let Some(run) = run
                 && client.get::<Run>(&format!("/runs/{run}")).await?.status.is_terminal()
             {
-                return self.rest(&client, run, after).await;
+                return self.print_remaining(&client, run, after).await;
             }
         }
     }
 
-    /// What an ended run has beyond what was told.
-    async fn rest(&self, client: &Client, run: RunId, mut after: Option<u64>) -> Result<(), Stop> {
+    /// Prints the events of an ended run after a cursor: the stream may have ended before them.
+    async fn print_remaining(
+        &self,
+        client: &Client,
+        run: RunId,
+        mut after: Option<u64>,
+    ) -> Result<(), CliError> {
         loop {
             let path = format!("/runs/{run}/events");
-            let page: Page<Event> = client.find(&path, &json!({ "after": after, "limit": PAGE })).await?;
+            let page: Page<Event> = client.query(&path, &json!({ "after": after, "limit": PAGE })).await?;
             page.items.iter().try_for_each(|event| self.print(event, true))?;
             match page.items.last() {
                 Some(last) => after = Some(last.seq),
@@ -110,19 +105,18 @@ impl Events {
         }
     }
 
-    fn print(&self, event: &Event, is_one_run: bool) -> Result<(), Stop> {
-        if self.json {
-            return show_as::json(event);
+    fn print(&self, event: &Event, is_one_run: bool) -> Result<(), CliError> {
+        if self.request.json {
+            return output::json(event);
         }
-        let told = serde_json::to_value(&event.event).unwrap_or_default();
         let run = if is_one_run { String::new() } else { format!("{} ", &event.run_id.to_string()[24..]) };
-        let time = &event.at;
-        show_as::line(&format!("\x1b[2m{time}\x1b[0m {run}{:>4} {}", event.seq, harmless(&words(&told))))
+        let text = describe(&serde_json::to_value(&event.event).unwrap_or_default());
+        output::line(&format!("\x1b[2m{}\x1b[0m {run}{:>4} {}", event.at, event.seq, sanitize(&text)))
     }
 }
 
-/// An event in words: its kind, its step, and what else is short.
-fn words(event: &Value) -> String {
+/// Formats the type, the step and the short fields of an event.
+fn describe(event: &Value) -> String {
     let mut text = event["type"].as_str().unwrap_or_default().to_owned();
     if let Some(path) = event["step"]["path"].as_str() {
         text.push_str(&format!(" {path}"));

@@ -1,62 +1,55 @@
-//! `steprail graph`: a definition as a picture.
+//! `steprail graph`: draws a definition.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use steprail_core::diagnostic::{Severity, render};
+use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::draw::{self, Picture};
 use steprail_core::load;
 
-use super::{exit, input};
+use super::shared::error::CliError;
+use super::shared::exit;
+use super::shared::source_file::{self, print_diagnostics};
+use super::terminal::output;
 
 /// Draw a definition
 #[derive(Debug, Args)]
 pub(super) struct Graph {
-    /// The definition, YAML or JSON; `-` for standard input
+    /// Definition in YAML or JSON; `-` reads standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// What to draw it as
+    /// Output format
     #[arg(long, default_value = "mermaid")]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Text that Markdown viewers draw
+    /// Mermaid, for Markdown viewers
     Mermaid,
-    /// Text for Graphviz
+    /// DOT, for Graphviz
     Dot,
-    /// A picture for browsers
+    /// SVG, for browsers
     Svg,
 }
 
 impl Graph {
-    pub(super) fn run(self) -> io::Result<ExitCode> {
-        let mut err = anstream::stderr().lock();
-        let source = match input::read(&self.file) {
-            Ok(source) => source,
-            Err(unreadable) => {
-                writeln!(err, "error: {unreadable}")?;
-                return Ok(ExitCode::from(exit::CANNOT_READ));
-            }
-        };
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        let source = source_file::read(&self.file)?;
         let loaded = load(&source);
         let Some(plan) = &loaded.plan else {
-            for diagnostic in loaded.diagnostics.iter().filter(|d| d.code.severity() == Severity::Error) {
-                writeln!(err, "{}\n", render(diagnostic, &source, true))?;
-            }
-            return Ok(ExitCode::from(exit::CANNOT_READ));
+            let is_error = |diagnostic: &Diagnostic| diagnostic.code.severity() == Severity::Error;
+            let errors: Vec<Diagnostic> = loaded.diagnostics.into_iter().filter(is_error).collect();
+            print_diagnostics(&errors, &source)?;
+            return Err(CliError::Reported(exit::INVALID));
         };
         let picture = Picture::of(plan);
-        let drawn = match self.format {
+        let drawing = match self.format {
             Format::Mermaid => draw::mermaid(&picture),
             Format::Dot => draw::dot(&picture),
             Format::Svg => draw::svg(&picture),
         };
-        let mut out = io::stdout().lock();
-        out.write_all(drawn.as_bytes())?;
-        out.flush()?;
+        output::bytes(drawing.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

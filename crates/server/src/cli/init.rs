@@ -1,4 +1,4 @@
-//! `steprail init`: the servers of the MCP clients on this machine become those of workflows, and the clients get Steprail.
+//! `steprail init`: imports the servers of MCP clients, and connects the clients.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -7,40 +7,42 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::ask;
-use super::clients::{self, Client};
-use super::connect::{self, Connection, entry};
-use super::found::{Found, Search, Shown};
-use super::progress::harmless;
-use super::server_list::{ServerList, Standing};
-use super::stop::Stop;
+use super::client_config::clients::{self, McpClient};
+use super::client_config::connection::{Connection, config_location, entry};
+use super::client_config::import::{Import, ImportedServer};
+use super::client_config::redacted::RedactedServer;
+use super::client_config::servers_file::{Comparison, ServersFile};
+use super::shared::error::CliError;
+use super::shared::help::DATA_HELP;
+use super::terminal::text::{count, sanitize};
+use super::terminal::{output, prompt};
 use crate::daemon::DataDir;
 
-/// Take over the servers of your MCP clients, and connect the clients
+/// Import the servers of your MCP clients, and connect the clients
 ///
-/// Shows what the clients on this machine have, and asks before it writes: the servers into servers.json of the data
-/// directory, beside those that are there, and Steprail into the clients' files. Without a terminal nothing is written
-/// unless you say `--yes`. Values of variables and headers are never shown.
+/// Lists the servers in the config files of MCP clients on this machine. After confirmation, adds them to servers.json of the
+/// data directory, and adds Steprail to the config files of the clients. Without a terminal, nothing is written unless
+/// `--yes` is given. Values of variables and headers are never printed.
 #[derive(Debug, Args)]
 pub(super) struct Init {
-    /// The data directory; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
-    /// Write without asking; a server that is there already with another content stays
+    /// Write without prompts; a server that differs from the one in servers.json is not replaced
     #[arg(long)]
     yes: bool,
-    /// Write nothing, show what would be
+    /// Show what would be written, without writing
     #[arg(long)]
     dry_run: bool,
-    /// Print one record for programs, and ask nothing
+    /// Print JSON, without prompts
     #[arg(long)]
     json: bool,
 }
 
-/// What was found and done, as programs read it.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Record {
     file: PathBuf,
+    /// The number of servers that were written.
     written: usize,
     servers: Vec<ServerRecord>,
     clients: Vec<ClientRecord>,
@@ -53,7 +55,7 @@ struct ServerRecord {
     client: String,
     file: PathBuf,
     #[serde(flatten)]
-    shown: Shown,
+    entry: RedactedServer,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -62,244 +64,233 @@ struct ServerRecord {
 #[derive(Debug, Serialize)]
 struct ClientRecord {
     client: String,
-    state: Link,
+    state: ConnectionState,
 }
 
-/// How a client stands to Steprail in the end.
+/// Whether a client is connected to Steprail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Link {
+enum ConnectionState {
+    /// By this command.
     Connected,
     /// Before this command.
     Already,
-    /// It has an entry of another kind.
+    /// It has a different entry for Steprail.
     Another,
     NotConnected,
     Failed,
 }
 
-/// An answer; nobody was asked if there is none.
-type Answer = Option<bool>;
+/// A state, and whether it is final: a prompt was answered or was not necessary.
+type Outcome<T> = (T, bool);
 
 impl Init {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        let home = DataDir::find(self.data.clone()).map_err(CliError::new)?;
         let folder = std::env::current_dir()
-            .map_err(|error| Stop::usage(format!("the current folder cannot be read: {error}")))?;
-        let mut list = ServerList::read(home.servers())?;
-        let mut search = Search::run(clients::home().as_deref(), &folder);
-        let found = std::mem::take(&mut search.servers);
-        let standings: Vec<Standing> = found.iter().map(|server| list.offer(server)).collect();
-        if let Some(problem) = list.problem() {
-            search.warn(&problem);
+            .map_err(|error| CliError::new(format!("cannot read the current directory: {error}")))?;
+        let mut file = ServersFile::read(home.servers())?;
+        let mut import = Import::scan(clients::home().as_deref(), &folder);
+        let servers = std::mem::take(&mut import.servers);
+        let comparisons: Vec<Comparison> = servers.iter().map(|server| file.add(server)).collect();
+        if let Some(problem) = file.problem() {
+            import.warn(&problem);
         }
-        for warning in &search.warnings {
-            writeln!(anstream::stderr(), "warning: {warning}")?;
-        }
-        let found: Vec<(Found, Standing)> = found.into_iter().zip(standings).collect();
-        self.show(&search, &found)?;
-        let (written, mut unasked) = self.take_over(&home, &mut list, &found)?;
+        import.warnings.iter().try_for_each(|warning| output::warning(warning))?;
+        let servers: Vec<(ImportedServer, Comparison)> = servers.into_iter().zip(comparisons).collect();
+        self.print_servers(&import, &servers)?;
+        let (written, mut is_final) = self.write_servers(&home, &mut file, &servers)?;
         let mut clients = Vec::new();
-        for client in search.clients() {
-            let (state, asked) = self.connect(client, &mut search)?;
-            unasked |= !asked;
-            clients.push(ClientRecord { client: client.word(), state });
+        for client in import.clients() {
+            let (state, client_is_final) = self.connect(client, &mut import)?;
+            is_final &= client_is_final;
+            clients.push(ClientRecord { client: client.name(), state });
         }
-        if !self.json {
-            self.say_what_next(&list, unasked)?;
-            return Ok(ExitCode::SUCCESS);
+        if self.json {
+            let servers = servers.into_iter().map(ServerRecord::from).collect();
+            let file = file.file().to_owned();
+            output::json(&Record { file, written, servers, clients, warnings: import.warnings })?;
+        } else {
+            self.print_next_steps(&file, is_final)?;
         }
-        let servers = found.into_iter().map(ServerRecord::from).collect();
-        let file = list.file().to_owned();
-        let record = Record { file, written, servers, clients, warnings: search.warnings };
-        writeln!(anstream::stdout(), "{}", serde_json::to_string(&record).map_err(io::Error::from)?)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Says something to a person.
+    /// Prints a line unless the output is JSON.
     fn say(&self, line: &str) -> io::Result<()> {
         if self.json { Ok(()) } else { writeln!(anstream::stdout(), "{line}") }
     }
 
-    /// Asks, where there is somebody to ask.
-    fn agrees(&self, question: &str) -> Result<Answer, Stop> {
+    /// Asks for confirmation; `None` with `--dry-run`, with `--json` or without a terminal.
+    fn confirm(&self, question: &str) -> Result<Option<bool>, CliError> {
         match self {
             Self { dry_run: true, .. } => Ok(None),
             Self { yes: true, .. } => Ok(Some(true)),
             Self { json: true, .. } => Ok(None),
-            _ => ask::yes_or_no(question),
+            _ => prompt::confirm(question),
         }
     }
 
-    /// The files that were found, with the servers of each.
-    fn show(&self, search: &Search, found: &[(Found, Standing)]) -> io::Result<()> {
-        if search.files.is_empty() {
+    fn print_servers(&self, import: &Import, servers: &[(ImportedServer, Comparison)]) -> io::Result<()> {
+        if import.files.is_empty() {
             self.say("no config file of an MCP client was found")?;
         }
-        let width = found.iter().map(|(server, _)| server.name.chars().count()).max().unwrap_or_default();
-        for (client, file) in &search.files {
+        let width = servers.iter().map(|(server, _)| server.name.chars().count()).max().unwrap_or_default();
+        for (client, file) in &import.files {
             self.say(&format!("{}  {}", client.title(), file.display()))?;
-            let of_file = |server: &Found| server.client == *client && server.file == *file;
-            let mut none = true;
-            for (server, standing) in found.iter().filter(|(server, _)| of_file(server)) {
-                none = false;
-                let (word, rest) = match standing {
-                    Standing::LeftOut(reason) => (standing.word(), harmless(reason)),
-                    _ => (standing.word(), Shown::of(&server.written).line()),
-                };
-                self.say(&format!("  {:width$}  {word:8}  {rest}", harmless(&server.name)))?;
-            }
-            if none {
+            let is_of_file = |server: &ImportedServer| server.client == *client && server.file == *file;
+            let mut of_file = servers.iter().filter(|(server, _)| is_of_file(server)).peekable();
+            if of_file.peek().is_none() {
                 self.say("  no servers")?;
             }
+            for (server, comparison) in of_file {
+                let details = match comparison {
+                    Comparison::Rejected(reason) => sanitize(reason),
+                    _ => RedactedServer::of(&server.original).line(),
+                };
+                let (name, label) = (sanitize(&server.name), comparison.label());
+                self.say(&format!("  {name:width$}  {label:8}  {details}"))?;
+            }
         }
         Ok(())
     }
 
-    /// Writes the new servers, if the user agrees. Gives how many, and whether something was left because nobody was asked.
-    fn take_over(
+    /// Writes the new servers after confirmation. Returns their number.
+    fn write_servers(
         &self,
         home: &DataDir,
-        list: &mut ServerList,
-        found: &[(Found, Standing)],
-    ) -> Result<(usize, bool), Stop> {
-        let mut settled = Vec::new();
-        for (server, _) in found.iter().filter(|(_, standing)| *standing == Standing::Differs) {
-            // Several clients may have the same: one answer counts for all.
-            let meant = (&server.name, &server.written);
-            if !settled.contains(&meant) {
-                settled.push(meant);
-                self.settle(list, server)?;
+        file: &mut ServersFile,
+        servers: &[(ImportedServer, Comparison)],
+    ) -> Result<Outcome<usize>, CliError> {
+        let mut resolved = Vec::new();
+        for (server, _) in servers.iter().filter(|(_, comparison)| *comparison == Comparison::Differs) {
+            // Several clients may have the same server: one answer applies to all.
+            let identity = (&server.name, &server.original);
+            if !resolved.contains(&identity) {
+                resolved.push(identity);
+                self.resolve_difference(file, server)?;
             }
         }
-        let count = list.added();
-        let file = list.file().display().to_string();
-        let servers = if count == 1 { "1 server".to_owned() } else { format!("{count} servers") };
-        if count == 0 {
-            self.say(&format!("nothing to add to {file}"))?;
-            return Ok((0, false));
+        let path = file.file().display().to_string();
+        let added = file.added();
+        if added == 0 {
+            self.say(&format!("nothing to add to {path}"))?;
+            return Ok((0, true));
         }
-        match self.agrees(&format!("Write {servers} to {file}?"))? {
+        let servers = count(added, "server", "servers");
+        match self.confirm(&format!("Write {servers} to {path}?"))? {
             Some(true) => {}
-            Some(false) => return Ok((0, false)),
+            Some(false) => return Ok((0, true)),
             None => {
-                self.say(&format!("would write {servers} to {file}"))?;
-                return Ok((0, true));
+                self.say(&format!("would write {servers} to {path}"))?;
+                return Ok((0, false));
             }
         }
-        home.create().map_err(Stop::usage)?;
-        list.write()?;
-        self.say(&format!("wrote {servers} to {file}"))?;
-        if let Some(kept) = list.kept() {
-            self.say(&format!("what was there is in {}", kept.display()))?;
+        home.create().map_err(CliError::new)?;
+        file.write()?;
+        self.say(&format!("wrote {servers} to {path}"))?;
+        if let Some(backup) = file.backup() {
+            self.say(&format!("the old file is {}", backup.display()))?;
         }
-        Ok((count, false))
+        Ok((added, true))
     }
 
-    /// Two servers of one name: the one that is there stays, unless a human says otherwise.
-    fn settle(&self, list: &mut ServerList, server: &Found) -> Result<(), Stop> {
-        let (name, client) = (harmless(&server.name), server.client.title());
+    /// Asks whether to replace a server in servers.json that differs.
+    fn resolve_difference(&self, file: &mut ServersFile, server: &ImportedServer) -> Result<(), CliError> {
+        let (name, client) = (sanitize(&server.name), server.client.title());
         let differs = format!("`{name}` of {client} differs from the one in servers.json");
-        if !self.yes && self.agrees(&format!("{differs}. Take it instead?"))? == Some(true) {
-            list.take(server);
+        if !self.yes && self.confirm(&format!("{differs}. Replace it?"))? == Some(true) {
+            file.replace(server);
         } else {
-            self.say(&format!("{differs}, which stays"))?;
+            self.say(&format!("{differs}, which is kept"))?;
         }
         Ok(())
     }
 
-    /// Puts Steprail into a client's file, if the user agrees; says whether somebody was asked if there was a need.
-    fn connect(&self, client: Client, search: &mut Search) -> Result<(Link, bool), Stop> {
+    /// Adds Steprail to the config file of a client after confirmation.
+    fn connect(&self, client: McpClient, import: &mut Import) -> Result<Outcome<ConnectionState>, CliError> {
         let title = client.title();
-        let prepared =
-            connect::place(client).and_then(|place| Connection::prepare(place, entry(self.data.as_deref())?));
+        let prepared = config_location(client)
+            .and_then(|location| Connection::prepare(location, entry(self.data.as_deref())?));
         let connection = match prepared {
             Ok(connection) => connection,
-            Err(stop) => return cannot_connect(client, stop, search),
+            Err(error) => return cannot_connect(client, error, import),
         };
         let file = connection.file.display();
-        if connection.is_there() {
-            self.say(&format!("{title} is connected already, in {file}"))?;
-            return Ok((Link::Already, true));
+        if connection.is_unchanged() {
+            self.say(&format!("{title} is already connected, in {file}"))?;
+            return Ok((ConnectionState::Already, true));
         }
         if connection.before.is_some() {
-            let how = format!("`steprail connect {} --write` replaces it", client.word());
-            self.say(&format!("{title} has another entry for Steprail in {file}; {how}"))?;
-            return Ok((Link::Another, true));
+            let replace = format!("replace it with `steprail connect {} --write`", client.name());
+            self.say(&format!("{title} has a different entry for Steprail in {file}; {replace}"))?;
+            return Ok((ConnectionState::Another, true));
         }
-        match self.agrees(&format!("Connect {title}, in {file}?"))? {
+        match self.confirm(&format!("Connect {title}, in {file}?"))? {
             Some(true) => {}
-            Some(false) => return Ok((Link::NotConnected, true)),
+            Some(false) => return Ok((ConnectionState::NotConnected, true)),
             None => {
                 self.say(&format!("would connect {title}, in {file}"))?;
-                return Ok((Link::NotConnected, false));
+                return Ok((ConnectionState::NotConnected, false));
             }
         }
-        if let Err(stop) = connection.write() {
-            return cannot_connect(client, stop, search);
+        if let Err(error) = connection.write() {
+            return cannot_connect(client, error, import);
         }
         self.say(&format!("connected {title}, in {file}"))?;
-        Ok((Link::Connected, true))
+        Ok((ConnectionState::Connected, true))
     }
 
-    fn say_what_next(&self, list: &ServerList, unasked: bool) -> io::Result<()> {
+    fn print_next_steps(&self, file: &ServersFile, is_final: bool) -> io::Result<()> {
         let data = self.data.as_ref().map(|data| format!(" --data {}", data.display())).unwrap_or_default();
         self.say("next:")?;
-        if unasked {
-            return self.say(&format!("  steprail init{data} --yes   writes this"));
+        if !is_final {
+            return self.say(&format!("  steprail init{data} --yes   write this"));
         }
-        self.say(&format!(
-            "  steprail serve{data}   runs the daemon; one that runs reads servers.json at its next start"
-        ))?;
-        let file = list.file().display();
-        if list.file().is_file() {
-            self.say(&format!(
-                "  steprail check FILE --servers {file}   compares a definition with the tools"
-            ))
+        self.say(&format!("  steprail serve{data}   start the daemon; restart it if it is running"))?;
+        let path = file.file().display();
+        if file.file().is_file() {
+            self.say(&format!("  steprail check FILE --servers {path}   compare a definition with the tools"))
         } else {
-            self.say(&format!("  put servers into {file}, as a client does: {{ \"mcpServers\": {{ … }} }}"))
+            self.say(&format!("  add servers to {path}, as in a client: {{ \"mcpServers\": {{ … }} }}"))
         }
     }
 }
 
-/// One client that cannot be connected keeps no other from it.
-fn cannot_connect(client: Client, stop: Stop, search: &mut Search) -> Result<(Link, bool), Stop> {
-    let Stop::Told { message, hint, .. } = stop else { return Err(stop) };
-    let warning = format!("{} is not connected: {message}", client.title());
-    writeln!(anstream::stderr(), "warning: {}", harmless(&warning))?;
+/// Reports a client that cannot be connected as a warning, so that the others still are.
+fn cannot_connect(
+    client: McpClient,
+    error: CliError,
+    import: &mut Import,
+) -> Result<Outcome<ConnectionState>, CliError> {
+    let CliError::Failed { message, hint, .. } = error else { return Err(error) };
+    let warning = sanitize(&format!("{} is not connected: {message}", client.title()));
+    output::warning(&warning)?;
     if let Some(hint) = hint {
         writeln!(anstream::stderr(), "hint: {hint}")?;
     }
-    search.warn(&warning);
-    Ok((Link::Failed, true))
+    import.warn(&warning);
+    Ok((ConnectionState::Failed, true))
 }
 
-impl Standing {
-    fn word(&self) -> &'static str {
+impl Comparison {
+    fn label(&self) -> &'static str {
         match self {
             Self::New => "new",
             Self::Same => "same",
             Self::Differs => "differs",
-            Self::LeftOut(_) => "left out",
+            Self::Rejected(_) => "left out",
         }
     }
 }
 
-impl From<(Found, Standing)> for ServerRecord {
-    fn from((server, standing): (Found, Standing)) -> Self {
-        Self {
-            shown: Shown::of(&server.written),
-            name: server.name,
-            client: server.client.word(),
-            file: server.file,
-            state: match standing {
-                Standing::LeftOut(_) => "left_out",
-                _ => standing.word(),
-            },
-            reason: match standing {
-                Standing::LeftOut(reason) => Some(reason),
-                _ => None,
-            },
-        }
+impl From<(ImportedServer, Comparison)> for ServerRecord {
+    fn from((server, comparison): (ImportedServer, Comparison)) -> Self {
+        let (state, reason) = match comparison {
+            Comparison::Rejected(reason) => ("left_out", Some(reason)),
+            comparison => (comparison.label(), None),
+        };
+        let entry = RedactedServer::of(&server.original);
+        Self { name: server.name, client: server.client.name(), file: server.file, entry, state, reason }
     }
 }

@@ -1,39 +1,35 @@
-//! `steprail man`: the manual pages.
+//! `steprail man`: prints and writes manual pages.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Command};
-use clap_mangen::Man;
 
-use super::stop::Stop;
+use super::shared::error::CliError;
+use super::terminal::output;
 
 /// Print the manual page, or write the pages of all commands
 ///
 /// To read it: `steprail man | man -l -`
 #[derive(Debug, Args)]
-pub(super) struct Manual {
-    /// Write steprail.1 and one page for each command into this folder
+pub(super) struct Man {
+    /// Write steprail.1 and one page per command to this directory
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-impl Manual {
-    pub(super) fn run(self, program: Command) -> Result<ExitCode, Stop> {
+impl Man {
+    pub(super) fn run(self, command: Command) -> Result<ExitCode, CliError> {
         if let Some(folder) = self.dir {
-            return write(program, &folder)
-                .map_err(|error| Stop::usage(format!("cannot write to {}: {error}", folder.display())));
+            let written =
+                std::fs::create_dir_all(&folder).and_then(|()| clap_mangen::generate_to(command, &folder));
+            return written
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(|error| CliError::new(format!("cannot write to {}: {error}", folder.display())));
         }
-        let mut out = io::stdout().lock();
-        Man::new(program).render(&mut out)?;
-        out.flush()?;
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page)?;
+        output::bytes(&page)?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn write(program: Command, folder: &Path) -> io::Result<ExitCode> {
-    std::fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(program, folder)?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -1,39 +1,32 @@
-//! The command line: one file per verb.
+//! The command line. Each file of this directory is a command; the subdirectories hold what commands share.
 
 mod approvals;
-mod ask;
+mod approve;
 mod audit;
 mod backup;
-mod callback;
+mod cancel;
 mod check;
-mod clients;
+mod client_config;
 mod completions;
 mod config;
 mod connect;
-mod control;
-mod database;
-mod decide;
 mod define;
 mod definitions;
+mod deny;
 mod doctor;
-mod end;
 mod events;
 mod follow;
-mod found;
-mod go_on;
 mod graph;
-mod hidden_input;
+mod group;
 mod init;
-mod input;
 mod login;
+mod logout;
 mod man;
 mod mcp;
-mod meter;
 mod open;
-mod progress;
+mod pause;
 mod purge;
-mod record;
-mod replace;
+mod rerun;
 mod restore;
 mod resume;
 mod run;
@@ -42,27 +35,28 @@ mod schedule;
 mod schema;
 mod secret;
 mod serve;
-mod server_list;
-mod session;
+mod servers;
+mod shared;
 mod show;
-mod show_as;
+mod signal;
 mod stop;
-mod target;
+mod terminal;
 mod token;
 mod tools;
-mod tools_at;
-mod tree;
 mod user;
-mod waiting;
 
+use std::future::Future;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub(crate) use exit::IN_USE;
-use stop::Stop;
+use shared::error::CliError;
+pub(crate) use shared::exit::IN_USE;
 
-/// Durable workflows of MCP tool calls.
+/// The maximum number of threads for blocking work. Each keeps its own memory.
+const BLOCKING_THREADS: usize = 16;
+
+/// A durable workflow engine for MCP tool calls
 #[derive(Debug, Parser)]
 #[command(name = "steprail", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -86,7 +80,7 @@ enum Verb {
     Mcp(mcp::Mcp),
     Init(init::Init),
     Connect(connect::Connect),
-    Stop(end::End),
+    Stop(stop::Stop),
     Define(define::Define),
     Definitions(definitions::Definitions),
     Runs(runs::Runs),
@@ -94,133 +88,81 @@ enum Verb {
     Events(events::Events),
     Approvals(approvals::Approvals),
     Config(config::Config),
-    /// Say yes at a gate
-    Approve(decide::Decide),
-    /// Say no at a gate
-    Deny(decide::Decide),
-    Cancel(control::Cancel),
-    Pause(control::Pause),
-    Rerun(control::Rerun),
-    Signal(control::Signal),
+    Approve(approve::Approve),
+    Deny(deny::Deny),
+    Cancel(cancel::Cancel),
+    Pause(pause::Pause),
+    Rerun(rerun::Rerun),
+    Signal(signal::Signal),
     Tools(tools::Tools),
-    Servers(tools::Servers),
+    Servers(servers::Servers),
     Schedule(schedule::Schedule),
     User(user::User),
-    Group(user::Group),
+    Group(group::Group),
     Token(token::Token),
     Open(open::Open),
     Secret(secret::Secret),
     Login(login::Login),
-    Logout(login::Logout),
+    Logout(logout::Logout),
     Completions(completions::Completions),
-    Man(man::Manual),
+    Man(man::Man),
 }
 
 impl Cli {
-    /// Carries out the command.
+    /// Runs the command. Returns its exit code.
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.verb {
-            Verb::Check(check) => check.run(),
-            Verb::Graph(graph) => graph.run().map_err(Stop::from),
-            Verb::Schema(schema) => schema.run().map_err(Stop::from),
-            Verb::Run(run) => run.run(),
-            Verb::Resume(resume) => resume.run(),
-            Verb::Purge(purge) => purge.run(),
-            Verb::Backup(backup) => backup.run(),
-            Verb::Restore(restore) => restore.run(),
-            Verb::Audit(audit) => audit.run(),
-            Verb::Doctor(doctor) => doctor.run(),
-            Verb::Serve(serve) => serve.run(),
-            Verb::Mcp(mcp) => mcp.run(),
-            Verb::Init(init) => init.run(),
-            Verb::Connect(connect) => connect.run(),
-            Verb::Stop(stop) => stop.run(),
-            Verb::Define(define) => define.run(),
-            Verb::Definitions(definitions) => definitions.run(),
-            Verb::Runs(runs) => runs.run(),
-            Verb::Show(show) => show.run(),
-            Verb::Events(events) => events.run(),
-            Verb::Approvals(approvals) => approvals.run(),
-            Verb::Config(config) => config.run(),
-            Verb::Approve(approve) => approve.run(true),
-            Verb::Deny(deny) => deny.run(false),
-            Verb::Cancel(cancel) => cancel.run(),
-            Verb::Pause(pause) => pause.run(),
-            Verb::Rerun(rerun) => rerun.run(),
-            Verb::Signal(signal) => signal.run(),
-            Verb::Tools(tools) => tools.run(),
-            Verb::Servers(servers) => servers.run(),
-            Verb::Schedule(schedule) => schedule.run(),
-            Verb::User(user) => user.run(),
-            Verb::Group(group) => group.run(),
-            Verb::Token(token) => token.run(),
-            Verb::Open(open) => open.run(),
-            Verb::Secret(secret) => secret.run(),
-            Verb::Login(login) => login.run(),
-            Verb::Logout(logout) => logout.run(),
-            Verb::Completions(completions) => completions.run(Self::command()).map_err(Stop::from),
-            Verb::Man(manual) => manual.run(Self::command()),
+            Verb::Check(verb) => block_on(verb.run()),
+            Verb::Graph(verb) => verb.run(),
+            Verb::Schema(verb) => verb.run(),
+            Verb::Run(verb) => block_on(verb.run()),
+            Verb::Resume(verb) => block_on(verb.run()),
+            Verb::Purge(verb) => verb.run(),
+            Verb::Backup(verb) => verb.run(),
+            Verb::Restore(verb) => verb.run(),
+            Verb::Audit(verb) => verb.run(),
+            Verb::Doctor(verb) => block_on(verb.run()),
+            Verb::Serve(verb) => block_on(verb.run()),
+            Verb::Mcp(verb) => block_on(verb.run()),
+            Verb::Init(verb) => verb.run(),
+            Verb::Connect(verb) => verb.run(),
+            Verb::Stop(verb) => block_on(verb.run()),
+            Verb::Define(verb) => block_on(verb.run()),
+            Verb::Definitions(verb) => block_on(verb.run()),
+            Verb::Runs(verb) => block_on(verb.run()),
+            Verb::Show(verb) => block_on(verb.run()),
+            Verb::Events(verb) => block_on(verb.run()),
+            Verb::Approvals(verb) => block_on(verb.run()),
+            Verb::Config(verb) => verb.run(),
+            Verb::Approve(verb) => block_on(verb.run()),
+            Verb::Deny(verb) => block_on(verb.run()),
+            Verb::Cancel(verb) => block_on(verb.run()),
+            Verb::Pause(verb) => block_on(verb.run()),
+            Verb::Rerun(verb) => block_on(verb.run()),
+            Verb::Signal(verb) => block_on(verb.run()),
+            Verb::Tools(verb) => block_on(verb.run()),
+            Verb::Servers(verb) => block_on(verb.run()),
+            Verb::Schedule(verb) => block_on(verb.run()),
+            Verb::User(verb) => block_on(verb.run()),
+            Verb::Group(verb) => block_on(verb.run()),
+            Verb::Token(verb) => block_on(verb.run()),
+            Verb::Open(verb) => block_on(verb.run()),
+            Verb::Secret(verb) => block_on(verb.run()),
+            Verb::Login(verb) => block_on(verb.run()),
+            Verb::Logout(verb) => block_on(verb.run()),
+            Verb::Completions(verb) => verb.run(Self::command()),
+            Verb::Man(verb) => verb.run(Self::command()),
         };
-        result.unwrap_or_else(Stop::tell)
+        result.unwrap_or_else(CliError::report)
     }
 }
 
-/// The exit codes, decided here for all verbs.
-mod exit {
-    use steprail_engine::{Error, RunStatus};
-    use steprail_store::StoreError;
-
-    /// A run failed, or what was checked is damaged.
-    pub(super) const ERRORS: u8 = 1;
-    /// A definition has errors, a file cannot be read, the command line is wrong, or what was asked for cannot be done.
-    pub(super) const CANNOT_READ: u8 = 2;
-    /// A run waits for a human.
-    pub(super) const WAITING: u8 = 3;
-    /// A run was cancelled.
-    pub(super) const CANCELLED: u8 = 4;
-    /// The server cannot be reached.
-    pub(super) const UNREACHABLE: u8 = 5;
-    /// The database failed in a way that does not pass.
-    pub(super) const STORAGE: u8 = 70;
-    /// Another process has the database.
-    pub(crate) const IN_USE: u8 = 73;
-    /// Interrupted by Ctrl-C: what a shell reports for it.
-    pub(super) const INTERRUPTED: u8 = 130;
-    /// The reader of the output went away: what a shell reports for it.
-    pub(super) const BROKEN_PIPE: u8 = 141;
-
-    /// How a run stands, when nothing more happens to it in this command.
-    pub(super) fn of_run(status: RunStatus) -> u8 {
-        match status {
-            RunStatus::Completed => 0,
-            RunStatus::Failed => ERRORS,
-            RunStatus::Cancelled => CANCELLED,
-            RunStatus::Pending | RunStatus::Running | RunStatus::Paused | RunStatus::Interrupted => WAITING,
-        }
-    }
-
-    /// The gravest of several: a failure, then somebody to ask, then a cancelled run.
-    pub(super) fn of_runs(statuses: impl Iterator<Item = RunStatus>) -> u8 {
-        let rank = |code: &u8| [0, CANCELLED, WAITING, ERRORS].iter().position(|known| known == code);
-        statuses.map(of_run).max_by_key(rank).unwrap_or_default()
-    }
-
-    /// Why the engine refused.
-    pub(super) fn of_error(error: &Error) -> u8 {
-        match error {
-            Error::Storage(error) => of_fault(error),
-            Error::Stopped => STORAGE,
-            _ => CANNOT_READ,
-        }
-    }
-
-    /// Why the database refused.
-    pub(super) fn of_fault(fault: &StoreError) -> u8 {
-        match fault {
-            StoreError::InUse { .. } => IN_USE,
-            // Nothing of it could be opened or written: a wrong path, or a right that is missing.
-            StoreError::ReadOnly(_) | StoreError::Exists(_) => CANNOT_READ,
-            _ => STORAGE,
-        }
-    }
+/// Runs an asynchronous command. Tasks that are still running at its end are abandoned.
+fn block_on(command: impl Future<Output = Result<ExitCode, CliError>>) -> Result<ExitCode, CliError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.enable_all().max_blocking_threads(BLOCKING_THREADS).build();
+    let runtime = runtime.map_err(|error| CliError::new(format!("cannot start threads: {error}")))?;
+    let result = runtime.block_on(command);
+    runtime.shutdown_background();
+    result
 }

@@ -1,35 +1,24 @@
-//! `steprail open`: a link that signs the owner's browser in.
+//! `steprail open`: prints a link that signs a browser in.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-
-use super::stop::Stop;
-use super::target::Target;
-use super::{session, show_as};
 use steprail_http::views::SignInLink;
 
-/// Print a link that opens the server's page and signs your browser in, once
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+
+/// Print a link that signs your browser in, once
 #[derive(Debug, Args)]
 pub(super) struct Open {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 impl Open {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let link: SignInLink = self.target.reach().await?.post("/links", &json!({})).await?;
-            if self.json {
-                show_as::json(&link)?;
-            } else {
-                show_as::line(&link.url)?;
-            }
-            Ok(ExitCode::SUCCESS)
-        })
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let link: SignInLink = self.request.connect().await?.post("/links", &json!({})).await?;
+        self.request.print(&link, |link| link.url.clone())
     }
 }

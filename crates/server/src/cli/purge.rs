@@ -1,6 +1,5 @@
-//! `steprail purge`: runs that ended long ago are deleted.
+//! `steprail purge`: deletes runs that ended long ago.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,47 +7,49 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use steprail_store::Store;
 
-use super::database::{self, Database};
-use super::stop::Stop;
+use super::shared::database::Database;
+use super::shared::error::CliError;
+use super::shared::values;
+use super::terminal::output;
+use super::terminal::text::count;
 
-/// Runs that are deleted in one commit.
+/// The maximum number of runs that one transaction deletes.
 const BATCH: usize = 100;
 
-/// Delete runs that ended long ago, with everything about them
+/// Delete runs that ended long ago
 ///
-/// Unfinished runs are not touched, however old they are. The file does not shrink: what is freed is used again.
+/// Unfinished runs are kept, regardless of their age. The file does not shrink; freed pages are reused.
 #[derive(Debug, Args)]
 pub(super) struct Purge {
-    /// The database
+    /// Database file
     #[arg(long, value_name = "FILE")]
     db: PathBuf,
     /// Keep runs that ended within this time, such as `30d`
-    #[arg(long, value_name = "TIME", value_parser = database::period)]
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
     keep: Duration,
 }
 
 impl Purge {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        // An engine would go on with unfinished runs, and there are no tools for them here.
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        // An engine would continue unfinished runs, and their tools are not available here.
         let mut store = Database::existing(self.db)?.open(None)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let purged = purge(&mut store, millis(now), millis(self.keep))?;
-        let runs = if purged == 1 { "run" } else { "runs" };
-        writeln!(anstream::stdout(), "{purged} {runs} deleted")?;
+        output::line(&format!("{} deleted", count(purged, "run", "runs")))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Deletes in small batches, so that a great many need no great transaction.
-fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, Stop> {
+/// Deletes in batches, so that no transaction is large.
+fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, CliError> {
     let mut purged = 0;
     loop {
         store.begin()?;
-        let some = store.purge(now.saturating_sub(keep), now, BATCH)?;
+        let batch = store.purge(now.saturating_sub(keep), now, BATCH)?;
         store.commit()?;
-        purged += some.runs;
-        if some.is_nothing() {
+        purged += batch.runs;
+        if batch.is_nothing() {
             return Ok(purged);
         }
     }

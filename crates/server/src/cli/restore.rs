@@ -1,4 +1,4 @@
-//! `steprail restore`: a backup in the place of the database.
+//! `steprail restore`: replaces the database with a backup.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,70 +7,70 @@ use std::process::ExitCode;
 use clap::Args;
 use steprail_store::{StoreError, sqlite};
 
-use super::ask::yes_or_no;
-use super::database::DatabaseAt;
-use super::meter::Meter;
-use super::stop::Stop;
+use super::shared::database::DatabaseArgs;
+use super::shared::error::CliError;
+use super::terminal::output;
+use super::terminal::progress_bar::ProgressBar;
+use super::terminal::prompt::confirm;
+use super::terminal::text::count;
 
-/// Put a backup in the place of the database
+/// Replace the database with a backup
 ///
-/// The backup is checked first: the file, and the log of every run. The database must not be in use; it is kept beside
-/// the new one, under a name with the time.
+/// The backup is verified first: the file, and the log of every run. The database must not be in use. The old database is
+/// kept beside the new one, with the time in its name.
 #[derive(Debug, Args)]
 pub(super) struct Restore {
-    /// The backup
+    /// Backup to restore
     from: PathBuf,
     #[command(flatten)]
-    database: DatabaseAt,
-    /// Do not ask whether you mean it
+    database: DatabaseArgs,
+    /// Do not prompt for confirmation
     #[arg(long)]
     yes: bool,
 }
 
 impl Restore {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
+        let from = self.from.display();
         if !self.from.is_file() {
-            return Err(Stop::usage(format!("there is no file {}", self.from.display())));
+            return Err(CliError::new(format!("there is no file {from}")));
         }
         let database = self.database.path()?;
-        let mut meter = Meter::bytes("checking");
-        let ready = sqlite::Restore::prepare(&self.from, &database, &mut |done, all| meter.at(done, all));
-        drop(meter);
-        let ready = ready.map_err(|error| match error {
-            StoreError::Corrupt(why) => {
-                Stop::usage(format!("{} is no backup that can be restored: {why}", self.from.display()))
+        let mut bar = ProgressBar::bytes("checking");
+        let restore =
+            sqlite::Restore::prepare(&self.from, &database, &mut |done, total| bar.set(done, total));
+        drop(bar);
+        let restore = restore.map_err(|error| match error {
+            StoreError::Corrupt(reason) => CliError::new(format!("{from} is not a valid backup: {reason}")),
+            error @ StoreError::InUse { .. } => {
+                CliError::from(error).hint("stop the daemon with `steprail stop`")
             }
-            error @ StoreError::InUse { .. } => Stop::from(error).hint("`steprail stop` ends the daemon"),
             error => error.into(),
         })?;
-        let found = *ready.found();
-        let mut err = anstream::stderr();
-        writeln!(err, "{} is in order; runs: {}", self.from.display(), found.runs)?;
-        if found.unfinished > 0 {
-            writeln!(
-                err,
-                "warning: {} of them had not ended. They go on from where they were then: what they did since is not \
-                 known to them, and calls may be made a second time",
-                found.unfinished
-            )?;
+        let content = *restore.found();
+        writeln!(anstream::stderr(), "verified {from}: {}", count(content.runs, "run", "runs"))?;
+        if content.unfinished > 0 {
+            output::warning(&format!(
+                "{} unfinished and will continue from the state in the backup; calls made since then may be repeated",
+                count(content.unfinished, "run is", "runs are")
+            ))?;
         }
-        let question = format!("Put it in the place of {}?", database.display());
-        if !self.yes && yes_or_no(&question)? != Some(true) {
-            return Err(Stop::usage("nothing was changed").hint("--yes means it"));
+        let question = format!("Replace {}?", database.display());
+        if !self.yes && confirm(&question)? != Some(true) {
+            return Err(CliError::new("nothing was changed").hint("pass --yes to restore without a prompt"));
         }
-        let previous = previous(&database);
-        let kept = ready.put(&previous)?;
-        let mut out = anstream::stdout();
-        writeln!(out, "{} is in the place of {}", self.from.display(), database.display())?;
-        if kept {
-            writeln!(out, "what was there is {}", previous.display())?;
+        let previous = previous_path(&database);
+        let was_kept = restore.put(&previous)?;
+        output::line(&format!("restored {} from {from}", database.display()))?;
+        if was_kept {
+            output::line(&format!("the old database is {}", previous.display()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What the database is called from now on.
-fn previous(database: &Path) -> PathBuf {
+/// The new name of the old database.
+fn previous_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(format!("-until-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")));
     name.into()

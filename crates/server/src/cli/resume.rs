@@ -1,276 +1,295 @@
-//! `steprail resume`: goes on with a run of the daemon, or with the unfinished runs of a database, and brings answers to
-//! those that wait.
+//! `steprail resume`: resumes runs and answers what they wait for.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::{Value, json};
-use steprail_engine::{Error, Payload, Principal, Resolution, RunId, RunStatus};
+use serde_json::Value;
+use steprail_engine::{Error, Payload, Principal, Resolution, RunId};
+use steprail_http::views::{self, Approval, UnknownCall};
 use steprail_store::Reads;
 use steprail_store::sqlite::Readers;
 
-use super::database::{Database, Reach};
-use super::follow::Follow;
-use super::session::{self, Session, Setup, Signal};
-use super::show_as;
-use super::stop::Stop;
-use super::target::{Target, find_run};
-use super::tools_at::ToolsAt;
-use super::tree::Tree;
-use super::waiting::Again;
-use crate::client::{Client, Refused};
+use super::follow::Follower;
+use super::follow::hints::Invocation;
+use super::follow::in_process::{EngineOptions, EngineRuns, load_log, unfinished_runs};
+use super::follow::rest::RestRuns;
+use super::follow::run_client::RunClient;
+use super::follow::run_tree::RunTree;
+use super::shared::database::{Database, DurabilityArg};
+use super::shared::error::CliError;
+use super::shared::server_args::{ServerArgs, find_run};
+use super::shared::tool_args::ToolArgs;
+use super::shared::{os_user, values};
+use super::terminal::output;
+use crate::client::ClientError;
 use crate::daemon::DataDir;
-use steprail_http::views;
 
-/// Go on with unfinished runs, and answer those that wait for a human
+/// Resume runs, and answer what they wait for
 ///
-/// A run of the daemon goes on and is followed; RUN is its id, or the end of it. With `--db` there is no daemon: without RUN,
-/// everything unfinished in the database goes on and is followed; with it, that run alone, and others that were under way
-/// are interrupted until they are resumed. A PATH is a step's path in its run, as it is shown.
-/// Exit codes are those of `run`; with several runs, the gravest.
+/// Without `--db`, the daemon resumes the run. With `--db`, this process executes runs without a daemon: RUN, or all
+/// unfinished runs of the database. Other runs that were in progress are interrupted until they are resumed.
+///
+/// PATH is the path of a step as shown in the output. Exit codes are those of `steprail run`; with several runs, the most
+/// severe one.
 #[derive(Debug, Args)]
 pub(super) struct Resume {
-    /// The run to follow
+    /// Id of the run, or its last characters; with `--db`, the id [default: all unfinished runs]
     #[arg(value_name = "RUN", required_unless_present = "db")]
     run: Option<String>,
-    /// Leave it to the daemon when it goes on
+    /// Exit as soon as the run is resumed
     #[arg(long, short)]
     detach: bool,
     #[command(flatten)]
-    target: Target,
-    /// Carry it out here, in this database
+    server: ServerArgs,
+    /// Execute the runs in this process, from this database
     #[arg(long, value_name = "FILE", conflicts_with_all = ["detach", "data", "server"])]
     db: Option<PathBuf>,
     #[command(flatten)]
-    tools: ToolsAt,
-    /// Say yes at a gate
+    tools: ToolArgs,
+    /// Approve at the gate of this step
     #[arg(long, value_name = "PATH")]
     approve: Vec<String>,
-    /// Say no at a gate
+    /// Deny at the gate of this step
     #[arg(long, value_name = "PATH")]
     deny: Vec<String>,
-    /// Make a call again that may have taken place
+    /// Repeat a call with an unknown outcome
     #[arg(long, value_name = "PATH")]
     retry: Vec<String>,
-    /// Go on without a call that may have taken place
+    /// Continue without a call with an unknown outcome
     #[arg(long, value_name = "PATH")]
     skip: Vec<String>,
-    /// Say that a call took place, and what it gave
-    #[arg(long, value_name = "PATH=JSON", value_parser = happened)]
-    happened: Vec<(String, Payload)>,
-    /// Bring an event to RUN, or to every run that waits for it
-    #[arg(long, value_name = "EVENT=JSON", value_parser = session::event)]
-    signal: Vec<Signal>,
-    /// Who answers; the user of this machine by default
+    /// Supply the result of a call with an unknown outcome that took effect
+    #[arg(long, value_name = "PATH=JSON", value_parser = values::path_result)]
+    happened: Vec<(String, Value)>,
+    /// Send an event to RUN, or to every run that waits for it
+    #[arg(long, value_name = "EVENT=JSON", value_parser = values::event_payload)]
+    signal: Vec<(String, Value)>,
+    /// User who decides [default: you]
     #[arg(long = "as", value_name = "NAME")]
     by: Option<String>,
-    /// What a commit survives
+    /// What a commit survives [default: full]
     #[arg(long)]
-    durability: Option<Reach>,
-    /// Print one JSON record per run instead of a summary
+    durability: Option<DurabilityArg>,
+    /// Print each run and its steps as JSON instead of a summary
     #[arg(long)]
     json: bool,
 }
 
 impl Resume {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
         match self.db.clone() {
-            Some(db) => self.embed(db),
+            Some(db) => self.resume_in_process(db).await,
             None if self.by.is_some() || self.tools.argument().is_some() || self.durability.is_some() => {
-                Err(Stop::usage(
-                    "--as, --servers, --tools and --durability are for a database that is named with --db",
-                ))
+                Err(CliError::new("--as, --servers, --tools and --durability require --db"))
             }
-            None => session::block_on(self.ask()),
+            None => self.resume_at_server().await,
         }
     }
 
-    /// Has the daemon go on with it.
-    async fn ask(&self) -> Result<ExitCode, Stop> {
-        let client = self.target.reach().await?;
+    async fn resume_at_server(&self) -> Result<ExitCode, CliError> {
+        let client = self.server.connect().await?;
         let run = find_run(&client, self.run.as_deref().unwrap_or_default()).await?;
-        self.bring_to(&client, run).await?;
-        let found: views::Run = client.get(&format!("/runs/{run}")).await?;
-        if matches!(found.status, RunStatus::Paused | RunStatus::Interrupted) {
-            match client.post::<views::Run>(&format!("/runs/{run}/resume"), &json!({})).await {
-                // It waits for an answer and not for this.
-                Err(Refused::Problem(problem)) if &*problem.code == "conflict" => {}
-                resumed => drop(resumed?),
-            }
-        }
+        let (client, tree) = (RestRuns::new(client), RunTree::of(run));
+        self.resume(&client, &tree, Some(run)).await?;
         if !self.detach {
-            return Follow::new(client, self.target.clone(), run).finish(self.json).await;
+            let invocation = Invocation::Server(self.server.clone());
+            return Follower::new(client, invocation, tree).finish(self.json).await;
         }
-        let found: views::Run = client.get(&format!("/runs/{run}")).await?;
+        let run = client.run(run).await?;
         if self.json {
-            show_as::json(&found)?;
+            output::json(&run)?;
         } else {
-            show_as::line(&format!("{} is {}", found.name, found.status.word()))?;
+            output::line(&format!("{} is {}", run.name, run.status.word()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Brings the answers to a run of the daemon.
-    async fn bring_to(&self, client: &Client, run: RunId) -> Result<(), Stop> {
-        let gates = self.approve.iter().map(|path| (path, "approve"));
-        for (path, action) in gates.chain(self.deny.iter().map(|path| (path, "deny"))) {
-            let found: views::Run = client.get(&format!("/runs/{run}")).await?;
-            let open = found.approvals.unwrap_or_default().into_iter().find(|open| open.step == *path);
-            let open = open.ok_or_else(|| Stop::usage(format!("`{path}` does not wait for a decision")))?;
-            let body = json!({ "step": path, "digest": open.digest });
-            let _: Value = client.post(&format!("/runs/{}/{action}", open.run_id), &body).await?;
-        }
-        let retried = self.retry.iter().map(|path| (path, "retry", None));
-        let skipped = self.skip.iter().map(|path| (path, "skip", None));
-        let happened = self.happened.iter().map(|(path, gave)| (path, "happened", Some(gave.value())));
-        for (path, action, value) in retried.chain(skipped).chain(happened) {
-            let found: views::Run = client.get(&format!("/runs/{run}")).await?;
-            let call = holder(&found, path)?;
-            let (run, digest) = (call.run_id, &call.digest);
-            let body = json!({ "action": action, "step": call.step, "value": value, "digest": digest });
-            let _: Value = client.post(&format!("/runs/{run}/intervene"), &body).await?;
-        }
-        for (event, payload) in &self.signal {
-            let body = json!({ "event": event, "payload": payload });
-            let _: Value = client.post(&format!("/runs/{run}/signal"), &body).await?;
-        }
-        Ok(())
-    }
-
-    /// Goes on with it in this process.
-    fn embed(self, db: PathBuf) -> Result<ExitCode, Stop> {
-        let named = self
-            .run
-            .as_deref()
-            .map(|run| run.parse().map_err(|_| Stop::usage(format!("`{run}` is not the id of a run"))));
-        let named: Option<RunId> = named.transpose()?;
+    async fn resume_in_process(self, db: PathBuf) -> Result<ExitCode, CliError> {
+        let parse =
+            |run: &str| run.parse().map_err(|_| CliError::new(format!("`{run}` is not the id of a run")));
+        let run: Option<RunId> = self.run.as_deref().map(parse).transpose()?;
         let tools = self.tools.read(DataDir::find(None).ok().as_ref())?;
         let db = Database::existing(db)?;
-        let again = Again::new(db.path(), &self.tools);
-        let setup = Setup { db, tools, again, durability: Some(self.durability.unwrap_or(Reach::Full)) };
-        session::block_on(async {
-            // One run is gone on with alone: the others are not cut off when it has ended.
-            let alone = named.is_some();
-            let session = Session::open(setup, alone, |readers, tree| choose(named, readers, tree))?;
-            if session.tree.roots().is_empty() {
-                session.say("nothing to go on with: every run has ended");
+        let invocation = Invocation::database(db.path(), &self.tools);
+        let durability = Some(self.durability.unwrap_or(DurabilityArg::Full));
+        let user = Principal::user(self.by.clone().unwrap_or_else(os_user::name));
+        // The command ends with its run, so it must not continue others.
+        let options = EngineOptions { db, tools, durability, user, interrupt_others: run.is_some() };
+        let (client, tree) = EngineRuns::open(options, |readers| load_tree(run, readers))?;
+        if tree.roots().is_empty() {
+            writeln!(anstream::stderr(), "nothing to resume: every run has ended")?;
+        }
+        let resumed = self.resume(&client, &tree, run).await;
+        let follower = Follower::new(client, invocation, tree);
+        match resumed {
+            Ok(()) => follower.finish(self.json).await,
+            Err(error) => follower.abort(error).await,
+        }
+    }
+
+    /// Resumes the runs of a tree, sends decisions and resolutions, and then events.
+    async fn resume<C: RunClient>(
+        &self,
+        client: &C,
+        tree: &RunTree,
+        run: Option<RunId>,
+    ) -> Result<(), CliError> {
+        for (run, _) in tree.unfinished() {
+            match client.resume(run).await {
+                // It is neither paused nor interrupted.
+                Err(error) if error.is_conflict() => {}
+                resumed => resumed?,
             }
-            match self.bring(&session, named).await {
-                Ok(()) => session.finish(self.json).await,
-                Err(stop) => session.give_up(stop).await,
-            }
-        })
-    }
-
-    /// Lets runs go on, and brings what the user has for them.
-    async fn bring(&self, session: &Session, run: Option<RunId>) -> Result<(), Stop> {
-        self.go_on(session).await?;
-        self.answer(session).await?;
-        session.signal(&self.signal, run).await
-    }
-
-    fn user(&self) -> Principal {
-        Principal::user(self.by.clone().unwrap_or_else(session::user))
-    }
-
-    /// Lets runs go on that were paused by hand or interrupted by a restart; the others do so by themselves.
-    async fn go_on(&self, session: &Session) -> Result<(), Stop> {
-        let by = self.user();
-        for (run, _) in session.tree.unfinished() {
-            match session.engine.resume(run, &by, steprail_engine::Resume::default()).await {
-                Ok(()) | Err(Error::Conflict(_)) => {}
-                Err(error) => return Err(error.into()),
+        }
+        self.decide(client, tree).await?;
+        self.resolve(client, tree).await?;
+        for (event, payload) in &self.signal {
+            if client.signal(event, payload, run).await? == 0 {
+                output::warning(&format!("no run waits for the event `{event}`; it was not delivered"))?;
             }
         }
         Ok(())
     }
 
-    /// Brings the answers to the runs.
-    async fn answer(&self, session: &Session) -> Result<(), Stop> {
-        let (engine, by) = (&session.engine, self.user());
-        let gates = self.approve.iter().map(|path| (path, true));
-        for (path, approved) in gates.chain(self.deny.iter().map(|path| (path, false))) {
-            let (run, path) = locate(&session.tree, path)?;
-            let answered = if approved {
-                engine.approve(run, &path, &by, None, None).await
-            } else {
-                engine.deny(run, &path, &by, None, None).await
-            };
-            answered.map_err(|error| match error {
-                Error::Denied(_) => Stop::from(error).hint("`--as NAME` says who decides"),
+    async fn decide<C: RunClient>(&self, client: &C, tree: &RunTree) -> Result<(), CliError> {
+        let approved = self.approve.iter().map(|path| (path, true));
+        for (path, approved) in approved.chain(self.deny.iter().map(|path| (path, false))) {
+            let runs = fetch_roots(client, tree).await?;
+            let open: Vec<&Approval> = runs.iter().flat_map(|run| run.approvals.iter().flatten()).collect();
+            let approval = find_step(&open, tree, path)?;
+            let approval = approval.ok_or_else(|| missing(tree, path, "has no open approval"))?;
+            client.decide(approval, approved).await.map_err(|error| match error {
+                ClientError::Engine(error @ Error::Denied(_)) => {
+                    CliError::from(error).hint("name the approver with `--as NAME`")
+                }
                 error => error.into(),
             })?;
         }
+        Ok(())
+    }
+
+    async fn resolve<C: RunClient>(&self, client: &C, tree: &RunTree) -> Result<(), CliError> {
         let retried = self.retry.iter().map(|path| (path, Resolution::Retry));
         let skipped = self.skip.iter().map(|path| (path, Resolution::Skip));
-        let happened = self.happened.iter().map(|(path, gave)| (path, Resolution::Happened(gave.clone())));
+        let happened = self.happened.iter();
+        let happened =
+            happened.map(|(path, result)| (path, Resolution::Happened(Payload::new(result.clone()))));
         for (path, resolution) in retried.chain(skipped).chain(happened) {
-            let (run, path) = locate(&session.tree, path)?;
-            engine.resolve(run, &path, resolution, None, &by).await?;
+            let runs = fetch_roots(client, tree).await?;
+            let calls: Vec<&UnknownCall> =
+                runs.iter().flat_map(|run| run.unknown_calls.iter().flatten()).collect();
+            let call = find_step(&calls, tree, path)?;
+            let call = call.ok_or_else(|| missing(tree, path, "has no call with an unknown outcome"))?;
+            client.resolve(call, resolution).await?;
         }
         Ok(())
     }
 }
 
-/// What to follow: the run that is named, or every unfinished one.
-fn choose(named: Option<RunId>, readers: &Readers, tree: &mut Tree) -> Result<(), Stop> {
-    let roots = match named {
+/// Loads the logs of the given run, or of all unfinished runs, before recovery.
+fn load_tree(run: Option<RunId>, readers: &Readers) -> Result<RunTree, CliError> {
+    let roots = match run {
         Some(run) if readers.run(run)?.is_none() => {
             return Err(Error::NotFound(format!("there is no run {run} in this database")).into());
         }
         Some(run) => vec![(run, String::new())],
-        None => session::unfinished(readers)?,
+        None => unfinished_runs(readers)?,
     };
     let several = roots.len() > 1;
+    let mut tree = RunTree::default();
     for (run, name) in roots {
         let id = run.to_string();
         let prefix = if several { format!("{name}:{}/", &id[id.len() - 4..]) } else { String::new() };
         tree.add_root(run, prefix);
-        match session::read_log(readers, tree, run) {
-            Err(stop) if several => {
-                tree.drop_root(run);
-                writeln!(anstream::stderr(), "warning: run {run} cannot be read and is left alone")?;
-                stop.tell();
+        match load_log(readers, &mut tree, run) {
+            Err(error) if several => {
+                tree.remove_root(run);
+                output::warning(&format!("run {run} cannot be read and is not resumed"))?;
+                error.report();
             }
-            read => read?,
+            loaded => loaded?,
         }
     }
-    Ok(())
+    Ok(tree)
 }
 
-/// The call that a path means, as it is shown from the run or as its own run has it.
-fn holder<'a>(run: &'a views::Run, path: &'a str) -> Result<&'a views::UnknownCall, Stop> {
-    let calls = || run.unknown_calls.iter().flatten();
-    let shown: Vec<_> = calls().filter(|call| call.shown == path).collect();
-    let meant = if shown.is_empty() { calls().filter(|call| call.step == path).collect() } else { shown };
-    match &meant[..] {
-        [call] => Ok(call),
-        [] => Err(Stop::usage(format!("the outcome of `{path}` is not unknown"))),
-        several => {
-            let paths: Vec<&str> = several.iter().map(|call| &*call.shown).collect();
-            let message = format!("several runs that it waits for have a call `{path}`");
-            Err(Stop::usage(message).hint(format!("these are meant, perhaps: {}", paths.join(", "))))
+async fn fetch_roots<C: RunClient>(client: &C, tree: &RunTree) -> Result<Vec<views::Run>, CliError> {
+    let mut runs = Vec::new();
+    for root in tree.roots() {
+        runs.push(client.run(*root).await?);
+    }
+    Ok(runs)
+}
+
+/// A step that waits for a human.
+trait WaitingStep {
+    /// The run of the step.
+    fn run(&self) -> RunId;
+    /// The path of the step in its run.
+    fn path(&self) -> &str;
+    /// The path of the step from the root.
+    fn path_from_root(&self) -> &str;
+}
+
+impl WaitingStep for Approval {
+    fn run(&self) -> RunId {
+        self.run_id
+    }
+
+    fn path(&self) -> &str {
+        &self.step
+    }
+
+    fn path_from_root(&self) -> &str {
+        &self.step
+    }
+}
+
+impl WaitingStep for UnknownCall {
+    fn run(&self) -> RunId {
+        self.run_id
+    }
+
+    fn path(&self) -> &str {
+        &self.step
+    }
+
+    fn path_from_root(&self) -> &str {
+        &self.shown
+    }
+}
+
+/// Finds a step by its path in the output, by its path from the root, or by its path in its own run.
+fn find_step<'a, T: WaitingStep>(
+    steps: &[&'a T],
+    tree: &RunTree,
+    path: &str,
+) -> Result<Option<&'a T>, CliError> {
+    let live = tree.find(path);
+    let is_live = |step: &T| live.iter().any(|(run, path)| *run == step.run() && **path == *step.path());
+    let matchers: [&dyn Fn(&T) -> bool; 3] =
+        [&is_live, &|step| step.path_from_root() == path, &|step| step.path() == path];
+    for is_match in matchers {
+        let found: Vec<&T> = steps.iter().copied().filter(|step| is_match(step)).collect();
+        match &found[..] {
+            [] => {}
+            [step] => return Ok(Some(step)),
+            several => {
+                let describe = |step: &&T| format!("`{}` of run {}", step.path_from_root(), step.run());
+                let steps: Vec<String> = several.iter().map(describe).collect();
+                return Err(CliError::new(format!("several steps match `{path}`: {}", steps.join(", ")))
+                    .hint("name the run, or use the full path of the step"));
+            }
         }
     }
+    Ok(None)
 }
 
-/// The step that a path means.
-fn locate(tree: &Tree, path: &str) -> Result<(RunId, String), Stop> {
-    match (&tree.find(path)[..], tree.roots()) {
-        ([(run, path)], _) => Ok((*run, path.to_string())),
-        // The engine says what became of it.
-        ([], [run]) => Ok((*run, path.to_owned())),
-        ([], _) => Err(Stop::usage(format!("no unfinished run has a step `{path}` under way"))),
-        (_, _) => Err(Stop::usage(format!("several runs have a step `{path}` under way"))
-            .hint("name the run: `steprail resume --db FILE RUN`")),
+fn missing(tree: &RunTree, path: &str, what: &str) -> CliError {
+    match tree.roots() {
+        [run] => CliError::new(format!("step `{path}` of run {run} {what}")),
+        _ => CliError::new(format!("step `{path}` {what}")),
     }
-}
-
-/// Reads `PATH=JSON`.
-fn happened(text: &str) -> Result<(String, Payload), String> {
-    let (path, gave) = text.split_once('=').ok_or("write PATH=JSON")?;
-    let gave: Value = serde_json::from_str(gave).map_err(|error| format!("not JSON: {error}"))?;
-    Ok((path.to_owned(), Payload::new(gave)))
 }

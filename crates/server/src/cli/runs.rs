@@ -1,88 +1,68 @@
-//! `steprail runs`: runs, newest first.
+//! `steprail runs`: lists runs.
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::json;
-
-use super::progress::length;
-use super::stop::Stop;
-use super::target::Target;
-use super::{session, show_as};
-use steprail_http::timestamp;
+use steprail_engine::RunStatus;
 use steprail_http::views::{Page, Run};
+
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+use super::terminal::text::{format_age, truncate};
+
+/// The maximum number of characters of an error in the list.
+const ERROR_CHARS: usize = 40;
 
 /// List runs, newest first
 #[derive(Debug, Args)]
 pub(super) struct Runs {
-    /// Only those with this status: running, paused, completed, failed, cancelled, interrupted
-    #[arg(long)]
-    status: Option<String>,
-    /// Only those of this definition
+    /// Show only runs with this status: pending, running, paused, completed, failed, cancelled, interrupted
+    #[arg(long, value_parser = status)]
+    status: Option<RunStatus>,
+    /// Show only runs of this definition
     #[arg(long)]
     name: Option<String>,
-    /// Only those of this user
+    /// Show only runs of this user
     #[arg(long)]
     user: Option<String>,
-    /// At most so many
+    /// Maximum number of runs
     #[arg(long, default_value = "20")]
     limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
+}
+
+fn status(text: &str) -> Result<RunStatus, String> {
+    text.parse().map_err(|_| {
+        let names = RunStatus::ALL.map(RunStatus::word).join(", ");
+        format!("the statuses are {names}")
+    })
 }
 
 impl Runs {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.look().await?;
-            let words =
-                json!({ "status": self.status, "name": self.name, "user": self.user, "limit": self.limit });
-            let page: Page<Run> = client.find("/runs", &words).await?;
-            if page.next.is_some() {
-                writeln!(anstream::stderr(), "there are older ones, too: --limit shows more")?;
-            }
-            if self.json {
-                show_as::json(&page.items)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let rows: Vec<Vec<String>> = page.items.iter().map(row).collect();
-            show_as::table(
-                &["RUN", "NAME", "STATUS", "STEP", "BY", "STARTED"],
-                &rows,
-                "there are no such runs",
-            )?;
-            Ok(ExitCode::SUCCESS)
-        })
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect_to_read().await?;
+        let filter =
+            json!({ "status": self.status, "name": self.name, "user": self.user, "limit": self.limit });
+        let page: Page<Run> = client.query("/runs", &filter).await?;
+        if page.next.is_some() {
+            writeln!(anstream::stderr(), "there are older runs; show more with --limit")?;
+        }
+        let columns = ["RUN", "NAME", "STATUS", "STEP", "BY", "STARTED"];
+        self.request.print_table(&page.items, &columns, row, "no matching runs")
     }
 }
 
 fn row(run: &Run) -> Vec<String> {
-    let step = run.current_step.clone().or_else(|| run.error.as_ref().map(|error| short(&error.to_string())));
+    let error = || run.error.as_ref().map(|error| truncate(&error.to_string(), ERROR_CHARS));
     vec![
         run.run_id.to_string(),
         run.name.clone(),
         run.status.word().to_owned(),
-        step.unwrap_or_else(|| "-".to_owned()),
+        run.current_step.clone().or_else(error).unwrap_or_else(|| "-".to_owned()),
         run.created_by.clone(),
-        ago(&run.started_at),
+        format_age(&run.started_at),
     ]
-}
-
-fn short(text: &str) -> String {
-    match text.char_indices().nth(40) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text.to_owned(),
-    }
-}
-
-/// How long ago something was.
-pub(super) fn ago(time: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let since = i64::try_from(now).unwrap_or(i64::MAX) - timestamp::parse(time);
-    format!("{} ago", length(u64::try_from(since).unwrap_or_default()))
 }

@@ -1,95 +1,81 @@
-//! `steprail schedule`: definitions that are started again and again.
+//! `steprail schedule`: manages schedules.
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use steprail_http::views::{self, Page};
 
-use super::stop::Stop;
-use super::target::Target;
-use super::{session, show_as};
-use crate::client::escaped;
-use steprail_http::views::{Page, Schedule as Shown};
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+use super::shared::values;
+use crate::client::percent_encode;
 
 /// List, add and remove schedules
 #[derive(Debug, Args)]
 pub(super) struct Schedule {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them
+    /// List schedules
     List,
-    /// Start a definition at the times of a cron pattern
+    /// Add or replace a schedule
     Add {
-        /// What the schedule is called
+        /// Name of the schedule
         name: String,
-        /// The definition
+        /// Name of the definition to run
         definition: String,
-        /// When, such as `0 8 * * 1-5`
+        /// Cron pattern, such as `0 8 * * 1-5`
         cron: String,
-        /// The time zone of the pattern, such as `Europe/Berlin`; UTC by default
+        /// Time zone of the pattern, such as `Europe/Berlin` [default: UTC]
         #[arg(long)]
         zone: Option<String>,
-        /// The inputs of each run
-        #[arg(long, value_name = "JSON", value_parser = super::run::map)]
+        /// Inputs of each run, as a JSON map
+        #[arg(long, value_name = "JSON", value_parser = values::json_map)]
         inputs: Option<Map<String, Value>>,
-        /// Start a run also if the last one has not ended
+        /// Start a run even if the previous one has not ended
         #[arg(long)]
         overlap: bool,
-        /// Start nothing for now
+        /// Add it without starting runs
         #[arg(long)]
         paused: bool,
     },
-    /// Take a schedule away; runs that it started go on
+    /// Remove a schedule; its runs continue
     Remove {
-        /// The schedule
+        /// Name of the schedule
         name: String,
     },
 }
 
 impl Schedule {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.reach().await?;
-            let shown = match self.action {
-                None | Some(Action::List) => client.get::<Page<Shown>>("/schedules").await?.items,
-                Some(Action::Add { name, definition, cron, zone, inputs, overlap, paused }) => {
-                    let body = json!({
-                        "definition": definition, "cron": cron, "zone": zone, "overlap": overlap, "paused": paused,
-                        "input": inputs.unwrap_or_default(),
-                    });
-                    vec![client.put(&format!("/schedules/{}", escaped(&name)), &body).await?]
-                }
-                Some(Action::Remove { name }) => {
-                    client.delete(&format!("/schedules/{}", escaped(&name))).await?;
-                    return show_as::done(self.json, &format!("{name} starts nothing any more"))
-                        .map(|()| ExitCode::SUCCESS);
-                }
-            };
-            if self.json {
-                show_as::json(&shown)?;
-                return Ok(ExitCode::SUCCESS);
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect().await?;
+        let path = |name: &str| format!("/schedules/{}", percent_encode(name));
+        let schedules = match self.action {
+            None | Some(Action::List) => client.get::<Page<views::Schedule>>("/schedules").await?.items,
+            Some(Action::Add { name, definition, cron, zone, inputs, overlap, paused }) => {
+                let body = json!({
+                    "definition": definition, "cron": cron, "zone": zone, "overlap": overlap, "paused": paused,
+                    "input": inputs.unwrap_or_default(),
+                });
+                vec![client.put(&path(&name), &body).await?]
             }
-            let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-            show_as::table(
-                &["NAME", "DEFINITION", "CRON", "ZONE", "NEXT", "LAST"],
-                &rows,
-                "there are no schedules",
-            )?;
-            Ok(ExitCode::SUCCESS)
-        })
+            Some(Action::Remove { name }) => {
+                client.delete(&path(&name)).await?;
+                return self.request.confirm(&format!("removed {name}"));
+            }
+        };
+        let columns = ["NAME", "DEFINITION", "CRON", "ZONE", "NEXT", "LAST"];
+        self.request.print_table(&schedules, &columns, row, "no schedules")
     }
 }
 
-fn row(schedule: &Shown) -> Vec<String> {
+fn row(schedule: &views::Schedule) -> Vec<String> {
     let last = schedule.last.as_ref().map_or("-".to_owned(), |last| match (&last.run_id, &last.error) {
         (Some(run), _) => run.to_string(),
         (None, error) => error.clone().unwrap_or_default(),

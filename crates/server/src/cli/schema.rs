@@ -1,36 +1,36 @@
-//! `steprail schema`: the definition language for editors and people.
+//! `steprail schema`: prints the JSON Schema and the reference of definitions.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use steprail_core::spec::{reference, schema};
 
-/// Print the JSON Schema of definitions, or their reference page
+use super::shared::error::CliError;
+use super::terminal::output;
+
+/// Print the JSON Schema or the reference of definitions
 #[derive(Debug, Args)]
 pub(super) struct Schema {
-    /// What to print
+    /// Output format
     #[arg(long, default_value = "json")]
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// The JSON Schema, for editors
+    /// JSON Schema, for editors
     Json,
-    /// The reference page
+    /// Reference, for people
     Markdown,
 }
 
 impl Schema {
-    pub(super) fn run(self) -> io::Result<ExitCode> {
+    pub(super) fn run(self) -> Result<ExitCode, CliError> {
         let text = match self.format {
             Format::Json => format!("{:#}\n", schema::definition_schema()),
             Format::Markdown => reference::markdown(),
         };
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        output::bytes(text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

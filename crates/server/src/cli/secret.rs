@@ -1,75 +1,70 @@
-//! `steprail secret`: secrets that `${user:NAME}` and `${secret:NAME}` in servers.json stand for.
+//! `steprail secret`: manages the secrets that `servers.json` refers to.
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use steprail_http::views::{Page, SecretInfo};
 
-use super::stop::Stop;
-use super::target::Target;
-use super::{hidden_input, session, show_as};
-use crate::client::{Client, escaped};
-use steprail_http::views::Page;
-use steprail_http::views::SecretInfo;
+use super::shared::error::CliError;
+use super::shared::server_args::RequestArgs;
+use super::terminal::hidden_input;
+use crate::client::{Client, percent_encode};
 
-/// Set, list and remove secrets
+/// Set, list and remove secrets of MCP servers
 ///
-/// They are stored encrypted in the data directory of the daemon. Their values are never shown.
+/// Secrets are stored encrypted in the data directory of the daemon. Their values are never printed.
 #[derive(Debug, Args)]
 pub(super) struct Secret {
     #[command(subcommand)]
     action: Action,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Set one; the value is asked for, or read from standard input
+    /// Set a secret; prompts for the value, or reads it from standard input
     Set {
-        /// Its name: `${user:NAME}` stands for your own, `${secret:NAME}` for a shared one
+        /// Name in servers.json: `${user:NAME}`, or `${secret:NAME}` for a shared one
         name: String,
         #[command(flatten)]
-        whose: Whose,
-        /// Take the value from this environment variable
+        owner: Owner,
+        /// Read the value from this environment variable
         #[arg(long, value_name = "VARIABLE")]
         from_env: Option<String>,
     },
-    /// List their names, and when each was set
+    /// List the names of secrets, and when each was set
     List {
         #[command(flatten)]
-        whose: Whose,
+        owner: Owner,
     },
-    /// Remove one
+    /// Remove a secret
     Remove {
-        /// Its name
+        /// Name of the secret
         name: String,
         #[command(flatten)]
-        whose: Whose,
+        owner: Owner,
     },
 }
 
-/// Whose secrets; your own by default.
+/// Selects the owner of secrets; the caller by default.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Whose {
-    /// Those that all users share
+struct Owner {
+    /// Use the secrets that all users share
     #[arg(long)]
     shared: bool,
-    /// Those of another user
+    /// Use the secrets of another user
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 }
 
-impl Whose {
-    /// As a query of an address.
+impl Owner {
     fn query(&self) -> String {
         match &self.user {
-            Some(user) => format!("?user={}", escaped(user)),
+            Some(user) => format!("?user={}", percent_encode(user)),
             None if self.shared => "?shared=true".to_owned(),
             None => String::new(),
         }
@@ -77,61 +72,53 @@ impl Whose {
 }
 
 impl Secret {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.reach().await?;
-            match self.action {
-                Action::Set { name, whose, from_env } => {
-                    set(&client, &name, &whose, from_env.as_deref()).await?;
-                    show_as::done(self.json, &format!("{name} is set"))?;
-                }
-                Action::List { whose } => {
-                    let page: Page<SecretInfo> = client.get(&format!("/secrets{}", whose.query())).await?;
-                    list(&page.items, self.json)?;
-                }
-                Action::Remove { name, whose } => {
-                    client.delete(&format!("/secrets/{}{}", escaped(&name), whose.query())).await?;
-                    show_as::done(self.json, &format!("{name} is removed"))?;
-                }
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect().await?;
+        match self.action {
+            Action::Set { name, owner, from_env } => {
+                set(&client, &name, &owner, from_env.as_deref()).await?;
+                self.request.confirm(&format!("{name} is set"))
             }
-            Ok(ExitCode::SUCCESS)
-        })
+            Action::List { owner } => {
+                let page: Page<SecretInfo> = client.get(&format!("/secrets{}", owner.query())).await?;
+                self.request.print_table(&page.items, &["NAME", "USER", "SET"], row, "no secrets")
+            }
+            Action::Remove { name, owner } => {
+                client.delete(&format!("/secrets/{}{}", percent_encode(&name), owner.query())).await?;
+                self.request.confirm(&format!("{name} is removed"))
+            }
+        }
     }
 }
 
-async fn set(client: &Client, name: &str, whose: &Whose, from_env: Option<&str>) -> Result<(), Stop> {
+async fn set(client: &Client, name: &str, owner: &Owner, from_env: Option<&str>) -> Result<(), CliError> {
     let value = match from_env {
         Some(variable) => std::env::var(variable)
-            .map_err(|_| Stop::usage(format!("the environment variable {variable} is not set")))?,
-        None => value(name).await?,
+            .map_err(|_| CliError::new(format!("the environment variable {variable} is not set")))?,
+        None => read_value(name).await?,
     };
     if value.is_empty() {
-        return Err(Stop::usage("the value is empty; nothing was stored"));
+        return Err(CliError::new("the value is empty; nothing was stored"));
     }
-    let body = json!({ "value": value, "shared": whose.shared, "user": whose.user });
-    let _: Option<()> = client.put(&format!("/secrets/{}", escaped(name)), &body).await?;
+    let body = json!({ "value": value, "shared": owner.shared, "user": owner.user });
+    let _: Option<()> = client.put(&format!("/secrets/{}", percent_encode(name)), &body).await?;
     Ok(())
 }
 
-/// The value: typed at a terminal without echo, or all of standard input without its last line end.
-async fn value(name: &str) -> Result<String, Stop> {
+/// Prompts without echo, or reads standard input without its last line end.
+async fn read_value(name: &str) -> Result<String, CliError> {
     if std::io::stdin().is_terminal() {
         return hidden_input::read(&format!("{name}: ")).await;
     }
     let mut text = String::new();
-    let most = u64::try_from(steprail_mcp::limits::SECRET_BYTES + 2).unwrap_or(u64::MAX);
-    let read = std::io::stdin().take(most).read_to_string(&mut text);
-    read.map_err(|error| Stop::usage(format!("cannot read the value from standard input: {error}")))?;
+    let limit = u64::try_from(steprail_mcp::limits::SECRET_BYTES + 2).unwrap_or(u64::MAX);
+    let read = std::io::stdin().take(limit).read_to_string(&mut text);
+    read.map_err(|error| CliError::new(format!("cannot read the value from standard input: {error}")))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-fn list(secrets: &[SecretInfo], json: bool) -> Result<(), Stop> {
-    if json {
-        return show_as::json(&secrets);
-    }
-    let whose = |secret: &SecretInfo| secret.user.clone().unwrap_or_else(|| "all users".to_owned());
-    let row = |secret: &SecretInfo| vec![secret.name.clone(), whose(secret), secret.set_at.clone()];
-    let rows: Vec<Vec<String>> = secrets.iter().map(row).collect();
-    show_as::table(&["NAME", "OF", "SET"], &rows, "there are no secrets")
+fn row(secret: &SecretInfo) -> Vec<String> {
+    let user = secret.user.clone().unwrap_or_else(|| "all users".to_owned());
+    vec![secret.name.clone(), user, secret.set_at.clone()]
 }

@@ -1,63 +1,51 @@
-//! `steprail show`: a run with its steps.
+//! `steprail show`: shows a run with its steps.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use steprail_engine::{RunStatus, StepStatus};
-
-use super::progress::{harmless, length};
-use super::stop::Stop;
-use super::target::{Target, find_run};
-use super::{exit, go_on, record, session, show_as};
-use steprail_http::timestamp;
+use steprail_core::run::StepStatus;
+use steprail_engine::RunStatus;
 use steprail_http::views::{Run, Step};
 
-/// Show a run: its steps, what it waits for, what it gave
+use super::follow::hints::Invocation;
+use super::follow::run_tree::RunTree;
+use super::shared::error::CliError;
+use super::shared::exit;
+use super::shared::server_args::{RequestArgs, find_run};
+use super::terminal::run_summary::summary;
+use super::terminal::text::{elapsed, format_duration, sanitize};
+
+/// Show a run: its steps, its result, and what it waits for
 ///
-/// Exit codes are those of `run`; 0 for one that goes on by itself.
+/// Exit codes are those of `steprail run`, and 0 for a run in progress.
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The run: its id, or the end of it
+    /// Id of the run, or its last characters
     run: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    request: RequestArgs,
 }
 
 impl Show {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let client = self.target.look().await?;
-            let id = find_run(&client, &self.run).await?;
-            let run: Run = client.get(&format!("/runs/{id}")).await?;
-            if self.json {
-                show_as::json(&run)?;
-            } else {
-                print(&run, &self.target)?;
-            }
-            let goes_on = matches!(run.status, RunStatus::Pending | RunStatus::Running);
-            Ok(if goes_on { ExitCode::SUCCESS } else { ExitCode::from(exit::of_run(run.status)) })
-        })
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let client = self.request.connect_to_read().await?;
+        let id = find_run(&client, &self.run).await?;
+        let run: Run = client.get(&format!("/runs/{id}")).await?;
+        self.request.print(&run, |run| self.describe(run))?;
+        let is_in_progress = matches!(run.status, RunStatus::Pending | RunStatus::Running);
+        Ok(if is_in_progress { ExitCode::SUCCESS } else { ExitCode::from(exit::of_run(run.status)) })
+    }
+
+    fn describe(&self, run: &Run) -> String {
+        let mut lines: Vec<String> = run.steps.iter().flatten().map(describe_step).collect();
+        lines.push(summary(run));
+        let hints = Invocation::Server(self.request.server.clone()).hints(run, &RunTree::default());
+        lines.extend(hints.iter().map(|hint| format!("\n{hint}")));
+        lines.join("\n")
     }
 }
 
-fn print(run: &Run, target: &Target) -> Result<(), Stop> {
-    let mut out = anstream::stdout().lock();
-    for step in run.steps.iter().flatten() {
-        writeln!(out, "{}", line(step))?;
-    }
-    writeln!(out, "{}", record::summary(run))?;
-    for hint in go_on::hints(run, target) {
-        writeln!(out, "\n{hint}")?;
-    }
-    out.flush()?;
-    Ok(())
-}
-
-fn line(step: &Step) -> String {
+fn describe_step(step: &Step) -> String {
     let (colour, mark) = match step.status {
         StepStatus::Done => ("32", "✓"),
         StepStatus::Failed => ("31", "✗"),
@@ -66,17 +54,22 @@ fn line(step: &Step) -> String {
         StepStatus::Uncertain => ("33", "?"),
         StepStatus::Pending | StepStatus::Ready | StepStatus::Skipped | StepStatus::Cancelled => ("2", "·"),
     };
-    let attempt = if step.attempt > 1 { format!(" (attempt {})", step.attempt) } else { String::new() };
-    let tool = step.tool.as_ref().map(|tool| format!(" {tool}")).unwrap_or_default();
-    let ends = step.started_at.as_ref().zip(step.completed_at.as_ref());
-    let lasted =
-        ends.and_then(|(began, ended)| u64::try_from(timestamp::parse(ended) - timestamp::parse(began)).ok());
-    let lasted = lasted.map(|lasted| format!(" {}", length(lasted))).unwrap_or_default();
-    let why = step.error.as_ref().map(|error| format!(" {error}")).unwrap_or_default();
-    let status = match step.status {
-        StepStatus::Done => String::new(),
-        status => format!(" {}", status.word()),
-    };
-    let told = harmless(&format!("{tool}{attempt}{status}{lasted}{why}"));
-    format!("\x1b[{colour}m{mark}\x1b[0m {}\x1b[2m{told}\x1b[0m", step.path)
+    let mut details = String::new();
+    if let Some(tool) = &step.tool {
+        details.push_str(&format!(" {tool}"));
+    }
+    if step.attempt > 1 {
+        details.push_str(&format!(" (attempt {})", step.attempt));
+    }
+    if step.status != StepStatus::Done {
+        details.push_str(&format!(" {}", step.status.word()));
+    }
+    let times = step.started_at.as_ref().zip(step.completed_at.as_ref());
+    if let Some(millis) = times.and_then(|(start, end)| elapsed(start, end)) {
+        details.push_str(&format!(" {}", format_duration(millis)));
+    }
+    if let Some(error) = &step.error {
+        details.push_str(&format!(" {error}"));
+    }
+    format!("\x1b[{colour}m{mark}\x1b[0m {}\x1b[2m{}\x1b[0m", step.path, sanitize(&details))
 }

@@ -1,4 +1,4 @@
-//! Sessions at a terminal, against the real daemon: what is typed, what is said.
+//! Commands against a daemon: output and exit codes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +24,8 @@ fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command prints, and its exit code.
-fn said(daemon: &Daemon, arguments: &[&str]) -> String {
+/// Runs a command. Returns what it prints, and its exit code.
+fn run(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = command(daemon, arguments).output().expect("an end");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     let (out, err, code) = (text(output.stdout), text(output.stderr), output.status.code());
@@ -33,16 +33,16 @@ fn said(daemon: &Daemon, arguments: &[&str]) -> String {
     format!("$ steprail {}\n{err}--- stdout\n{out}--- exit {}\n", shown.join(" "), code.unwrap_or(-1))
 }
 
-/// A file of ours by its name.
+/// The path of an example below `examples/`.
 fn shortened(argument: &str) -> String {
     argument.rsplit_once("/examples/").map_or(argument, |(_, file)| file).to_owned()
 }
 
-fn session(daemon: &Daemon, commands: &[&[&str]]) -> String {
-    commands.iter().map(|arguments| said(daemon, arguments)).collect::<Vec<_>>().join("\n")
+fn run_all(daemon: &Daemon, commands: &[&[&str]]) -> String {
+    commands.iter().map(|arguments| run(daemon, arguments)).collect::<Vec<_>>().join("\n")
 }
 
-macro_rules! same {
+macro_rules! assert_output {
     ($text:expr) => {
         insta::with_settings!({ filters => [
             (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "RUN"),
@@ -61,7 +61,7 @@ macro_rules! same {
     };
 }
 
-/// The last run that was started.
+/// Id of the run that was started last.
 fn last_run(daemon: &Daemon) -> String {
     newest(daemon, &[])
 }
@@ -78,29 +78,29 @@ fn newest(daemon: &Daemon, which: &[&str]) -> String {
 }
 
 #[test]
-fn a_run_from_its_start_to_its_end() {
+fn run_is_followed_to_its_end() {
     let daemon = daemon();
     let file = test_file(INCIDENT).display().to_string();
-    let defined = said(&daemon, &["define", &file]);
+    let defined = run(&daemon, &["define", &file]);
     let input = ["--input", "service=checkout", "--input", "alert_id=A1"];
-    let ran = said(&daemon, &[&["run", "incident_triage"][..], &input].concat());
-    // Three branches begin and end at the same time: which is told first differs.
-    let (progress, result) = ran.split_once("--- stdout").expect("two parts");
+    let output = run(&daemon, &[&["run", "incident_triage"][..], &input].concat());
+    // The order of concurrent branches differs.
+    let (progress, result) = output.split_once("--- stdout").expect("two parts");
     let mut progress: Vec<&str> = progress.lines().collect();
     progress[1..].sort_unstable();
-    let run = last_run(&daemon);
-    let shown = session(&daemon, &[&["runs"], &["show", &run[24..], "--json"]]);
+    let id = last_run(&daemon);
+    let shown = run_all(&daemon, &[&["runs"], &["show", &id[24..], "--json"]]);
     let shown = shown.lines().filter(|line| !line.contains("\"steps\"")).collect::<Vec<_>>().join("\n");
-    same!(format!("{defined}\n{}\n--- stdout{result}\n{shown}", progress.join("\n")));
+    assert_output!(format!("{defined}\n{}\n--- stdout{result}\n{shown}", progress.join("\n")));
 }
 
 #[test]
-fn a_gate_is_decided_with_another_command() {
+fn gate_is_decided_by_another_command() {
     let daemon = daemon();
     let file = test_file(REFUND).display().to_string();
-    let asked = said(&daemon, &["run", &file, "--input", "order_id=o-1"]);
+    let started = run(&daemon, &["run", &file, "--input", "order_id=o-1"]);
     let run = last_run(&daemon);
-    let decided = session(
+    let decided = run_all(
         &daemon,
         &[
             &["approvals"],
@@ -113,14 +113,14 @@ fn a_gate_is_decided_with_another_command() {
             &["rerun", &run, "--reuse"],
         ],
     );
-    same!(format!("{asked}\n{decided}"));
+    assert_output!(format!("{started}\n{decided}"));
 }
 
 #[test]
-fn what_is_there_to_be_looked_at_and_managed() {
+fn list_and_management_commands() {
     let daemon = daemon();
     let file = test_file(INCIDENT).display().to_string();
-    same!(session(
+    assert_output!(run_all(
         &daemon,
         &[
             &["runs"],
@@ -157,10 +157,10 @@ fn what_is_there_to_be_looked_at_and_managed() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_with_what_to_do() {
+fn errors_have_hints() {
     let daemon = daemon();
     let broken = test_file("../../../examples/typo.yaml").display().to_string();
-    let told = session(
+    let errors = run_all(
         &daemon,
         &[
             &["run", "nothing"],
@@ -176,23 +176,23 @@ fn what_goes_wrong_is_told_with_what_to_do() {
     );
     let none = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(steprail());
-    let nobody = command.args(["runs", "--data"]).arg(none.path().join("none")).output().expect("an end");
-    let nobody = format!(
+    let no_daemon = command.args(["runs", "--data"]).arg(none.path().join("none")).output().expect("an end");
+    let no_daemon = format!(
         "$ steprail runs\n{}--- exit {:?}",
-        String::from_utf8_lossy(&nobody.stderr),
-        nobody.status.code()
+        String::from_utf8_lossy(&no_daemon.stderr),
+        no_daemon.status.code()
     );
-    same!(format!("{told}\n{nobody}"));
+    assert_output!(format!("{errors}\n{no_daemon}"));
 }
 
-/// A command whose progress is read line by line.
-struct Going {
+/// A command that runs concurrently with the test.
+struct Background {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
     seen: Vec<String>,
 }
 
-impl Going {
+impl Background {
     fn start(daemon: &Daemon, arguments: &[&str]) -> Self {
         let mut child = command(daemon, arguments)
             .stdin(Stdio::piped())
@@ -204,19 +204,20 @@ impl Going {
         Self { child, lines, seen: Vec::new() }
     }
 
-    fn until(&mut self, start: &str) {
+    /// Waits for a line with this prefix.
+    fn until(&mut self, prefix: &str) {
         for line in self.lines.by_ref() {
             let line = line.expect("a line");
-            let is_it = line.starts_with(start);
+            let is_match = line.starts_with(prefix);
             self.seen.push(line);
-            if is_it {
+            if is_match {
                 return;
             }
         }
-        panic!("it ended without `{start}`: {:?}", self.seen);
+        panic!("the command ended without printing `{prefix}`: {:?}", self.seen);
     }
 
-    fn end(mut self) -> String {
+    fn finish(mut self) -> String {
         self.seen.extend(self.lines.map_while(Result::ok));
         let output = self.child.wait_with_output().expect("an end");
         let out = String::from_utf8(output.stdout).expect("text");
@@ -228,10 +229,10 @@ impl Going {
     }
 }
 
-/// A daemon that was started by a command is ended with the test.
-struct Started<'d>(&'d Daemon);
+/// Stops the daemon that a command started.
+struct StopDaemon<'d>(&'d Daemon);
 
-impl Drop for Started<'_> {
+impl Drop for StopDaemon<'_> {
     fn drop(&mut self) {
         let process = std::fs::read_to_string(self.0.folder.path().join("daemon.pid")).unwrap_or_default();
         let _ = Command::new("kill").arg(process.trim()).status();
@@ -239,21 +240,21 @@ impl Drop for Started<'_> {
 }
 
 #[test]
-fn a_run_is_followed_across_the_death_of_its_daemon() {
+fn run_is_followed_across_a_daemon_crash() {
     let mut daemon = daemon();
     let definition = "name: naps\nsteps:\n  - { id: before, tool: chat__post }\n  - { id: nap, kind: sleep, for: 3s }\n  - { id: after, tool: chat__post }\n";
     let file = daemon.folder.path().join("naps.yaml");
     std::fs::File::create(&file).and_then(|mut file| file.write_all(definition.as_bytes())).expect("a file");
-    let mut going = Going::start(&daemon, &["run", &file.display().to_string()]);
-    going.until("started nap");
+    let mut command = Background::start(&daemon, &["run", &file.display().to_string()]);
+    command.until("started nap");
     daemon.kill();
-    // The command starts another daemon by itself, which goes on where this one was.
-    let _started = Started(&daemon);
-    same!(going.end());
+    // The command starts another daemon, which continues the run.
+    let _stop = StopDaemon(&daemon);
+    assert_output!(command.finish());
 }
 
 #[test]
-fn a_call_of_a_sub_workflow_that_nobody_knows_of_is_settled_from_above() {
+fn unknown_call_of_a_sub_workflow_is_resolved_from_its_parent() {
     let tools = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(tools.path(), "bank__pay: { return: paid, sleep: 1h }\n").expect("a file");
     let mut daemon =
@@ -271,18 +272,18 @@ fn a_call_of_a_sub_workflow_that_nobody_knows_of_is_settled_from_above() {
     for (name, text) in definitions {
         let file = daemon.folder.path().join(name);
         std::fs::write(&file, text).expect("a file");
-        let defined = said(&daemon, &["define", &file.display().to_string()]);
+        let defined = run(&daemon, &["define", &file.display().to_string()]);
         assert!(defined.contains("exit 0"), "{defined}");
     }
-    let mut going = Going::start(&daemon, &["run", "order"]);
-    going.until("started sub/charge");
+    let mut command = Background::start(&daemon, &["run", "order"]);
+    command.until("started sub/charge");
     daemon.kill();
-    let _started = Started(&daemon);
-    let followed = going.end();
+    let _stop = StopDaemon(&daemon);
+    let followed = command.finish();
     let order = last_run_of(&daemon, "order");
-    let told = session(&daemon, &[&["show", &order], &["resume", &order, "--happened", "sub/nothing=1"]]);
-    let settled = said(&daemon, &["resume", &order, "--happened", "sub/charge=\"paid\""]);
-    // How much of the sub-workflow is told again before its parent has ended differs.
-    let (_, settled) = settled.split_once("--- stdout").expect("two parts");
-    same!(format!("{followed}\n{told}\n$ steprail resume{settled}"));
+    let shown = run_all(&daemon, &[&["show", &order], &["resume", &order, "--happened", "sub/nothing=1"]]);
+    let resolved = run(&daemon, &["resume", &order, "--happened", "sub/charge=\"paid\""]);
+    // How many events of the sub-workflow are shown before its parent ends differs.
+    let (_, resolved) = resolved.split_once("--- stdout").expect("two parts");
+    assert_output!(format!("{followed}\n{shown}\n$ steprail resume{resolved}"));
 }

@@ -1,83 +1,90 @@
-//! The MCP clients of this machine that know Steprail: whether what they start is there, and the same.
+//! Checks the MCP clients that are connected to Steprail.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use steprail_mcp::config::{ProcessEnv, Servers, Text, Transport};
 
 use super::Finding;
-use crate::cli::clients::{self, Client};
+use crate::cli::client_config::clients::{self, McpClient};
 use crate::daemon::DataDir;
 
-pub(super) fn look(home: &DataDir) -> Vec<Finding> {
-    let clients = Client::value_variants().iter().filter_map(|client| look_at(*client, home));
+const TOPIC: &str = "clients";
+
+pub(super) fn check(home: &DataDir) -> Vec<Finding> {
+    let clients = McpClient::value_variants().iter().filter_map(|client| check_client(*client, home));
     let findings: Vec<Finding> = clients.collect();
     if findings.is_empty() {
-        let what = "none on this machine knows steprail; `steprail connect` tells one";
-        return vec![Finding::ok("clients", what)];
+        return vec![Finding::ok(TOPIC, "none is connected; connect one with `steprail connect`")];
     }
     findings
 }
 
-/// A client that has no file, or no entry in it, is none of our business.
-fn look_at(client: Client, home: &DataDir) -> Option<Finding> {
-    let name = client.word();
-    let file = client.place(clients::home().as_deref())?.file;
+/// Checks the entry for Steprail in the config file of a client. Returns `None` if there is none.
+fn check_client(client: McpClient, home: &DataDir) -> Option<Finding> {
+    let file = client.location(clients::home().as_deref())?.file;
     let text = std::fs::read_to_string(&file).ok().filter(|text| text.contains("steprail"))?;
-    let place = format!("{name} ({})", file.display());
+    let name = format!("{} ({})", client.name(), file.display());
     let servers = match Servers::read(&text) {
         Ok(servers) => servers,
         Err(problem) => {
-            return Some(Finding::warning("clients", format!("{place}: {problem}"), "correct the file"));
+            return Some(Finding::warning(TOPIC, format!("{name}: {problem}"), "correct the file"));
         }
     };
     let Transport::Stdio { command, args, env, .. } = &servers.servers.get("steprail")?.transport else {
-        return Some(Finding::ok("clients", format!("{place} reaches steprail over HTTP")));
+        return Some(Finding::ok(TOPIC, format!("{name} connects to steprail over HTTP")));
     };
-    let args: Vec<String> = args.iter().filter_map(plain).collect();
-    let set = env.get("STEPRAIL_DATA").and_then(plain).map(PathBuf::from);
-    Some(judged(&name, &place, &plain(command)?, data(&args).or(set), home))
+    let args: Vec<String> = args.iter().filter_map(expand).collect();
+    let variable = env.get("STEPRAIL_DATA").and_then(expand).map(PathBuf::from);
+    let data = data_argument(&args).or(variable);
+    Some(check_command(client, &name, &expand(command)?, data, home))
 }
 
-fn judged(name: &str, place: &str, command: &str, data: Option<PathBuf>, home: &DataDir) -> Finding {
-    let again = format!("`steprail connect {name} --write --data {}` corrects it", home.path().display());
-    if !is_program(command) {
-        let what = format!("{place} starts {command}, which is no program");
-        return Finding::problem("clients", what, again);
+fn check_command(
+    client: McpClient,
+    name: &str,
+    command: &str,
+    data: Option<PathBuf>,
+    home: &DataDir,
+) -> Finding {
+    let path = home.path().display();
+    let hint = format!("run `steprail connect {} --write --data {path}`", client.name());
+    if !is_executable(command) {
+        return Finding::problem(TOPIC, format!("{name} starts {command}, which is not a program"), hint);
     }
     match DataDir::find(data) {
-        Ok(theirs) if same(theirs.path(), home.path()) => {
-            Finding::ok("clients", format!("{place} starts {command}"))
+        Ok(other) if is_same_path(other.path(), home.path()) => {
+            Finding::ok(TOPIC, format!("{name} starts {command}"))
         }
-        Ok(theirs) => {
-            let what = format!("{place} has another data directory: {}", theirs.path().display());
-            Finding::warning("clients", what, again)
+        Ok(other) => {
+            let message = format!("{name} uses another data directory: {}", other.path().display());
+            Finding::warning(TOPIC, message, hint)
         }
-        Err(problem) => Finding::warning("clients", format!("{place}: {problem}"), again),
+        Err(problem) => Finding::warning(TOPIC, format!("{name}: {problem}"), hint),
     }
 }
 
-fn plain(text: &Text) -> Option<String> {
+fn expand(text: &Text) -> Option<String> {
     text.expand(&ProcessEnv).ok()
 }
 
-/// The data directory that is named among arguments.
-fn data(args: &[String]) -> Option<PathBuf> {
+/// The value of `--data`.
+fn data_argument(args: &[String]) -> Option<PathBuf> {
     let joined = args.iter().find_map(|argument| argument.strip_prefix("--data="));
-    let apart = args.iter().position(|argument| argument == "--data").and_then(|at| args.get(at + 1));
-    joined.or(apart.map(String::as_str)).map(PathBuf::from)
+    let separate = args.iter().position(|argument| argument == "--data").and_then(|at| args.get(at + 1));
+    joined.or(separate.map(String::as_str)).map(PathBuf::from)
 }
 
-fn same(a: &Path, b: &Path) -> bool {
-    let one_name = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    one_name(a) == one_name(b)
+fn is_same_path(a: &Path, b: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    canonical(a) == canonical(b)
 }
 
-/// Whether a command can be started: a path, or a name that is found as a shell finds it.
-fn is_program(command: &str) -> bool {
-    use std::os::unix::fs::PermissionsExt;
+/// Whether a command is an executable file, by its path or on PATH.
+fn is_executable(command: &str) -> bool {
     let can_run = |path: &Path| {
-        path.metadata().is_ok_and(|known| known.is_file() && known.permissions().mode() & 0o111 != 0)
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     if command.contains('/') {
         return can_run(Path::new(command));

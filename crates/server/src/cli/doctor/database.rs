@@ -1,4 +1,4 @@
-//! The database: the file, the runs in it, and their logs.
+//! Checks the database file, its runs and their logs.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,98 +11,106 @@ use steprail_store::sqlite::{self, Inspected};
 
 use super::Finding;
 use crate::cli::audit::summary;
-use crate::cli::meter::Meter;
+use crate::cli::terminal::progress_bar::ProgressBar;
+use crate::cli::terminal::text::count;
 
-/// How long the logs are looked at.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A run with a call in flight that has not moved for so long is worth a look.
-const QUIET: Duration = Duration::from_hours(24);
-/// A write-ahead log of this size is not copied back as it should be.
-const LONG_LOG: u64 = 512 << 20;
+/// The time limit of the verification of logs.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A call that is in flight for longer is reported.
+const SLOW_CALL: Duration = Duration::from_hours(24);
+/// A write-ahead log above this size, in bytes, means that checkpoints do not complete.
+const LARGE_WAL: u64 = 512 << 20;
 
-pub(super) fn look(path: &Path, is_running: bool) -> Vec<Finding> {
+pub(super) fn check(path: &Path, is_running: bool) -> Vec<Finding> {
     if !path.is_file() {
-        return vec![Finding::ok("database", "there is none yet; the daemon creates it")];
+        return vec![Finding::ok("database", "does not exist yet; the daemon creates it")];
     }
-    let quiet = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(QUIET);
-    let inspected = match sqlite::inspect(path, i64::try_from(quiet.as_millis()).unwrap_or(i64::MAX)) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let slow_since = i64::try_from(now.saturating_sub(SLOW_CALL).as_millis()).unwrap_or(i64::MAX);
+    let inspected = match sqlite::inspect(path, slow_since) {
         Ok(inspected) => inspected,
         Err(error) => return vec![unreadable(path, &error)],
     };
-    let mut findings = vec![file(&inspected)];
-    findings.extend(runs(&inspected, is_running));
-    findings.push(logs(path));
+    let mut findings = vec![check_file(&inspected)];
+    findings.extend(check_runs(&inspected, is_running));
+    findings.push(check_logs(path));
     findings
 }
 
 fn unreadable(path: &Path, error: &StoreError) -> Finding {
-    let what = format!("{}: {error}", path.display());
-    Finding::problem("database", what, "keep a copy of it, then `steprail restore` a backup")
+    let message = format!("{}: {error}", path.display());
+    Finding::problem("database", message, "keep a copy, then restore a backup with `steprail restore`")
 }
 
-fn file(inspected: &Inspected) -> Finding {
-    let (bytes, log) = (HumanBytes(inspected.bytes), HumanBytes(inspected.log_bytes));
-    let what = format!("format {}, {bytes}, and {log} in its write-ahead log", inspected.format);
+fn check_file(inspected: &Inspected) -> Finding {
+    let (bytes, wal) = (HumanBytes(inspected.bytes), HumanBytes(inspected.log_bytes));
+    let message = format!("format {}, {bytes}, write-ahead log {wal}", inspected.format);
     if let Some(problem) = inspected.problems.first() {
-        let hint = "stop the daemon, keep a copy, and `steprail restore` a backup";
-        return Finding::problem("database", format!("{what}; it is damaged: {problem}"), hint);
+        let hint = "stop the daemon, keep a copy, and restore a backup with `steprail restore`";
+        return Finding::problem("database", format!("{message}; damaged: {problem}"), hint);
     }
-    if inspected.log_bytes > LONG_LOG {
-        let hint = "a program that reads the database for a long time keeps it from shrinking: end that one";
-        return Finding::warning("database", what, hint);
+    if inspected.log_bytes > LARGE_WAL {
+        let hint = "a long read of another program blocks checkpoints; stop that program";
+        return Finding::warning("database", message, hint);
     }
-    Finding::ok("database", what)
+    Finding::ok("database", message)
 }
 
-fn runs(inspected: &Inspected, is_running: bool) -> Vec<Finding> {
-    let count = |status: RunStatus| {
+fn check_runs(inspected: &Inspected, is_running: bool) -> Vec<Finding> {
+    let with_status = |status: RunStatus| {
         inspected.runs.iter().filter(|(found, _)| *found == status).map(|(_, count)| count).sum::<u64>()
     };
     let counts: Vec<String> =
         inspected.runs.iter().map(|(status, count)| format!("{count} {}", status.word())).collect();
     let counts = if counts.is_empty() { "none yet".to_owned() } else { counts.join(", ") };
     let mut findings = vec![Finding::ok("runs", counts)];
-    let mut warn = |what: String, hint: &str| findings.push(Finding::warning("runs", what, hint));
+    let mut warn = |message: String, hint: &str| findings.push(Finding::warning("runs", message, hint));
     if inspected.active > 0 && !is_running {
-        warn(format!("{} are under way, and no daemon runs", inspected.active), "start `steprail serve`");
+        let runs = count(inspected.active, "run is", "runs are");
+        warn(format!("{runs} in progress, but the daemon is not running"), "start `steprail serve`");
     }
-    if let waiting @ 1.. = count(RunStatus::Interrupted) {
-        warn(format!("{waiting} were interrupted"), "`workflow_resume` goes on with them");
+    if let interrupted @ 1.. = with_status(RunStatus::Interrupted) {
+        let runs = count(interrupted, "run was", "runs were");
+        warn(format!("{runs} interrupted"), "continue them with `steprail resume`");
     }
     if !inspected.slow.is_empty() && is_running {
-        let what = format!("with calls in flight for more than a day: {}", list(&inspected.slow));
-        warn(what, "look at their tools, or cancel the runs");
+        let message = format!("calls are in flight for more than a day: {}", join(&inspected.slow));
+        warn(message, "check their tools, or cancel the runs");
     }
     if !inspected.stuck.is_empty() {
-        let what = format!("nothing would move these on: {}", list(&inspected.stuck));
-        findings.push(Finding::problem("runs", what, "cancel and rerun them, and report this"));
+        let message = format!("no event can continue these runs: {}", join(&inspected.stuck));
+        findings.push(Finding::problem("runs", message, "cancel and rerun them, and report this as a bug"));
     }
     findings
 }
 
-fn list(runs: &[RunId]) -> String {
+fn join(runs: &[RunId]) -> String {
     runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn logs(path: &Path) -> Finding {
-    let began = Instant::now();
-    let mut meter = Meter::count("checking events");
-    let verified = sqlite::verify(path, None, &mut |done, all| {
-        meter.at(done, all);
-        if began.elapsed() > PATIENCE { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+fn check_logs(path: &Path) -> Finding {
+    let started = Instant::now();
+    let mut bar = ProgressBar::items("checking events");
+    let verified = sqlite::verify(path, None, &mut |done, total| {
+        bar.set(done, total);
+        if started.elapsed() > VERIFY_TIMEOUT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    drop(meter);
+    drop(bar);
     let verified = match verified {
         Ok(verified) => verified,
         Err(error) => return unreadable(path, &error),
     };
-    let found = summary(&verified);
+    let summary = summary(&verified);
     if verified.damages > 0 {
-        return Finding::problem("audit", found, "`steprail audit verify` tells which; keep a copy");
+        return Finding::problem(
+            "audit",
+            summary,
+            "list the damage with `steprail audit verify`; keep a copy",
+        );
     }
     if !verified.complete {
-        let rest = "those that fitted into 5 seconds; `steprail audit verify` checks all";
-        return Finding::ok("audit", format!("{found}: {rest}"));
+        let rest = "stopped after 5 seconds; verify all with `steprail audit verify`";
+        return Finding::ok("audit", format!("{summary}; {rest}"));
     }
-    Finding::ok("audit", found)
+    Finding::ok("audit", summary)
 }

@@ -1,4 +1,4 @@
-//! The data directory: whether it is there, whose it is, and how much room there is.
+//! Checks the data directory: its owner, its permissions and its free space.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -7,56 +7,53 @@ use indicatif::HumanBytes;
 use super::Finding;
 use crate::daemon::DataDir;
 
-/// Less room than this is a problem soon.
-const LITTLE: u64 = 1 << 30;
-/// Less room than this is one now.
-const TOO_LITTLE: u64 = 100 << 20;
+const TOPIC: &str = "data";
 
-pub(super) fn look(home: &DataDir) -> Vec<Finding> {
+/// Less free space than this, in bytes, is a warning.
+const LOW_SPACE: u64 = 1 << 30;
+/// Less free space than this, in bytes, is a problem.
+const CRITICAL_SPACE: u64 = 100 << 20;
+
+pub(super) fn check(home: &DataDir) -> Vec<Finding> {
     let path = home.path().display();
-    let known = match std::fs::metadata(home.path()) {
-        Ok(known) if known.is_dir() => known,
+    let metadata = match std::fs::metadata(home.path()) {
+        Ok(metadata) if metadata.is_dir() => metadata,
         Ok(_) => {
-            return vec![Finding::problem(
-                "data",
-                format!("{path} is no directory"),
-                "name another one with --data",
-            )];
+            let message = format!("{path} is not a directory");
+            return vec![Finding::problem(TOPIC, message, "choose another one with --data")];
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let hint = "`steprail serve`, or an MCP client that uses `steprail mcp`, creates it";
-            return vec![Finding::warning("data", format!("there is no directory {path}"), hint)];
+            let hint = "`steprail serve`, or an MCP client that starts `steprail mcp`, creates it";
+            return vec![Finding::warning(TOPIC, format!("there is no directory {path}"), hint)];
         }
         Err(error) => {
-            return vec![Finding::problem("data", format!("{path}: {error}"), "look at its rights")];
+            return vec![Finding::problem(TOPIC, format!("{path}: {error}"), "check its permissions")];
         }
     };
-    let mode = known.permissions().mode() & 0o777;
-    let us = rustix::process::geteuid().as_raw();
-    let place = if known.uid() != us {
-        Finding::problem("data", format!("{path} belongs to another user"), "name another one with --data")
+    let mode = metadata.permissions().mode() & 0o777;
+    let access = if metadata.uid() != rustix::process::geteuid().as_raw() {
+        let message = format!("{path} belongs to another user");
+        Finding::problem(TOPIC, message, "choose another one with --data")
     } else if mode & 0o077 != 0 {
-        let what = format!("other users may look into {path} ({mode:04o})");
-        Finding::warning("data", what, format!("chmod 700 {path}"))
+        let message = format!("other users can access {path} ({mode:04o})");
+        Finding::warning(TOPIC, message, format!("chmod 700 {path}"))
     } else {
-        Finding::ok("data", format!("{path} is for its owner alone"))
+        Finding::ok(TOPIC, format!("only its owner can access {path}"))
     };
-    vec![place, room(home)]
+    vec![access, check_space(home)]
 }
 
-fn room(home: &DataDir) -> Finding {
+fn check_space(home: &DataDir) -> Finding {
     match rustix::fs::statvfs(home.path()).map(|disk| disk.f_bavail * disk.f_frsize) {
-        Ok(free) if free >= LITTLE => {
-            Finding::ok("data", format!("{} are free on its disk", HumanBytes(free)))
-        }
+        Ok(free) if free >= LOW_SPACE => Finding::ok(TOPIC, format!("{} free on its disk", HumanBytes(free))),
         Ok(free) => {
-            let what = format!("only {} are free on its disk", HumanBytes(free));
+            let message = format!("only {} free on its disk", HumanBytes(free));
             let hint = "free some space; `steprail purge` deletes old runs";
-            let level = if free < TOO_LITTLE { Finding::problem } else { Finding::warning };
-            level("data", what, hint)
+            let finding = if free < CRITICAL_SPACE { Finding::problem } else { Finding::warning };
+            finding(TOPIC, message, hint)
         }
         Err(error) => {
-            Finding::warning("data", format!("how much room is there? {error}"), "look at the disk")
+            Finding::warning(TOPIC, format!("cannot determine free space: {error}"), "check the disk")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `steprail doctor`: what is wrong on this machine, and what to do about it.
+//! `steprail doctor`: checks the installation on this machine.
 
 mod clients;
 mod daemon;
@@ -9,7 +9,6 @@ mod servers;
 mod settings;
 
 use std::fmt;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,26 +16,29 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::progress::harmless;
-use super::stop::Stop;
-use super::{exit, session};
+use super::shared::error::CliError;
+use super::shared::exit;
+use super::shared::help::DATA_HELP;
+use super::terminal::output;
+use super::terminal::text::{count, sanitize};
 use crate::daemon::DataDir;
 
-/// Look at everything that Steprail needs on this machine
+/// Check the installation on this machine
 ///
-/// The data directory, the settings, the daemon, the database and its logs, the MCP servers, which are started for it, and the MCP
-/// clients. Nothing is changed. Exit code 0: no problems (there may be warnings); 1: problems.
+/// Checks the data directory, the settings, the daemon, the database and its logs, the MCP servers, which it connects to, and
+/// the MCP clients. Changes nothing.
+///
+/// Exit codes: 0 no problems (there may be warnings), 1 problems.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// The data directory; `$STEPRAIL_DATA`, or steprail in the user's data directory by default
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = DATA_HELP)]
     data: Option<PathBuf>,
-    /// Print one JSON record
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How bad something is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
@@ -46,7 +48,7 @@ enum Level {
 }
 
 impl Level {
-    fn word(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Warning => "warning",
@@ -63,85 +65,77 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
     level: Level,
-    /// What was looked at.
-    about: &'static str,
-    /// How it is.
-    what: String,
-    /// What to do.
+    #[serde(rename = "about")]
+    topic: &'static str,
+    #[serde(rename = "what")]
+    message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
 impl Finding {
-    fn ok(about: &'static str, what: impl Into<String>) -> Self {
-        Self { level: Level::Ok, about, what: what.into(), hint: None }
+    fn ok(topic: &'static str, message: impl Into<String>) -> Self {
+        Self { level: Level::Ok, topic, message: message.into(), hint: None }
     }
 
-    fn warning(about: &'static str, what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { level: Level::Warning, about, what: what.into(), hint: Some(hint.into()) }
+    fn warning(topic: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { level: Level::Warning, topic, message: message.into(), hint: Some(hint.into()) }
     }
 
-    fn problem(about: &'static str, what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { level: Level::Problem, about, what: what.into(), hint: Some(hint.into()) }
+    fn problem(topic: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { level: Level::Problem, topic, message: message.into(), hint: Some(hint.into()) }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // anstream takes the colours out again where the terminal has none.
-        let (colour, word) = (self.level.colour(), self.level.word());
-        write!(out, "{colour}{word:7}\u{1b}[0m  {:9}  {}", self.about, harmless(&self.what))?;
+        let (colour, label) = (self.level.colour(), self.level.label());
+        write!(out, "{colour}{label:7}\u{1b}[0m  {:9}  {}", self.topic, sanitize(&self.message))?;
         match &self.hint {
-            Some(hint) => write!(out, " — {}", harmless(hint)),
+            Some(hint) => write!(out, " — {}", sanitize(hint)),
             None => Ok(()),
         }
     }
 }
 
 impl Doctor {
-    pub(super) fn run(self) -> Result<ExitCode, Stop> {
-        session::block_on(async {
-            let home = DataDir::find(self.data.clone()).map_err(Stop::usage)?;
-            let findings = look(&home).await;
-            let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-            let (warnings, problems) = (count(Level::Warning), count(Level::Problem));
-            self.show(&findings, warnings, problems)?;
-            Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ERRORS) })
-        })
-    }
-
-    fn show(&self, findings: &[Finding], warnings: usize, problems: usize) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
+    pub(super) async fn run(self) -> Result<ExitCode, CliError> {
+        let home = DataDir::find(self.data.clone()).map_err(CliError::new)?;
+        let findings = check(&home).await;
+        let at_level = |level| findings.iter().filter(|finding| finding.level == level).count();
+        let (warnings, problems) = (at_level(Level::Warning), at_level(Level::Problem));
         if self.json {
             let record = json!({ "findings": findings, "warnings": warnings, "problems": problems });
-            return writeln!(out, "{record:#}");
+            output::line(&format!("{record:#}"))?;
+        } else {
+            print(&findings, warnings, problems)?;
         }
-        for finding in findings {
-            writeln!(out, "{finding}")?;
-        }
-        let count =
-            |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
-        match (warnings, problems) {
-            (0, 0) => writeln!(out, "everything is in order")?,
-            _ => writeln!(out, "{}, {}", count(problems, "problem"), count(warnings, "warning"))?,
-        }
-        out.flush()
+        Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
 }
 
-async fn look(home: &DataDir) -> Vec<Finding> {
-    let mut findings = directory::look(home);
-    let (daemon, is_running) = daemon::look(home).await;
-    let (settings, vault) = settings::look(home, is_running);
+fn print(findings: &[Finding], warnings: usize, problems: usize) -> Result<(), CliError> {
+    findings.iter().try_for_each(|finding| output::line(&finding.to_string()))?;
+    if warnings + problems == 0 {
+        return output::line("no problems found");
+    }
+    let problems = count(problems, "problem", "problems");
+    output::line(&format!("{problems}, {}", count(warnings, "warning", "warnings")))
+}
+
+async fn check(home: &DataDir) -> Vec<Finding> {
+    let mut findings = directory::check(home);
+    let (daemon, is_running) = daemon::check(home).await;
+    let (settings, vault) = settings::check(home, is_running);
     findings.extend(settings);
     findings.push(daemon);
-    findings.extend(database::look(&home.database(), is_running));
-    findings.extend(secrets::look(home, &vault));
-    findings.extend(servers::look(home, &vault).await);
-    findings.extend(clients::look(home));
+    findings.extend(database::check(&home.database(), is_running));
+    findings.extend(secrets::check(home, &vault));
+    findings.extend(servers::check(home, &vault).await);
+    findings.extend(clients::check(home));
     findings
 }

@@ -1,19 +1,21 @@
-//! The secrets: whether the key fits.
+//! Checks whether the stored secrets can be decrypted.
 
 use super::Finding;
 use crate::daemon::DataDir;
 use crate::secrets::Vault;
 
-pub(super) fn look(home: &DataDir, vault: &Vault) -> Option<Finding> {
+const TOPIC: &str = "secrets";
+
+pub(super) fn check(home: &DataDir, vault: &Vault) -> Option<Finding> {
     if !home.secrets().exists() {
         return None;
     }
     Some(match vault.check() {
-        Ok(()) => Finding::ok("secrets", format!("{} can be decrypted", home.secrets().display())),
+        Ok(()) => Finding::ok(TOPIC, format!("{} can be decrypted", home.secrets().display())),
         Err(error) => Finding::problem(
-            "secrets",
+            TOPIC,
             error.to_string(),
-            "servers that use secrets or logins cannot be reached until then",
+            "until this is corrected, servers that use secrets or logins cannot be reached",
         ),
     })
 }

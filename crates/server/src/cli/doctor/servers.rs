@@ -1,4 +1,4 @@
-//! The MCP servers: whether each can be reached, and what it has.
+//! Checks whether each MCP server can be reached.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,94 +10,97 @@ use steprail_mcp::{Gateway, Health, Logins, Options, ServerStatus};
 use tokio::task::JoinSet;
 
 use super::Finding;
+use crate::cli::terminal::text::count;
 use crate::daemon::DataDir;
 use crate::secrets::Vault;
 use crate::tools::supervisor;
 
-/// Servers are reached side by side: one that hangs holds nobody up.
-pub(super) async fn look(home: &DataDir, vault: &Vault) -> Vec<Finding> {
-    let Some(file) = configured(home) else {
-        let what = format!("none are configured; {} would name them", home.servers().display());
-        return vec![Finding::ok("servers", what)];
+const TOPIC: &str = "servers";
+
+/// Connects to all servers in parallel.
+pub(super) async fn check(home: &DataDir, vault: &Vault) -> Vec<Finding> {
+    let Some(file) = config_file(home) else {
+        let message = format!("none are configured; add them to {}", home.servers().display());
+        return vec![Finding::ok(TOPIC, message)];
     };
-    let read = std::fs::read_to_string(&file).map_err(|error| error.to_string());
-    let servers = match read.and_then(|text| Servers::read(&text)) {
+    let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+    let servers = match text.and_then(|text| Servers::read(&text)) {
         Ok(servers) => servers,
         Err(problem) => {
-            let what = format!("{}: {problem}", file.display());
-            return vec![Finding::problem("servers", what, "correct the file")];
+            let message = format!("{}: {problem}", file.display());
+            return vec![Finding::problem(TOPIC, message, "correct the file")];
         }
     };
-    let mut findings =
-        vec![Finding::ok("servers", format!("{} names {}", file.display(), servers.servers.len()))];
-    let told = servers.warnings.iter();
-    findings
-        .extend(told.map(|told| Finding::warning("servers", told, format!("look into {}", file.display()))));
-    let mut reached = JoinSet::new();
+    let configured = count(servers.servers.len(), "server", "servers");
+    let mut findings = vec![Finding::ok(TOPIC, format!("{configured} in {}", file.display()))];
+    let hint = format!("correct {}", file.display());
+    findings.extend(servers.warnings.iter().map(|warning| Finding::warning(TOPIC, warning, &hint)));
+    let mut checks = JoinSet::new();
     for (name, entry) in servers.servers {
         let vault = vault.clone();
-        reached.spawn(async move { (name.clone(), reach(name, entry, vault).await) });
+        checks.spawn(async move { (name.clone(), check_server(name, entry, vault).await) });
     }
-    let by_name: BTreeMap<String, Vec<Finding>> = reached.join_all().await.into_iter().collect();
+    let by_name: BTreeMap<String, Vec<Finding>> = checks.join_all().await.into_iter().collect();
     findings.extend(by_name.into_values().flatten());
     findings
 }
 
-/// The file that a daemon reads: the one that the last daemon was told, or that of the data directory.
-fn configured(home: &DataDir) -> Option<PathBuf> {
-    let told = std::fs::read_to_string(home.serve_arguments()).ok();
-    let told = told.and_then(|text| serde_json::from_str::<Vec<String>>(&text).ok()).unwrap_or_default();
-    let named = told.iter().position(|argument| argument == "--servers").and_then(|at| told.get(at + 1));
-    if named.is_none() && told.iter().any(|argument| argument == "--tools") {
+/// The file that the daemon reads: that of its last start, or servers.json in the data directory.
+fn config_file(home: &DataDir) -> Option<PathBuf> {
+    let arguments = std::fs::read_to_string(home.serve_arguments()).ok();
+    let arguments: Vec<String> =
+        arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let position = |option: &str| arguments.iter().position(|argument| argument == option);
+    let file = position("--servers").and_then(|at| arguments.get(at + 1));
+    if file.is_none() && position("--tools").is_some() {
         return None;
     }
-    named.map(PathBuf::from).or_else(|| Some(home.servers()).filter(|file| file.exists()))
+    file.map(PathBuf::from).or_else(|| Some(home.servers()).filter(|file| file.exists()))
 }
 
-/// Starts a server, or goes to where it is, and asks for its tools.
-async fn reach(name: String, entry: ServerEntry, vault: Vault) -> Vec<Finding> {
+/// Connects to a server and lists its tools.
+async fn check_server(name: String, entry: ServerEntry, vault: Vault) -> Vec<Finding> {
     if entry.is_per_user() {
-        return vec![Finding::ok("servers", format!("{name} is reached for each user, so not now"))];
+        return vec![Finding::ok(TOPIC, format!("{name} has a connection per user and was not checked"))];
     }
     let servers = Servers { servers: [(name.clone(), entry)].into(), ..Servers::default() };
     let logins = Some(Logins::new(Arc::new(vault), &servers));
     let options = Options { supervisor: supervisor(), logins, ..Options::default() };
     let gateway = match Gateway::new(servers, options) {
         Ok(gateway) => gateway,
-        Err(problem) => return vec![Finding::problem("servers", problem, "give it another name")],
+        Err(problem) => return vec![Finding::problem(TOPIC, problem, "rename the server")],
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let status = gateway.connect().await;
-    let took = began.elapsed().as_millis();
+    let millis = started.elapsed().as_millis();
     gateway.shutdown().await;
     let mut findings = Vec::new();
     for server in status {
-        match server.health {
-            Health::Up => findings.push(Finding::ok(
-                "servers",
-                format!("{name} has {} tools, after {took} ms", server.tools.len()),
-            )),
-            Health::Idle | Health::Starting | Health::Busy => {
-                findings.push(Finding::warning("servers", format!("{name} was not reached"), "try again"));
+        findings.push(match server.health {
+            Health::Up => {
+                let tools = count(server.tools.len(), "tool", "tools");
+                Finding::ok(TOPIC, format!("{name} has {tools}, connected in {millis} ms"))
             }
-            Health::Down => findings.push(Finding::problem(
-                "servers",
+            Health::Idle | Health::Starting | Health::Busy => {
+                Finding::warning(TOPIC, format!("{name} did not connect"), "run the command again")
+            }
+            Health::Down => Finding::problem(
+                TOPIC,
                 unreachable(&name, &server),
-                "its steps wait until it can; correct its entry, or take it out",
-            )),
-        }
-        let told = server.warnings.iter();
-        let warn =
-            |told| Finding::warning("servers", format!("{name}: {told}"), "tell whoever wrote the server");
-        findings.extend(told.map(warn));
+                "correct or remove its entry; its steps wait until it is reachable",
+            ),
+        });
+        let warnings = server.warnings.iter();
+        let hint = "report this to the author of the server";
+        findings.extend(warnings.map(|warning| Finding::warning(TOPIC, format!("{name}: {warning}"), hint)));
     }
     findings
 }
 
-/// Why a server cannot be reached, with the last lines of its standard error: whoever runs the doctor is the operator.
+/// The error with the last lines of the server's standard error, which only operators may see.
 fn unreachable(name: &str, server: &ServerStatus) -> String {
     let error = server.error.as_deref().unwrap_or("no attempt was made");
     let stderr = server.stderr.join(" | ");
-    let said = if stderr.is_empty() { String::new() } else { format!("; its standard error: {stderr}") };
-    format!("{name} cannot be reached: {error}{said}")
+    let stderr = if stderr.is_empty() { String::new() } else { format!("; its standard error: {stderr}") };
+    format!("cannot reach {name}: {error}{stderr}")
 }

@@ -1,0 +1,86 @@
+//! The decision at a gate, for `steprail approve` and `steprail deny`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use steprail_http::views::{Approval, Run};
+
+use super::error::CliError;
+use super::server_args::{RequestArgs, find_run};
+use super::values;
+use crate::cli::terminal::prompt::{confirm, print_call};
+use crate::cli::terminal::text::sanitize;
+
+/// Selects the gate.
+#[derive(Debug, Args)]
+pub(crate) struct Decision {
+    /// Id of the run, or its last characters
+    run: String,
+    /// Path of the step that waits; optional if only one does
+    step: Option<String>,
+    /// Reason, for the log
+    #[arg(long)]
+    reason: Option<String>,
+    /// Answer to the input request of a tool, as a JSON map
+    #[arg(long, value_name = "JSON", value_parser = values::json_map)]
+    answer: Option<Map<String, Value>>,
+    /// Do not prompt for confirmation
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+impl Decision {
+    /// Shows the approval, asks for confirmation and sends the decision.
+    pub(crate) async fn send(&self, approved: bool) -> Result<ExitCode, CliError> {
+        let client = self.request.connect().await?;
+        let id = find_run(&client, &self.run).await?;
+        let run: Run = client.get(&format!("/runs/{id}")).await?;
+        let approval = self.approval(&run)?;
+        writeln!(anstream::stderr(), "{}", sanitize(&approval.prompt))?;
+        print_call(approval)?;
+        if !self.yes {
+            require_confirmation(if approved { "Approve?" } else { "Deny?" })?;
+        }
+        let body = json!({
+            "step": approval.step, "digest": approval.digest, "reason": self.reason, "answer": self.answer,
+        });
+        let action = if approved { "approve" } else { "deny" };
+        let decision: Value = client.post(&format!("/runs/{}/{action}", approval.run_id), &body).await?;
+        self.request.print(&decision, |decision| {
+            let text = |key: &str| decision[key].as_str().unwrap_or_default();
+            format!("`{}` was {} by {}", text("step"), text("decision"), text("by"))
+        })
+    }
+
+    fn approval<'r>(&self, run: &'r Run) -> Result<&'r Approval, CliError> {
+        let open = run.approvals.as_deref().unwrap_or_default();
+        let steps = || open.iter().map(|open| &*open.step).collect::<Vec<_>>().join(", ");
+        match (&self.step, open) {
+            (Some(step), _) => open.iter().find(|open| open.step == *step).ok_or_else(|| {
+                let error =
+                    CliError::new(format!("step `{step}` of run {} has no open approval", run.run_id));
+                if open.is_empty() { error } else { error.hint(format!("open approvals: {}", steps())) }
+            }),
+            (None, [approval]) => Ok(approval),
+            (None, []) => {
+                let status = run.status.word();
+                Err(CliError::new(format!("{} is {status} and has no open approval", run.name)))
+            }
+            (None, _) => Err(CliError::new("several steps have an open approval")
+                .hint(format!("name one of them: {}", steps()))),
+        }
+    }
+}
+
+fn require_confirmation(question: &str) -> Result<(), CliError> {
+    match confirm(question)? {
+        Some(true) => Ok(()),
+        Some(false) => Err(CliError::new("nothing was decided")),
+        None => Err(CliError::new("nothing was decided: standard input is not a terminal")
+            .hint("pass --yes to decide without a prompt")),
+    }
+}

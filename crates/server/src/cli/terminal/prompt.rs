@@ -1,0 +1,84 @@
+//! Prompts on standard error, answered on standard input.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use steprail_http::views::Approval;
+
+use super::text::sanitize;
+use crate::cli::shared::error::CliError;
+
+/// The answer to the prompt at a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GateAnswer {
+    Approve,
+    Deny,
+    Later,
+}
+
+impl GateAnswer {
+    /// Parses a line. An empty line means later.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        match &*line.trim().to_lowercase() {
+            "y" | "yes" => Some(Self::Approve),
+            "n" | "no" => Some(Self::Deny),
+            "l" | "later" | "" => Some(Self::Later),
+            _ => None,
+        }
+    }
+}
+
+/// Asks a yes/no question. Returns `None` if standard input is not a terminal.
+pub(crate) fn confirm(question: &str) -> Result<Option<bool>, CliError> {
+    if !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    write!(anstream::stderr(), "{question} [y/N] ")?;
+    Ok(Some(matches!(read_line()?.trim(), "y" | "Y" | "yes")))
+}
+
+/// Whether prompts can be shown and answered.
+pub(crate) fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Reads a line of standard input, empty at its end.
+pub(crate) fn read_line() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line)
+}
+
+/// Prints the call that an approval permits, and the form of an input request.
+pub(crate) fn print_call(approval: &Approval) -> Result<(), CliError> {
+    let mut err = anstream::stderr();
+    if let Some(tool) = &approval.tool {
+        writeln!(err, "tool {}", sanitize(tool))?;
+    }
+    for (name, value) in [("args", &approval.args), ("form", &approval.form)] {
+        if let Some(value) = value {
+            writeln!(err, "{name} {}", sanitize(value.get()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the prompt of a gate on the last line of the terminal.
+pub(crate) fn print_gate_prompt(approval: &Approval) -> Result<(), CliError> {
+    let mut err = anstream::stderr();
+    write!(err, "\r\x1b[K  approve {}? [y]es, [n]o, [l]ater: ", approval.step)?;
+    err.flush()?;
+    Ok(())
+}
+
+/// Erases the prompt line, so that other output can take its place. Input typed so far is discarded.
+pub(crate) fn erase_gate_prompt() -> Result<(), CliError> {
+    write!(anstream::stderr(), "\r\x1b[K")?;
+    discard_typed_input();
+    Ok(())
+}
+
+/// Discards input that was typed before a prompt was shown.
+pub(crate) fn discard_typed_input() {
+    // Fails if standard input is not a terminal; then nothing was typed.
+    let _ = rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush);
+}

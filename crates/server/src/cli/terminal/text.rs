@@ -1,0 +1,78 @@
+//! Text for terminals: untrusted text, durations, counts and shell arguments.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use steprail_http::timestamp;
+
+/// Replaces control characters and text direction overrides, so that untrusted text (a tool's error, a prompt) stays on one
+/// line and cannot control the terminal.
+pub(crate) fn sanitize(text: &str) -> String {
+    let is_bidi = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() || is_bidi(c), " ")
+}
+
+/// Formats a duration in milliseconds: `12ms`, `1.2s`, `3m 4s`, `2h 5m`.
+pub(crate) fn format_duration(millis: u64) -> String {
+    let (seconds, minutes) = (millis / 1_000, millis / 60_000);
+    match millis {
+        0..1_000 => format!("{millis}ms"),
+        1_000..60_000 if millis % 1_000 < 100 => format!("{seconds}s"),
+        1_000..60_000 => format!("{seconds}.{}s", millis % 1_000 / 100),
+        60_000..3_600_000 => format!("{minutes}m {}s", seconds % 60),
+        _ => format!("{}h {}m", minutes / 60, minutes % 60),
+    }
+}
+
+/// Formats the time since a timestamp.
+pub(crate) fn format_age(time: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let age = i64::try_from(now).unwrap_or(i64::MAX) - timestamp::parse(time);
+    format!("{} ago", format_duration(u64::try_from(age).unwrap_or_default()))
+}
+
+/// Milliseconds between two timestamps.
+pub(crate) fn elapsed(start: &str, end: &str) -> Option<u64> {
+    u64::try_from(timestamp::parse(end) - timestamp::parse(start)).ok()
+}
+
+/// A number with its noun: `1 retry`, `2 retries`.
+pub(crate) fn count(number: impl TryInto<u64>, one: &str, many: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Cuts a text after a number of characters.
+pub(crate) fn truncate(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+/// Quotes an argument for a shell where necessary.
+pub(crate) fn shell_quote(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{format_duration, shell_quote};
+
+    #[test]
+    fn durations_have_one_or_two_units() {
+        let durations =
+            [0, 12, 999, 1_000, 1_234, 59_999, 60_000, 184_000, 3_600_000, 90_000_000].map(format_duration);
+        assert_eq!(durations.join(", "), "0ms, 12ms, 999ms, 1s, 1.2s, 59.9s, 1m 0s, 3m 4s, 1h 0m, 25h 0m");
+    }
+
+    #[test]
+    fn shell_arguments_are_quoted_where_necessary() {
+        assert_eq!(shell_quote("/tmp/a-b.db"), "/tmp/a-b.db");
+        assert_eq!(shell_quote("each[3].it's"), r"'each[3].it'\''s'");
+        assert_eq!(shell_quote(""), "''");
+    }
+}
