@@ -5,11 +5,13 @@ pub(crate) mod in_process;
 pub(crate) mod rest;
 pub(crate) mod run_client;
 pub(crate) mod run_tree;
+pub(crate) mod waiting_step;
 
 use std::collections::HashSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use steprail_engine::{Error, RunId, RunStatus, StoreError};
+use steprail_engine::{Error, Event, RunId, RunStatus, StoreError};
 use steprail_http::views::Approval;
 use tokio::signal::unix::{Signal as Interrupts, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -22,7 +24,7 @@ use super::shared::error::CliError;
 use super::shared::exit;
 use super::terminal::prompt::{self, GateAnswer};
 use super::terminal::step_progress::ProgressView;
-use super::terminal::text::count;
+use super::terminal::text::{count, sanitize};
 use super::terminal::{output, run_summary};
 use crate::client::ClientError;
 
@@ -40,6 +42,8 @@ pub(crate) struct Follower<C> {
     pending_line: Option<JoinHandle<std::io::Result<String>>>,
     /// Digests of approvals that the user postponed or may not decide.
     postponed: HashSet<String>,
+    /// Runs and paths of gates whose prompts were shown with their events.
+    shown_gates: HashSet<(RunId, Arc<str>)>,
 }
 
 /// Why following ended.
@@ -61,8 +65,8 @@ enum Prompted {
 
 impl<C: RunClient> Follower<C> {
     pub(crate) fn new(client: C, invocation: Invocation, tree: RunTree) -> Self {
-        let (view, postponed) = (ProgressView::stderr(), HashSet::new());
-        Self { client, invocation, tree, view, pending_line: None, postponed }
+        let (view, postponed, shown_gates) = (ProgressView::stderr(), HashSet::new(), HashSet::new());
+        Self { client, invocation, tree, view, pending_line: None, postponed, shown_gates }
     }
 
     /// Follows the runs until each has ended or waits for a human, and prints how they ended.
@@ -182,6 +186,9 @@ impl<C: RunClient> Follower<C> {
         match update {
             RunUpdate::Event(event) => {
                 let known = self.tree.children(event.run_id);
+                if let Event::ApprovalRequested { step, .. } = &event.event {
+                    self.shown_gates.insert((event.run_id, step.path.clone()));
+                }
                 if let Some(update) = self.tree.fold(&event) {
                     self.view.show(&update);
                 }
@@ -294,6 +301,10 @@ impl<C: RunClient> Follower<C> {
 
     /// Reads the answer to a prompt while updates continue above it. Returns `None` if the approval is no longer open.
     async fn read_answer(&mut self, approval: &Approval) -> Result<Option<GateAnswer>, CliError> {
+        // The log of a resumed run is not replayed, so the prompt may not be on the screen.
+        if self.shown_gates.insert((approval.run_id, approval.step.as_str().into())) {
+            self.view.say(&format!("? {} {}", approval.step, sanitize(&approval.prompt)));
+        }
         prompt::print_call(approval)?;
         // A line typed before the prompt is not an answer to it. A read that is still blocked receives the next line.
         prompt::discard_typed_input();
