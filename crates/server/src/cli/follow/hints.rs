@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use steprail_engine::{RunId, RunStatus};
+use steprail_engine::{NextAction, RunId, RunStatus, WaitCause, WaitingFor, next_action};
 use steprail_http::views::{Approval, Run, UnknownCall};
 
 use super::run_tree::RunTree;
@@ -47,18 +47,51 @@ impl Invocation {
         }
     }
 
-    /// What a run waits for, and how to continue it; one entry for each gate, unknown outcome and pause.
+    /// What a run waits for, and how to continue it; one entry for each wait that a user can end, and for a pause.
     pub(crate) fn hints(&self, run: &Run, tree: &RunTree) -> Vec<String> {
-        let approvals = run.approvals.iter().flatten().map(|approval| self.gate_hint(run, approval, tree));
-        let calls = run.unknown_calls.iter().flatten().map(|call| self.unknown_call_hint(run.run_id, call));
-        let mut hints: Vec<String> = approvals.chain(calls).collect();
-        let resume = self.resume_command(Some(run.run_id));
-        match run.status {
-            RunStatus::Paused if hints.is_empty() => hints.push(format!("the run is paused\n  {resume}")),
-            RunStatus::Interrupted => hints.push(format!("a restart interrupted the run\n  {resume}")),
-            _ => {}
+        let waiting = run.waiting.as_deref().unwrap_or_default();
+        let mut hints: Vec<String> =
+            waiting.iter().filter_map(|wait| self.wait_hint(run, wait, tree)).collect();
+        if next_action(run.status, waiting) == Some(NextAction::Resume) {
+            let reason = match run.status {
+                RunStatus::Interrupted => "a restart interrupted the run",
+                _ => "the run is paused",
+            };
+            hints.push(format!("{reason}\n  {}", self.resume_command(Some(run.run_id))));
         }
         hints
+    }
+
+    fn wait_hint(&self, run: &Run, wait: &WaitingFor, tree: &RunTree) -> Option<String> {
+        let is_it = |run_id: RunId, step: &str| run_id == wait.run_id && step == wait.step;
+        match wait.action() {
+            NextAction::Decide(_) => {
+                let approval = run.approvals.iter().flatten().find(|open| is_it(open.run_id, &open.step))?;
+                Some(self.gate_hint(run, approval, tree))
+            }
+            NextAction::Resolve(_) => {
+                let call = run.unknown_calls.iter().flatten().find(|call| is_it(call.run_id, &call.step))?;
+                Some(self.unknown_call_hint(run.run_id, call))
+            }
+            NextAction::Signal(_) => Some(self.signal_hint(wait)),
+            NextAction::Resume | NextAction::Wait | NextAction::Explain => None,
+        }
+    }
+
+    fn signal_hint(&self, wait: &WaitingFor) -> String {
+        let event = match &wait.cause {
+            WaitCause::Event { event: Some(event), .. } => shell_quote(event),
+            _ => "EVENT".to_owned(),
+        };
+        let command = match self {
+            Self::Server(server) => {
+                format!("steprail signal {event} JSON --run {}{}", wait.run_id, server.to_shell())
+            }
+            Self::Database { .. } => {
+                format!("{} --signal {event}=JSON", self.resume_command(Some(wait.run_id)))
+            }
+        };
+        format!("`{}` waits for the event {event}\n  {command}", wait.step)
     }
 
     fn gate_hint(&self, root: &Run, approval: &Approval, tree: &RunTree) -> String {

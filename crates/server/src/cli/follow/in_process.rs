@@ -87,7 +87,7 @@ impl RunClient for EngineRuns {
     }
 
     async fn run(&self, run: RunId) -> Result<Run, ClientError> {
-        Ok(self.engine.status(run).await?.into())
+        Ok(Run::load(&self.engine.as_user(self.user.clone()), run).await?)
     }
 
     async fn last_event(&self, run: RunId) -> Result<u64, ClientError> {

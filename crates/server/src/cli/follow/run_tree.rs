@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use steprail_core::run::{Millis, Started, StepRef, StepStatus};
+use steprail_core::run::{Millis, Started, StepRef};
 use steprail_engine::{Event, RunId, RunStatus};
 use steprail_http::{timestamp, views};
 
@@ -150,15 +150,7 @@ impl RunTree {
 
 impl TrackedRun {
     fn fold_status(&mut self, event: &Event) {
-        self.status = match event {
-            Event::RunStarted { .. } | Event::RunResumed { .. } => RunStatus::Running,
-            Event::RunPaused { .. } => RunStatus::Paused,
-            Event::RunInterrupted {} => RunStatus::Interrupted,
-            Event::RunCompleted { .. } => RunStatus::Completed,
-            Event::RunFailed { .. } => RunStatus::Failed,
-            Event::RunCancelled { .. } => RunStatus::Cancelled,
-            _ => return,
-        };
+        self.status = event.changes().run.status.unwrap_or(self.status);
     }
 
     fn fold_step(&mut self, step: &StepRef, event: &Event, at: Millis) -> Option<StepChange> {
@@ -193,8 +185,37 @@ impl TrackedRun {
             }
             Event::ToolCreated { .. } => Some(StepChange::Noted("created", "its tool".to_owned())),
             Event::BlockCompleted { .. } => self.end_block(step.n),
-            event if event.ends_step() => Some(self.end_step(step.n, event, at)),
-            event => self.fold_human(step, event, at),
+            Event::StepCompleted { .. } | Event::StepCancelled { .. } => {
+                self.end_step(step.n, event, None, at)
+            }
+            Event::StepFailed { error, .. } => self.end_step(step.n, event, Some(error.to_string()), at),
+            Event::StepSkipped { reason, .. } => self.end_step(step.n, event, Some(reason.to_string()), at),
+            Event::ApprovalRequested { .. }
+            | Event::ApprovalGranted { .. }
+            | Event::ApprovalDenied { .. }
+            | Event::StepUncertain { .. }
+            | Event::UncertaintyResolved { .. } => self.fold_human(step, event, at),
+            // Progress is not visible to the user, or follows with another event.
+            Event::StepReady { .. }
+            | Event::CallTimedOut { .. }
+            | Event::CallAbandoned { .. }
+            | Event::CallAccepted { .. }
+            | Event::CallResumed { .. }
+            | Event::VerifyStarted { .. }
+            | Event::LateResult { .. }
+            | Event::BranchTaken { .. }
+            | Event::ApprovalEscalated { .. }
+            | Event::ArgumentsEdited { .. } => None,
+            Event::RunStarted { .. }
+            | Event::RunPaused { .. }
+            | Event::RunResumed { .. }
+            | Event::RunInterrupted {}
+            | Event::RunFailing { .. }
+            | Event::RunCompleted { .. }
+            | Event::RunFailed { .. }
+            | Event::RunCancelled { .. }
+            | Event::SignalReceived { .. }
+            | Event::ValueSet { .. } => None,
         }
     }
 
@@ -241,16 +262,11 @@ impl TrackedRun {
         (*total > 1).then_some(StepChange::BlockEnded { total: *total, ended: *ended })
     }
 
-    fn end_step(&mut self, n: u32, event: &Event, at: Millis) -> StepChange {
+    fn end_step(&mut self, n: u32, event: &Event, reason: Option<String>, at: Millis) -> Option<StepChange> {
+        let status = event.changes().step?.status?;
         let since = self.live.remove(&n).map(|step| step.since);
         let duration = since.and_then(|since| u64::try_from(at - since).ok());
-        let (status, reason) = match event {
-            Event::StepFailed { error, .. } => (StepStatus::Failed, Some(error.to_string())),
-            Event::StepSkipped { reason, .. } => (StepStatus::Skipped, Some(reason.to_string())),
-            Event::StepCancelled { .. } => (StepStatus::Cancelled, None),
-            _ => (StepStatus::Done, None),
-        };
-        StepChange::Ended { status, duration, reason }
+        Some(StepChange::Ended { status, duration, reason })
     }
 }
 
@@ -269,7 +285,7 @@ fn started(what: &Started, at: Millis) -> (StepState, Option<String>) {
             Ok(run) => (StepState::Child(run), Some(format!("runs {definition}"))),
             Err(_) => (StepState::Working, None),
         },
-        _ => (StepState::Working, None),
+        Started::Call { .. } | Started::Approve {} | Started::Pass {} => (StepState::Working, None),
     }
 }
 
