@@ -167,7 +167,7 @@ impl Check<'_> {
         self.policies(index, step, call, &tool);
     }
 
-    /// CallReporter a server that is down, once per definition.
+    /// Reports a server that is down, once per definition.
     fn server(&mut self, step: &Step, tool: &str) {
         let Some((name, _)) = names::split(tool) else { return };
         let status = self.context.servers.iter().find(|server| alias(&server.name) == name);

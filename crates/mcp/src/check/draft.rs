@@ -11,7 +11,7 @@ use super::{CheckContext, arguments_hint};
 use crate::limits::DRAFT_CALLS;
 use crate::suggest;
 
-/// CallReporter unknown tools and missing arguments in the readable parts of the text.
+/// Reports unknown tools and missing arguments in the readable parts of the text.
 pub(super) fn check_draft(source: &Source, context: &CheckContext<'_>) -> Vec<Diagnostic> {
     let Some(root) = read(source, &mut Diagnostics::default()) else { return Vec::new() };
     calls(&root).iter().flat_map(|step| check_call(step, context)).collect()

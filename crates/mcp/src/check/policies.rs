@@ -27,7 +27,7 @@ impl Check<'_> {
         self.retry(step, call, tool);
     }
 
-    /// CallReporter a retry policy that does not cover lost connections, which its author may not expect.
+    /// Reports a retry policy that does not cover lost connections, which its author may not expect.
     fn retry(&mut self, step: &Step, call: &Call, tool: &ToolInfo) {
         let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) else { return };
         let retries_lost = retry.retry_on.as_deref().unwrap_or_default().contains(&FailureKind::Lost);

@@ -167,7 +167,7 @@ async fn checked(
     Err(Failure::new(FailureKind::Validation, message))
 }
 
-/// CallReporter a tool whose description changed since the definition was stored, and applies `on_tool_change`.
+/// Reports a tool whose description changed since the definition was stored, and applies `on_tool_change`.
 fn check_pin(tool: &ToolInfo, call: &ToolCall) -> Result<(), Failure> {
     let Some((_, policy)) = call.pinned.filter(|(pin, _)| *pin != tool.pin) else { return Ok(()) };
     let approved = match &call.continues {

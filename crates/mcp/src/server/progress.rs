@@ -14,7 +14,7 @@ use super::request::ToolRequest;
 use super::subscriptions::Subscriptions;
 use crate::limits::HEARTBEAT_SECS;
 
-/// CallReporter the events of a run to the client of a request.
+/// Reports the events of a run to the client of a request.
 pub(super) struct Progress {
     peer: Peer<RoleServer>,
     token: Option<ProgressToken>,
@@ -47,7 +47,7 @@ impl Progress {
         Ok(Some(Self { peer, token, by_alias, events, reports: 0.0, seq: after, subscriptions }))
     }
 
-    /// CallReporter events until `wait` ends, and then those that it includes.
+    /// Reports events until `wait` ends, and then those that it includes.
     pub(super) async fn report_during(
         &mut self,
         wait: impl Future<Output = Result<RunRow, Error>>,

@@ -106,7 +106,7 @@ pub(super) const ALL: &[ToolDef] = tools! {
     }
     "workflow_check" {
         title: "Check a definition",
-        description: "CallReporter every problem of a definition without storing it: syntax, references, unknown tools, invalid \
+        description: "Reports every problem of a definition without storing it: syntax, references, unknown tools, invalid \
                       arguments, servers that are down.",
         hints: READ_ONLY,
         rights: RUN,
