@@ -208,7 +208,7 @@ impl Run {
         let mut inputs = self.inputs.clone().unwrap_or_default();
         for (name, text) in &self.input {
             let is_string =
-                plan.inputs.iter().any(|input| *input.name == **name && accepts_string(&input.schema.json()));
+                plan.inputs.iter().any(|input| *input.name == **name && accepts_string(input.schema.json()));
             let value = if is_string { None } else { serde_json::from_str(text).ok() };
             inputs.insert(name.clone(), value.unwrap_or_else(|| text.as_str().into()));
         }

@@ -1,4 +1,4 @@
-//! CheckContext MCP clients and the locations of their config files.
+//! Known MCP clients and the locations of their config files.
 
 use std::io;
 use std::path::{Path, PathBuf};
