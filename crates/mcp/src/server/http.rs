@@ -43,6 +43,11 @@ pub enum Hosts {
 
 /// The route `/mcp`.
 pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: CancellationToken) -> Router {
+    routes(server, Box::new(identify), hosts, shutdown)
+}
+
+/// Not generic, so that the protocol's code is compiled in this crate and not again in each of its users.
+fn routes(server: &Server, identify: Box<dyn Identify>, hosts: Hosts, shutdown: CancellationToken) -> Router {
     let engine = server.shared.engine.clone();
     let mut config = StreamableHttpServerConfig::default().with_cancellation_token(shutdown.clone());
     config = match hosts {
@@ -57,7 +62,7 @@ pub fn router(server: &Server, identify: impl Identify, hosts: Hosts, shutdown: 
     let handler = server.clone();
     let sessions = Arc::new(LocalSessionManager::default());
     let service = StreamableHttpService::new(move || Ok(handler.for_client()), sessions, config);
-    let authentication = Arc::new(Authentication { engine, identify: Box::new(identify) });
+    let authentication = Arc::new(Authentication { engine, identify });
     Router::new().nest_service("/mcp", service).layer(from_fn_with_state(authentication, authenticate))
 }
 
