@@ -47,7 +47,7 @@ impl Offsets {
 fn syntax_error(error: &ScanError, offsets: &Offsets) -> Box<Diagnostic> {
     let at = offsets.byte(error.marker().index());
     if error.info().contains("recursion limit") {
-        // The parser reads ahead, so that its own limit on nesting can be exceeded before ours.
+        // The parser reads ahead, so its own limit on nesting can be exceeded before ours.
         return too_deep(Span::new(at, at + 1));
     }
     let message = format!("not valid YAML: {}", error.info());

@@ -19,7 +19,7 @@ pub struct Picture {
 pub struct Lane {
     /// Name or condition of the branch.
     pub label: Option<String>,
-    /// The steps of a block.
+    /// The steps of the block.
     pub shapes: Vec<Shape>,
     /// The transitions between the shapes.
     pub arrows: Vec<Arrow>,
@@ -254,7 +254,7 @@ fn template_text(template: &Template) -> String {
     }
 }
 
-/// Joins a text to one line and truncates it to 40 characters.
+/// Joins a text into one line and truncates it to 40 characters.
 fn truncate(text: &str) -> String {
     const CHARS: usize = 40;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -33,7 +33,7 @@ pub enum ResultIs {
     False,
     /// null, `""` or `"nil"`
     Nil,
-    /// This text, or a number or boolean with this text.
+    /// This text, or a number or boolean that is written as this text.
     Text(Box<str>),
 }
 
@@ -126,7 +126,7 @@ impl ResultIs {
     }
 }
 
-/// Makes a JSONPath without a match false. Any other path that does not exist is an error.
+/// Makes a JSONPath without a match false. Any other reference to a missing value is an error.
 fn absent_is_false(mut expr: Expr) -> Expr {
     let reference = match &mut expr {
         Expr::Ref(reference) => reference,
@@ -179,7 +179,7 @@ fn unquote(text: &str) -> Option<&str> {
 /// Whether a text is plain words and not an expression: no operators, no dots.
 fn is_bare(text: &str) -> bool {
     let plain = |word: &str| word.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'));
-    // Only between words these are operators: `in progress` and `not found` are text.
+    // These are operators only between words: `in progress` and `not found` are text.
     let operator = |word: &str| matches!(word, "and" | "or" | "in");
     !text.is_empty() && text.split(' ').all(plain) && !text.split(' ').skip(1).any(operator)
 }

@@ -128,7 +128,7 @@ pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && lexer::name_length(text) == text.len()
 }
 
-/// Whether a text can follow a `$`: letters, digits and `_`, and no digit first.
+/// Whether a text can follow a `$`: letters, digits and `_`, not starting with a digit.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && lexer::word_length(text) == text.len()
 }

@@ -1,4 +1,4 @@
-//! `parallel` and `branch` steps, and the blocks of all steps that contain some.
+//! `parallel` and `branch` steps, and the start and end of blocks, including those of `foreach`.
 
 use serde_json::{Map, Value};
 
@@ -63,7 +63,7 @@ impl Decision<'_> {
                 continue;
             }
             self.enter_block(scope)?;
-            // The run has reached a limit, and the block fails.
+            // The block was not entered, because the run has reached a limit.
             if !self.run.scopes.contains_key(&scope) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! What each event changes, stated once. State, rows, metrics, traces and displays are derived from it.
+//! What each event changes, in one place. State, rows, metrics, traces and displays are derived from it.
 
 use super::event::Event;
 use super::parts::{PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
@@ -27,7 +27,7 @@ pub struct RunChange<'e> {
     pub paused: Option<PauseReason>,
     /// Why the run ended with a failure.
     pub error: Option<&'e Failure>,
-    /// Why the steps of `on_failure` start.
+    /// The failure that starts the steps of `on_failure`.
     pub(super) failing: Option<&'e Failure>,
     /// The block whose steps start.
     pub(super) opens: Option<ScopeKey>,
@@ -66,7 +66,7 @@ pub struct StepChange<'e> {
     pub tool: Option<&'e str>,
     /// Why the attempt failed, waits, or has an unknown outcome.
     pub error: Option<&'e Failure>,
-    /// Whether the timers, the event subscription and the open gate of the execution become void.
+    /// Whether the timers, the event subscription and the open gate of the execution are removed.
     pub resets: bool,
     /// Durable timers that are set, with their due times.
     timers: [Option<(TimerKind, Millis)>; 2],
@@ -267,7 +267,7 @@ fn status<'e>(status: RunStatus) -> RunChange<'e> {
     RunChange { status: Some(status), ..RunChange::default() }
 }
 
-/// The base of all changes of a step: changes nothing.
+/// A step change without changes, which the others extend.
 fn about(step: &StepRef) -> StepChange<'_> {
     StepChange {
         step,

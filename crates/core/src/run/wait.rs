@@ -33,7 +33,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns the first buffered signal with this name that correlates.
+    /// Returns the first buffered signal with this name whose payload matches `correlate`.
     fn buffered_signal(
         &mut self,
         event: &str,
@@ -50,7 +50,8 @@ impl Decision<'_> {
         Ok(None)
     }
 
-    /// Delivers a signal to the first step that waits for it, or else buffers it if `keep` is set.
+    /// Delivers a signal to the first step that waits for it. If none does, the signal is buffered if `keep` is set and the
+    /// buffer has room, and dropped otherwise.
     pub(super) fn signalled(&mut self, event: Box<str>, payload: Value, keep: bool) -> DecideResult {
         let waiting = self.run.live.iter().find(|(_, live)| match &live.phase {
             Phase::Waiting { event: name, correlate } => {

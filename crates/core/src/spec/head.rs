@@ -1,4 +1,4 @@
-//! The fields of a definition beside its steps.
+//! The fields of a definition other than its steps.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::document::Node;
 use crate::limits;
 
 record! {
-    /// The fields of a definition beside its steps.
+    /// The fields of a definition other than its steps.
     pub struct Head {
         /// Name of the definition. Default: the file name without extension.
         name: Text,

@@ -169,7 +169,7 @@ impl Page<'_> {
         }
     }
 
-    /// The type of a schema, in short.
+    /// Returns a short description of the type of a schema, for a table cell.
     fn type_of(&self, schema: &Value) -> String {
         if let Some(name) = schema["$ref"].as_str() {
             return self.named_type(name.rsplit('/').next().unwrap_or_default());

@@ -106,7 +106,7 @@ pub(crate) const KINDS: &[KindName] = &[
     KindName::Pass,
 ];
 
-/// The sets of fields of which a kind requires one.
+/// Alternative sets of required fields. A step of the kind needs at least one of the sets.
 fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
     match kind {
         KindName::Tool => Some(&[&["tool"], &["agent", "action"]]),
@@ -118,10 +118,10 @@ fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
     }
 }
 
-/// The transitions of the graph form. A step requires one.
+/// The transition keys of the graph form. A step requires at least one.
 const TRANSITIONS: &[&str] = &["next", "branch", "parallel", "join", "done"];
 
-/// The schema of a step of one kind. `extra` are the fields of the graph form, in which a step without a
+/// The schema of a step of one kind. `extra` has the additional fields of the graph form, in which a step without a
 /// tool is a gate.
 fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut SchemaGenerator) -> Value {
     let own = kind_schema(kind, generator);

@@ -55,7 +55,7 @@ struct Fold {
     status: &'static str,
     steps: BTreeMap<(u32, u32), &'static str>,
     live: BTreeSet<u32>,
-    /// Timers by step; a step has more than one kind only at a gate.
+    /// Kinds of timers by step.
     timers: BTreeMap<u32, BTreeSet<&'static str>>,
     waits: BTreeMap<u32, String>,
     gates: BTreeSet<u32>,

@@ -1,4 +1,4 @@
-//! Runs a kernel until nothing is left to happen. An oracle answers its calls, gates and waits.
+//! Runs a kernel until no timer and no action is left. An oracle answers its calls, gates and waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub(crate) struct Player {
     pub bench: Bench,
     pub store: Arc<Mutex<SqliteStore>>,
     oracle: Oracle,
-    /// Prefix of the paths of a run: the step of the parent run.
+    /// Prefix of the paths of each run: the path of its `workflow` step in the parent run.
     names: BTreeMap<RunId, String>,
     ends: BTreeMap<RunId, Outcome>,
     /// Scheduled actions by time. The second number orders actions at the same time.
@@ -65,7 +65,7 @@ impl Player {
         }
     }
 
-    /// Starts a run and continues until nothing is left to happen. Returns its trace, or a violated invariant.
+    /// Starts a run and continues until no timer and no action is left. Returns its trace, or a violated invariant.
     pub(crate) fn play(&mut self, name: &str, inputs: Value) -> Result<RunTrace, String> {
         let (run, answer, _) = self.bench.start(name, inputs);
         if !matches!(answer, Some(Ok(_))) {
@@ -258,7 +258,7 @@ impl Player {
         self.calls.insert(order.id, called);
     }
 
-    /// Returns the behaviour of a tool for a call. After a rejection it differs.
+    /// Returns the behaviour of a tool for a call. It can differ after each rejected call.
     fn reaction(&self, called: &Called) -> Reaction {
         let same = |other: &&Called| {
             (&other.path, other.attempt, &other.tool) == (&called.path, called.attempt, &called.tool)

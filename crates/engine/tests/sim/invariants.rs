@@ -1,4 +1,4 @@
-//! Invariants of the stored data.
+//! Invariants of the stored data and of the calls in flight.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -104,7 +104,7 @@ impl Sim {
         }));
     }
 
-    /// Approved arguments are the ones that were sent, and the starter of a run did not approve.
+    /// The arguments that were sent are those that were approved, and the starter of a run did not approve.
     fn check_approvals(&mut self, run: RunId) {
         let starter = self.events(run).into_iter().find_map(|(_, event)| match event {
             Event::RunStarted { by, .. } => Some(by.to_string()),

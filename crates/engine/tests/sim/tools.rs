@@ -1,4 +1,4 @@
-//! Simulated tools: calls end with every outcome, in time or late.
+//! Simulated tools: calls end with random outcomes, on time or late.
 
 use serde_json::{Value, json};
 use steprail_core::run::{Event, Failure, FailureKind, InputRequest, Payload, Phase, Report};
@@ -92,7 +92,7 @@ impl Sim {
     }
 
     fn outcome(&mut self, order: &CallOrder, cancelled: bool) -> Result<Value, Failure> {
-        // A tool requests input once, and a tool that was made available exists.
+        // A call that continues an earlier one neither requests input again nor finds its tool missing.
         let fresh = order.continues.is_none();
         let kind = match self.rng.u32(0..100) {
             0..66 => return Ok(answer(order)),
@@ -118,7 +118,7 @@ impl Sim {
         Err(if self.rng.u8(0..4) == 0 { failure.transient() } else { failure })
     }
 
-    /// Sends a call: its intent must be in the store, and no other call of the step may be in flight.
+    /// Sends a call. Its `step_started` must be committed, and no other call of the step may be in flight.
     pub(super) fn call(&mut self, order: CallOrder) {
         let (path, attempt) = (order.path.clone(), order.attempt);
         self.trace(format_args!("call {path} ({attempt}) {} {}", order.tool, order.args.json()));

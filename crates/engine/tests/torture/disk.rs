@@ -1,4 +1,4 @@
-//! Mounted file systems for tests: one in a file with simulated power failures, or a small one in memory.
+//! Mounted file systems for tests: a loop-mounted image with simulated power failures, or a small tmpfs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,15 +22,15 @@ pub(crate) struct Disk {
     folder: tempfile::TempDir,
     point: PathBuf,
     device: Option<String>,
-    /// Whether it becomes read-only after an error.
+    /// Whether it is mounted with `errors=remount-ro`.
     fails: bool,
 }
 
 impl Disk {
-    /// Mounts a file system (`xfs`, `ext4`) in a file. The error says what this machine lacks.
+    /// Loop-mounts an image of a file system (`xfs`, `ext4`). The error names the missing requirement.
     pub(crate) fn in_a_file(kind: &str) -> Result<Self, String> {
         let mut disk = Self::prepare()?;
-        // Needed to cut the power; checked before anything is created.
+        // `cut` needs it; checked before anything is created.
         run("xfs_io", &["-V"])?;
         let image = disk.folder.path().join("image");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
@@ -43,7 +43,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Mounts a file system of this size in memory.
+    /// Mounts a tmpfs of this size.
     pub(crate) fn in_memory(kilobytes: u32) -> Result<Self, String> {
         let disk = Self::prepare()?;
         run("mount", &["-t", "tmpfs", "-o", &format!("size={kilobytes}k"), "none", text(&disk.point)])?;

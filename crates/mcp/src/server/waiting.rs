@@ -83,7 +83,8 @@ pub(super) fn instruction(view: &RunView, action: NextAction<'_>) -> String {
     }
 }
 
-/// After an error in values the inputs and outputs of the steps help; any other failure is explained.
+/// After a validation or tool error, the call that shows the inputs and outputs of the steps; after any other failure,
+/// `workflow_explain`.
 fn after_failure(view: &RunView) -> String {
     let run = view.run.run_id;
     match view.run.error.as_ref().map(|error| error.kind) {

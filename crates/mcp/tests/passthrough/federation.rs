@@ -23,7 +23,7 @@ async fn prompt(client: &Client, name: &str) -> Result<String, ServiceError> {
     Ok(got["messages"][0]["content"]["text"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Two upstream servers with conflicting resources and prompts, some of which also conflict with ours.
+/// Two upstream servers with conflicting resources and prompts, some of which also conflict with Steprail's own.
 async fn two_servers() -> TestServer {
     let mut a = UpstreamServer::new("a");
     a.prompts = vec!["hello", "author_workflow"];

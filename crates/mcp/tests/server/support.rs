@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 pub(crate) type Client = RunningService<RoleClient, ()>;
 
-/// A server with one user of each kind.
+/// A server with users that have different rights.
 pub(crate) struct Fixture {
     pub engine: Engine,
     pub server: Server,
@@ -24,7 +24,7 @@ pub(crate) struct Fixture {
     _folder: TempDir,
 }
 
-/// One user of each kind, by name. `agent` is the agent of a user with every right.
+/// Users of the rights matrix. `agent` is the agent of a user with every right.
 pub(crate) const USERS: [&str; 7] = ["starter", "runner", "viewer", "approver", "admin", "nothing", "agent"];
 
 fn users() -> BTreeMap<String, Grants> {

@@ -19,7 +19,7 @@ use crate::config::{Config, SettingSource};
 use crate::daemon::{Daemon, DataDir, Sockets};
 use crate::{demo, observe};
 
-/// The interval of retention.
+/// Interval between purges of old runs.
 const PURGE_INTERVAL: Duration = Duration::from_hours(1);
 /// How long a shutdown may take before it prints what it waits for.
 const QUIET_SHUTDOWN: Duration = Duration::from_secs(1);
@@ -44,14 +44,14 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) async fn run(self) -> Result<ExitCode, CliError> {
         if self.background {
-            // So that signals to the client's session do not reach the daemon. Fails if it already leads a session.
+            // Signals to the client's session must not reach the daemon. Fails if it is already a session leader.
             let _ = rustix::process::setsid();
         }
         let (home, _temporary) = self.data_directory()?;
         self.serve(&home).await
     }
 
-    /// The data directory. That of a demo is deleted when the `TempDir` is dropped.
+    /// Returns the data directory. The temporary one of a demo is deleted when the `TempDir` is dropped.
     fn data_directory(&self) -> Result<(DataDir, Option<TempDir>), CliError> {
         if !self.demo || self.args.data.is_some() {
             return Ok((self.args.home()?, None));
@@ -64,7 +64,7 @@ impl Serve {
 
     async fn serve(&self, home: &DataDir) -> Result<ExitCode, CliError> {
         let config = self.args.config(home)?;
-        // Before the engine starts, so that a signal during the start shuts it down in order, too.
+        // Registered before the engine starts, so that a signal during the start also shuts it down in order.
         let mut signals = Signals::listen()?;
         let stop = CancellationToken::new();
         home.create().map_err(CliError::new)?;
@@ -152,7 +152,7 @@ fn bind_port(config: &Config) -> Result<Option<std::net::TcpListener>, CliError>
     Ok(Some(listener))
 }
 
-/// Purges ended runs at intervals.
+/// Purges old runs in the background, once per [`PURGE_INTERVAL`].
 fn spawn_retention(daemon: &Daemon, keep: Duration, stop: &CancellationToken) {
     let engine = daemon.engine.clone();
     let retention = async move {
@@ -206,7 +206,7 @@ impl Signals {
         }
     }
 
-    /// The next signal after the notice of `shut_down`. Some terminals send every signal twice.
+    /// Waits for the next signal after the notice of `shut_down`. Some terminals send every signal twice.
     async fn next_after_notice(&mut self) {
         tokio::time::sleep(QUIET_SHUTDOWN).await;
         self.next().await;

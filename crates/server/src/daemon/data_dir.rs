@@ -47,7 +47,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// The owner of the directory. It is `user` the first time, and stays the same if the environment changes later.
+    /// The owner of the directory. The first call stores `user`; later calls return the stored owner.
     pub(crate) fn owner(&self, user: &str) -> io::Result<String> {
         let file = self.0.join("owner");
         match std::fs::read_to_string(&file) {
@@ -79,7 +79,7 @@ impl DataDir {
         self.0.join(SOCKETS).join("human.sock")
     }
 
-    /// The MCP servers whose tools are called, in the format of MCP clients.
+    /// The MCP servers that workflows call, in the config format of MCP clients.
     pub(crate) fn servers(&self) -> PathBuf {
         self.0.join("servers.json")
     }
@@ -89,7 +89,7 @@ impl DataDir {
         self.0.join("secrets.json")
     }
 
-    /// The key of the secrets, unless `store.secrets_key` names another file.
+    /// The encryption key of the secrets, unless `store.secrets_key` names another file.
     pub(crate) fn secrets_key(&self) -> PathBuf {
         self.0.join("secrets.key")
     }

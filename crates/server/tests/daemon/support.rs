@@ -1,4 +1,4 @@
-//! A daemon for a test, an MCP client, and third-party programs.
+//! Test fixtures: a daemon, an MCP client and installed third-party programs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) fn steprail() -> &'static str {
     env!("CARGO_BIN_EXE_steprail")
 }
 
-/// The directory where a script installs third-party programs.
+/// Runs a script that installs third-party programs. Returns their directory.
 fn installed(script: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("the script");

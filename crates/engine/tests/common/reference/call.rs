@@ -28,7 +28,7 @@ impl Slots {
     }
 }
 
-/// A step that waits for a slot, and then holds it until this is dropped.
+/// The request of a step for a slot. An acquired slot is released on drop.
 struct Slot<'p> {
     slots: &'p Slots,
     clock: &'p Clock,
@@ -120,7 +120,7 @@ enum ClaimOutcome<'a> {
 /// The outcome of an attempt.
 enum AttemptOutcome {
     Known(Result<Value, Failure>),
-    /// Why it is unknown, and when a late result arrives.
+    /// Why it is unknown, and the late result with its time, if one arrives.
     Unknown(Failure, Option<(Millis, Value)>),
 }
 
@@ -136,7 +136,7 @@ enum NextAction {
 }
 
 impl Run<'_> {
-    /// Calls a tool, with retries as its policy says.
+    /// Calls a tool, and retries according to the policy of the step.
     pub(super) async fn call(&self, execution: &Execution<'_>, call: &Call) -> Result<StepResult, Failure> {
         let (claim, args, mut place) = match self.prepare(execution, call).await? {
             Ok(ready) => ready,
@@ -325,7 +325,7 @@ impl Run<'_> {
         }
     }
 
-    /// Probes whether a call took place.
+    /// Probes whether a call took effect.
     async fn probe(&self, execution: &Execution<'_>, verify: &Verify, attempt: u32) -> NextAction {
         let Some(args) = self.value(execution.scope, &verify.args).ok().filter(|_| attempt < LOST_ATTEMPTS)
         else {
@@ -395,13 +395,13 @@ fn unknown(execution: &Execution<'_>, call: &Call, attempt: u32, failure: Failur
         None if harmless && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
             NextAction::Retry(lost_delay(attempt))
         }
-        // `retry_on` names it, which is consent. After the last attempt, the step fails.
+        // Repeating was allowed, but no attempt is left: the step fails.
         _ if harmless || named => NextAction::Fail(failure),
         _ => NextAction::AskHuman,
     }
 }
 
-/// Returns the delay before a lost call is repeated: none, and then a growing one.
+/// Returns the delay before a lost call is repeated: zero at first, then growing.
 fn lost_delay(attempt: u32) -> Millis {
     [0, 1_000, 5_000, 30_000][attempt as usize - 1]
 }

@@ -95,7 +95,7 @@ fn add_notes(result: &mut CallToolResult, warnings: Vec<Value>, duplicate: Optio
     }
 }
 
-/// Warnings about a definition in the arguments. A definition with errors is rejected before its first call.
+/// Warnings about a definition in the arguments. A definition with errors is rejected.
 async fn check_text(request: &ToolRequest, source: &Source) -> Result<Vec<Value>, ToolError> {
     let loaded = steprail_core::load(source);
     let mut diagnostics = loaded.diagnostics;

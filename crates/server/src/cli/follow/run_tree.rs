@@ -19,7 +19,7 @@ pub(crate) struct RunTree {
 
 #[derive(Debug)]
 struct TrackedRun {
-    /// Precedes the paths of its steps in output.
+    /// Prefix of the paths of its steps in terminal output.
     prefix: String,
     status: RunStatus,
     /// Number of the last folded event.
@@ -37,7 +37,7 @@ struct LiveStep {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum StepState {
-    /// It continues without a human.
+    /// It makes progress, or waits for something other than a human, a block or a sub-workflow.
     Working,
     /// It waits for its blocks.
     Blocks { total: u32, ended: u32 },
@@ -116,7 +116,7 @@ impl RunTree {
         Some(format!("{prefix}{path}"))
     }
 
-    /// Live steps with this path in output, or else with this path in their own run.
+    /// Live steps with this path as printed (with prefix), or else with this path in their own run.
     pub(crate) fn find(&self, path: &str) -> Vec<(RunId, Arc<str>)> {
         let find = |matches: &dyn Fn(&TrackedRun, &LiveStep) -> bool| -> Vec<(RunId, Arc<str>)> {
             let of_run = |(id, run): (&RunId, &TrackedRun)| {
@@ -195,7 +195,7 @@ impl TrackedRun {
             | Event::ApprovalDenied { .. }
             | Event::StepUncertain { .. }
             | Event::UncertaintyResolved { .. } => self.fold_human(step, event, at),
-            // Progress is not visible to the user, or follows with another event.
+            // Not shown: internal to the engine, or a later event reports the change.
             Event::StepReady { .. }
             | Event::CallTimedOut { .. }
             | Event::CallAbandoned { .. }

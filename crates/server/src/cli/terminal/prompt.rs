@@ -16,7 +16,7 @@ pub(crate) enum GateAnswer {
 }
 
 impl GateAnswer {
-    /// Parses a line. An empty line means later.
+    /// Parses a line. An empty line is [`Self::Later`].
     pub(crate) fn parse(line: &str) -> Option<Self> {
         match &*line.trim().to_lowercase() {
             "y" | "yes" => Some(Self::Approve),
@@ -41,7 +41,7 @@ pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Reads a line of standard input, empty at its end.
+/// Reads a line of standard input. Returns an empty string at the end of the input.
 pub(crate) fn read_line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;

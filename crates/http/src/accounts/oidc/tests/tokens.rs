@@ -224,7 +224,7 @@ async fn signatures_are_validated() {
     "#);
 }
 
-/// The public key as the secret of an HMAC. A verifier that trusts `alg` of the token would accept its signature.
+/// The public key as an HMAC secret (algorithm confusion): a verifier that trusts the token's `alg` accepts it.
 fn public_as_secret(key: &Key) -> EncodingKey {
     EncodingKey::from_secret(key.public().to_string().as_bytes())
 }
