@@ -151,7 +151,7 @@ pub(super) async fn start(
     key: Option<String>,
 ) -> Result<RunId, Problem> {
     let text = match (start.spec, start.text) {
-        (Some(_), Some(_)) => return Err(Problem::bad("`spec` and `text` exclude each other")),
+        (Some(_), Some(_)) => return Err(Problem::bad("`spec` and `text` cannot be used together")),
         (Some(spec), None) => Some(Value::Object(spec).to_string()),
         (None, text) => text,
     };

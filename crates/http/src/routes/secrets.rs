@@ -99,7 +99,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
 /// The scope that a request names, if the caller may change it.
 fn scope(app: &App, caller: &User, shared: bool, user: Option<String>) -> Result<SecretScope, Problem> {
     match user {
-        Some(_) if shared => Err(Problem::bad("`shared` and `user` exclude each other")),
+        Some(_) if shared => Err(Problem::bad("`shared` and `user` cannot be used together")),
         None if shared => {
             caller.require(Right::Administer)?;
             Ok(SecretScope::Shared)

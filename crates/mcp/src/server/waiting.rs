@@ -20,14 +20,14 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
     let step = &wait.step;
     let at = |millis: &i64| time(*millis).as_str().unwrap_or_default().to_owned();
     match &wait.cause {
-        WaitCause::Approval { prompt, .. } => format!("`{step}` waits for the approval of a human: {prompt}"),
+        WaitCause::Approval { prompt, .. } => format!("`{step}` waits for a human approval: {prompt}"),
         WaitCause::UnknownCall { .. } => {
             format!("the outcome of the call of `{step}` is unknown; a human has to state what happened")
         }
         WaitCause::Time { until: Some(until) } => format!("`{step}` sleeps until {}", at(until)),
         WaitCause::Time { until: None } => format!("`{step}` sleeps"),
-        WaitCause::Retry { until: Some(until) } => format!("`{step}` is retried at {}", at(until)),
-        WaitCause::Retry { until: None } => format!("`{step}` is retried"),
+        WaitCause::Retry { until: Some(until) } => format!("`{step}` will be retried at {}", at(until)),
+        WaitCause::Retry { until: None } => format!("`{step}` will be retried"),
         WaitCause::Event { event: Some(event), .. } => format!("`{step}` waits for the event `{event}`"),
         WaitCause::Event { event: None, .. } => format!("`{step}` waits for an event"),
         WaitCause::Server { error } => format!("`{step}` waits for its server: {}", brief(&error.message)),

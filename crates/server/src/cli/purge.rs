@@ -1,4 +1,4 @@
-//! `steprail purge`: deletes runs that ended long ago.
+//! `steprail purge`: retention by hand, deletes runs that ended before a given age.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -111,7 +111,7 @@ pub(super) fn text(yaml: Option<String>, spec: Option<JsonObject>) -> Result<Opt
     match (yaml, spec) {
         (Some(_), Some(_)) => {
             let hint = "leave one of them out";
-            Err(ToolError::new("bad_input", "spec_yaml and spec exclude each other").hint(hint))
+            Err(ToolError::new("bad_input", "spec_yaml and spec cannot be used together").hint(hint))
         }
         (Some(text), None) => Ok(Some(text)),
         (None, spec) => Ok(spec.map(|map| Value::Object(map).to_string())),

@@ -47,7 +47,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
             (Workflow::Inline { text, source: "definition".to_owned() }, Some(source))
         }
         (Some(_), Some(_)) => {
-            let error = ToolError::new("bad_input", "name and a definition exclude each other");
+            let error = ToolError::new("bad_input", "name and a definition cannot be used together");
             return Err(error.hint("leave one of them out"));
         }
         (None, None) => {

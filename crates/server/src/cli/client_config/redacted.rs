@@ -1,4 +1,4 @@
-//! Server entries without what may be secret.
+//! Redaction of server entries: values that may be secrets are replaced before they are shown.
 
 use std::path::Path;
 

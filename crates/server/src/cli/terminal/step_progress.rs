@@ -163,7 +163,7 @@ impl StepUpdate {
             }
             StepChange::Waiting(reason) => ("36", "?", reason.clone()),
             StepChange::RetryScheduled { error, delay } => {
-                ("33", "↻", format!("{error}; again in {}", format_duration(*delay)))
+                ("33", "↻", format!("{error}; retry in {}", format_duration(*delay)))
             }
             StepChange::Uncertain(reason) => ("33", "?", reason.clone()),
             StepChange::Noted(label, text) => ("36", "·", format!("{label} {text}")),
@@ -211,7 +211,7 @@ impl StepUpdate {
             StepChange::Started { attempt, .. } => format!(" attempt {attempt}"),
             StepChange::Progressed(progress) => format!(" {}", sanitize(progress)),
             StepChange::BlockEnded { total, ended } => format!(" {ended} of {total}"),
-            StepChange::RetryScheduled { delay, .. } => format!(" again in {}", format_duration(*delay)),
+            StepChange::RetryScheduled { delay, .. } => format!(" retry in {}", format_duration(*delay)),
             StepChange::Waiting(_)
             | StepChange::Uncertain(_)
             | StepChange::Noted(..)
