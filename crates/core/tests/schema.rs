@@ -99,6 +99,17 @@ fn evaluation_stops_at_its_budget() {
     assert_eq!(check(&circle, &json!(1)), ["the check needs more than 20100 steps; simplify the schema"]);
     let items: Vec<Value> = (0..50_000).map(Value::from).collect();
     assert_eq!(check(&json!({ "uniqueItems": true }), &Value::from(items)).len(), 1, "quadratic");
+    let alike: Vec<Value> = (0..2_000).map(|n| json!([vec![1; 70], n])).collect();
+    assert_eq!(
+        check(&json!({ "uniqueItems": true }), &Value::from(alike)).len(),
+        1,
+        "comparing costs the size"
+    );
+    let names: Vec<String> = (0..2_000).map(|n| n.to_string()).collect();
+    let full = json!({ "properties": {}, "required": names });
+    let objects = json!(vec![json!({}); 1_000]);
+    let found = check(&json!({ "items": { "anyOf": [{}, full.clone()], "not": full } }), &objects);
+    assert_eq!(found.len(), 1, "required names cost: {found:?}");
     let large: Vec<Value> = (0..100_000).map(|n| json!({ "id": n, "name": "x" })).collect();
     let schema = json!({ "items": { "properties": { "id": { "type": "integer" } }, "required": ["name"] } });
     assert!(check(&schema, &Value::from(large)).is_empty(), "a large value has a large budget");

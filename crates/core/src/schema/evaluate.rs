@@ -112,7 +112,7 @@ impl<'s> Evaluation<'s> {
             }
         }
         if let Some(Value::Array(allowed)) = map.get("enum") {
-            self.steps += allowed.len();
+            self.steps += allowed.len() * nodes(value);
             if !allowed.iter().any(|one| is_equal(one, value)) {
                 errors.report(at, || message::not_one_of(value, allowed));
             }
@@ -242,6 +242,7 @@ impl<'s> Evaluation<'s> {
         evaluated: &mut Evaluated<'v>,
     ) {
         message::object_size(map, object, at, errors);
+        self.steps += names(map.get("required")).count();
         for name in names(map.get("required")).filter(|name| !object.contains_key(*name)) {
             errors.report(at, || format!("\"{name}\" is a required property"));
         }
@@ -386,7 +387,8 @@ impl<'s> Evaluation<'s> {
 
     fn is_unique(&mut self, items: &[Value]) -> bool {
         for (index, item) in items.iter().enumerate() {
-            self.steps += index;
+            // Each comparison visits up to the whole item.
+            self.steps += index * nodes(item);
             if self.is_exhausted() {
                 return true;
             }
