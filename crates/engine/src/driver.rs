@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use steprail_core::run::Millis;
-use steprail_store::{RunKey, StoreError};
+use steprail_store::{Cursor, RunKey, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -40,7 +40,7 @@ pub(crate) struct Driver {
     pub clock: Arc<dyn Clock>,
     pub notifier: Option<Arc<dyn Notifier>>,
     pub runtime: Handle,
-    pub last_event: watch::Sender<i64>,
+    pub last_event: watch::Sender<Cursor>,
     pub fault: watch::Sender<Option<StoreError>>,
     /// Reads block until this is true: before recovery, rows show calls of the previous engine as in flight.
     pub recovered: watch::Sender<bool>,
@@ -202,8 +202,8 @@ impl Driver {
 
     /// Carries out the effects of a commit and keeps requests that were not committed.
     fn carry_out(&mut self, handled: Handled) {
-        if let Some(id) = handled.last_event {
-            self.last_event.send_replace(id);
+        if let Some(cursor) = handled.last_event {
+            self.last_event.send_replace(cursor);
         }
         for effect in handled.effects {
             match effect {

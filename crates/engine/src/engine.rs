@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use steprail_core::run::Millis;
-use steprail_store::{Principal, Reads, Right, StoreError};
+use steprail_store::{Cursor, Principal, Reads, Right, StoreError};
 use tokio::sync::{Semaphore, watch};
 
 use crate::builder::Builder;
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) messages: Sender<Message>,
     pub(crate) read_pool: ReadPool,
     /// Cursor of the last committed event.
-    pub(crate) last_event: watch::Receiver<i64>,
+    pub(crate) last_event: watch::Receiver<Cursor>,
     pub(crate) fault: watch::Receiver<Option<StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
@@ -55,7 +55,7 @@ impl Engine {
     pub(crate) fn new(
         messages: Sender<Message>,
         read_pool: ReadPool,
-        last_event: watch::Receiver<i64>,
+        last_event: watch::Receiver<Cursor>,
         fault: watch::Receiver<Option<StoreError>>,
         clock: Arc<dyn Clock>,
         authorizer: Arc<dyn Authorizer>,

@@ -1,7 +1,7 @@
 //! Errors of the engine, grouped by what the caller can do about them.
 
 use steprail_core::diagnostic::Diagnostic;
-use steprail_store::StoreError;
+use steprail_store::{Cursor, StoreError};
 
 /// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -18,6 +18,12 @@ pub enum Error {
     /// The current state does not allow the request. The message names the state.
     #[error("{0}")]
     Conflict(String),
+    /// The cursor is beyond the end of the log.
+    #[error(
+        "cursor {0} is beyond the end of the log: it belongs to another database, or to this one before a restore; \
+         read again without a cursor"
+    )]
+    InvalidCursor(Cursor),
     /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
@@ -41,6 +47,7 @@ impl Error {
             Self::BadInput(_) => "bad_input",
             Self::NotFound(_) => "not_found",
             Self::Conflict(_) => "conflict",
+            Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
             Self::Storage(error) => error.code(),
             Self::Stopped => "stopped",

@@ -1,8 +1,8 @@
-//! Subscriptions: events as they are committed, each reader with its own cursor.
+//! Subscriptions: events as they are committed, each reader with its own position.
 
 use std::collections::VecDeque;
 
-use steprail_store::{Reads, RunId, StoredEvent};
+use steprail_store::{After, Cursor, Reads, RunId, StoreError, StoredEvent};
 use tokio::sync::watch;
 
 use crate::error::Error;
@@ -10,36 +10,46 @@ use crate::limits::FEED_PAGE;
 use crate::read_pool::ReadPool;
 
 /// Delivers the events after a cursor in order, without gaps or repetitions. It reads from the log, so a slow reader does
-/// not hold up the engine or other readers.
+/// not hold up the engine or other readers. A new subscription with the cursor of an event continues after that event.
 pub struct Subscription {
     read_pool: ReadPool,
-    last_event: watch::Receiver<i64>,
-    run: Option<RunId>,
-    cursor: i64,
+    last_event: watch::Receiver<Cursor>,
+    /// Where the next page begins.
+    position: Position,
     page: VecDeque<StoredEvent>,
 }
 
-impl Subscription {
-    pub(crate) fn new(
-        read_pool: ReadPool,
-        last_event: watch::Receiver<i64>,
-        run: Option<RunId>,
-        cursor: i64,
-    ) -> Self {
-        Self { read_pool, last_event, run, cursor, page: VecDeque::new() }
-    }
+/// A position in the log of all runs or of one run.
+#[derive(Clone, Copy)]
+pub(crate) enum Position {
+    OfAll(Cursor),
+    OfRun(RunId, After),
+}
 
-    /// The cursor after the last event that was returned. A new subscription with it continues there. It is a sequence
-    /// number of the run, or an event id if the subscription covers all runs.
-    pub fn cursor(&self) -> i64 {
-        self.page.front().map_or(self.cursor, |next| self.cursor_of(next) - 1)
-    }
-
-    fn cursor_of(&self, event: &StoredEvent) -> i64 {
-        match self.run {
-            Some(_) => i64::try_from(event.seq).unwrap_or(i64::MAX),
-            None => event.id,
+impl Position {
+    /// The position after an event.
+    fn after(self, event: &StoredEvent) -> Self {
+        match self {
+            Self::OfAll(_) => Self::OfAll(event.cursor),
+            Self::OfRun(run, _) => Self::OfRun(run, After::Seq(event.seq)),
         }
+    }
+
+    /// The events of the next page.
+    fn read(self, readers: &dyn Reads) -> Result<Vec<StoredEvent>, StoreError> {
+        match self {
+            Self::OfAll(cursor) => {
+                let page = readers.feed(cursor, FEED_PAGE, None)?;
+                page.events.into_iter().map(|(event, _)| event.read()).collect()
+            }
+            Self::OfRun(run, after) => Ok(readers.events(run, after, FEED_PAGE)?.events),
+        }
+    }
+}
+
+impl Subscription {
+    pub(crate) fn new(read_pool: ReadPool, last_event: watch::Receiver<Cursor>, position: Position) -> Self {
+        Self { read_pool, last_event, position, page: VecDeque::new() }
     }
 
     /// Waits for the next event. Returns `None` when the engine has stopped.
@@ -49,25 +59,13 @@ impl Subscription {
                 return Ok(Some(event));
             }
             self.last_event.borrow_and_update();
-            self.page = self.read().await?.into();
+            let position = self.position;
+            self.page = self.read_pool.read(move |readers| position.read(readers)).await?.into();
             if let Some(last) = self.page.back() {
-                self.cursor = self.cursor_of(last);
+                self.position = position.after(last);
             } else if self.last_event.changed().await.is_err() {
                 return Ok(None);
             }
         }
-    }
-
-    async fn read(&self) -> Result<Vec<StoredEvent>, Error> {
-        let (run, cursor) = (self.run, self.cursor);
-        let query = move |readers: &dyn Reads| {
-            if let Some(run) = run {
-                let page = readers.events(run, u64::try_from(cursor).unwrap_or_default(), FEED_PAGE)?;
-                return Ok(page.events);
-            }
-            let page = readers.feed(cursor, FEED_PAGE, None)?;
-            page.events.into_iter().map(|(event, _)| event.read()).collect()
-        };
-        self.read_pool.read(query).await
     }
 }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 use steprail_store::{
-    Approval, EventPage, ListRuns, RawEvent, RunId, RunRow, StepRow, StoredEvent, UnknownCall,
+    After, Approval, Cursor, EventPage, ListRuns, RawEvent, RunId, RunRow, StepRow, StoredEvent, UnknownCall,
 };
 use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::feed::Subscription;
+use crate::feed::{Position, Subscription};
 use crate::kernel::no_run;
 
 /// A run with its steps, open approvals and unknown outcomes.
@@ -49,40 +49,64 @@ impl Engine {
         self.read(move |readers| readers.runs(&list)).await
     }
 
-    /// Returns the events of a run with sequence numbers above `after`.
+    /// Returns the events of a run after a position. A cursor beyond the end of the log is an error.
     pub async fn events(
         &self,
         run: RunId,
-        after: u64,
+        after: After,
         limit: usize,
     ) -> Result<EventPage<StoredEvent>, Error> {
+        if let After::Cursor(cursor) = after {
+            self.check_cursor(cursor).await?;
+        }
         self.read(move |readers| readers.events(run, after, limit)).await
     }
 
     /// Returns the events of all runs, or of the runs of one user, after a cursor. Each comes with the id of the user who
-    /// started its run.
+    /// started its run. A cursor beyond the end of the log is an error.
     pub async fn feed(
         &self,
-        after: i64,
+        after: Cursor,
         limit: usize,
         user: Option<String>,
     ) -> Result<EventPage<(RawEvent, String)>, Error> {
+        self.check_cursor(after).await?;
         self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
     }
 
-    /// Subscribes to the events of one run or of all runs, after a cursor.
-    pub fn subscribe(&self, run: Option<RunId>, cursor: i64) -> Subscription {
-        Subscription::new(self.0.read_pool.clone(), self.0.last_event.clone(), run, cursor)
+    /// Subscribes to the events of one run or of all runs, after a cursor. The cursor of an event continues after it.
+    pub fn subscribe(&self, run: Option<RunId>, cursor: Cursor) -> Subscription {
+        match run {
+            Some(run) => self.subscribe_run(run, After::Cursor(cursor)),
+            None => self.subscription(Position::OfAll(cursor)),
+        }
+    }
+
+    /// Subscribes to the events of one run after a position.
+    pub(crate) fn subscribe_run(&self, run: RunId, after: After) -> Subscription {
+        self.subscription(Position::OfRun(run, after))
+    }
+
+    fn subscription(&self, position: Position) -> Subscription {
+        Subscription::new(self.0.read_pool.clone(), self.0.last_event.clone(), position)
     }
 
     /// The cursor of the last committed event of all runs. A subscription after it delivers only new events.
-    pub fn cursor(&self) -> i64 {
+    pub fn cursor(&self) -> Cursor {
         *self.0.last_event.borrow()
     }
 
     /// Watches [`Engine::cursor`], which changes with every commit that has events.
-    pub fn watch_cursor(&self) -> watch::Receiver<i64> {
+    pub fn watch_cursor(&self) -> watch::Receiver<Cursor> {
         self.0.last_event.clone()
+    }
+
+    /// Returns an error if a cursor is beyond the end of the log. It belongs to another database, or to this one before
+    /// a restore.
+    pub async fn check_cursor(&self, cursor: Cursor) -> Result<(), Error> {
+        // Readers can see a commit before it is announced.
+        let is_known = cursor <= self.cursor() || cursor <= self.read(|readers| readers.last_event()).await?;
+        if is_known { Ok(()) } else { Err(Error::InvalidCursor(cursor)) }
     }
 
     /// Returns open approvals, oldest first.

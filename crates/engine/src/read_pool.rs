@@ -68,8 +68,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use steprail_store::Reads;
     use steprail_store::sqlite::{Options, SqliteStore};
+    use steprail_store::{Cursor, Reads};
     use tokio::sync::{oneshot, watch};
 
     use super::ReadPool;
@@ -89,7 +89,7 @@ mod tests {
             let result = pool.read::<()>(|_| panic!("as a test wants")).await;
             assert!(result.is_err());
         }
-        assert_eq!(pool.read(|readers| readers.last_event()).await.expect("a result"), 0);
+        assert_eq!(pool.read(|readers| readers.last_event()).await.expect("a result"), Cursor::START);
     }
 
     #[tokio::test]
@@ -120,7 +120,7 @@ mod tests {
             drop(release);
             task.await.expect("a task").expect("a result");
         }
-        assert_eq!(pool.read(|readers| readers.last_event()).await.expect("a result"), 0);
+        assert_eq!(pool.read(|readers| readers.last_event()).await.expect("a result"), Cursor::START);
         assert!(!was_run.load(Ordering::SeqCst));
     }
 

@@ -99,7 +99,7 @@ impl Engine {
             let page =
                 self.list(ListRuns { status, before, limit: RESUME_PAGE, ..ListRuns::default() }).await?;
             let Some(last) = page.last() else { return Ok(count) };
-            before = Some(last.key);
+            before = Some(last.cursor);
             for row in page {
                 match self.resume(row.run_id, by, Resume::default()).await {
                     Ok(()) => count += 1,

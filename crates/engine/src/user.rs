@@ -9,8 +9,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_core::source::Source;
 use steprail_store::{
-    Approval, Definition, EventPage, ListRuns, Principal, RawEvent, Relay, Right, RunId, RunRow, Schedule,
-    StoredEvent,
+    After, Approval, Cursor, Definition, EventPage, ListRuns, Principal, RawEvent, Relay, Right, RunId,
+    RunRow, Schedule, StoredEvent,
 };
 
 use crate::engine::Engine;
@@ -161,7 +161,7 @@ impl User {
     }
 
     /// Returns the events after a cursor of the runs that the user may see, each with the id of the user who started the run.
-    pub async fn feed(&self, after: i64, limit: usize) -> Result<EventPage<(RawEvent, String)>, Error> {
+    pub async fn feed(&self, after: Cursor, limit: usize) -> Result<EventPage<(RawEvent, String)>, Error> {
         let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
         self.engine.feed(after, limit, user).await
     }
@@ -235,7 +235,7 @@ impl User {
     pub async fn wait(&self, run: RunId, since: Option<u64>, timeout: Duration) -> Result<RunRow, Error> {
         let mut row = self.row(run).await?;
         let deadline = tokio::time::Instant::now() + timeout;
-        let mut feed = self.engine.subscribe(Some(run), i64::try_from(row.seq).unwrap_or(i64::MAX));
+        let mut feed = self.engine.subscribe_run(run, After::Seq(row.seq));
         loop {
             let is_waiting = !matches!(row.status, RunStatus::Pending | RunStatus::Running);
             if row.status.is_terminal() || since.map_or(is_waiting, |since| row.seq > since) {
@@ -261,21 +261,21 @@ impl User {
         self.engine.list(list).await
     }
 
-    /// Returns the events of a run with sequence numbers above `after`.
+    /// Returns the events of a run after a position.
     pub async fn events(
         &self,
         run: RunId,
-        after: u64,
+        after: After,
         limit: usize,
     ) -> Result<EventPage<StoredEvent>, Error> {
         self.row(run).await?;
         self.engine.events(run, after, limit).await
     }
 
-    /// Subscribes to the events of a run with sequence numbers above `after`.
-    pub async fn follow(&self, run: RunId, after: u64) -> Result<Subscription, Error> {
+    /// Subscribes to the events of a run after a position.
+    pub async fn follow(&self, run: RunId, after: After) -> Result<Subscription, Error> {
         self.row(run).await?;
-        Ok(self.engine.subscribe(Some(run), i64::try_from(after).unwrap_or(i64::MAX)))
+        Ok(self.engine.subscribe_run(run, after))
     }
 
     /// Returns open approvals of a run and of the runs that it waits for.

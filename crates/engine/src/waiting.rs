@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Failure, Millis, RunStatus, Started, StepStatus};
 use steprail_core::spec::step::KindName;
-use steprail_store::{Approval, RunId, StepRow, StoredEvent, UnknownCall};
+use steprail_store::{After, Approval, RunId, StepRow, StoredEvent, UnknownCall};
 
 use crate::RunView;
 use crate::error::Error;
@@ -175,7 +175,7 @@ impl User {
             return Ok(waiting_for(view, &[]));
         }
         let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
-        let page = self.events(view.run.run_id, after, WAIT_EVENTS).await?;
+        let page = self.events(view.run.run_id, After::Seq(after), WAIT_EVENTS).await?;
         Ok(waiting_for(view, &page.events))
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    ArtefactStore, BoxFuture, Edit, Engine, Event, Failure, FailureKind, Intervention, Options, Payload,
-    Principal, RunId, RunStatus, RunView, SqliteStore, Start, ToolCall, Tools,
+    ArtefactStore, BoxFuture, Cursor, Edit, Engine, Event, Failure, FailureKind, Intervention, Options,
+    Payload, Principal, RunId, RunStatus, RunView, SqliteStore, Start, ToolCall, Tools,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -149,7 +149,7 @@ async fn call_whose_files_cannot_be_stored_is_not_repeated() {
         Engine::builder().store(store).tools(tools).artefacts(FullArtefactStore).spawn().expect("an engine");
     let definition = "name: files\nsteps:\n  - { id: a, tool: demo__export, effects: once, retry: 3 }\n";
     let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
-    let mut events = engine.subscribe(Some(run.id()), 0);
+    let mut events = engine.subscribe(Some(run.id()), Cursor::START);
     while let Some(event) = events.next().await.expect("events") {
         if let Event::StepUncertain { .. } = event.event {
             break;
@@ -172,7 +172,7 @@ async fn cancel_token_does_not_keep_the_engine_alive() {
     let definition = "name: long\nsteps:\n  - { id: a, tool: demo__wait }\n";
     let run = engine.start(Start::inline(definition, ann())).await.expect("a run");
     let _token = run.cancel_token(&ann());
-    let mut events = engine.subscribe(Some(run.id()), 0);
+    let mut events = engine.subscribe(Some(run.id()), Cursor::START);
     drop((engine, run));
     release.notify_one();
     let ended = async { while let Ok(Some(_)) = events.next().await {} };

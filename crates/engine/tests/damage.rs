@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Engine, Error, Event, ManualClock, Principal, RunHandle, RunId, RunStatus, Start, Tools,
+    Cursor, Engine, Error, Event, ManualClock, Principal, RunHandle, RunId, RunStatus, Start, Tools,
 };
 use steprail_store::{Link, link};
 
@@ -91,7 +91,7 @@ async fn changed_value_is_detected_by_its_hash() {
         .spawn()
         .expect("an engine");
     let run = engine.start(Start::inline(TWO, Principal::user("ann"))).await.expect("a run").id();
-    let mut events = engine.subscribe(Some(run), 0);
+    let mut events = engine.subscribe(Some(run), Cursor::START);
     while let Some(event) = events.next().await.expect("events") {
         if matches!(&event.event, Event::StepStarted { step, .. } if &*step.path == "nap") {
             break;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    Authorizer, BoxFuture, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns, ManualClock,
-    Options, Principal, RunStatus, Schedule, SqliteStore, Start, StepStatus, Subscription, ToolCall, Tools,
+    After, Authorizer, BoxFuture, Cursor, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns,
+    ManualClock, Options, Principal, RawEvent, RunStatus, Schedule, SqliteStore, Start, StepStatus,
+    StoredEvent, Subscription, ToolCall, Tools,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -43,6 +44,8 @@ inputs: { text: { type: string } }
 steps:
   - { id: say, tool: demo__echo, args: { said: '{{inputs.text}}', run: $run_id, by: $user_id } }
 ";
+
+const GATE: &str = "name: gate\nsteps:\n  - { id: g, kind: approve }\n";
 
 #[tokio::test]
 async fn stores_a_definition_and_runs_it() {
@@ -176,22 +179,25 @@ async fn concurrency_limit_is_respected() {
 async fn subscription_has_no_gaps_and_no_repetitions() {
     let database = TestDatabase::new();
     let engine = database.engine(echo());
-    let mut all = engine.subscribe(None, 0);
-    let mut seen = Vec::new();
+    let mut all = engine.subscribe(None, Cursor::START);
+    let mut seen: Vec<StoredEvent> = Vec::new();
     for turn in 0..20 {
         let start = Start::inline(ECHO, ann()).inputs(json!({ "text": format!("{turn}") }));
         let run = engine.start(start).await.expect("started");
         run.wait().await.expect("ended");
         // Reads some events, then the rest with a new subscription from the cursor.
         for _ in 0..turn % 4 {
-            seen.push(all.next().await.expect("an event").expect("an event").id);
+            seen.push(all.next().await.expect("an event").expect("an event"));
         }
-        all = engine.subscribe(None, all.cursor());
+        all = engine.subscribe(None, seen.last().map_or(Cursor::START, |last| last.cursor));
     }
     while seen.len() < 80 {
-        seen.push(all.next().await.expect("an event").expect("an event").id);
+        seen.push(all.next().await.expect("an event").expect("an event"));
     }
-    assert_eq!(seen, (1..=80).collect::<Vec<i64>>());
+    let logged = engine.feed(Cursor::START, 1_000, None).await.expect("events").events;
+    let logged: Vec<_> = logged.iter().map(|(event, _)| event.cursor).collect();
+    assert_eq!(seen.iter().map(|event| event.cursor).collect::<Vec<_>>(), logged);
+    assert_eq!(logged.last(), Some(&engine.cursor()));
 }
 
 struct OnlyBob;
@@ -257,15 +263,81 @@ async fn purge_deletes_only_old_ended_runs() {
         let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "x" }));
         engine.start(start).await.expect("started").wait().await.expect("ended");
     }
+    let before = engine.cursor();
     clock.advance(1_000);
-    let gate = "name: gate\nsteps:\n  - { id: g, kind: approve }\n";
-    let open = engine.start(Start::inline(gate, ann())).await.expect("started");
+    let open = engine.start(Start::inline(GATE, ann())).await.expect("started");
     clock.advance(86_400_000);
     assert_eq!(engine.purge(Duration::from_hours(24)).await.expect("purged"), 250);
     let left = engine.list(ListRuns { limit: 10, ..ListRuns::default() }).await.expect("a list");
     assert_eq!(left.iter().map(|run| run.run_id).collect::<Vec<_>>(), [open.id()]);
-    let mut events = engine.subscribe(None, 0);
-    assert!(events.next().await.expect("an event").expect("an event").id > 1_000, "event ids are not reused");
+    let mut events = engine.subscribe(None, Cursor::START);
+    let first = events.next().await.expect("an event").expect("an event");
+    assert!(first.cursor > before, "cursors of deleted events are not reused");
+}
+
+#[tokio::test]
+async fn cursor_of_a_deleted_event_stays_valid_after_a_restart() {
+    let database = TestDatabase::new();
+    let clock = Arc::new(ManualClock::at(1_800_000_000_000));
+    let spawn = || Engine::builder().store(database.store()).tools(echo()).clock(clock.clone()).spawn();
+    let echoed = |text: &str| Start::inline(ECHO, ann()).inputs(json!({ "text": text }));
+    let engine = spawn().expect("an engine");
+    engine.start(echoed("first")).await.expect("started").wait().await.expect("ended");
+    let last = engine.cursor();
+    clock.advance(86_400_000);
+    assert_eq!(engine.purge(Duration::ZERO).await.expect("purged"), 1);
+    engine.shutdown().await.expect("shut down");
+    drop(engine);
+
+    let engine = spawn().expect("an engine");
+    assert_eq!(engine.cursor(), last);
+    assert!(engine.feed(last, 10, None).await.expect("a page").events.is_empty());
+    let run = engine.start(echoed("second")).await.expect("started");
+    run.wait().await.expect("ended");
+    let page = engine.feed(last, 1, None).await.expect("a page");
+    assert_eq!((page.events[0].0.run, page.events[0].0.seq), (run.id(), 1));
+    assert_eq!(page.next, Some(page.events[0].0.cursor));
+}
+
+#[tokio::test]
+async fn events_of_a_run_are_read_after_any_cursor_of_the_log() {
+    let database = TestDatabase::new();
+    let engine = database.engine(echo());
+    let start = || engine.start(Start::inline(GATE, ann()));
+    let (first, second) = (start().await.expect("started"), start().await.expect("started"));
+    engine.cancel(first.id(), &ann(), "enough").await.expect("cancelled");
+    engine.cancel(second.id(), &ann(), "enough").await.expect("cancelled");
+    let log = engine.feed(Cursor::START, 100, None).await.expect("events").events;
+    assert!(log.len() >= 6, "{log:?}");
+    for run in [first.id(), second.id()] {
+        for after in [Cursor::START].into_iter().chain(log.iter().map(|(event, _)| event.cursor)) {
+            let of_run = |event: &&(RawEvent, String)| event.0.run == run && event.0.cursor > after;
+            let expected: Vec<u64> = log.iter().filter(of_run).map(|(event, _)| event.seq).collect();
+            let page = engine.events(run, After::Cursor(after), 100).await.expect("events");
+            let found: Vec<u64> = page.events.iter().map(|event| event.seq).collect();
+            assert_eq!(found, expected, "after {after}");
+            let mut subscription = engine.subscribe(Some(run), after);
+            for seq in expected {
+                assert_eq!(subscription.next().await.expect("events").expect("an event").seq, seq);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn cursor_of_another_database_is_rejected() {
+    let (database, other) = (TestDatabase::new(), TestDatabase::new());
+    let (engine, busy) = (database.engine(echo()), other.engine(echo()));
+    let run = engine.start(Start::inline(GATE, ann())).await.expect("started").id();
+    for _ in 0..3 {
+        let start = Start::inline(ECHO, ann()).inputs(json!({ "text": "x" }));
+        busy.start(start).await.expect("started").wait().await.expect("ended");
+    }
+    let cursor = busy.cursor();
+    let of_all = engine.feed(cursor, 10, None).await.expect_err("an error");
+    let of_run = engine.events(run, After::Cursor(cursor), 10).await.expect_err("an error");
+    assert_eq!((of_all.code(), of_run.code()), ("invalid_cursor", "invalid_cursor"));
+    assert!(of_all.to_string().contains("beyond the end of the log"), "{of_all}");
 }
 
 #[tokio::test]
@@ -339,7 +411,7 @@ async fn schedule_starts_runs_and_catches_up_once_for_missed_times() {
     assert!(wrong.expect_err("an error").to_string().contains("there is no input `txt`"));
     hourly.inputs = json!({ "text": "tick" });
     let due = engine.schedule(hourly).await.expect("scheduled").expect("a time");
-    let mut events = engine.subscribe(None, 0);
+    let mut events = engine.subscribe(None, Cursor::START);
     clock.advance(HOUR);
     assert_eq!(next_start(&mut events).await, due);
     engine.shutdown().await.expect("shut down");
@@ -347,7 +419,7 @@ async fn schedule_starts_runs_and_catches_up_once_for_missed_times() {
 
     clock.advance(5 * HOUR + 60_000);
     let engine = build(&clock);
-    let mut events = engine.subscribe(None, 0);
+    let mut events = engine.subscribe(None, Cursor::START);
     next_start(&mut events).await;
     assert_eq!(
         next_start(&mut events).await,

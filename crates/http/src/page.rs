@@ -1,7 +1,11 @@
 //! Pages of lists.
 
+use std::str::FromStr;
+
+use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use steprail_engine::InvalidCursor;
 
 use crate::problem::Problem;
 
@@ -23,6 +27,14 @@ impl<T> Page<T> {
     pub(crate) fn single(items: Vec<T>) -> Self {
         Self { items, next: None }
     }
+}
+
+/// The cursor in a request, if it has one.
+pub(crate) fn cursor<C: FromStr<Err = InvalidCursor>>(text: Option<&str>) -> Result<Option<C>, Problem> {
+    text.map(str::parse).transpose().map_err(|error: InvalidCursor| {
+        let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_cursor", error.to_string());
+        problem.hint("pass a cursor exactly as the server returned it, or none")
+    })
 }
 
 /// The number of items of a page: as requested, or the default.

@@ -81,7 +81,7 @@ impl From<Error> for Problem {
             Error::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Error::BadInput(_) => StatusCode::BAD_REQUEST,
             Error::NotFound(_) => StatusCode::NOT_FOUND,
-            Error::Conflict(_) => StatusCode::CONFLICT,
+            Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
             Error::Denied(_) => StatusCode::FORBIDDEN,
             Error::Storage(_) | Error::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };

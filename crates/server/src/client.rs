@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -217,18 +216,15 @@ impl Client {
     pub(crate) async fn stream(
         &self,
         path: &str,
-        after: Option<u64>,
-    ) -> Result<impl Stream<Item = (Option<u64>, Option<Event>)> + Send + use<>, ClientError> {
-        let mut request = self.request(Method::GET, path);
-        if let Some(after) = after {
-            request = request.header("last-event-id", HeaderValue::from(after));
-        }
-        let response = self.send(request).await?;
+        after: Option<&str>,
+    ) -> Result<impl Stream<Item = (Option<String>, Option<Event>)> + Send + use<>, ClientError> {
+        let after = after.map(|after| format!("?after={}", percent_encode(after))).unwrap_or_default();
+        let response = self.send(self.request(Method::GET, &format!("{path}{after}"))).await?;
         let frames = SseStream::from_bytes_stream(response.bytes_stream());
         Ok(frames
             .take_while(|frame| std::future::ready(frame.is_ok()))
             .filter_map(|frame| std::future::ready(frame.ok()))
-            .map(|frame| (frame.id.and_then(|id| id.parse().ok()), parse_event(frame.data))))
+            .map(|frame| (frame.id, parse_event(frame.data))))
     }
 }
 

@@ -7,6 +7,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chain;
+mod cursor;
 mod error;
 mod principal;
 mod rows;
@@ -14,11 +15,12 @@ mod schedule;
 pub mod sqlite;
 
 pub use chain::{Link, link};
+pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor};
 pub use error::StoreError;
 pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
-    Account, AccountKind, Appended, Approval, ClaimKey, Definition, EventPage, Head, KeyState, ListRuns,
-    NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
+    Account, AccountKind, After, Appended, Approval, ClaimKey, Definition, EventPage, Head, KeyState,
+    ListRuns, NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
     StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
 };
 
@@ -128,17 +130,17 @@ pub trait Reads: Send + Sync {
     fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError>;
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
-    /// Events of one run after a number.
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
-    /// Events of all runs after a number, with the user whose run it is; of the runs of one user or of all.
+    /// Events of one run after a position.
+    fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
+    /// Events of all runs after a cursor, with the user whose run it is; of the runs of one user or of all.
     fn feed(
         &self,
-        after: i64,
+        after: Cursor,
         limit: usize,
         user: Option<&str>,
     ) -> Result<EventPage<(RawEvent, String)>, StoreError>;
-    /// The number of the last event of all runs.
-    fn last_event(&self) -> Result<i64, StoreError>;
+    /// The cursor of the last event of all runs, also if it was deleted.
+    fn last_event(&self) -> Result<Cursor, StoreError>;
     /// Open questions, oldest first; of the runs of one user or of all.
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open questions of a run and of those that it waits for, oldest first.

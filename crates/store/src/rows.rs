@@ -11,7 +11,7 @@ use steprail_core::run::{Event, Failure, Millis, Parent, Payload, RunStatus, Ste
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Principal, StoreError};
+use crate::{Cursor, Principal, RunCursor, StoreError};
 
 /// The id of a run, as the world knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,8 +163,8 @@ pub struct Head {
 /// An event of the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredEvent<E = Event> {
-    /// Its number among the events of all runs.
-    pub id: i64,
+    /// The position directly after it in the log of all runs.
+    pub cursor: Cursor,
     /// The run.
     pub run: RunId,
     /// Its number in its run, from 1 and without gaps.
@@ -177,19 +177,28 @@ pub struct StoredEvent<E = Event> {
     pub hash: Hash,
 }
 
+/// Where to read on in the log of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// After the event with this sequence number; 0 is before the first one.
+    Seq(u64),
+    /// After a position in the log of all runs.
+    Cursor(Cursor),
+}
+
 /// Events of a log that come after one another.
 #[derive(Debug, Clone)]
 pub struct EventPage<E> {
     /// The events.
     pub events: Vec<E>,
-    /// Whether more follow: a stretch ends where it has as many events as were wanted, or very many bytes.
-    pub has_more: bool,
+    /// Where the next page begins, if more events follow: a page has a limited number of events and of bytes.
+    pub next: Option<Cursor>,
 }
 
 impl<E> EventPage<E> {
     /// The same of something else.
     pub fn map<T>(self, change: impl FnMut(E) -> T) -> EventPage<T> {
-        EventPage { events: self.events.into_iter().map(change).collect(), has_more: self.has_more }
+        EventPage { events: self.events.into_iter().map(change).collect(), next: self.next }
     }
 }
 
@@ -199,16 +208,16 @@ pub type RawEvent = StoredEvent<Box<RawValue>>;
 impl RawEvent {
     /// The same, read.
     pub fn read(self) -> Result<StoredEvent, StoreError> {
-        let Self { id, run, seq, at, event, hash } = self;
-        Ok(StoredEvent { id, run, seq, at, event: serde_json::from_str(event.get())?, hash })
+        let Self { cursor, run, seq, at, event, hash } = self;
+        Ok(StoredEvent { cursor, run, seq, at, event: serde_json::from_str(event.get())?, hash })
     }
 }
 
 /// What became of events that were written.
 #[derive(Debug, Clone, Default)]
 pub struct Appended {
-    /// The number of the last one.
-    pub last_event: Option<i64>,
+    /// The cursor of the last one.
+    pub last_event: Option<Cursor>,
     /// Idempotency keys that were settled, as steps that wait for them are listed.
     pub freed: Vec<String>,
 }
@@ -307,9 +316,9 @@ pub enum KeyState {
 /// A run, for those who look.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunRow {
-    /// Its number among all runs: the cursor of a list.
+    /// Its position in the list of runs.
     #[serde(skip)]
-    pub key: RunKey,
+    pub cursor: RunCursor,
     /// Its id.
     pub run_id: RunId,
     /// Its definition's name.
@@ -502,7 +511,7 @@ pub struct ListRuns {
     /// Only those of this definition.
     pub name: Option<String>,
     /// Only those before this one, from the end of the last page.
-    pub before: Option<RunKey>,
+    pub before: Option<RunCursor>,
     /// At most so many.
     pub limit: usize,
     /// Whether inputs and outputs, which may be large, are left out: inputs are `null` then.

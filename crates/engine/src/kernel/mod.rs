@@ -30,7 +30,7 @@ use serde_json::Value;
 use steprail_core::limits::CANCEL_GRACE_MS;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
-use steprail_store::{Head, RunId, RunKey, Store, StoreError};
+use steprail_store::{Cursor, Head, RunId, RunKey, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -114,7 +114,7 @@ pub struct Handled {
     /// Whether no work can go on: the fault is not that of one run or of one request.
     pub halts: bool,
     /// The number of the last event that was committed.
-    pub last_event: Option<i64>,
+    pub last_event: Option<Cursor>,
     /// What was committed, counted.
     pub stats: CommitStats,
 }
@@ -558,7 +558,7 @@ enum Answer {
 /// What was done in a transaction.
 #[derive(Default)]
 struct Done {
-    last_event: Option<i64>,
+    last_event: Option<Cursor>,
     effects: Vec<Effect>,
     stats: CommitStats,
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde_json::json;
 use steprail_engine::{
-    Engine, Error, Options, Principal, RunHandle, RunId, RunStatus, RunView, SqliteStore, Start, ToolCall,
-    Tools,
+    Cursor, Engine, Error, Options, Principal, RunHandle, RunId, RunStatus, RunView, SqliteStore, Start,
+    ToolCall, Tools,
 };
 use steprail_store::StoreError;
 use tokio::sync::{Semaphore, watch};
@@ -139,7 +139,7 @@ pub(crate) fn storage(error: Error) -> StoreError {
 pub(crate) async fn park(folder: &Path, tool: &HeldTool) -> RunId {
     let engine = engine(folder, tool);
     let run = start(&engine, PARKED).await.expect("started");
-    let mut events = engine.subscribe(Some(run.id()), 0);
+    let mut events = engine.subscribe(Some(run.id()), Cursor::START);
     while let Some(event) = events.next().await.expect("events") {
         if event.event.step().is_some_and(|step| &*step.path == "w") {
             break;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steprail_engine::{
-    Annotations, BoxFuture, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns, Notice,
-    Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start,
+    Annotations, BoxFuture, Cursor, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns,
+    Notice, Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start,
     StepStatus, ToolCall, ToolCaller,
 };
 use steprail_store::Reads as _;
@@ -154,7 +154,7 @@ impl Worker {
     }
 
     /// Sends a message for every event that is published from now on.
-    async fn send_events(self: Arc<Self>, last: i64) -> Result<(), Error> {
+    async fn send_events(self: Arc<Self>, last: Cursor) -> Result<(), Error> {
         let mut feed = self.engine.subscribe(None, last);
         while let Some(event) = feed.next().await? {
             send(&format!("C {} {}", event.run, event.seq));

@@ -21,8 +21,7 @@ async fn list(
     QueryParams(query): QueryParams<EventsQuery>,
 ) -> Result<Json<Page<RawEvent>>, Problem> {
     let limit = page::limit(query.limit, 100)?;
-    let after = i64::try_from(query.after.unwrap_or_default()).unwrap_or(i64::MAX);
-    let events = user.feed(after, limit).await?;
-    let next = events.events.last().filter(|_| events.has_more).map(|(last, _)| last.id.to_string());
-    Ok(Json(Page { items: events.map(|(event, _)| Event::from(event)).events, next }))
+    let page = user.feed(query.after()?, limit).await?;
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(Page { items: page.map(|(event, _)| Event::from(event)).events, next }))
 }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_engine::{InterventionRequest, KindName, ListRuns, RunId, StepRow, StepStatus, User};
+use steprail_engine::{After, InterventionRequest, KindName, ListRuns, RunId, StepRow, StepStatus, User};
 
 use super::control;
 use super::run_view::Run;
@@ -169,7 +169,7 @@ async fn find(user: &User, id: &str) -> Result<(RunId, StepRow), Problem> {
 
 /// The event that a step waits for.
 async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Problem> {
-    let mut after = 0;
+    let mut after = After::Seq(0);
     loop {
         let page = user.events(run, after, 1_000).await?.events;
         let event = page.iter().find_map(|stored| {
@@ -178,7 +178,7 @@ async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Pro
         });
         match (event, page.last()) {
             (Some(event), _) => return Ok(event),
-            (None, Some(last)) => after = last.seq,
+            (None, Some(last)) => after = After::Seq(last.seq),
             (None, None) => {
                 return Err(Problem::not_found(format!("step `{}` does not wait for an event", step.path)));
             }

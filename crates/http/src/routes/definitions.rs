@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
-use steprail_engine::{Error, Right};
+use steprail_engine::{Error, NameCursor, Right};
 use steprail_mcp::{examine, require_valid};
 
 use crate::App;
@@ -189,11 +189,13 @@ async fn list(
     QueryParams(list): QueryParams<ListQuery>,
 ) -> Result<Json<Page<Definition>>, Problem> {
     let limit = page::limit(list.limit, 100)?;
-    let after = list.cursor.unwrap_or_default();
+    let after: Option<NameCursor> = page::cursor(list.cursor.as_deref())?;
     let all = user.definitions().await?;
-    let mut rest = all.iter().filter(|definition| definition.name > after);
+    let is_after = |name: &str| after.as_ref().is_none_or(|after| after.is_before(name));
+    let mut rest = all.iter().filter(|definition| is_after(&definition.name));
     let items: Vec<Definition> = rest.by_ref().take(limit).map(Definition::summary).collect();
-    let next = items.last().filter(|_| rest.next().is_some()).map(|last| last.name.clone());
+    let next =
+        items.last().filter(|_| rest.next().is_some()).map(|last| NameCursor::after(&last.name).to_string());
     Ok(Json(Page { items, next }))
 }
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use steprail_engine::{RunId, StoredEvent};
+use steprail_engine::{After, Cursor, RunId, StoredEvent};
 
 use crate::api::{Api, get};
 use crate::extract::{Caller, QueryParams, RunParam};
@@ -34,8 +34,8 @@ pub(super) fn routes(api: Api) -> Api {
 /// An event of a run. `E` is the typed event, or its JSON as stored.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Event<E = steprail_engine::Event> {
-    /// Number of the event among the events of all runs.
-    pub id: i64,
+    /// Cursor of the event, for `after` and `Last-Event-ID`.
+    pub id: String,
     /// Id of the run.
     #[schemars(with = "String", extend("format" = "uuid"))]
     pub run_id: RunId,
@@ -57,7 +57,7 @@ pub type RawEvent = Event<Box<RawValue>>;
 impl<E> From<StoredEvent<E>> for Event<E> {
     fn from(stored: StoredEvent<E>) -> Self {
         Self {
-            id: stored.id,
+            id: stored.cursor.to_string(),
             run_id: stored.run,
             seq: stored.seq,
             at: timestamp::format(stored.at),
@@ -70,11 +70,18 @@ impl<E> From<StoredEvent<E>> for Event<E> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
-    /// Only events after this number; 0 by default.
-    pub after: Option<u64>,
+    /// Only events after this cursor: `next` of the previous page, the `id` of an event, or `start`, which is the default.
+    pub after: Option<String>,
     /// Maximum number of events; 100 by default.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: Option<usize>,
+}
+
+impl EventsQuery {
+    /// The cursor after which the list begins.
+    pub(super) fn after(&self) -> Result<Cursor, Problem> {
+        Ok(page::cursor(self.after.as_deref())?.unwrap_or(Cursor::START))
+    }
 }
 
 async fn list(
@@ -83,7 +90,7 @@ async fn list(
     QueryParams(query): QueryParams<EventsQuery>,
 ) -> Result<Json<Page<Event>>, Problem> {
     let limit = page::limit(query.limit, 100)?;
-    let events = user.events(run, query.after.unwrap_or_default(), limit).await?;
-    let next = events.events.last().filter(|_| events.has_more).map(|last| last.seq.to_string());
-    Ok(Json(Page { items: events.map(Event::from).events, next }))
+    let page = user.events(run, After::Cursor(query.after()?), limit).await?;
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(Page { items: page.map(Event::from).events, next }))
 }

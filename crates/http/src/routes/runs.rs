@@ -57,7 +57,6 @@ struct ListQuery {
     /// Only runs of this user.
     user: Option<String>,
     /// `next` of the previous page.
-    #[schemars(extend("format" = "uuid"))]
     cursor: Option<String>,
     /// Maximum number of runs; 100 by default.
     #[schemars(range(min = 1, max = 1000))]
@@ -103,26 +102,18 @@ async fn list(
     QueryParams(list): QueryParams<ListQuery>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let limit = page::limit(list.limit, 100)?;
-    let before = match &list.cursor {
-        None => None,
-        Some(cursor) => {
-            let invalid = || Problem::bad("invalid cursor");
-            let run: RunId = cursor.parse().map_err(|_| invalid())?;
-            Some(user.row(run).await.map_err(|_| invalid())?.key)
-        }
-    };
     let filter = ListRuns {
         status: list.status,
         created_by: list.user,
         name: list.name,
-        before,
+        before: page::cursor(list.cursor.as_deref())?,
         limit: limit + 1,
         brief: true,
     };
     let mut rows = user.list(filter).await?;
     let is_last = rows.len() <= limit;
     rows.truncate(limit);
-    let next = rows.last().filter(|_| !is_last).map(|last| last.run_id.to_string());
+    let next = rows.last().filter(|_| !is_last).map(|last| last.cursor.to_string());
     Ok(Json(Page { items: rows.into_iter().map(Run::summary).collect(), next }))
 }
 

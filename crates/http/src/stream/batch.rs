@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use serde::Serialize;
-use steprail_engine::{Event, RawEvent, RunId, StoredEvent};
+use steprail_engine::{Cursor, Event, RawEvent, RunId, StoredEvent};
 
 use crate::views;
 
 /// A serialized event.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    pub id: i64,
+    pub cursor: Cursor,
     pub run: RunId,
     pub seq: u64,
     /// The user who owns the run.
@@ -25,10 +25,10 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(super) fn new<E: Serialize>(stored: StoredEvent<E>, owner: String) -> Self {
-        let (id, run, seq) = (stored.id, stored.run, stored.seq);
+        let (cursor, run, seq) = (stored.cursor, stored.run, stored.seq);
         let json = serde_json::to_string(&views::Event::from(stored)).unwrap_or_default();
         let kind = kind_in(&json);
-        Self { id, run, seq, owner, json, kind }
+        Self { cursor, run, seq, owner, json, kind }
     }
 
     /// The event type.
@@ -45,16 +45,6 @@ impl Frame {
     fn is_end(&self) -> bool {
         Event::ENDS.contains(&self.kind())
     }
-
-    /// Its cursor in the stream of its run.
-    pub(super) fn in_run(&self) -> i64 {
-        i64::try_from(self.seq).unwrap_or(i64::MAX)
-    }
-
-    /// Its cursor in the stream of all runs.
-    pub(super) fn in_all(&self) -> i64 {
-        self.id
-    }
 }
 
 /// The position of the event type: the tag is the first field of an event.
@@ -64,37 +54,34 @@ fn kind_in(json: &str) -> Range<usize> {
     begin..json[begin..].find('"').map_or(json.len(), |length| begin + length)
 }
 
-/// The cursor of an event: in its run, or among all runs.
-pub(super) type CursorOf = fn(&Frame) -> i64;
-
-/// Consecutive events, shared by their receivers.
+/// Consecutive events of one run or of all runs, shared by their receivers.
 pub(crate) struct Batch {
     frames: Vec<Arc<Frame>>,
-    cursor_of: CursorOf,
     sse: OnceLock<Bytes>,
 }
 
 impl Batch {
-    pub(super) fn new(cursor_of: CursorOf, frames: Vec<Arc<Frame>>) -> Arc<Self> {
-        Arc::new(Self { frames, cursor_of, sse: OnceLock::new() })
+    pub(super) fn new(frames: Vec<Arc<Frame>>) -> Arc<Self> {
+        Arc::new(Self { frames, sse: OnceLock::new() })
     }
 
     /// Events of all runs, each with the user who owns the run.
     pub(super) fn of_all(events: impl IntoIterator<Item = (RawEvent, String)>) -> Arc<Self> {
         let frames = events.into_iter().map(|(stored, owner)| Arc::new(Frame::new(stored, owner)));
-        Self::new(Frame::in_all, frames.collect())
+        Self::new(frames.collect())
     }
 
     pub(crate) fn frames(&self) -> &[Arc<Frame>] {
         &self.frames
     }
 
-    pub(super) fn first(&self) -> Option<i64> {
-        self.frames.first().map(|frame| (self.cursor_of)(frame))
+    pub(super) fn last(&self) -> Option<&Frame> {
+        self.frames.last().map(|frame| &**frame)
     }
 
-    pub(super) fn last(&self) -> Option<i64> {
-        self.frames.last().map(|frame| (self.cursor_of)(frame))
+    /// The cursor of its last event.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
+        self.last().map(|last| last.cursor)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -107,12 +94,12 @@ impl Batch {
     }
 
     /// Its events after a cursor that `sees` accepts; itself if these are all.
-    pub(super) fn after(self: Arc<Self>, cursor: i64, sees: impl Fn(&Frame) -> bool) -> Arc<Self> {
-        let is_kept = |frame: &Arc<Frame>| (self.cursor_of)(frame) > cursor && sees(frame);
+    pub(super) fn after(self: Arc<Self>, cursor: Cursor, sees: impl Fn(&Frame) -> bool) -> Arc<Self> {
+        let is_kept = |frame: &Arc<Frame>| frame.cursor > cursor && sees(frame);
         if self.frames.iter().all(is_kept) {
             return self;
         }
-        Self::new(self.cursor_of, self.frames.iter().filter(|frame| is_kept(frame)).cloned().collect())
+        Self::new(self.frames.iter().filter(|frame| is_kept(frame)).cloned().collect())
     }
 
     /// The events in SSE format, formatted once.
@@ -120,7 +107,7 @@ impl Batch {
         let write = || {
             let mut text = String::with_capacity(self.bytes() + 64 * self.frames.len());
             for frame in &self.frames {
-                let (id, kind, json) = ((self.cursor_of)(frame), frame.kind(), &frame.json);
+                let (id, kind, json) = (frame.cursor, frame.kind(), &frame.json);
                 text.push_str(&format!("id: {id}\nevent: {kind}\ndata: {json}\n\n"));
             }
             text.into()

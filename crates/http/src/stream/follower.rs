@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_engine::{Error, Right, RunId, RunRow, User};
+use steprail_engine::{After, Cursor, Error, Right, RunId, User};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -15,7 +15,9 @@ pub(crate) struct Follower {
     user: User,
     hub: Arc<Hub>,
     run: Option<RunId>,
-    cursor: i64,
+    cursor: Cursor,
+    /// The sequence number at the cursor in the log of the run, once it is known.
+    seq: Option<u64>,
     live: Option<broadcast::Receiver<Arc<Batch>>>,
     /// Whether the next events must be read from the log instead of the broadcast.
     is_behind: bool,
@@ -24,22 +26,21 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Follows one run, which the user may view, after an event number.
-    pub(crate) fn of_run(hub: Arc<Hub>, user: User, row: &RunRow, after: u64) -> Result<Self, Error> {
-        let cursor = i64::try_from(after).unwrap_or(i64::MAX);
-        check_cursor(cursor, i64::try_from(row.seq).unwrap_or(i64::MAX))?;
-        let run = row.run_id;
+    /// Follows one run, which the user may view, after a cursor.
+    pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, cursor: Cursor) -> Result<Self, Error> {
+        hub.check_cursor(cursor).await?;
         let live = Some(hub.follow_run(run));
-        Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, throttled_until: None })
+        let seq = (cursor == Cursor::START).then_some(0);
+        Ok(Self { user, hub, run: Some(run), cursor, seq, live, is_behind: true, throttled_until: None })
     }
 
     /// Follows every run that the user may view, after a cursor.
-    pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Result<Self, Error> {
-        check_cursor(after, hub.cursor())?;
+    pub(crate) async fn of_all(hub: Arc<Hub>, user: User, cursor: Cursor) -> Result<Self, Error> {
+        hub.check_cursor(cursor).await?;
         let live = Some(hub.follow_all());
         // A new follower waits as long as the others.
         let throttled_until = Some(hub.bandwidth.charge(0));
-        Ok(Self { user, hub, run: None, cursor: after, live, is_behind: true, throttled_until })
+        Ok(Self { user, hub, run: None, cursor, seq: None, live, is_behind: true, throttled_until })
     }
 
     /// Continues with the current rights of the user. Returns false if the run is not visible any more.
@@ -56,7 +57,7 @@ impl Follower {
     }
 
     /// The cursor after the last event, delivered or filtered out.
-    pub(crate) fn cursor(&self) -> i64 {
+    pub(crate) fn cursor(&self) -> Cursor {
         self.cursor
     }
 
@@ -96,7 +97,9 @@ impl Follower {
         let sees_all = self.run.is_some() || self.user.may(Right::View);
         let own = &self.user.principal().id;
         let new = page.clone().after(self.cursor, |frame| sees_all || frame.owner == *own);
-        self.cursor = page.last().map_or(self.cursor, |last| last.max(self.cursor));
+        if let Some(last) = page.last().filter(|last| last.cursor > self.cursor) {
+            (self.cursor, self.seq) = (last.cursor, Some(last.seq));
+        }
         if self.run.is_none() {
             // Reading the log counts, even if all events are filtered out.
             let bytes = if self.is_behind { page.bytes() } else { new.bytes() };
@@ -105,34 +108,25 @@ impl Follower {
         new
     }
 
-    /// Whether events of the run between the cursor and a batch were lost.
+    /// Whether events of the run between the cursor and a batch may have been lost. Its sequence numbers have no gaps.
     fn is_gap(&self, page: &Batch) -> bool {
-        self.run.is_some() && page.first().is_some_and(|first| first > self.cursor + 1)
+        let follows = |first: u64| self.seq.is_some_and(|seq| first <= seq + 1);
+        self.run.is_some() && page.frames().first().is_some_and(|first| !follows(first.seq))
     }
 
     /// Reads the log after the cursor. At its end, the broadcast continues.
     async fn read(&mut self) -> Result<Arc<Batch>, Error> {
         let (page, has_more) = if let Some(run) = self.run {
-            let after = u64::try_from(self.cursor).unwrap_or_default();
+            let after = self.seq.map_or(After::Cursor(self.cursor), After::Seq);
             let page = self.user.events(run, after, PAGE).await?;
             let frames = page.events.into_iter().map(|stored| Arc::new(Frame::new(stored, String::new())));
-            (Batch::new(Frame::in_run, frames.collect()), page.has_more)
+            (Batch::new(frames.collect()), page.next.is_some())
         } else {
             self.hub.page(self.cursor).await?
         };
         self.is_behind = has_more;
         Ok(page)
     }
-}
-
-/// Rejects a cursor beyond the end of the log. It belongs to another log, such as the one before a restore.
-fn check_cursor(cursor: i64, end: i64) -> Result<(), Error> {
-    if cursor <= end {
-        return Ok(());
-    }
-    Err(Error::Conflict(format!(
-        "cursor {cursor} is beyond the end of the log ({end}); reconnect without a cursor"
-    )))
 }
 
 impl Drop for Follower {

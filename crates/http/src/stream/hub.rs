@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steprail_engine::{Engine, Error, RunId};
+use steprail_engine::{Cursor, Engine, Error, RunId};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -68,13 +68,13 @@ impl Hub {
         }
     }
 
-    /// The cursor of the last event.
-    pub(super) fn cursor(&self) -> i64 {
-        self.engine.cursor()
+    /// Returns an error if a cursor is beyond the end of the log.
+    pub(super) async fn check_cursor(&self, cursor: Cursor) -> Result<(), Error> {
+        self.engine.check_cursor(cursor).await
     }
 
     /// The page of the log with the first event after a cursor, and whether more follow.
-    pub(super) async fn page(&self, cursor: i64) -> Result<(Arc<Batch>, bool), Error> {
+    pub(super) async fn page(&self, cursor: Cursor) -> Result<(Arc<Batch>, bool), Error> {
         self.page_cache.page(&self.engine, cursor).await
     }
 
@@ -112,12 +112,12 @@ impl Hub {
     }
 
     /// Broadcasts events up to `last`. Returns the new cursor and the number of receivers in streams of runs.
-    async fn round(&self, mut cursor: i64, last: i64) -> Result<(i64, u32), Error> {
+    async fn round(&self, mut cursor: Cursor, last: Cursor) -> Result<(Cursor, u32), Error> {
         let mut of_runs: BTreeMap<RunId, Vec<Arc<Frame>>> = BTreeMap::new();
         let mut bytes = 0;
         while cursor < last && bytes < ROUND_BYTES {
             let events = self.engine.feed(cursor, PAGE, None).await?.events;
-            cursor = events.last().map_or(last, |(stored, _)| stored.id);
+            cursor = events.last().map_or(last, |(stored, _)| stored.cursor);
             // Checked after the read: followers that join later find these events in the log.
             let is_for_all = self.all.receiver_count() > 0;
             let is_wanted = |run: RunId| is_for_all || self.has_followers(run);
@@ -134,7 +134,7 @@ impl Hub {
         let mut receivers = 0;
         for (run, frames) in of_runs {
             if let Some(followers) = self.followers(run) {
-                receivers += followers.send(Batch::new(Frame::in_run, frames)).unwrap_or_default();
+                receivers += followers.send(Batch::new(frames)).unwrap_or_default();
             }
         }
         Ok((cursor, u32::try_from(receivers).unwrap_or(u32::MAX)))

@@ -3,52 +3,54 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use steprail_engine::{Engine, Error};
+use steprail_engine::{Cursor, Engine, Error};
 use tokio::sync::Mutex;
 
 use super::batch::Batch;
 
 /// The maximum number of events of a page.
-const EVENTS: u16 = 256;
-pub(super) const PAGE: usize = EVENTS as usize;
+pub(super) const PAGE: usize = 256;
 /// The maximum number of cached pages.
 const PAGES: usize = 16;
 
-/// Full pages with the cursor before their first event. The lock makes followers share one read.
+/// Full pages. The lock makes followers share one read. Followers near each other share pages: the first one determines
+/// where pages begin, and the others join it at the end of a page.
 #[derive(Default)]
-pub(super) struct PageCache(Mutex<VecDeque<(i64, Arc<Batch>)>>);
+pub(super) struct PageCache(Mutex<VecDeque<CachedPage>>);
+
+/// Consecutive events of all runs, complete from a cursor on.
+struct CachedPage {
+    after: Cursor,
+    events: Arc<Batch>,
+}
+
+impl CachedPage {
+    /// Whether it contains the first event after a cursor.
+    fn covers(&self, cursor: Cursor) -> bool {
+        self.after <= cursor && self.events.cursor().is_some_and(|last| last > cursor)
+    }
+}
 
 impl PageCache {
     /// The page that contains the first event after a cursor, and whether more pages follow. It may start before the cursor.
-    pub(super) async fn page(&self, engine: &Engine, cursor: i64) -> Result<(Arc<Batch>, bool), Error> {
+    pub(super) async fn page(&self, engine: &Engine, cursor: Cursor) -> Result<(Arc<Batch>, bool), Error> {
         if cursor >= engine.cursor() {
             return Ok((Batch::of_all([]), false));
         }
         let mut pages = self.0.lock().await;
-        let contains = |(start, page): &&(i64, Arc<Batch>)| *start <= cursor && page.last() > Some(cursor);
-        if let Some((_, page)) = pages.iter().find(contains) {
-            return Ok((page.clone(), true));
+        if let Some(page) = pages.iter().find(|page| page.covers(cursor)) {
+            return Ok((page.events.clone(), true));
         }
-        // Pages start at multiples of their size, so that followers near each other share them.
-        let round = cursor - cursor.rem_euclid(i64::from(EVENTS));
-        let (mut start, (mut page, mut has_more)) = (round, read(engine, round).await?);
-        if has_more && page.last() <= Some(cursor) {
-            // The size limit of a page ended it before the cursor.
-            (start, (page, has_more)) = (cursor, read(engine, cursor).await?);
-        }
+        let page = engine.feed(cursor, PAGE, None).await?;
+        let (events, has_more) = (Batch::of_all(page.events), page.next.is_some());
         if has_more {
             pages.truncate(PAGES - 1);
-            pages.push_front((start, page.clone()));
+            pages.push_front(CachedPage { after: cursor, events: events.clone() });
         }
-        Ok((page, has_more))
+        Ok((events, has_more))
     }
 
     pub(super) async fn clear(&self) {
         self.0.lock().await.clear();
     }
-}
-
-async fn read(engine: &Engine, after: i64) -> Result<(Arc<Batch>, bool), Error> {
-    let page = engine.feed(after, PAGE, None).await?;
-    Ok((Batch::of_all(page.events), page.has_more))
 }

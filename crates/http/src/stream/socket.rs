@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use steprail_engine::{Event, RunId, User};
+use steprail_engine::{Cursor, Event, RunId, User};
 
 use super::HEARTBEAT;
 use super::batch::Frame;
@@ -18,6 +18,7 @@ use super::follower::Follower;
 use crate::App;
 use crate::authentication::Credential;
 use crate::extract::Caller;
+use crate::page;
 use crate::problem::Problem;
 use crate::routes::approvals::{self, Approval, DecisionRequest};
 
@@ -53,7 +54,7 @@ struct ClientRequest {
 #[serde(deny_unknown_fields)]
 struct Subscribe {
     run_id: Option<RunId>,
-    after: Option<i64>,
+    after: Option<String>,
 }
 
 async fn serve(app: App, mut user: User, credential: Credential, mut socket: WebSocket) {
@@ -175,13 +176,14 @@ async fn subscribe(
     params: Option<&RawValue>,
 ) -> Result<Value, Problem> {
     let Subscribe { run_id, after } = read(params)?;
-    let hub = app.hub.clone();
+    let after: Option<Cursor> = page::cursor(after.as_deref())?;
+    let (hub, user) = (app.hub.clone(), user.clone());
     let follower = match run_id {
         Some(run) => {
-            let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
-            Follower::of_run(hub, user.clone(), &user.row(run).await?, after)?
+            user.row(run).await?;
+            Follower::of_run(hub, user, run, after.unwrap_or(Cursor::START)).await?
         }
-        None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor()))?,
+        None => Follower::of_all(hub, user, after.unwrap_or_else(|| app.engine.cursor())).await?,
     };
     *following = Some(Following { follower, waiting: VecDeque::new() });
     Ok(json!({ "subscribed": true }))

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream::{Stream, StreamExt, unfold};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use steprail_engine::{After, Cursor};
 use tokio::time::Instant;
 
 use super::HEARTBEAT;
@@ -18,15 +19,16 @@ use super::follower::Follower;
 use crate::App;
 use crate::authentication::Credential;
 use crate::extract::{Caller, QueryParams, RunParam};
+use crate::page;
 use crate::problem::Problem;
 
 /// Start of a stream.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StreamQuery {
-    /// Number of the last event that the client has; `Last-Event-ID` takes precedence. Without either, the stream of a run
-    /// starts at its first event, and the stream of all runs starts now.
-    after: Option<u64>,
+    /// Cursor of the last event that the client has, or `start`; `Last-Event-ID` takes precedence. Without either, the stream
+    /// of a run starts at its first event, and the stream of all runs starts now.
+    after: Option<String>,
 }
 
 /// Streams the events of one run.
@@ -38,13 +40,13 @@ pub(crate) async fn run(
     Extension(credential): Extension<Credential>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let after = u64::try_from(cursor(&headers, &query)?.unwrap_or_default()).unwrap_or_default();
+    let after = cursor(&headers, &query)?.unwrap_or(Cursor::START);
     let row = user.row(run).await?;
-    if row.status.is_terminal() && after >= row.seq {
+    if row.status.is_terminal() && user.events(run, After::Cursor(after), 1).await?.events.is_empty() {
         // Browsers do not reconnect after 204.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let follower = Follower::of_run(app.hub.clone(), user, &row, after)?;
+    let follower = Follower::of_run(app.hub.clone(), user, run, after).await?;
     let end = if row.status.is_terminal() { End::At(row.seq) } else { End::OfRun };
     Ok(respond(events(app, follower, credential, end)))
 }
@@ -58,19 +60,17 @@ pub(crate) async fn all(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = cursor(&headers, &query)?.unwrap_or_else(|| app.engine.cursor());
-    let follower = Follower::of_all(app.hub.clone(), user, after)?;
+    let follower = Follower::of_all(app.hub.clone(), user, after).await?;
     Ok(respond(initial(after).chain(events(app, follower, credential, End::Never))))
 }
 
-fn cursor(headers: &HeaderMap, query: &StreamQuery) -> Result<Option<i64>, Problem> {
-    match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default()) {
-        Some(id) => id.parse().map(Some).map_err(|_| Problem::bad("invalid `Last-Event-ID`")),
-        None => Ok(query.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX))),
-    }
+fn cursor(headers: &HeaderMap, query: &StreamQuery) -> Result<Option<Cursor>, Problem> {
+    let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+    page::cursor(last.or(query.after.as_deref()))
 }
 
 /// The initial cursor, so that a client can resume even if it received no event.
-fn initial(cursor: i64) -> impl Stream<Item = Chunk> + Send {
+fn initial(cursor: Cursor) -> impl Stream<Item = Chunk> + Send {
     futures::stream::iter([Ok(heartbeat(cursor))])
 }
 
@@ -87,7 +87,7 @@ fn respond(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
 type Chunk = Result<Bytes, Infallible>;
 
 /// A heartbeat with the cursor: events that were filtered out are not read again after a reconnect.
-fn heartbeat(cursor: i64) -> Bytes {
+fn heartbeat(cursor: Cursor) -> Bytes {
     format!("id: {cursor}\n\n").into()
 }
 
@@ -145,7 +145,7 @@ mod tests {
 
     use serde_json::value::RawValue;
     use steprail_core::plan::Hash;
-    use steprail_engine::{RunId, StoredEvent};
+    use steprail_engine::{Cursor, RunId, StoredEvent};
 
     use super::super::batch::{Batch, Frame};
     use super::End;
@@ -155,10 +155,11 @@ mod tests {
             let event = format!("{{\"type\":\"{kind}\",\"output\":null}}");
             let event = RawValue::from_string(event).expect("JSON");
             let run = RunId(uuid::Uuid::nil());
-            let stored = StoredEvent { id: 1, run, seq: *seq, at: 0, event, hash: Hash::of(b"") };
+            let stored =
+                StoredEvent { cursor: Cursor::START, run, seq: *seq, at: 0, event, hash: Hash::of(b"") };
             Arc::new(Frame::new(stored, String::new()))
         };
-        Batch::new(Frame::in_run, seqs.iter().map(frame).collect())
+        Batch::new(seqs.iter().map(frame).collect())
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
     fn events_are_formatted_as_sse() {
         let page = page(&[(20, "run_completed")]);
         let text = String::from_utf8(page.sse().to_vec()).expect("text");
-        assert!(text.starts_with("id: 20\nevent: run_completed\ndata: {\"id\":1,"), "{text}");
+        assert!(text.starts_with("id: start\nevent: run_completed\ndata: {\"id\":\"start\","), "{text}");
         assert!(text.ends_with("}\n\n"), "{text}");
     }
 }

@@ -92,8 +92,34 @@ async fn runs_are_listed_in_pages() {
         path = format!("/api/v1/runs?limit=2&status=completed&cursor={next}");
     }
     assert_eq!(listed, started);
+    for garbled in ["", "1", "e1008", &path[path.len() - 4..]] {
+        let (status, reply) =
+            server.call(&ann, "GET", &format!("/api/v1/runs?cursor={garbled}"), &Value::Null).await;
+        assert_eq!((status, &reply["code"]), (400, &json!("invalid_cursor")), "{garbled}");
+    }
     let named = server.call_ok(&ann, "GET", "/api/v1/runs?name=n1", &Value::Null).await;
     assert_eq!(named["items"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn definitions_are_listed_in_pages() {
+    let server = TestServer::new();
+    let ann = server.user("ann", Role::Author).await;
+    for name in ["b", "c", "a", "a b", "ä"] {
+        let text = format!("name: {name}\nsteps: [{{ id: r, tool: crm__read }}]");
+        server.call_ok(&ann, "POST", "/api/v1/definitions", &json!({ "text": text })).await;
+    }
+    let (mut names, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/api/v1/definitions?limit=2{cursor}");
+        let page = server.call_ok(&ann, "GET", &path, &Value::Null).await;
+        names.extend(page["items"].as_array().expect("a list").iter().map(|item| item["name"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(names, ["a", "a b", "b", "c", "ä"]);
+    let (status, reply) = server.call(&ann, "GET", "/api/v1/definitions?cursor=b", &Value::Null).await;
+    assert_eq!((status, &reply["code"]), (400, &json!("invalid_cursor")), "a name is not a cursor");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -75,6 +75,29 @@ async fn approver_decides_over_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn subscription_resumes_after_a_cursor() {
+    let server = TestServer::new();
+    let ann = server.user("ann", Role::Author).await;
+    let (run, _) = server.start_gated_run(&ann).await;
+    let mut page = Page::open(&server, &ann, None).await.expect("a socket");
+    for (id, scope) in [(1, json!({ "run_id": run })), (2, json!({}))] {
+        let mut params = scope;
+        params["after"] = "start".into();
+        page.send(json!({ "id": id, "method": "subscribe", "params": params })).await;
+        assert_eq!(page.receive(json!(id)).await["result"]["subscribed"], true);
+        let first = page.receive(json!("event")).await["params"].clone();
+        let second = page.receive(json!("event")).await["params"].clone();
+        assert_eq!((&first["seq"], &second["seq"]), (&json!(1), &json!(2)));
+        params["after"] = first["id"].clone();
+        page.send(json!({ "id": 10 * id, "method": "subscribe", "params": params })).await;
+        assert_eq!(page.receive(json!(10 * id)).await["result"]["subscribed"], true);
+        assert_eq!(page.receive(json!("event")).await["params"], second);
+    }
+    page.send(json!({ "id": 3, "method": "subscribe", "params": { "after": "12" } })).await;
+    assert_eq!(page.receive(json!(3)).await["error"]["code"], "invalid_cursor");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn socket_needs_valid_credentials_and_an_allowed_origin() {
     let server = TestServer::new();
     let ann = server.user("ann", Role::Author).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{CustomNotification, ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::{NotificationContext, Peer, SubscriptionContext};
-use steprail_engine::User;
+use steprail_engine::{Cursor, User};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{broadcast, watch};
 
@@ -34,7 +34,7 @@ struct NotificationStream {
     user: User,
     subscriptions: Subscriptions,
     changes: ChangeReceivers,
-    events: watch::Receiver<i64>,
+    events: watch::Receiver<Cursor>,
     pending: VecDeque<Notification>,
 }
 

@@ -7,7 +7,7 @@ use rmcp::RoleServer;
 use rmcp::model::{CustomNotification, ProgressNotificationParam, ProgressToken, ServerNotification};
 use rmcp::service::Peer;
 use serde_json::{Value, json};
-use steprail_engine::{Error, Event, RunId, RunRow, StoredEvent, Subscription};
+use steprail_engine::{After, Error, Event, RunId, RunRow, StoredEvent, Subscription};
 
 use super::error::ToolError;
 use super::request::ToolRequest;
@@ -23,14 +23,14 @@ pub(super) struct Progress {
     events: Subscription,
     /// Number of reports sent.
     reports: f64,
-    /// Number of the last event that was read.
+    /// Sequence number of the last event that was read.
     seq: u64,
     /// Sends the events that follow after the request.
     subscriptions: Subscriptions,
 }
 
 impl Progress {
-    /// Subscribes to the events of a run after a number; `None` if the client requested no progress.
+    /// Subscribes to the events of a run after a sequence number; `None` if the client requested no progress.
     pub(super) async fn new(
         request: &ToolRequest,
         run: RunId,
@@ -41,7 +41,7 @@ impl Progress {
         if token.is_none() && !by_alias {
             return Ok(None);
         }
-        let events = request.user.follow(run, after).await?;
+        let events = request.user.follow(run, After::Seq(after)).await?;
         let peer = request.context.peer.clone();
         let subscriptions = request.subscriptions.clone();
         Ok(Some(Self { peer, token, by_alias, events, reports: 0.0, seq: after, subscriptions }))

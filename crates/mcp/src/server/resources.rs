@@ -5,7 +5,7 @@ use rmcp::model::{
     Reference, Resource, ResourceContents, ResourceTemplate,
 };
 use serde_json::{Value, json};
-use steprail_engine::{Error, ListRuns, RunId, User};
+use steprail_engine::{After, Error, ListRuns, RunId, User};
 
 use super::error::protocol_error;
 use super::tools::event_fields;
@@ -150,7 +150,7 @@ async fn value(user: &User, uri: &str) -> Result<Value, ErrorData> {
             json!({ "name": definition.name, "version": definition.version, "hash": definition.hash, "spec": spec })
         }),
         Uri::Run(run) => user.status(run).await.map(|view| json!(view)),
-        Uri::Events(run) => user.events(run, 0, RESOURCE_EVENTS).await.map(|page| {
+        Uri::Events(run) => user.events(run, After::Seq(0), RESOURCE_EVENTS).await.map(|page| {
             json!({ "run_id": run, "events": page.events.iter().map(event_fields).collect::<Vec<_>>() })
         }),
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::model::{CustomNotification, ErrorData, LoggingLevel};
-use steprail_engine::{RunId, User};
+use steprail_engine::{After, RunId, User};
 use tokio::sync::{broadcast, watch};
 
 use super::federated::{self, Route};
@@ -28,7 +28,7 @@ struct Inner {
     started: AtomicBool,
     /// Subscribed resources by the URIs that the client uses.
     resources: Mutex<BTreeMap<String, SubscribedResource>>,
-    /// Runs whose events are sent, with the number of the last event sent.
+    /// Runs whose events are sent, with the sequence number of the last event sent.
     runs: Mutex<BTreeMap<RunId, u64>>,
     /// Lowest severity of log messages that are relayed.
     log_severity: AtomicU8,
@@ -113,7 +113,7 @@ impl Subscriptions {
         severity(level) >= self.0.log_severity.load(Ordering::Relaxed)
     }
 
-    /// Sends the events of a run after a number, until it ends.
+    /// Sends the events of a run after a sequence number, until it ends.
     pub(super) fn follow_run(&self, run: RunId, after: u64) {
         let mut runs = lock(&self.0.runs);
         if runs.len() < WATCHES {
@@ -128,10 +128,10 @@ impl Subscriptions {
         for (run, seq) in runs {
             // The status is read before the events, so that they include the end of a run that has ended.
             let has_ended = user.row(run).await.map_or(true, |row| row.status.is_terminal());
-            let page = user.events(run, seq, RESOURCE_EVENTS).await.ok();
+            let page = user.events(run, After::Seq(seq), RESOURCE_EVENTS).await.ok();
             let events = page.as_ref().map_or(&[][..], |page| &page.events);
             notifications.extend(events.iter().filter_map(dcc_notification));
-            let has_more = page.as_ref().is_some_and(|page| page.has_more);
+            let has_more = page.as_ref().is_some_and(|page| page.next.is_some());
             is_incomplete |= has_more;
             let mut runs = lock(&self.0.runs);
             match events.last() {

@@ -52,7 +52,7 @@ impl ResultForm {
 pub(super) struct WaitOptions {
     pub seconds: f64,
     pub task_mode: TaskMode,
-    /// Progress is reported for events after this number.
+    /// Progress is reported for events after this sequence number.
     pub after: u64,
     /// Whether open approvals may be requested from the client.
     pub requests_input: bool,

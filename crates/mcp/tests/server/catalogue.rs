@@ -113,7 +113,7 @@ async fn search_finds_tools_by_words_in_pages() {
     names.dedup();
     assert_eq!(names.len(), 29);
     let wrong = call(&client, "workflow_tools", json!({ "cursor": "nonsense" })).await;
-    assert_eq!(outcome(&wrong), "bad_input");
+    assert_eq!(outcome(&wrong), "invalid_cursor");
     let elsewhere = call(&client, "workflow_tools", json!({ "server": "shopp" })).await;
     assert!(fields(&elsewhere)["error"]["hint"].to_string().contains("`shop`"), "{elsewhere:?}");
     gateway.shutdown().await;

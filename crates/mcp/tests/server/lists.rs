@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rmcp::model::{GetPromptRequestParams, ReadResourceRequestParams};
 use serde_json::{Value, json};
 
-use super::support::{Fixture, call, fields, outcome};
+use super::support::{Client, Fixture, call, fields, outcome};
 
 #[tokio::test]
 async fn tools_have_portable_schemas_and_hints() {
@@ -53,6 +53,42 @@ async fn tool_list_and_guide_are_small() {
     let section = call(&client, "workflow_guide", json!({ "section": "approve" })).await;
     assert!(serde_json::to_string(&section.content).expect("JSON").contains("on_deny"));
     assert_eq!(outcome(&call(&client, "workflow_guide", json!({ "section": "loops" })).await), "not_found");
+}
+
+/// The items of all pages of a list, by a field.
+async fn all_pages(client: &Client, tool: &str, list: &str, field: &str) -> Vec<Value> {
+    let (mut items, mut args) = (Vec::new(), json!({ "limit": 2 }));
+    loop {
+        let page = fields(&call(client, tool, args.clone()).await);
+        let listed = page[list].as_array().expect("a list");
+        assert!((1..=2).contains(&listed.len()), "{page}");
+        items.extend(listed.iter().map(|item| item[field].clone()));
+        match page.get("next_cursor") {
+            Some(next) => args["cursor"] = next.clone(),
+            None => return items,
+        }
+    }
+}
+
+#[tokio::test]
+async fn runs_and_definitions_are_listed_in_pages() {
+    let fixture = Fixture::new();
+    let client = fixture.client("starter").await;
+    let mut started = Vec::new();
+    for name in ["c", "a", "b", "e", "d"] {
+        let text = format!("name: {name}\nsteps: [{{ id: read, tool: crm__read }}]");
+        assert_eq!(outcome(&call(&client, "workflow_define", json!({ "spec_yaml": text })).await), "ok");
+        started.insert(0, json!(fixture.waiting_run().await));
+    }
+    let names = all_pages(&client, "workflow_list_definitions", "definitions", "name").await;
+    assert_eq!(names, ["a", "b", "c", "d", "e"]);
+    assert_eq!(all_pages(&client, "workflow_list_runs", "runs", "run_id").await, started);
+    for tool in ["workflow_list_runs", "workflow_list_definitions"] {
+        for garbled in ["2", "b", "e1008"] {
+            let answer = call(&client, tool, json!({ "cursor": garbled })).await;
+            assert_eq!(outcome(&answer), "invalid_cursor", "{tool} {garbled}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -27,9 +27,9 @@ pub(super) struct Events {
     /// Follow new events; those of a run until it ends
     #[arg(long, short)]
     follow: bool,
-    /// Show only events after this number
-    #[arg(long, value_name = "NUMBER")]
-    after: Option<u64>,
+    /// Show only events after this cursor: the `id` of an event in the output of `--json`, or `start`
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
     #[command(flatten)]
     request: RequestArgs,
 }
@@ -41,14 +41,18 @@ impl Events {
         if self.follow {
             self.follow(client, run).await?;
         } else {
-            self.list(&client, run).await?;
+            self.list(&client, run, self.after.clone()).await?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn list(&self, client: &Client, run: Option<RunId>) -> Result<(), CliError> {
+    async fn list(
+        &self,
+        client: &Client,
+        run: Option<RunId>,
+        mut after: Option<String>,
+    ) -> Result<(), CliError> {
         let path = run.map_or_else(|| "/audit".to_owned(), |run| format!("/runs/{run}/events"));
-        let mut after = self.after.map(|after| after.to_string());
         loop {
             let page: Page<Event> = client.query(&path, &json!({ "after": after, "limit": PAGE })).await?;
             page.items.iter().try_for_each(|event| self.print(event, run.is_some()))?;
@@ -62,10 +66,10 @@ impl Events {
     /// Follows events until the run ends, across restarts of the server.
     async fn follow(&self, mut client: Client, run: Option<RunId>) -> Result<(), CliError> {
         let path = run.map_or_else(|| "/stream".to_owned(), |run| format!("/runs/{run}/stream"));
-        let mut after = self.after;
+        let mut after = self.after.clone();
         let mut deadline = Instant::now() + RECONNECT_TIMEOUT;
         loop {
-            match client.stream(&path, after).await {
+            match client.stream(&path, after.as_deref()).await {
                 Ok(events) => {
                     let mut events = Box::pin(events);
                     while let Some((cursor, event)) = events.next().await {
@@ -82,25 +86,8 @@ impl Events {
             if let Some(run) = run
                 && client.get::<Run>(&format!("/runs/{run}")).await?.status.is_terminal()
             {
-                return self.print_remaining(&client, run, after).await;
-            }
-        }
-    }
-
-    /// Prints the events of an ended run after a cursor: the stream may have ended before them.
-    async fn print_remaining(
-        &self,
-        client: &Client,
-        run: RunId,
-        mut after: Option<u64>,
-    ) -> Result<(), CliError> {
-        loop {
-            let path = format!("/runs/{run}/events");
-            let page: Page<Event> = client.query(&path, &json!({ "after": after, "limit": PAGE })).await?;
-            page.items.iter().try_for_each(|event| self.print(event, true))?;
-            match page.items.last() {
-                Some(last) => after = Some(last.seq),
-                None => return Ok(()),
+                // The stream may have ended before the last events.
+                return self.list(&client, Some(run), after).await;
             }
         }
     }

@@ -47,6 +47,7 @@ macro_rules! assert_output {
         insta::with_settings!({ filters => [
             (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "RUN"),
             (r"sr_[0-9a-f]{16}_[0-9a-f]{64}", "TOKEN"),
+            (r#"("id":"|--after )e1[0-9a-z]+"#, "$1[cursor]"),
             (r"\b[0-9a-f]{64}\b", "DIGEST"),
             (r"\b[0-9a-f]{16}\b", "ID"),
             (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
@@ -114,6 +115,49 @@ fn gate_is_decided_by_another_command() {
         ],
     );
     assert_output!(format!("{started}\n{decided}"));
+}
+
+/// The `id` and `seq` of the events that a command prints as JSON.
+fn events(daemon: &Daemon, arguments: &[&str]) -> Vec<(String, u64)> {
+    let output = command(daemon, &[&["events", "--json"][..], arguments].concat()).output().expect("an end");
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let event = |line: &str| -> serde_json::Value { serde_json::from_str(line).expect("JSON") };
+    let fields = |event: serde_json::Value| {
+        (event["id"].as_str().expect("a cursor").to_owned(), event["seq"].as_u64().expect("a number"))
+    };
+    lines.lines().map(event).map(fields).collect()
+}
+
+#[test]
+fn events_are_shown_after_a_cursor() {
+    let mut daemon = daemon();
+    let refund = test_file(REFUND).display().to_string();
+    run(&daemon, &["run", &refund, "--input", "order_id=o-1"]);
+    let id = last_run(&daemon);
+    run(&daemon, &["cancel", &id]);
+    daemon.kill_and_restart();
+    let all = events(&daemon, &[&id]);
+    assert!(all.len() > 4, "{all:?}");
+    assert_eq!(events(&daemon, &["--after", "start"]), all);
+    for (at, (cursor, seq)) in all.iter().enumerate() {
+        assert_eq!(usize::try_from(*seq).expect("a number"), at + 1, "no gap, no repetition");
+        for follow in [&[][..], &["--follow"]] {
+            let rest = events(&daemon, &[&[&id, "--after", cursor], follow].concat());
+            assert_eq!(rest, all[at + 1..], "after {cursor} {follow:?}");
+        }
+        assert_eq!(events(&daemon, &["--after", cursor]), all[at + 1..]);
+    }
+    let [.., (before_last, _), (last, _)] = &*all else { panic!("{all:?}") };
+    assert_output!(run_all(
+        &daemon,
+        &[
+            &["events", "--json", "--after", before_last],
+            &["events", &id, "--after", &all[1].0],
+            &["events", "--after", last],
+            &["events", "--after", "12"],
+            &["events", &id, "--follow", "--after", "e100000"],
+        ],
+    ));
 }
 
 #[test]

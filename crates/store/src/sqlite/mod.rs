@@ -44,6 +44,9 @@ const READER_KILOBYTES: u32 = 1024;
 const STATEMENTS: usize = 64;
 /// Sessions of clients that are kept.
 const SESSIONS: usize = 10_000;
+/// The number of the last event, also if it was deleted.
+const LAST_EVENT: &str = "SELECT max(coalesce((SELECT max(id) FROM workflow_events), 0),
+    coalesce((SELECT CAST(value AS INTEGER) FROM steprail_meta WHERE key = 'last_event'), 0))";
 
 /// What a commit has reached when it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -117,12 +120,7 @@ impl SqliteStore {
              PRAGMA cache_size = -{WRITER_KILOBYTES}; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
         ))?;
         migrate::migrate(&mut connection)?;
-        let next_event = 1 + connection.query_row(
-            "SELECT max(coalesce((SELECT max(id) FROM workflow_events), 0),
-                        coalesce((SELECT CAST(value AS INTEGER) FROM steprail_meta WHERE key = 'last_event'), 0))",
-            [],
-            |row| row.get::<_, i64>(0),
-        )?;
+        let next_event = 1 + connection.query_row(LAST_EVENT, [], |row| row.get::<_, i64>(0))?;
         Ok(Self { connection, path, next_event, committed_event: next_event, body: Vec::new(), _lock: lock })
     }
 

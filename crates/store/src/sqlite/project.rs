@@ -7,7 +7,7 @@ use steprail_core::run::{
 };
 
 use super::SqliteStore;
-use crate::{Appended, Head, Link, RunKey, StoreError, link};
+use crate::{Appended, Cursor, Head, Link, RunKey, StoreError, link};
 
 const INSERT_EVENT: &str =
     "INSERT INTO workflow_events (id, run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -25,7 +25,7 @@ impl SqliteStore {
         let mut rows = Rows { store: self, run: head.key, now, freed: &mut freed };
         records.iter().try_for_each(|record| rows.project(record, head.status))?;
         self.update_run(head, run, records, now)?;
-        let last_event = (!records.is_empty()).then_some(self.next_event - 1);
+        let last_event = (!records.is_empty()).then(|| Cursor::new(self.next_event - 1, 0));
         Ok(Appended { last_event, freed })
     }
 

@@ -9,8 +9,8 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use super::{read_only, rows, schedules};
 use crate::Reads;
 use crate::{
-    Account, AccountKind, Approval, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow, Schedule,
-    Session, StepRow, StoreError, StoredEvent, UnknownCall, attempt_digest,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
+    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -95,30 +95,33 @@ impl Reads for Readers {
             only("d.name =", name.clone().into());
         }
         if let Some(before) = list.before {
-            only("r.id <", before.0.into());
+            only("r.id <", before.row().into());
         }
         let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
         sql.push_str(&format!(" ORDER BY r.id DESC LIMIT {limit}"));
         self.all(&sql, params_from_iter(values), rows::run)
     }
 
-    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
+    fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
         let sql = format!(
             "SELECT {} FROM workflow_events e WHERE e.run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
              AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
             rows::EVENT
         );
-        let after = i64::try_from(after).unwrap_or(i64::MAX);
         let most = limit.saturating_add(1);
         let read = |row: &Row<'_>| rows::event(id, row);
         self.with(|connection| {
+            let after = match after {
+                After::Seq(seq) => i64::try_from(seq).unwrap_or(i64::MAX),
+                After::Cursor(cursor) => seq_at(connection, id, cursor)?,
+            };
             rows::stretch(connection, &sql, params![id.to_string(), after, most], limit, read)
         })
     }
 
     fn feed(
         &self,
-        after: i64,
+        after: Cursor,
         limit: usize,
         user: Option<&str>,
     ) -> Result<EventPage<(RawEvent, String)>, StoreError> {
@@ -132,12 +135,12 @@ impl Reads for Readers {
             let run = rows::run_id(row.get_ref(5)?.as_str().map_err(rows::damaged)?)?;
             Ok((rows::event(run, row)?, row.get(6)?))
         };
-        self.with(|connection| rows::stretch(connection, &sql, params![after, most, user], limit, read))
+        self.with(|connection| rows::stretch(connection, &sql, params![after.row(), most, user], limit, read))
     }
 
-    fn last_event(&self) -> Result<i64, StoreError> {
-        let sql = "SELECT coalesce(max(id), 0) FROM workflow_events";
-        Ok(self.all(sql, [], |row| Ok(row.get(0)?))?.pop().unwrap_or_default())
+    fn last_event(&self) -> Result<Cursor, StoreError> {
+        let last = self.all(super::LAST_EVENT, [], |row| Ok(Cursor::new(row.get(0)?, 0)))?.pop();
+        Ok(last.unwrap_or(Cursor::START))
     }
 
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError> {
@@ -214,6 +217,22 @@ impl Reads for Readers {
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
     }
+}
+
+/// The sequence number of the last event of a run up to a cursor; 0 if there is none. The event at the cursor is
+/// mostly one of the run.
+fn seq_at(connection: &Connection, run: RunId, cursor: Cursor) -> Result<i64, StoreError> {
+    if cursor == Cursor::START {
+        return Ok(0);
+    }
+    let sql = "WITH r (id) AS (SELECT id FROM workflow_runs WHERE run_id = ?1)
+               SELECT coalesce(
+                   (SELECT e.seq FROM workflow_events e JOIN r WHERE e.id = ?2 AND e.run_id = r.id),
+                   (SELECT e.seq FROM workflow_events e JOIN r WHERE e.run_id = r.id AND e.id <= ?2
+                    ORDER BY e.seq DESC LIMIT 1),
+                   0)";
+    let read = |row: &Row<'_>| Ok(row.get(0)?);
+    Ok(rows::all(connection, sql, params![run.to_string(), cursor.row()], read)?.pop().unwrap_or_default())
 }
 
 impl Readers {

@@ -8,7 +8,9 @@ use steprail_core::run::{RunStatus, StepStatus};
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Approval, Definition, EventPage, RunId, RunKey, RunRow, StepRow, StoreError, StoredEvent};
+use crate::{
+    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent,
+};
 
 /// Bytes of events after which no more are read at once.
 const STRETCH_BYTES: usize = 1024 * 1024;
@@ -35,13 +37,18 @@ pub(super) const EVENT: &str = "e.id, e.seq, e.at, e.body, e.hash";
 pub(super) fn event<E: DeserializeOwned>(run: RunId, row: &Row<'_>) -> Result<StoredEvent<E>, StoreError> {
     let body = row.get_ref(3)?.as_str().map_err(damaged)?;
     Ok(StoredEvent {
-        id: row.get(0)?,
+        cursor: cursor(row)?,
         run,
         seq: row.get(1)?,
         at: row.get(2)?,
         event: serde_json::from_str(body)?,
         hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
     })
+}
+
+/// The cursor of an event, from its number in the first column.
+fn cursor(row: &Row<'_>) -> Result<Cursor, StoreError> {
+    Ok(Cursor::new(row.get(0)?, 0))
 }
 
 /// Events that a question finds: at most so many, and no more once they have [`STRETCH_BYTES`]. The question asks for
@@ -55,15 +62,16 @@ pub(super) fn stretch<T>(
 ) -> Result<EventPage<T>, StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(params)?;
-    let (mut events, mut bytes) = (Vec::new(), 0);
+    let (mut events, mut bytes, mut last) = (Vec::new(), 0, None);
     while let Some(row) = found.next()? {
         if events.len() == limit || bytes >= STRETCH_BYTES {
-            return Ok(EventPage { events, has_more: true });
+            return Ok(EventPage { events, next: last });
         }
         bytes += row.get_ref(3)?.as_str().map_err(damaged)?.len();
+        last = Some(cursor(row)?);
         events.push(read(row)?);
     }
-    Ok(EventPage { events, has_more: false })
+    Ok(EventPage { events, next: None })
 }
 
 /// Everything that a question finds.
@@ -95,7 +103,7 @@ pub(super) fn brief_run() -> String {
 
 pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
-        key: RunKey(row.get(0)?),
+        cursor: RunCursor::new(row.get(0)?),
         run_id: run_id(row.get_ref(1)?.as_str().map_err(damaged)?)?,
         name: row.get(2)?,
         version: row.get(3)?,

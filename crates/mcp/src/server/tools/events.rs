@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{EventPage, StoredEvent};
+use steprail_engine::{After, EventPage, StoredEvent};
 
 use super::super::error::ToolResult;
 use super::super::output::ToolOutput;
@@ -17,7 +17,7 @@ use crate::limits::EVENTS_PAGE;
 pub(super) struct Args {
     #[serde(alias = "workflow_id")]
     run_id: String,
-    /// Only events after this number; 0 by default.
+    /// Only events after this sequence number; 0 by default.
     #[serde(default)]
     after_seq: u64,
     /// 100 by default, up to 500.
@@ -27,13 +27,13 @@ pub(super) struct Args {
 pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let run = run_id(&args.run_id)?;
     let limit = args.limit.unwrap_or(EVENTS_PAGE).clamp(1, 5 * EVENTS_PAGE);
-    let EventPage { events, has_more } = request.user.events(run, args.after_seq, limit).await?;
+    let EventPage { events, next } = request.user.events(run, After::Seq(args.after_seq), limit).await?;
     let last = events.last().map_or(args.after_seq, |event| event.seq);
     let events: Vec<Value> = events.iter().map(fields).collect();
     let message = format!("{} events of run {run}.", events.len());
     let output = ToolOutput::new(json!({ "run_id": run, "events": events, "last_seq": last }), message);
     let output = output.link_run(run);
-    Ok(if has_more {
+    Ok(if next.is_some() {
         output.next(format!("workflow_events with after_seq={last} returns the events that follow"))
     } else {
         output

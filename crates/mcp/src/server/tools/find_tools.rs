@@ -48,7 +48,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
         None => 0,
         Some(cursor) => {
             let invalid =
-                || ToolError::new("bad_input", "invalid cursor").hint("search again without a cursor");
+                || ToolError::new("invalid_cursor", "invalid cursor").hint("search again without a cursor");
             found.iter().position(|tool| tool.name == *cursor).ok_or_else(invalid)?
         }
     };

@@ -3,11 +3,12 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::Definition;
+use steprail_engine::{Definition, NameCursor};
 
 use super::super::error::ToolResult;
 use super::super::output::ToolOutput;
 use super::super::request::ToolRequest;
+use super::cursor;
 use crate::limits::PAGE;
 
 #[derive(Deserialize, JsonSchema)]
@@ -20,17 +21,18 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
+    let after: Option<NameCursor> = cursor(args.cursor.as_deref())?;
     let all = request.user.definitions().await?;
-    let after = args.cursor.unwrap_or_default();
+    let is_after = |name: &str| after.as_ref().is_none_or(|after| after.is_before(name));
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
-    let mut rest = all.iter().filter(|definition| definition.name > after);
+    let mut rest = all.iter().filter(|definition| is_after(&definition.name));
     let page: Vec<&Definition> = rest.by_ref().take(limit).collect();
     let mut fields = json!({
         "definitions": page.iter().map(|definition| brief(definition)).collect::<Vec<_>>(),
         "total": all.len(),
     });
     if let Some(last) = page.last().filter(|_| rest.next().is_some()) {
-        fields["next_cursor"] = last.name.as_str().into();
+        fields["next_cursor"] = NameCursor::after(&last.name).to_string().into();
     }
     let message = match all.len() {
         0 => "No workflow is stored yet; workflow_define stores one.".to_owned(),

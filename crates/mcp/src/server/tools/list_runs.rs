@@ -5,11 +5,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_engine::{ListRuns, RunStatus};
 
-use super::super::error::{ToolError, ToolResult};
+use super::super::error::ToolResult;
 use super::super::output::ToolOutput;
 use super::super::request::ToolRequest;
 use super::super::view;
-use super::run_id;
+use super::cursor;
 use crate::limits::PAGE;
 
 #[derive(Deserialize, JsonSchema)]
@@ -26,19 +26,11 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
-    let before = match &args.cursor {
-        None => None,
-        Some(cursor) => {
-            let invalid =
-                |_| ToolError::new("bad_input", "invalid cursor").hint("list again without a cursor");
-            Some(request.user.row(run_id(cursor)?).await.map_err(invalid)?.key)
-        }
-    };
     let limit = args.limit.unwrap_or(PAGE).clamp(1, 4 * PAGE);
     let list = ListRuns {
         status: args.status,
         name: args.name,
-        before,
+        before: cursor(args.cursor.as_deref())?,
         limit: limit + 1,
         brief: true,
         ..ListRuns::default()
@@ -49,7 +41,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let runs: Vec<Value> = rows.iter().map(view::row).collect();
     let mut fields = json!({ "runs": runs });
     if let Some(last) = rows.last().filter(|_| has_more) {
-        fields["next_cursor"] = last.run_id.to_string().into();
+        fields["next_cursor"] = last.cursor.to_string().into();
     }
     let message = if rows.len() == 1 { "1 run.".to_owned() } else { format!("{} runs.", rows.len()) };
     let next = match rows.first() {

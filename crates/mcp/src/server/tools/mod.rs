@@ -26,11 +26,13 @@ mod signal;
 mod start;
 mod status;
 
+use std::str::FromStr;
+
 use rmcp::model::{CallToolResponse, ErrorData, Tool};
 use schemars::JsonSchema;
 use steprail_core::diagnostic::{nearest, quoted};
 use steprail_core::spec::publish::TaskMode;
-use steprail_engine::{Definition, Error, Right, RunId, User};
+use steprail_engine::{Definition, Error, InvalidCursor, Right, RunId, User};
 
 use super::error::{ToolError, ToolResult};
 use super::published::{self, PublishedTool};
@@ -211,4 +213,12 @@ fn run_id(text: &str) -> Result<RunId, ToolError> {
         ToolError::new("not_found", format!("unknown run `{text}`")).hint("workflow_list_runs lists runs")
     };
     text.parse().map_err(unknown)
+}
+
+/// Parses the cursor of a list, if there is one.
+fn cursor<C: FromStr<Err = InvalidCursor>>(text: Option<&str>) -> Result<Option<C>, ToolError> {
+    let invalid = |error: InvalidCursor| {
+        ToolError::new("invalid_cursor", error.to_string()).hint("list again without a cursor")
+    };
+    text.map(str::parse).transpose().map_err(invalid)
 }

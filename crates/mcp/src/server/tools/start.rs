@@ -147,7 +147,7 @@ async fn duplicate_of(request: &ToolRequest, run: &RunHandle) -> Result<Option<R
     let list = ListRuns {
         name: Some(this.name.clone()),
         created_by: Some(this.created_by.clone()),
-        before: Some(this.key),
+        before: Some(this.cursor),
         limit: DUPLICATE_RUNS,
         ..ListRuns::default()
     };

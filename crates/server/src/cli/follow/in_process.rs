@@ -9,7 +9,7 @@ use steprail_engine::{
 };
 use steprail_http::views::{self, Approval, Run, UnknownCall};
 use steprail_store::sqlite::Readers;
-use steprail_store::{ListRuns, Reads};
+use steprail_store::{After, ListRuns, Reads};
 use tokio::sync::watch;
 
 use super::run_client::{Definition, RunClient, RunUpdate};
@@ -95,7 +95,7 @@ impl RunClient for EngineRuns {
     }
 
     /// The feed has the events of all runs since before recovery, so `after` is never behind it.
-    async fn subscribe(&mut self, run: RunId, _after: u64) -> Result<(), ClientError> {
+    async fn subscribe(&mut self, run: RunId, _after: &str) -> Result<(), ClientError> {
         self.subscribed.insert(run);
         Ok(())
     }
@@ -167,11 +167,11 @@ impl RunClient for EngineRuns {
 
 /// Folds the log of a run and of its sub-workflows into a tree.
 pub(crate) fn load_log(readers: &Readers, tree: &mut RunTree, run: RunId) -> Result<(), CliError> {
-    let mut after = 0;
+    let mut after = After::Seq(0);
     loop {
         let page = readers.events(run, after, PAGE)?.events;
         let Some(last) = page.last() else { break };
-        after = last.seq;
+        after = After::Seq(last.seq);
         page.into_iter().for_each(|event| drop(tree.fold(&views::Event::from(event))));
     }
     for child in tree.children(run) {
@@ -187,10 +187,10 @@ pub(crate) fn unfinished_runs(readers: &Readers) -> Result<Vec<(RunId, String)>,
         let filter = ListRuns { status: Some(status), limit: usize::MAX >> 1, ..ListRuns::default() };
         rows.extend(readers.runs(&filter)?);
     }
-    rows.sort_by_key(|row| row.key);
+    rows.sort_by_key(|row| row.cursor);
     let mut runs = Vec::new();
     for row in rows {
-        let first = readers.events(row.run_id, 0, 1)?.events.pop().map(|first| first.event);
+        let first = readers.events(row.run_id, After::Seq(0), 1)?.events.pop().map(|first| first.event);
         if !matches!(first, Some(Event::RunStarted { parent: Some(_), .. })) {
             runs.push((row.run_id, row.name));
         }

@@ -19,7 +19,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use self::hints::Invocation;
 use self::run_client::{RunClient, RunUpdate};
-use self::run_tree::RunTree;
+use self::run_tree::{LastEvent, RunTree};
 use super::shared::error::CliError;
 use super::shared::exit;
 use super::terminal::prompt::{self, GateAnswer};
@@ -160,8 +160,8 @@ impl<C: RunClient> Follower<C> {
     }
 
     async fn subscribe(&mut self) -> Result<(), ClientError> {
-        for (run, seen) in self.tree.unfinished() {
-            self.client.subscribe(run, seen).await?;
+        for (run, last) in self.tree.unfinished() {
+            self.client.subscribe(run, &last.cursor).await?;
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<C: RunClient> Follower<C> {
                 }
                 for child in self.tree.children(event.run_id) {
                     if !known.contains(&child) {
-                        self.client.subscribe(child, 0).await?;
+                        self.client.subscribe(child, &LastEvent::default().cursor).await?;
                     }
                 }
                 Ok(())
@@ -240,8 +240,8 @@ impl<C: RunClient> Follower<C> {
 
     /// Prompts for the next approval that the user can decide.
     async fn prompt_next(&mut self) -> Result<Prompted, CliError> {
-        for (run, seen) in self.tree.unfinished() {
-            if self.client.last_event(run).await? != seen {
+        for (run, last) in self.tree.unfinished() {
+            if self.client.last_event(run).await? != last.seq {
                 return Ok(Prompted::Behind);
             }
         }

@@ -50,7 +50,7 @@ impl RunClient for RestRuns {
         self.client.get(&format!("/runs/{run}")).await
     }
 
-    async fn subscribe(&mut self, run: RunId, after: u64) -> Result<(), ClientError> {
+    async fn subscribe(&mut self, run: RunId, after: &str) -> Result<(), ClientError> {
         let events = self.client.stream(&format!("/runs/{run}/stream"), Some(after)).await?;
         let events = events.filter_map(|(_, event)| std::future::ready(event));
         let updates = events.map(|event| RunUpdate::Event(Box::new(event)));

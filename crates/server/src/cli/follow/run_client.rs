@@ -41,13 +41,13 @@ pub(crate) trait RunClient {
     /// Returns a run with its steps, approvals and calls with unknown outcomes.
     async fn run(&self, run: RunId) -> Result<Run, ClientError>;
 
-    /// Returns the number of the last event of a run.
+    /// Returns the sequence number of the last event of a run.
     async fn last_event(&self, run: RunId) -> Result<u64, ClientError> {
         Ok(self.run(run).await?.seq)
     }
 
-    /// Subscribes to the events of a run after the event number `after`.
-    async fn subscribe(&mut self, run: RunId, after: u64) -> Result<(), ClientError>;
+    /// Subscribes to the events of a run after a cursor.
+    async fn subscribe(&mut self, run: RunId, after: &str) -> Result<(), ClientError>;
 
     /// Waits for the next update of a subscribed run. Cancel safe.
     async fn next(&mut self) -> Result<RunUpdate, ClientError>;

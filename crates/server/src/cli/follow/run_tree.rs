@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use steprail_core::run::{Millis, Started, StepRef};
-use steprail_engine::{Event, RunId, RunStatus};
+use steprail_engine::{Cursor, Event, RunId, RunStatus};
 use steprail_http::{timestamp, views};
 
 use crate::cli::terminal::step_progress::{StepChange, StepUpdate};
@@ -22,10 +22,24 @@ struct TrackedRun {
     /// Prefix of the paths of its steps in terminal output.
     prefix: String,
     status: RunStatus,
-    /// Number of the last folded event.
-    seq: u64,
+    last: LastEvent,
     /// Executions that have not ended, by number.
     live: BTreeMap<u32, LiveStep>,
+}
+
+/// The last folded event of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct LastEvent {
+    /// Its sequence number; 0 before the first event.
+    pub seq: u64,
+    /// The cursor after which the events that follow are read.
+    pub cursor: String,
+}
+
+impl Default for LastEvent {
+    fn default() -> Self {
+        Self { seq: 0, cursor: Cursor::START.to_string() }
+    }
 }
 
 #[derive(Debug)]
@@ -68,7 +82,12 @@ impl RunTree {
     }
 
     fn add(&mut self, run: RunId, prefix: String) {
-        let tracked = TrackedRun { prefix, status: RunStatus::Pending, seq: 0, live: BTreeMap::new() };
+        let tracked = TrackedRun {
+            prefix,
+            status: RunStatus::Pending,
+            last: LastEvent::default(),
+            live: BTreeMap::new(),
+        };
         self.runs.entry(run).or_insert(tracked);
     }
 
@@ -84,10 +103,10 @@ impl RunTree {
             .collect()
     }
 
-    /// Runs that have not ended, each with the number of its last folded event.
-    pub(crate) fn unfinished(&self) -> Vec<(RunId, u64)> {
+    /// Runs that have not ended, each with its last folded event.
+    pub(crate) fn unfinished(&self) -> Vec<(RunId, LastEvent)> {
         let unfinished = self.runs.iter().filter(|(_, run)| !run.status.is_terminal());
-        unfinished.map(|(id, run)| (*id, run.seq)).collect()
+        unfinished.map(|(id, run)| (*id, run.last.clone())).collect()
     }
 
     pub(crate) fn has_ended(&self, run: RunId) -> bool {
@@ -134,7 +153,7 @@ impl RunTree {
     /// Folds an event. Returns the change to show. Events of runs outside the tree are ignored.
     pub(crate) fn fold(&mut self, event: &views::Event) -> Option<StepUpdate> {
         let run = self.runs.get_mut(&event.run_id)?;
-        run.seq = event.seq;
+        run.last = LastEvent { seq: event.seq, cursor: event.id.clone() };
         run.fold_status(&event.event);
         let step = event.event.step()?;
         let change = run.fold_step(step, &event.event, timestamp::parse(&event.at));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
-use steprail_engine::{Engine, Error, RunId, RunTrace, StoredEvent, Subscription};
+use steprail_engine::{After, Cursor, Engine, Error, RunId, RunTrace, StoredEvent};
 use tokio_util::sync::CancellationToken;
 
 use super::spans::RunSpans;
@@ -35,7 +35,9 @@ impl Exporter {
         Self { engine, otlp, runs: BTreeMap::new(), ended: Vec::new(), is_failing: false }
     }
 
-    pub(super) async fn run(mut self, mut subscription: Subscription, stop: CancellationToken) {
+    /// Exports the spans of events after a cursor until the engine stops, or until `stop` and the end of the log.
+    pub(super) async fn run(mut self, mut cursor: Cursor, stop: CancellationToken) {
+        let mut subscription = self.engine.subscribe(None, cursor);
         let mut tick = tokio::time::interval(FLUSH_INTERVAL);
         loop {
             let next = tokio::select! {
@@ -48,7 +50,10 @@ impl Exporter {
                 next = subscription.next() => next,
             };
             match next {
-                Ok(Some(event)) => self.record(&event).await,
+                Ok(Some(event)) => {
+                    self.record(&event).await;
+                    cursor = event.cursor;
+                }
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read the log for traces; retrying");
@@ -59,9 +64,10 @@ impl Exporter {
                 self.flush().await;
             }
         }
-        while subscription.cursor() < self.engine.cursor() {
+        while cursor < self.engine.cursor() {
             let Ok(Some(event)) = subscription.next().await else { break };
             self.record(&event).await;
+            cursor = event.cursor;
         }
         self.flush().await;
     }
@@ -90,7 +96,7 @@ impl Exporter {
         let mut run = RunSpans::new(event.run, trace, row.name, row.started_at);
         let (mut seq, mut already_exported) = (0, Vec::new());
         while seq + 1 < event.seq {
-            let page = self.engine.events(event.run, seq, PAGE).await?.events;
+            let page = self.engine.events(event.run, After::Seq(seq), PAGE).await?.events;
             let Some(last) = page.last() else { break };
             seq = last.seq;
             for earlier in page.iter().filter(|earlier| earlier.seq < event.seq) {

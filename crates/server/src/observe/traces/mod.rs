@@ -56,6 +56,5 @@ fn export_to(
         format!("cannot export traces to {endpoint}: {error}; use an address like http://127.0.0.1:4318")
     })?;
     otlp.set_resource(&Resource::builder().with_service_name(service.to_owned()).build());
-    let subscription = engine.subscribe(None, engine.cursor());
-    Ok(tokio::spawn(Exporter::new(engine.clone(), otlp).run(subscription, stop)))
+    Ok(tokio::spawn(Exporter::new(engine.clone(), otlp).run(engine.cursor(), stop)))
 }
