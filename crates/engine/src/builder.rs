@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 use steprail_store::sqlite::SqliteStore;
-use steprail_store::{RunKey, Storage, StoreError};
+use steprail_store::{Storage, StoreError};
 use tokio::sync::watch;
 
 use crate::access::AllowAll;
@@ -141,7 +141,7 @@ impl Builder {
             last_event,
             fault,
             recovered,
-            recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
+            recovery: [(Some(interrupt), None), (None, None)].into(),
             backlog: Backlog::default(),
             held: Vec::new(),
             halted: None,

@@ -1,16 +1,25 @@
 //! Definitions and schedules of an engine.
 
-use std::sync::Arc;
-
 use steprail_core::diagnostic::Diagnostic;
 use steprail_core::run::Millis;
-use steprail_store::{Definition, Principal, Schedule};
+use steprail_store::{Definition, Expected, Principal, Schedule};
 use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::kernel::{Command, Define, DefinitionVersion, Request};
-use crate::start::{UNNAMED, check, check_with};
+use crate::start::{Checked, UNNAMED, check};
+
+/// Options and preconditions of [`Engine::define_with`].
+#[derive(Debug, Clone, Default)]
+pub struct DefineOptions {
+    /// Overrides the field of the definition that offers it to agents as a tool.
+    pub publish: Option<bool>,
+    /// The newest version that the change is based on.
+    pub expected: Expected,
+    /// The user who must own the name, if it is taken; `None` for any.
+    pub owner: Option<String>,
+}
 
 impl Engine {
     /// Stores a definition, written as YAML or JSON. Returns its version and its warnings.
@@ -19,28 +28,19 @@ impl Engine {
         text: &str,
         by: &Principal,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
-        let (spec, warnings) = check(UNNAMED, text)?;
-        self.define_spec(spec, by, warnings).await
+        self.define_with(text, by, &DefineOptions::default()).await
     }
 
-    /// Stores a definition. `publish` overrides the field of the definition that offers it to agents as a tool.
-    pub async fn define_published(
+    /// Stores a definition with preconditions, which hold at the time of the commit.
+    pub async fn define_with(
         &self,
         text: &str,
-        publish: bool,
         by: &Principal,
+        options: &DefineOptions,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
-        let (spec, warnings) = check_with(UNNAMED, text, |spec| spec.publish(publish))?;
-        self.define_spec(spec, by, warnings).await
-    }
-
-    async fn define_spec(
-        &self,
-        spec: Arc<str>,
-        by: &Principal,
-        warnings: Vec<Diagnostic>,
-    ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
-        let define = Define { spec, source: UNNAMED.into(), by: by.id.clone() };
+        let Checked { spec, plan, warnings } = check(UNNAMED, text, options.publish)?;
+        let (expected, owner) = (options.expected, options.owner.clone());
+        let define = Define { spec, plan, by: by.id.clone(), expected, owner };
         let defined = self.send(|reply| Request::Define(define, reply)).await?;
         self.definitions_changed();
         Ok((defined, warnings))
@@ -48,7 +48,17 @@ impl Engine {
 
     /// Hides a definition from new runs. Runs in progress continue.
     pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
-        self.command(Command::DeleteDefinition { name: name.to_owned() }).await?;
+        self.delete_definition_with(name, Expected::Any, None).await
+    }
+
+    /// Hides a definition from new runs, with preconditions that hold at the time of the commit.
+    pub async fn delete_definition_with(
+        &self,
+        name: &str,
+        expected: Expected,
+        owner: Option<String>,
+    ) -> Result<(), Error> {
+        self.command(Command::DeleteDefinition { name: name.to_owned(), expected, owner }).await?;
         self.definitions_changed();
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use steprail_core::run::Millis;
-use steprail_store::{Cursor, RunKey, StoreError};
+use steprail_store::{Cursor, RunId, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -44,8 +44,8 @@ pub(crate) struct Driver {
     pub fault: watch::Sender<Option<StoreError>>,
     /// Reads block until this is true: before recovery, rows show calls of the previous engine as in flight.
     pub recovered: watch::Sender<bool>,
-    /// The passes of recovery that are left, each with the key to continue after.
-    pub recovery: VecDeque<(Option<Interrupt>, RunKey)>,
+    /// The passes of recovery that are left, each with the run to continue after.
+    pub recovery: VecDeque<(Option<Interrupt>, Option<RunId>)>,
     pub backlog: Backlog,
     /// Requests that arrived before recovery finished.
     pub held: Vec<Request>,
@@ -282,7 +282,7 @@ impl Driver {
             let (reply, mut next) = Reply::channel();
             self.handle(vec![Request::Recover(Recover { after, interrupt }, reply)]);
             match next.try_recv() {
-                Ok(Ok(Some(next))) => self.recovery[0].1 = next,
+                Ok(Ok(next @ Some(_))) => self.recovery[0].1 = next,
                 Ok(Ok(None)) => drop(self.recovery.pop_front()),
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! Errors of the engine, grouped by what the caller can do about them.
 
 use steprail_core::diagnostic::Diagnostic;
-use steprail_store::{Cursor, StoreError};
+use steprail_store::{Conflict, Cursor, StoreError};
 
 /// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -18,6 +18,9 @@ pub enum Error {
     /// The current state does not allow the request. The message names the state.
     #[error("{0}")]
     Conflict(String),
+    /// The newest version of a definition is not the one that a change is based on.
+    #[error("{0}")]
+    VersionConflict(String),
     /// The cursor is beyond the end of the log.
     #[error(
         "cursor {0} is beyond the end of the log: it belongs to another database, or to this one before a restore; \
@@ -47,6 +50,7 @@ impl Error {
             Self::BadInput(_) => "bad_input",
             Self::NotFound(_) => "not_found",
             Self::Conflict(_) => "conflict",
+            Self::VersionConflict(_) => "changed",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
             Self::Storage(error) => error.code(),
@@ -58,5 +62,26 @@ impl Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         Self::Storage(error)
+    }
+}
+
+impl From<Conflict> for Error {
+    fn from(conflict: Conflict) -> Self {
+        match conflict {
+            Conflict::NoDefinition(name) => Self::NotFound(format!("there is no definition `{name}`")),
+            Conflict::NoSchedule(name) => Self::NotFound(format!("there is no schedule `{name}`")),
+            Conflict::Owned { name, by } => Self::Denied(format!(
+                "the definition `{name}` belongs to {by}; use another name, or ask for the right `administer`"
+            )),
+            Conflict::Version { name, newest: Some(newest) } => Self::VersionConflict(format!(
+                "the newest version of `{name}` is {newest}, not the expected one; read it and repeat the change"
+            )),
+            Conflict::Version { name, newest: None } => Self::VersionConflict(format!(
+                "the definition `{name}` has no version; it was deleted or never stored"
+            )),
+            Conflict::RequestKey(key) => {
+                Self::Conflict(format!("the request key `{key}` belongs to another run"))
+            }
+        }
     }
 }

@@ -39,6 +39,10 @@ pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
 pub(crate) const CACHED_PLANS: usize = 1_000;
 /// The maximum number of child runs that start in one transaction. It bounds definitions that call themselves.
 pub(crate) const CHILD_RUNS: usize = 2_000;
+/// The maximum number of events in a row of the log that several decisions share.
+pub(crate) const LOG_ROW_EVENTS: usize = 1_000;
+/// The number of child runs that are read at a time.
+pub(crate) const CHILD_PAGE: usize = 1_000;
 /// The maximum number of runs that recovery loads per commit.
 pub(crate) const RECOVERY_BATCH: usize = 256;
 /// The maximum number of runs that a purge deletes per commit.

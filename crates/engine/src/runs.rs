@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request, RunSource, Signal, StartRun};
 use crate::queries::RunView;
-use crate::start::{Start, Workflow, check};
+use crate::start::{Checked, Start, Workflow, check};
 
 /// Runs per page of [`Engine::resume_interrupted`].
 const RESUME_PAGE: usize = 100;
@@ -37,7 +37,8 @@ impl Engine {
         let workflow = match start.workflow {
             Workflow::Named(name, version) => RunSource::Named { name, version },
             Workflow::Inline { text, source } => {
-                RunSource::Inline { spec: check(&source, &text)?.0, source: source.into() }
+                let Checked { spec, plan, .. } = check(&source, &text, None)?;
+                RunSource::Inline { spec, plan }
             }
         };
         self.start_run(workflow, start.inputs, start.principal, start.request_key).await

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::load;
+use steprail_core::plan::Plan;
 use steprail_core::source::Source;
-use steprail_core::spec::Spec;
 use steprail_store::Principal;
 
 use crate::error::Error;
@@ -83,24 +83,30 @@ impl Start {
     }
 }
 
-/// Checks a definition. Returns its canonical JSON and its warnings.
-pub(crate) fn check(source: &str, text: &str) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
-    check_with(source, text, |_| ())
+/// A definition that was checked and compiled. Callers do this before they send a request to the engine thread.
+pub(crate) struct Checked {
+    /// Canonical JSON of the definition.
+    pub spec: Arc<str>,
+    pub plan: Arc<Plan>,
+    pub warnings: Vec<Diagnostic>,
 }
 
-/// Checks a definition and applies a change to it.
-pub(crate) fn check_with(
-    source: &str,
-    text: &str,
-    change: impl FnOnce(&mut Spec),
-) -> Result<(Arc<str>, Vec<Diagnostic>), Error> {
+/// Checks and compiles a definition. `publish` overrides the field of the definition that offers it as a tool.
+pub(crate) fn check(source: &str, text: &str, publish: Option<bool>) -> Result<Checked, Error> {
     let loaded = load(&Source::new(source, text));
     let is_error = |diagnostic: &Diagnostic| diagnostic.code.severity() == Severity::Error;
-    match (loaded.spec, loaded.plan) {
-        (Some(mut spec), Some(_)) => {
-            change(&mut spec);
-            Ok((spec.to_canonical_json().into(), loaded.diagnostics))
-        }
-        _ => Err(Error::Invalid(loaded.diagnostics.into_iter().filter(is_error).collect())),
+    let (Some(mut spec), Some(plan)) = (loaded.spec, loaded.plan) else {
+        return Err(Error::Invalid(loaded.diagnostics.into_iter().filter(is_error).collect()));
+    };
+    let warnings = loaded.diagnostics;
+    let Some(publish) = publish else {
+        return Ok(Checked { spec: spec.to_canonical_json().into(), plan: Arc::new(plan), warnings });
+    };
+    spec.publish(publish);
+    let spec = spec.to_canonical_json();
+    let changed = load(&Source::new(source, &*spec));
+    match changed.plan {
+        Some(plan) => Ok(Checked { spec: spec.into(), plan: Arc::new(plan), warnings }),
+        None => Err(Error::Invalid(changed.diagnostics.into_iter().filter(is_error).collect())),
     }
 }

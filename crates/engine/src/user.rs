@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use steprail_core::diagnostic::Diagnostic;
-use steprail_core::load;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
-use steprail_core::source::Source;
 use steprail_store::{
-    After, Approval, Cursor, Definition, EventPage, ListRuns, Principal, RawEvent, Relay, Right, RunId,
+    After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, Principal, RawEvent, Relay, Right, RunId,
     RunRow, Schedule, StoredEvent,
 };
 
+use crate::definitions::DefineOptions;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::Subscription;
@@ -57,29 +56,25 @@ impl User {
         &self,
         text: &str,
         publish: Option<bool>,
+        expected: Expected,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         self.require(Right::Workflow)?;
-        self.require_definition_owner(text).await?;
-        match publish {
-            Some(publish) => self.engine.define_published(text, publish, &self.principal).await,
-            None => self.engine.define(text, &self.principal).await,
-        }
+        let (expected, owner) = self.definition_preconditions(expected);
+        let options = DefineOptions { publish, expected, owner };
+        self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
+            // Runs that others start from it would not have the scope of this token.
+            Error::VersionConflict(_) if self.principal.scope.is_some() => Error::Denied(
+                "a scoped token cannot change a definition; use another name, or a token without a scope".to_owned(),
+            ),
+            error => error,
+        })
     }
 
-    /// Changing a definition of another user needs the right `administer`.
-    async fn require_definition_owner(&self, text: &str) -> Result<(), Error> {
-        let Some(plan) = load(&Source::new("definition", text)).plan else { return Ok(()) };
-        match self.engine.definition(&plan.name, None).await {
-            // Runs that others start from it would not have the scope of this token.
-            Ok(_) if self.principal.scope.is_some() => {
-                let message =
-                    format!("a scoped token cannot change the definition `{}`; use another name", plan.name);
-                Err(Error::Denied(message))
-            }
-            Ok(known) if known.created_by != self.principal.id => self.require(Right::Administer),
-            Ok(_) | Err(Error::NotFound(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+    /// Changing a definition of another user needs the right `administer`, and a scoped token can only create definitions.
+    fn definition_preconditions(&self, expected: Expected) -> (Expected, Option<String>) {
+        let expected = if self.principal.scope.is_some() { Expected::Absent } else { expected };
+        let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
+        (expected, owner)
     }
 
     /// Whether the user may call a tool now.
@@ -113,12 +108,10 @@ impl User {
     }
 
     /// Hides a definition from new runs. Runs in progress continue.
-    pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
+    pub async fn delete_definition(&self, name: &str, expected: Expected) -> Result<(), Error> {
         self.require(Right::Workflow)?;
-        if self.engine.definition(name, None).await?.created_by != self.principal.id {
-            self.require(Right::Administer)?;
-        }
-        self.engine.delete_definition(name).await
+        let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
+        self.engine.delete_definition_with(name, expected, owner).await
     }
 
     /// Reading definitions needs the right `workflow` or the right `view`.

@@ -19,7 +19,7 @@ use steprail_core::plan::Hash;
 use steprail_engine::{
     Cursor, Engine, Error, Event, ManualClock, Principal, RunHandle, RunId, RunStatus, Start, Tools,
 };
-use steprail_store::{Link, link};
+use steprail_store::{RowContent, link};
 
 /// A run that sleeps.
 const NAP: &str = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n";
@@ -54,10 +54,8 @@ fn crash_copy(folder: &Path) -> tempfile::TempDir {
 fn corrupt_log(folder: &Path, run: &RunHandle) {
     let connection = Connection::open(database(folder)).expect("the database");
     let sql = "DROP TRIGGER events_never_change;
-               UPDATE workflow_events SET body = replace(body, 'type', 'tyqe')
-               WHERE run_id = (SELECT id FROM workflow_runs WHERE run_id = 'RUN');
-               CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_events
-               BEGIN SELECT RAISE(ABORT, 'events never change'); END;";
+               UPDATE workflow_log SET body = replace(body, char(2), char(3))
+               WHERE run_id = (SELECT id FROM workflow_runs WHERE run_id = 'RUN');";
     connection.execute_batch(&sql.replace("RUN", &run.id().to_string())).expect("damage");
 }
 
@@ -100,7 +98,7 @@ async fn changed_value_is_detected_by_its_hash() {
     engine.shutdown().await.expect("shut down");
     drop(engine);
     let connection = Connection::open(database(folder.path())).expect("the database");
-    let sql = "UPDATE workflow_step_runs SET output_json = replace(output_json, '120', '820')";
+    let sql = "UPDATE step_runs SET output_json = replace(output_json, '120', '820')";
     assert!(connection.execute(sql, []).expect("damage") > 0);
     drop(connection);
     let engine = Engine::builder()
@@ -194,20 +192,22 @@ async fn continue_run(engine: &Engine, run: RunId, folder: &Path) -> Outcome {
     }
 }
 
-/// Whether the hash chain of a run is valid.
+/// Whether the hash chain of the rows of a run is valid.
 fn is_chain_valid(connection: &Connection, run: RunId) -> rusqlite::Result<bool> {
-    let sql = "SELECT id, head_hash FROM workflow_runs WHERE run_id = ?1";
-    let (key, head): (i64, Vec<u8>) =
-        connection.query_row(sql, [run.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let sql = "SELECT seq, at, body FROM workflow_events WHERE run_id = ?1 ORDER BY seq";
+    let sql = "SELECT l.seq, l.at, l.body, l.hashes, l.hash, b.hash FROM workflow_log l
+               LEFT JOIN workflow_log b ON b.id = l.id - 1
+               WHERE l.run_id = (SELECT id FROM runs WHERE run_id = ?1) ORDER BY l.seq";
     let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([key])?;
-    let mut hash = Hash([0; 32]);
+    let mut rows = statement.query([run.to_string()])?;
+    let mut valid = true;
     while let Some(row) = rows.next()? {
-        let body: String = row.get(2)?;
-        hash = link(&hash, Link { run, seq: row.get(0)?, at: row.get(1)?, body: &body });
+        let (body, hashes): (String, Vec<u8>) = (row.get(2)?, row.get(3)?);
+        let before: Option<Vec<u8>> = row.get(5)?;
+        let before = before.map_or(Hash([0; 32]), |hash| Hash(hash.try_into().expect("32 bytes")));
+        let content = RowContent { run, seq: row.get(0)?, at: row.get(1)?, body: &body, hashes: &hashes };
+        valid &= link(&before, &content.digest()).0[..] == row.get::<_, Vec<u8>>(4)?[..];
     }
-    Ok(hash.0[..] == head[..])
+    Ok(valid)
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn result_that_cannot_be_stored_does_not_block_timers_of_others() {
     let other = start(&engine, NAP).await.expect("started");
     tool.wait_for_call("a").await;
     let connection = Connection::open(database(folder.path())).expect("the database");
-    connection.execute("DELETE FROM workflow_step_runs WHERE path = 'a'", []).expect("damage");
+    connection.execute("DELETE FROM step_runs WHERE path = 'a'", []).expect("damage");
     tool.release(1);
     assert_eq!(fault(&engine).await.code(), "storage_corrupt");
     clock.advance(HOUR);

@@ -82,6 +82,7 @@ impl From<Error> for Problem {
             Error::BadInput(_) => StatusCode::BAD_REQUEST,
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
+            Error::VersionConflict(_) => StatusCode::PRECONDITION_FAILED,
             Error::Denied(_) => StatusCode::FORBIDDEN,
             Error::Storage(_) | Error::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };

@@ -59,8 +59,6 @@ pub struct State {
     pub(crate) metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     pub(crate) url: OnceLock<String>,
     pub(crate) max_body_bytes: usize,
-    /// Serializes stores of definitions, so that a version that was compared is still the newest.
-    pub(crate) defining: tokio::sync::Mutex<()>,
 }
 
 impl Deref for App {
@@ -87,7 +85,6 @@ impl App {
             metrics: options.metrics,
             url: options.url.map_or_else(OnceLock::new, OnceLock::from),
             max_body_bytes: options.max_body_bytes,
-            defining: tokio::sync::Mutex::default(),
             engine,
         }))
     }

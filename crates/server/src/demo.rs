@@ -28,7 +28,7 @@ pub(crate) fn tools() -> Result<ToolSource, String> {
 /// Stores the definitions and starts the runs.
 pub(crate) async fn begin(user: &User) -> Result<(), Error> {
     for text in [PHOTOS, INCIDENT, REFUND] {
-        user.define(text, None).await?;
+        user.define(text, None, steprail_engine::Expected::Any).await?;
     }
     let photos: Vec<String> = (1..=PHOTO_COUNT).map(|number| format!("photo-{number:03}.jpg")).collect();
     start(user, "incident_triage", json!({ "service": "checkout", "alert_id": "A1" })).await?;

@@ -49,7 +49,7 @@ fn settings() -> insta::Settings {
 /// Changes an event behind the back of the database.
 fn damage(folder: &Folder) {
     let sql = "DROP TRIGGER events_never_change;
-               UPDATE workflow_events SET body = replace(body, 'nap', 'nop') WHERE seq = 2;";
+               UPDATE workflow_log SET body = replace(body, 'nap', 'nop') WHERE seq = 1;";
     let database = Connection::open(folder.0.path().join("data/steprail.db")).expect("the database");
     database.execute_batch(sql).expect("damage");
 }

@@ -1,125 +1,100 @@
 //! The only access to the database: the log of every run, and the rows that are derived from it.
 //!
-//! One thread writes to a [`Store`]; everything between `begin` and `commit` is one transaction. [`sqlite::Readers`] run
-//! queries beside the writer and never wait for it.
+//! One thread writes to a [`Store`]. A [`Commit`] is a value with all changes of a batch, and the only write.
+//! [`sqlite::Readers`] run queries beside the writer and never wait for it.
 
 // No panic is reachable from what is stored.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod chain;
+mod commit;
 mod cursor;
 mod error;
+mod log_row;
 mod principal;
 mod rows;
 mod schedule;
 pub mod sqlite;
 
-pub use chain::{Link, link};
+pub use commit::{
+    ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
+    NewRun, Purge, Refused, RegistryChange, RunCommit, RunState, ScheduleChange,
+};
 pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor};
 pub use error::StoreError;
+pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
-    Account, AccountKind, After, Appended, Approval, ClaimKey, Definition, EventPage, Head, KeyState,
-    ListRuns, NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
+    Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent, Rerun,
+    RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
 };
-
 pub use schedule::{Fired, Overlap, Schedule};
 
-use steprail_core::plan::Hash;
-use steprail_core::run::{Millis, Payload, Record, Run};
+use steprail_core::run::{Millis, Payload};
 
-/// What an engine writes and needs to go on.
+/// The writer of an engine: one write, and the loads that decisions need.
 pub trait Store: Send {
-    /// Opens a transaction.
-    fn begin(&mut self) -> Result<(), StoreError>;
-    /// Ends it; what was written is durable when this returns.
-    fn commit(&mut self) -> Result<(), StoreError>;
-    /// Ends it and forgets what was written.
-    fn rollback(&mut self);
-
-    /// A secret that this database was created with.
+    /// Applies a commit in one transaction, or nothing of it. It is durable when this returns.
+    fn commit(&mut self, commit: &Commit) -> Result<Committed, Refused>;
+    /// A secret that was created with the database.
     fn secret(&mut self) -> Result<[u8; 32], StoreError>;
-
-    /// Stores a version of a definition. One that the newest version equals is that version.
-    fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
-    /// A definition by its number.
-    fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
-    /// The number of a definition: of a version, or of the newest.
-    fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError>;
-    /// Hides a definition from new runs.
-    fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
-
-    /// Creates a run that has no events yet.
-    fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError>;
-    /// A run by its id.
-    fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError>;
-    /// The run that was started with a request key.
-    fn find_request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
-    /// What never changes about a run, and the end of its log.
-    fn head(&mut self, run: RunKey) -> Result<Head, StoreError>;
-    /// The runs that a run waits for.
-    fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
-    /// Whether there is such a run: it may have been deleted.
-    fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError>;
-    /// Runs that an engine was at work with, after another one.
-    fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
-
-    /// Runs that have not ended, after another one: all, or those that a restart interrupts.
-    fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
-
-    /// Writes events and the rows that follow from them. `run` is where the run stands after them.
-    fn append(
+    /// Returns the facts about a run, if it exists.
+    fn head(&mut self, run: RunId) -> Result<Option<Head>, StoreError>;
+    /// Returns the log of a run. A log whose hashes do not match is damaged.
+    fn log(&mut self, run: RunId) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Returns a value of a run.
+    fn value(&mut self, run: RunId, wanted: Wanted) -> Result<Payload, StoreError>;
+    /// Finds a definition.
+    fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError>;
+    /// Finds the run that a user started with a request key.
+    fn request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
+    /// Returns runs that have not ended, in the order of their ids after `after`.
+    fn unfinished(
         &mut self,
-        head: &mut Head,
-        run: &Run,
-        records: &[Record],
-        now: Millis,
-    ) -> Result<Appended, StoreError>;
-    /// The log of a run after an event. A log whose hashes do not fit is damaged.
-    fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
-    /// A payload.
-    fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
-    /// What calls of a run gave, by path: the hash of the arguments, and the execution.
-    fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
+        which: Unfinished,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError>;
+    /// Returns timers and schedules that are due at a time, oldest first, up to `limit` of each.
+    fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError>;
+    /// Returns the step executions that wait for an event or for an idempotency key.
+    fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError>;
+    /// Returns the state of an idempotency key.
+    fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
+    /// Returns the last approval of a step execution, by its path.
+    fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
+}
 
-    /// Timers whose time has come, the oldest first.
-    fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError>;
-    /// When the next timer is due.
-    fn next_timer(&mut self) -> Result<Option<Millis>, StoreError>;
-    /// Takes an timer away that is due. False if it is gone, or was set anew for another time.
-    fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError>;
-    /// The steps that wait for an event.
-    fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
+/// Which definition to find.
+#[derive(Debug, Clone, Copy)]
+pub enum DefinitionQuery<'q> {
+    /// By its id in the store.
+    Id(i64),
+    /// The newest version that can be started.
+    Newest(&'q str),
+    /// A version that can be started.
+    Version(&'q str, u32),
+}
 
-    /// Who has an idempotency key.
-    fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
-    /// Takes an idempotency key.
-    fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
+/// Which of the runs that have not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// Runs on which the engine had work to do.
+    Active,
+    /// Runs that a restart interrupts.
+    Interruptible,
+    /// All runs that are not interrupted.
+    All,
+    /// Runs that a run waits for.
+    ChildrenOf(RunId),
+}
 
-    /// The last question of a step execution.
-    fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
-
-    /// Stores a schedule under its name.
-    fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError>;
-    /// Takes a schedule away. False if there is none.
-    fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
-    /// Schedules whose time has come, the oldest first.
-    fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
-
-    /// Stores the session of a client; beyond a limit, the oldest ones make room.
-    fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError>;
-    /// Takes a session away.
-    fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
-
-    /// Stores an account in place of the one before.
-    fn put_account(&mut self, account: &Account) -> Result<(), StoreError>;
-    /// Takes an account away.
-    fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError>;
-
-    /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
-    /// started and that no run has, and results under keys whose time is up.
-    fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
+/// Timers and schedules that are due.
+#[derive(Debug, Default)]
+pub struct Due {
+    /// Timers, oldest first.
+    pub timers: Vec<Timer>,
+    /// Schedules, oldest first.
+    pub schedules: Vec<Schedule>,
 }
 
 /// Questions about what is stored, answered beside the writer.

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Failure, Millis, Parent, Payload, RunStatus, StepStatus, TimerKind};
+use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKind};
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Cursor, Principal, RunCursor, StoreError};
+use crate::{Cursor, Principal, RunCursor, RunState, StoreError};
 
 /// The id of a run, as the world knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,31 +51,6 @@ impl<'de> Deserialize<'de> for RunId {
     }
 }
 
-/// The number of a run in its store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RunKey(pub i64);
-
-/// A definition to store.
-#[derive(Debug, Clone, Copy)]
-pub struct NewDefinition<'n> {
-    /// Its name.
-    pub name: &'n str,
-    /// Its hash.
-    pub hash: Hash,
-    /// Its canonical JSON.
-    pub spec_json: &'n str,
-    /// Who defines it.
-    pub by: &'n str,
-    /// The time.
-    pub now: Millis,
-    /// Whether only the run that brought it uses it.
-    pub hidden: bool,
-    /// Whether it is offered as a tool.
-    pub published: bool,
-    /// What its tools are like, as far as that is known: their names, with hashes of their descriptions.
-    pub pins: &'n Pins,
-}
-
 /// Tools by their names, with hashes of what their servers say about them.
 pub type Pins = BTreeMap<String, Hash>;
 
@@ -101,63 +77,32 @@ pub struct Definition {
     pub pins: Pins,
 }
 
-/// A run to create.
-#[derive(Debug, Clone)]
-pub struct NewRun<'n> {
-    /// Its id.
-    pub id: RunId,
-    /// Its definition's number.
-    pub definition: i64,
-    /// Whom it acts as.
-    pub principal: &'n Principal,
-    /// Its inputs.
-    pub inputs: &'n Payload,
-    /// The run that waits for it, with the number of that run.
-    pub parent: Option<(RunKey, Parent)>,
-    /// The run whose results are taken over.
-    pub rerun: Option<&'n Rerun>,
-    /// Whether it is interrupted when the engine restarts.
-    pub interruptible: bool,
-    /// A key under which a repeated start is recognised.
-    pub request_key: Option<&'n str>,
-    /// The time.
-    pub now: Millis,
-}
-
 /// A run whose results another one takes over where path and arguments are the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
-    /// The number of the run.
-    pub of: i64,
+    /// The run.
+    pub of: RunId,
     /// Paths of steps that run anew all the same.
     pub except: Vec<String>,
 }
 
-/// What never changes about a run, and the end of its log.
+/// The facts about a run that never change, and its state.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// Its number.
-    pub key: RunKey,
     /// Its id.
     pub id: RunId,
-    /// Its definition's number.
+    /// Id of its definition in the store.
     pub definition: i64,
-    /// Whom it acts as.
-    pub principal: Principal,
-    /// The step that waits for it.
-    pub parent: Option<(RunKey, u32, u32)>,
-    /// How many runs wait above it.
+    /// The principal that it acts as.
+    pub principal: Arc<Principal>,
+    /// The run, execution and attempt that wait for it.
+    pub parent: Option<(RunId, u32, u32)>,
+    /// Number of its ancestors.
     pub depth: u32,
-    /// The run whose results are taken over.
+    /// The run whose results are reused.
     pub rerun: Option<Rerun>,
-    /// How many events its log has.
-    pub seq: u64,
-    /// The hash of the last one.
-    pub hash: Hash,
-    /// The status in its row.
-    pub status: RunStatus,
-    /// Whether its row says that an engine is at work with it.
-    pub active: bool,
+    /// The state in its row.
+    pub state: RunState,
 }
 
 /// An event of the log.
@@ -213,15 +158,6 @@ impl RawEvent {
     }
 }
 
-/// What became of events that were written.
-#[derive(Debug, Clone, Default)]
-pub struct Appended {
-    /// The cursor of the last one.
-    pub last_event: Option<Cursor>,
-    /// Idempotency keys that were settled, as steps that wait for them are listed.
-    pub freed: Vec<String>,
-}
-
 /// What was deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Purged {
@@ -259,58 +195,13 @@ pub enum Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timer {
     /// The run.
-    pub run: RunKey,
+    pub run: RunId,
     /// The execution.
     pub n: u32,
     /// Which of its timers.
     pub kind: TimerKind,
     /// When it is due.
     pub due: Millis,
-}
-
-/// An idempotency key.
-#[derive(Debug, Clone, Copy)]
-pub struct ClaimKey<'k> {
-    /// Where it is unique.
-    pub scope: &'k str,
-    /// The tool.
-    pub tool: &'k str,
-    /// The key.
-    pub key: &'k str,
-    /// The hash of the arguments.
-    pub args: Hash,
-    /// The run that wants it.
-    pub run: RunKey,
-    /// The execution that wants it.
-    pub n: u32,
-    /// How long a result is kept.
-    pub ttl_secs: Option<u64>,
-}
-
-impl ClaimKey<'_> {
-    /// What a step that waits for the key is listed under.
-    pub fn wait_name(&self) -> String {
-        format!("key:{}:{}:{}", self.scope, self.tool, self.key)
-    }
-}
-
-/// Who has an idempotency key.
-#[derive(Debug, Clone, PartialEq)]
-pub enum KeyState {
-    /// Nobody.
-    Free,
-    /// A step that has not ended.
-    Held {
-        /// The hash of its arguments.
-        args: Hash,
-    },
-    /// A step that gave this.
-    Done {
-        /// The hash of its arguments.
-        args: Hash,
-        /// Its output.
-        output: Payload,
-    },
 }
 
 /// A run, for those who look.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use serde_json::json;
-use steprail_core::run::{Event, PauseReason, Payload, Record};
+use steprail_core::run::{Event, PauseReason, Payload, Record, RunStatus};
 use steprail_store::StoreError;
 use steprail_store::sqlite::{Options, Restore, SqliteStore, Verified, backup, inspect, verify};
 use tempfile::TempDir;
@@ -26,12 +26,13 @@ fn folder() -> (TempDir, PathBuf) {
 fn whole_run(store: &mut SqliteStore, number: u128) {
     let output = Payload::new(json!("fine"));
     let end = Event::RunCompleted { output: output.hash() };
-    let more = vec![
-        Record::plain(Event::RunPaused { reason: PauseReason::Requested, by: None }),
-        Record::plain(Event::RunResumed { by: None }),
-        Record { payload: Some(output), ..Record::plain(end) },
-    ];
-    common::begin(store, number, json!({ "n": 1 }), more);
+    let pause = Record::plain(Event::RunPaused { reason: PauseReason::Requested, by: None });
+    let run = common::begin(store, number, json!({ "n": 1 }), Vec::new());
+    let (running, paused) = (RunStatus::Running, RunStatus::Paused);
+    common::decide(store, run, 1, [running, paused], pause);
+    common::decide(store, run, 2, [paused, running], Record::plain(Event::RunResumed { by: None }));
+    let end = Record { payload: Some(output), ..Record::plain(end) };
+    common::decide(store, run, 3, [running, RunStatus::Completed], end);
 }
 
 fn back_up(from: &Path, to: &Path) -> Result<u64, StoreError> {
@@ -63,7 +64,7 @@ fn files(folder: &TempDir) -> Vec<String> {
 /// Changes what the database itself would refuse to change.
 fn damage(path: &Path, sql: &str) {
     let connection = Connection::open(path).expect("a database");
-    let triggers = "DROP TRIGGER events_never_change; DROP TRIGGER events_go_with_their_run;
+    let triggers = "DROP TRIGGER events_never_change; DROP TRIGGER events_are_never_deleted;
                     DROP TRIGGER an_end_is_final; DROP TRIGGER inputs_never_change;";
     connection.execute_batch(&format!("{triggers} {sql}")).expect("damage");
 }
@@ -158,7 +159,7 @@ fn a_restore_is_refused_and_changes_nothing() {
         std::fs::copy(file("good.db"), file(name)).expect("a copy");
         file(name)
     };
-    damage(&copied("changed.db"), "UPDATE workflow_events SET body = replace(body, 'ann', 'bob')");
+    damage(&copied("changed.db"), "UPDATE workflow_log SET body = replace(body, 'ann', 'bob')");
     let newer = Connection::open(copied("newer.db")).expect("a database");
     newer.pragma_update(None, "user_version", 99).expect("a format");
     drop(newer);
@@ -188,17 +189,17 @@ fn a_restore_is_refused_and_changes_nothing() {
 fn an_audit_finds_every_kind_of_damage() {
     let kinds = [
         ("nothing", "SELECT 1"),
-        ("a body", "UPDATE workflow_events SET body = replace(body, 'requested', 'attention') WHERE id = 2"),
-        ("a time", "UPDATE workflow_events SET at = 2 WHERE id = 3"),
-        ("an event in the middle", "DELETE FROM workflow_events WHERE id = 2"),
-        ("the last event", "DELETE FROM workflow_events WHERE id = 4"),
-        ("the end in the row", "UPDATE workflow_runs SET head_hash = zeroblob(32) WHERE id = 1"),
-        ("the number in the row", "UPDATE workflow_runs SET seq = 5 WHERE id = 1"),
-        ("the inputs", "UPDATE workflow_inputs SET input_json = '{\"n\":2}' WHERE run_id = 1"),
-        ("the inputs are gone", "DELETE FROM workflow_inputs WHERE run_id = 1"),
-        ("the output", "UPDATE workflow_runs SET output_json = '\"bad\"' WHERE id = 1"),
-        ("the run", "DELETE FROM workflow_runs WHERE id = 1"),
-        ("its id", "UPDATE workflow_runs SET run_id = 'odd' WHERE id = 1"),
+        ("a body", "UPDATE workflow_log SET body = replace(body, 'requested', 'attention') WHERE id = 2"),
+        ("a time", "UPDATE workflow_log SET at = 3 WHERE id = 3"),
+        ("a row in the middle", "DELETE FROM workflow_log WHERE id = 2"),
+        ("the last row", "DELETE FROM workflow_log WHERE id = 8"),
+        ("a purged body of a run that exists", "UPDATE workflow_log SET body = '', hashes = zeroblob(32) WHERE id = 2"),
+        ("the status", "UPDATE runs SET status = 'failed', output_json = NULL WHERE id = 1"),
+        ("the inputs", "UPDATE runs SET input_json = '{\"n\":2}' WHERE id = 1"),
+        ("the output", "UPDATE runs SET output_json = '\"bad\"' WHERE id = 1"),
+        ("the run", "DELETE FROM runs WHERE id = 1"),
+        ("its id", "UPDATE runs SET run_id = 'odd' WHERE id = 1"),
+        ("a run with its events", "DELETE FROM runs WHERE id = 1; DELETE FROM workflow_log WHERE run_id = 1"),
     ];
     let mut said = String::new();
     for (kind, sql) in kinds {

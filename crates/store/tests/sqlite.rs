@@ -23,18 +23,20 @@ fn history_and_endings_cannot_be_rewritten() {
     let store = with_a_run();
     let connection = store.connection();
     let said = [
-        "UPDATE workflow_events SET body = '{}'",
-        "DELETE FROM workflow_events",
+        "UPDATE workflow_log SET body = '{}'",
+        "UPDATE workflow_log SET body = '', hashes = zeroblob(32)",
+        "DELETE FROM workflow_log",
         "UPDATE workflow_definitions SET spec_json = '{}'",
-        "UPDATE workflow_runs SET status = 'done'",
-        "UPDATE workflow_runs SET status = 'completed'",
-        "UPDATE workflow_runs SET seq = 'many'",
-        "INSERT INTO workflow_events (run_id, seq, at, body, hash) VALUES (1, 1, 1, '{}', zeroblob(32))",
+        "UPDATE runs SET status = 'done'",
+        "UPDATE runs SET status = 'completed'",
+        "UPDATE runs SET input_json = '{}'",
+        "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash)
+         VALUES (1, 1, 1, 1, '{}', x'', zeroblob(32))",
     ]
     .map(|sql| format!("{sql}\n  {}", refused(connection, sql)));
-    connection.execute_batch("UPDATE workflow_runs SET status = 'failed', completed_at = 2").expect("an end");
-    let revived = refused(connection, "UPDATE workflow_runs SET status = 'running', completed_at = NULL");
-    let changed = refused(connection, "UPDATE workflow_runs SET error_json = '{}'");
+    connection.execute_batch("UPDATE runs SET status = 'failed', completed_at = 2").expect("an end");
+    let revived = refused(connection, "UPDATE runs SET status = 'running', completed_at = NULL");
+    let changed = refused(connection, "UPDATE runs SET error_json = '{}'");
     insta::assert_snapshot!(format!("{}\nafter the end\n  {revived}\n  {changed}", said.join("\n")));
 }
 

@@ -197,6 +197,7 @@ impl Live {
     fn apply(&mut self, plan: &Plan, change: &StepChange<'_>) {
         let memo = &change.memo;
         self.timer = change.timers().next().is_some() || (self.timer && !change.resets);
+        self.deadline = change.deadline.or(self.deadline.filter(|_| !change.resets));
         if change.place.is_some() {
             self.attempt = change.step.attempt;
         }

@@ -70,6 +70,8 @@ pub struct StepChange<'e> {
     pub resets: bool,
     /// Durable timers that are set, with their due times.
     timers: [Option<(TimerKind, Millis)>; 2],
+    /// The deadline of the call in flight. It needs no durable timer: a restart ends the call as well.
+    pub deadline: Option<(TimerKind, Millis)>,
     /// The event or idempotency key that the execution waits for.
     pub wait: Option<&'e str>,
     /// The change of the execution's gate.
@@ -279,6 +281,7 @@ fn about(step: &StepRef) -> StepChange<'_> {
         error: None,
         resets: false,
         timers: [None, None],
+        deadline: None,
         wait: None,
         gate: None,
         retry_at: None,
@@ -372,8 +375,8 @@ impl Event {
             }
             .into(),
             Self::CallTimedOut { step, until } => {
-                let timers = [Some((TimerKind::Grace, *until)), None];
-                StepChange { timers, ..enters(step, Phase::Stopping) }.into()
+                let deadline = Some((TimerKind::Grace, *until));
+                StepChange { deadline, ..enters(step, Phase::Stopping) }.into()
             }
             Self::CallAbandoned { step } => StepChange { late: Late::Yes, ..about(step) }.into(),
             Self::CallAccepted { step, task } => {
@@ -381,14 +384,14 @@ impl Event {
                 StepChange { memo, ..about(step) }.into()
             }
             Self::VerifyStarted { step, until, restarted, .. } => StepChange {
-                timers: [timer(TimerKind::Timeout, *until), None],
+                deadline: timer(TimerKind::Timeout, *until),
                 memo: Memo { restarted: *restarted, probe: true, ..Memo::default() },
                 ..enters(step, Phase::Verifying)
             }
             .into(),
             Self::ToolRequested { step, until, .. } => {
-                let timers = [timer(TimerKind::Timeout, *until), None];
-                StepChange { timers, ..enters(step, Phase::Creating) }.into()
+                let deadline = timer(TimerKind::Timeout, *until);
+                StepChange { deadline, ..enters(step, Phase::Creating) }.into()
             }
             Self::ToolCreated { step, .. } => {
                 let memo = Memo { created: true, ..Memo::default() };
@@ -493,7 +496,9 @@ fn started<'e>(
     let (running, waiting) = (StepStatus::Running, StepStatus::Waiting);
     match what {
         Started::Call { tool, args, key, claimed } => {
-            let mut step = StepChange { tool: Some(tool), ..base(running, Phase::Calling) };
+            let deadline = timer(TimerKind::Timeout, until);
+            let timers = [None, None];
+            let mut step = StepChange { tool: Some(tool), deadline, timers, ..base(running, Phase::Calling) };
             step.memo.key = Some((key, *claimed));
             Changes::from(step).with(ValueChange::StepInput(*args))
         }

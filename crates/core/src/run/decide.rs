@@ -167,7 +167,8 @@ impl<'d> Decision<'d> {
         let mut record = Record {
             at: live.map(|live| live.step),
             had_timer: live.is_some_and(|live| live.timer),
-            had_claim: live.is_some_and(|live| live.claim),
+            had_deadline: live.and_then(|live| live.deadline),
+            had_claim: live.filter(|live| live.claim).and_then(|live| live.key.clone()),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
             had_input_request: live.filter(|_| event.ends_step()).and_then(Live::open_request).cloned(),

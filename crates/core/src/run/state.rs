@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::parts::{InputResponse, PauseReason, ScopeKey, StepRef};
+use super::parts::{InputResponse, PauseReason, ScopeKey, StepRef, TimerKind};
 use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
 
@@ -189,6 +189,8 @@ pub struct Live {
     pub phase: Phase,
     /// Whether it has a timer in the store.
     pub timer: bool,
+    /// The deadline of its call in flight.
+    pub deadline: Option<(TimerKind, Millis)>,
     /// Whether it holds an idempotency key in the store.
     pub claim: bool,
     /// Whether a human approved it.
@@ -222,6 +224,7 @@ impl Live {
             attempt: at.attempt,
             phase: Phase::Passing,
             timer: false,
+            deadline: None,
             claim: false,
             approved: false,
             key: None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::event::Event;
-use super::parts::StepRef;
+use super::parts::{StepRef, TimerKind};
 use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
 use crate::expr::{Ambient, StepIx};
@@ -179,8 +179,10 @@ pub struct Record {
     pub payload: Option<Payload>,
     /// Whether the step had a timer before this event.
     pub had_timer: bool,
-    /// Whether the step held an idempotency key before this event.
-    pub had_claim: bool,
+    /// The deadline of the step's call in flight before this event.
+    pub had_deadline: Option<(TimerKind, Millis)>,
+    /// The idempotency key that the step held before this event.
+    pub had_claim: Option<Box<str>>,
     /// Whether the step waited for an event or a key before this event.
     pub had_wait: bool,
     /// Whether the step had an open approval before this event.
@@ -208,7 +210,8 @@ impl Record {
             event,
             payload: None,
             had_timer: false,
-            had_claim: false,
+            had_deadline: None,
+            had_claim: None,
             had_wait: false,
             had_gate: false,
             had_child: None,

@@ -135,27 +135,30 @@ impl BenchEngine {
         started.elapsed()
     }
 
-    /// Completes `count` runs, with `concurrent` of them unfinished at any time.
+    /// Completes `count` runs, with `concurrent` of them unfinished at any time. Each caller starts a run and waits for
+    /// it, as programs do.
     pub(crate) async fn pump(&mut self, name: &'static str, count: usize, concurrent: usize) {
-        (0..concurrent.min(count)).for_each(|_| self.spawn_start(name));
-        for done in 0..count {
-            self.completed().await;
-            if done + concurrent < count {
-                self.spawn_start(name);
-            }
+        let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(count));
+        let callers: Vec<_> = (0..concurrent.min(count))
+            .map(|_| tokio::spawn(start_and_wait(self.engine.clone(), name, left.clone())))
+            .collect();
+        for caller in callers {
+            caller.await.expect("a caller");
         }
-    }
-
-    fn spawn_start(&self, name: &'static str) {
-        let engine = self.engine.clone();
-        tokio::spawn(
-            async move { engine.start(Start::named(name, user())).await.map(|_| ()).expect("a run") },
-        );
+        while self.ended.try_recv().is_ok() {}
     }
 
     /// Stops the engine, so that it does not disturb the next measurement.
     pub(crate) async fn stop(self) {
         self.engine.shutdown().await.expect("an end");
+    }
+}
+
+async fn start_and_wait(engine: Engine, name: &'static str, left: std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use std::sync::atomic::Ordering::Relaxed;
+    while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+        let run = engine.start(Start::named(name, user())).await.expect("a run");
+        assert_eq!(run.wait().await.expect("an end").run.status, RunStatus::Completed);
     }
 }
 

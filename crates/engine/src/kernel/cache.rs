@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Payload, Record, ValueChange};
-use steprail_store::{RunKey, Wanted};
+use steprail_store::{RunId, Wanted};
 
 use crate::limits::CACHED_BYTES;
 
@@ -14,19 +14,19 @@ const ORDER_SLACK: usize = 1_000;
 /// Payloads, the oldest of which go first.
 #[derive(Default)]
 pub(super) struct Values {
-    values: HashMap<RunKey, HashMap<Wanted, Payload>>,
+    values: HashMap<RunId, HashMap<Wanted, Payload>>,
     /// What was put in, oldest first; some of it may be gone.
-    order: VecDeque<(RunKey, Wanted)>,
+    order: VecDeque<(RunId, Wanted)>,
     count: usize,
     bytes: usize,
 }
 
 impl Values {
-    pub(super) fn get(&self, run: RunKey, wanted: Wanted) -> Option<Payload> {
+    pub(super) fn get(&self, run: RunId, wanted: Wanted) -> Option<Payload> {
         self.values.get(&run)?.get(&wanted).cloned()
     }
 
-    pub(super) fn put(&mut self, run: RunKey, wanted: Wanted, payload: Payload) {
+    pub(super) fn put(&mut self, run: RunId, wanted: Wanted, payload: Payload) {
         self.bytes += cost(&payload);
         if let Some(before) = self.values.entry(run).or_default().insert(wanted, payload) {
             self.bytes -= cost(&before);
@@ -44,7 +44,7 @@ impl Values {
     }
 
     /// A run ended: nobody asks for its values any more.
-    pub(super) fn drop_run(&mut self, run: RunKey) {
+    pub(super) fn drop_run(&mut self, run: RunId) {
         let Some(gone) = self.values.remove(&run) else { return };
         self.count -= gone.len();
         self.bytes -= gone.values().map(cost).sum::<usize>();
@@ -56,7 +56,7 @@ impl Values {
     }
 
     /// Keeps what events speak of: the next step is likely to read it.
-    pub(super) fn keep(&mut self, run: RunKey, records: &[Record]) {
+    pub(super) fn keep(&mut self, run: RunId, records: &[Record]) {
         for record in records {
             let Some(payload) = &record.payload else { continue };
             match &record.event {

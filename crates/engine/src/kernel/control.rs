@@ -4,7 +4,7 @@ use serde_json::Value;
 use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{Input, Intervention, Live, Millis, Phase, RunStatus, is_deeper};
-use steprail_store::{Principal, RunId, RunKey, StoreError, attempt_digest};
+use steprail_store::{DefinitionChange, Principal, RegistryChange, RunId, StoreError, attempt_digest};
 
 use super::{Command, Done, Kernel, Signal, no_run};
 use crate::error::Error;
@@ -15,16 +15,18 @@ type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 impl Kernel {
     pub(super) fn command(&mut self, command: &Command, now: Millis, done: &mut Done) -> Answered {
         match command {
-            Command::DeleteDefinition { name } => Ok(if self.store.delete_definition(name, now)? {
-                Ok(())
-            } else {
-                Err(Error::NotFound(format!("there is no definition `{name}`")))
-            }),
-            Command::Unschedule { name } => self.unschedule(name),
-            Command::PutSession(session) => self.store.put_session(session, now).map(Ok),
-            Command::DropSession { id } => self.store.drop_session(id).map(Ok),
-            Command::PutAccount(account) => self.store.put_account(account).map(Ok),
-            Command::DropAccount { kind, id } => self.store.drop_account(*kind, id).map(Ok),
+            Command::DeleteDefinition { name, expected, owner } => {
+                let (name, expected, owner) = (name.clone(), *expected, owner.clone());
+                let deleted = self.commit_definition(DefinitionChange::Delete { name, expected, owner }, now)?;
+                Ok(deleted.map(drop))
+            }
+            Command::Unschedule { name } => Ok(Ok(self.unschedule(name))),
+            Command::PutSession(session) => Ok(self.register(RegistryChange::PutSession((**session).clone()))),
+            Command::DropSession { id } => Ok(self.register(RegistryChange::DropSession(id.clone()))),
+            Command::PutAccount(account) => Ok(self.register(RegistryChange::PutAccount((**account).clone()))),
+            Command::DropAccount { kind, id } => {
+                Ok(self.register(RegistryChange::DropAccount(*kind, id.clone())))
+            }
             Command::Sync => Ok(Ok(())),
             Command::Check(run) => Ok(self.find_status(*run)?.map(drop)),
             Command::Decide { run, path, approved, by, reason, digest, answer } => {
@@ -91,15 +93,21 @@ impl Kernel {
         }
     }
 
-    /// Finds a run and brings it into memory.
-    fn find(&mut self, run: RunId) -> Result<Option<RunKey>, StoreError> {
-        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
-        if let Some(damage) = self.damaged.get(&key) {
+    fn register(&mut self, change: RegistryChange) -> Result<(), Error> {
+        self.batch.commit.registry.push(change);
+        Ok(())
+    }
+
+    /// Loads a run, if it exists.
+    fn find(&mut self, run: RunId) -> Result<Option<RunId>, StoreError> {
+        if let Some(damage) = self.damaged.get(&run) {
             return Err(damage.clone());
         }
-        self.load(key)?;
-        self.touched.insert(key);
-        Ok(Some(key))
+        if !self.load(run)? {
+            return Ok(None);
+        }
+        self.touched.insert(run);
+        Ok(Some(run))
     }
 
     /// Gives a run an input that somebody asked for. If nothing comes of it, the answer says how things stand.
@@ -114,7 +122,7 @@ impl Kernel {
 
     fn cannot_resume(
         &self,
-        key: RunKey,
+        key: RunId,
         force: &[String],
         expected: Option<Hash>,
         strict: bool,
@@ -140,7 +148,7 @@ impl Kernel {
 
     fn decide_gate(
         &mut self,
-        key: RunKey,
+        key: RunId,
         decision: &Decision<'_>,
         now: Millis,
         done: &mut Done,
@@ -181,9 +189,9 @@ impl Kernel {
     }
 
     /// The gate is closed: the same decision again is no error, another one is told who decided.
-    fn already_decided(&mut self, key: RunKey, run: RunId, decision: &Decision<'_>) -> Answered {
+    fn already_decided(&mut self, key: RunId, run: RunId, decision: &Decision<'_>) -> Answered {
         let path = decision.path;
-        let Some(approval) = self.store.approval(key, path)? else {
+        let Some(approval) = self.batch.approval(key, path)? else {
             return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
         };
         let same = approval.decided_by.as_deref() == Some(&decision.by.id)
@@ -218,7 +226,7 @@ impl Kernel {
         self.act(run, input, "changed", now, done)
     }
 
-    fn cannot_intervene(&self, key: RunKey, intervention: &Intervention) -> Option<Error> {
+    fn cannot_intervene(&self, key: RunId, intervention: &Intervention) -> Option<Error> {
         let entry = self.runs.get(&key)?;
         let bad = |message: String| Some(Error::BadInput(message));
         match intervention {
@@ -264,7 +272,7 @@ impl Kernel {
     /// it is with what holds gates, and with the answer that a gate has given.
     fn passes_gate(
         &mut self,
-        key: RunKey,
+        key: RunId,
         intervention: &Intervention,
         by: &Principal,
     ) -> Result<Option<Error>, StoreError> {
@@ -287,7 +295,7 @@ impl Kernel {
     /// Whether a step execution, or the whole run, holds a gate at which somebody may not decide.
     fn holds_gate(
         &mut self,
-        key: RunKey,
+        key: RunId,
         target: Option<u32>,
         by: &Principal,
     ) -> Result<Option<Error>, StoreError> {
@@ -326,11 +334,11 @@ impl Kernel {
             return Ok(self.act(*run, input(true), "signalled", now, done)?.map(|()| 1));
         }
         let mut reached = 0;
-        let mut runs: Vec<RunKey> = self.store.waiting(event)?.into_iter().map(|(run, _)| run).collect();
+        let mut runs: Vec<RunId> = self.batch.waiting(event)?.into_iter().map(|(run, _)| run).collect();
         runs.dedup();
         for run in runs {
             reached += usize::from(self.input(run, input(false), now, done)?);
-            self.follow_up(now, done)?;
+            self.deliver_messages(now, done)?;
         }
         Ok(Ok(reached))
     }

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use steprail_core::diagnostic::Severity;
 use steprail_core::load;
 use steprail_core::plan::{Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Source;
-use steprail_store::{Definition, NewDefinition, Pins, Store, StoreError};
+use steprail_store::{
+    Commit, Definition, DefinitionChange, DefinitionQuery, NewDefinition, Pins, Refused, StoreError,
+};
 
-use super::{DefinitionVersion, Kernel};
+use super::batch::Batch;
+use super::{Define, DefinitionVersion, Kernel};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
 
@@ -21,12 +23,12 @@ const INPUT_PROBLEMS: usize = 10;
 /// A definition ready to run.
 pub struct Compiled {
     /// Its plan.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     /// Its version.
     pub version: u32,
-    /// Its number in the store.
+    /// Its id in the store.
     pub id: i64,
-    /// What its tools were like when it was stored.
+    /// Hashes of the descriptions of its tools when it was stored.
     pub pins: Pins,
 }
 
@@ -40,8 +42,11 @@ impl Compiled {
                 definition.version, definition.name
             )));
         };
-        let pins = definition.pins.clone();
-        Ok(Self { plan, version: definition.version, id: definition.id, pins })
+        Ok(Self::with_plan(definition, Arc::new(plan)))
+    }
+
+    fn with_plan(definition: &Definition, plan: Arc<Plan>) -> Self {
+        Self { plan, version: definition.version, id: definition.id, pins: definition.pins.clone() }
     }
 
     /// Fills in defaults and checks inputs against what the definition declares. Every problem is told.
@@ -72,70 +77,103 @@ impl Compiled {
     }
 }
 
-/// Compiled definitions by their numbers.
+/// Compiled definitions by their ids.
 #[derive(Default)]
 pub(super) struct Plans(HashMap<i64, Arc<Compiled>>);
 
 impl Plans {
-    /// More may be known about the tools of a version than when it was compiled.
-    fn forget_unless(&mut self, id: i64, pins: &Pins) {
-        if self.0.get(&id).is_some_and(|known| known.pins != *pins) {
-            self.0.remove(&id);
-        }
-    }
-
-    pub(super) fn get(&mut self, store: &mut dyn Store, id: i64) -> Result<Arc<Compiled>, StoreError> {
+    /// The compiled definition with an id.
+    pub(super) fn get(&mut self, batch: &mut Batch, id: i64) -> Result<Arc<Compiled>, StoreError> {
         if let Some(known) = self.0.get(&id) {
             return Ok(known.clone());
         }
-        let definition = store.definition(id)?;
-        let definition = definition.ok_or_else(|| StoreError::Corrupt(format!("definition {id} is gone")))?;
-        let compiled = Arc::new(Compiled::new(&definition)?);
+        let definition = batch.definition(DefinitionQuery::Id(id))?;
+        self.of(&definition.ok_or_else(|| StoreError::Corrupt(format!("definition {id} is missing")))?)
+    }
+
+    /// The compiled form of a definition.
+    pub(super) fn of(&mut self, definition: &Definition) -> Result<Arc<Compiled>, StoreError> {
+        match self.0.get(&definition.id).filter(|known| known.pins == definition.pins) {
+            Some(known) => Ok(known.clone()),
+            None => Ok(self.keep(Compiled::new(definition)?)),
+        }
+    }
+
+    /// Keeps a definition that was compiled elsewhere.
+    fn keep(&mut self, compiled: Compiled) -> Arc<Compiled> {
         if self.0.len() >= CACHED_PLANS {
             self.0.retain(|_, known| Arc::strong_count(known) > 1);
         }
-        self.0.insert(id, compiled.clone());
-        Ok(compiled)
+        let compiled = Arc::new(compiled);
+        self.0.insert(compiled.id, compiled.clone());
+        compiled
     }
 }
 
 impl Kernel {
-    /// Stores a definition, given as canonical JSON.
+    /// Stores a definition in a commit of its own, so that its id and version are known to the rest of the batch.
     pub(super) fn define(
         &mut self,
-        spec: &str,
-        source: &str,
-        by: &str,
+        define: &Define,
         hidden: bool,
         now: Millis,
     ) -> Result<Result<DefinitionVersion, Error>, StoreError> {
-        let loaded = load(&Source::new(source, spec));
-        let Some(plan) = loaded.plan else {
-            let errors = loaded.diagnostics.into_iter();
-            let errors = errors.filter(|diagnostic| diagnostic.code.severity() == Severity::Error).collect();
-            return Ok(Err(Error::Invalid(errors)));
-        };
-        let new = NewDefinition {
-            name: &plan.name,
-            hash: plan.hash,
-            spec_json: spec,
-            by,
-            now,
-            hidden,
-            published: plan.settings.publish.is_some(),
-            pins: &self.pins(&plan),
-        };
-        let stored = self.store.define(&new)?;
-        self.plans.forget_unless(stored.id, &stored.pins);
-        Ok(Ok(DefinitionVersion {
-            id: stored.id,
-            name: stored.name,
-            version: stored.version,
-            hash: stored.hash,
+        Ok(self.store_definition(define, hidden, now)?.map(|compiled| DefinitionVersion {
+            id: compiled.id,
+            name: compiled.plan.name.to_string(),
+            version: compiled.version,
+            hash: compiled.plan.hash,
         }))
     }
 
-    /// What is known now about the tools that a definition calls.
+    pub(super) fn store_definition(
+        &mut self,
+        define: &Define,
+        hidden: bool,
+        now: Millis,
+    ) -> Result<Result<Arc<Compiled>, Error>, StoreError> {
+        let plan = &define.plan;
+        let new = NewDefinition {
+            name: plan.name.to_string(),
+            hash: plan.hash,
+            spec_json: define.spec.clone(),
+            by: define.by.clone(),
+            hidden,
+            published: plan.settings.publish.is_some(),
+            pins: self.pins(plan),
+            expected: define.expected,
+            owner: define.owner.clone(),
+        };
+        let stored = match self.commit_definition(DefinitionChange::Put(new), now)? {
+            Ok(stored) => stored,
+            Err(error) => return Ok(Err(error)),
+        };
+        let Some(stored) = stored else { return Err(StoreError::Other("a definition was not stored".to_owned())) };
+        let known = self.plans.0.get(&stored.id).filter(|known| known.pins == stored.pins);
+        Ok(Ok(match known {
+            Some(known) => known.clone(),
+            None => self.plans.keep(Compiled::with_plan(&stored, define.plan.clone())),
+        }))
+    }
+
+    /// Commits a change of definitions. A precondition that does not hold is an error of the request.
+    pub(super) fn commit_definition(
+        &mut self,
+        change: DefinitionChange,
+        now: Millis,
+    ) -> Result<Result<Option<Definition>, Error>, StoreError> {
+        let commit = Commit { now, definitions: vec![change], ..Commit::default() };
+        match self.batch.store().commit(&commit) {
+            Ok(mut committed) => Ok(Ok(committed.definitions.pop())),
+            Err(Refused::Conflict(conflict)) => Ok(Err(conflict.into())),
+            Err(Refused::Unavailable(error)) => Err(error),
+            Err(Refused::Stale(_) | Refused::Held(_) | Refused::Damaged(..)) => {
+                Err(StoreError::Other("a definition was refused".to_owned()))
+            }
+        }
+    }
+
+    /// Hashes of the descriptions of the tools that a definition calls, as far as they are known.
     fn pins(&self, plan: &Plan) -> Pins {
         let calls = plan.steps.iter().filter_map(|step| match &step.kind {
             Kind::Call(call) => Some(String::from(call.full_name())),

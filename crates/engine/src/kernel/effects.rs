@@ -7,7 +7,7 @@ use steprail_core::run::{
     Event, Failure, FailureKind, Input, InputResponse, Millis, Payload, Phase, Record, Report, Run,
     RunStatus, Started,
 };
-use steprail_store::{Principal, RunId, RunKey, StoreError, Wanted};
+use steprail_store::{Principal, RunId, StoreError, Wanted};
 
 use super::flights::Flight;
 use super::{Done, Kernel, Response, end_of};
@@ -98,7 +98,7 @@ impl Kernel {
     /// What follows from the events of one run.
     pub(super) fn consequences(
         &mut self,
-        key: RunKey,
+        key: RunId,
         records: &[Record],
         done: &mut Done,
     ) -> Result<(), StoreError> {
@@ -106,10 +106,9 @@ impl Kernel {
             self.stop_call(key, record, done);
             if let Some(child) = &record.had_child
                 && let Ok(child) = child.parse::<RunId>()
-                && let Some(child) = self.store.find_run(child)?
             {
                 let reason = "the step that waited for it ended".into();
-                self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
+                self.messages.push_back((child, Input::Cancel { by: None, reason }));
             }
             done.effects.extend(record.had_input_request.clone().map(Effect::Forget));
             self.order_call(key, record, done);
@@ -122,7 +121,7 @@ impl Kernel {
     }
 
     /// Tells a call to stop that its step no longer waits for.
-    fn stop_call(&mut self, key: RunKey, record: &Record, done: &mut Done) {
+    fn stop_call(&mut self, key: RunId, record: &Record, done: &mut Done) {
         let Some(step) = record.event.step() else { return };
         let Some(id) = self.flights.call_of(key, step.n) else { return };
         let Some(attempt) = self.flights.get(id).map(|flight| flight.attempt) else { return };
@@ -141,7 +140,7 @@ impl Kernel {
         }
     }
 
-    fn order_call(&mut self, key: RunKey, record: &Record, done: &mut Done) {
+    fn order_call(&mut self, key: RunId, record: &Record, done: &mut Done) {
         let Some(entry) = self.runs.get(&key) else { return };
         let (step, tool, idempotency, deadline, is_probe) = match &record.event {
             Event::StepStarted { step, what: Started::Call { tool, key, .. }, until, .. } => {
@@ -174,7 +173,7 @@ impl Kernel {
         };
         let policy = entry.compiled.plan.settings.on_tool_change;
         let pinned = entry.compiled.pins.get(&**tool).map(|hash| (*hash, policy));
-        let site = CallSite { tool, principal: &entry.principal, run: entry.head.id, path: &step.path };
+        let site = CallSite { tool, principal: &entry.head.principal, run: entry.head.id, path: &step.path };
         let capacity = self.tools.capacity(&site);
         let id = self.flights.depart(Flight {
             run: key,
@@ -189,7 +188,7 @@ impl Kernel {
             id,
             tool: tool.clone(),
             args: record.payload.clone().unwrap_or_default(),
-            principal: entry.principal.clone(),
+            principal: entry.head.principal.clone(),
             run: entry.head.id,
             n: step.n,
             path: step.path.clone(),
@@ -251,7 +250,7 @@ impl Kernel {
         }
     }
 
-    fn notice(&self, key: RunKey, record: &Record) -> Option<Notice> {
+    fn notice(&self, key: RunId, record: &Record) -> Option<Notice> {
         let head = &self.runs.get(&key)?.head;
         let run = head.id;
         match &record.event {
@@ -279,57 +278,57 @@ impl Kernel {
     }
 
     /// A run ended: the step that waits for it is told, and runs that it waited for are stopped.
-    fn run_ended(&mut self, key: RunKey, record: &Record, status: RunStatus) -> Result<(), StoreError> {
+    fn run_ended(&mut self, key: RunId, record: &Record, status: RunStatus) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
         if status != RunStatus::Completed {
-            for child in self.store.children(key)? {
+            for child in self.batch.children(key)? {
                 let reason = "the run that waited for it ended".into();
-                self.follow_ups.push_back((child, Input::Cancel { by: None, reason }));
+                self.messages.push_back((child, Input::Cancel { by: None, reason }));
             }
         }
         if let Some((parent, n, attempt)) = entry.head.parent {
             let told = outcome(&record.event, record.payload.as_ref());
             let told = told.map(|outcome| Input::ChildEnded { n, attempt, outcome });
-            self.follow_ups.extend(told.map(|input| (parent, input)));
+            self.messages.extend(told.map(|input| (parent, input)));
         }
         Ok(())
     }
 
     /// A run is brought into memory: those that it waits for may have ended while it could not be told.
-    pub(super) fn find_ended_children(&mut self, key: RunKey, run: &Run) -> Result<(), StoreError> {
+    pub(super) fn find_ended_children(&mut self, key: RunId, run: &Run) -> Result<(), StoreError> {
         for (n, live) in run.live() {
             let Phase::Child { run: child } = &live.phase else { continue };
             let Ok(id) = child.parse::<RunId>() else { continue };
-            let Some(child) = self.store.find_run(id)? else { continue };
-            if !self.store.head(child)?.status.is_terminal() {
-                continue;
-            }
-            let gave = self.result(id)?;
+            let Some(head) = self.find_head(id)?.filter(|head| head.state.status.is_terminal()) else { continue };
+            let gave = match head.state.status {
+                RunStatus::Completed => Some(self.batch.value(id, Wanted::Result)?),
+                _ => None,
+            };
             let end = self
-                .store
-                .events(child, 0)?
+                .batch
+                .log(id)?
                 .into_iter()
                 .rev()
                 .find_map(|event| outcome(&event.event, gave.as_ref()));
             let told = end.map(|outcome| Input::ChildEnded { n: *n, attempt: live.attempt, outcome });
-            self.follow_ups.extend(told.map(|input| (key, input)));
+            self.messages.extend(told.map(|input| (key, input)));
         }
         Ok(())
     }
 
-    /// What a run gave, for those who waited for it.
+    /// Returns the output of a run that has completed.
     pub fn result(&mut self, run: RunId) -> Result<Option<Payload>, StoreError> {
-        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
-        match self.store.head(key)?.status {
-            RunStatus::Completed => self.store.payload(key, Wanted::Result).map(Some),
+        match self.batch.head(run)?.map(|head| head.state.status) {
+            Some(RunStatus::Completed) => self.batch.value(run, Wanted::Result).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Where a run stands, folded from its log: for tests and checks.
+    /// Returns the state of a run, folded from its log, for tests and checks.
     pub fn inspect(&mut self, run: RunId) -> Result<Option<Run>, StoreError> {
-        let Some(key) = self.store.find_run(run)? else { return Ok(None) };
-        self.load(key)?;
-        Ok(self.runs.get(&key).map(|entry| entry.run.clone()))
+        if !self.load(run)? {
+            return Ok(None);
+        }
+        Ok(self.runs.get(&run).map(|entry| entry.run.clone()))
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use steprail_core::run::Admission;
-use steprail_store::RunKey;
+use steprail_store::RunId;
 
 use super::effects::CallId;
 use crate::limits::Limits;
@@ -14,7 +14,7 @@ use crate::ports::Capacity;
 /// A call in flight.
 #[derive(Debug, Clone)]
 pub(super) struct Flight {
-    pub run: RunKey,
+    pub run: RunId,
     pub n: u32,
     pub attempt: u32,
     /// The connection pool that it uses.
@@ -78,9 +78,9 @@ fn decrease(counts: &mut HashMap<Box<str>, u32>, name: &str) {
 enum Undo {
     Departed(CallId),
     Arrived(CallId, Flight),
-    Call((RunKey, u32), Option<CallId>),
-    Queued(SlotKey, RunKey),
-    Popped(SlotKey, RunKey),
+    Call((RunId, u32), Option<CallId>),
+    Queued(SlotKey, RunId),
+    Popped(SlotKey, RunId),
 }
 
 pub(super) struct Flights {
@@ -88,16 +88,16 @@ pub(super) struct Flights {
     next: u64,
     flights: HashMap<CallId, Flight>,
     /// The call that a step execution waits for.
-    calls: HashMap<(RunKey, u32), CallId>,
+    calls: HashMap<(RunId, u32), CallId>,
     counts: Counts,
     /// Places given in the decision under way, by server.
     reserved: HashMap<Box<str>, u32>,
     /// Servers of which one of these places is for an exclusive call.
     reserved_whole: HashSet<Box<str>>,
-    queues: BTreeMap<SlotKey, VecDeque<RunKey>>,
+    queues: BTreeMap<SlotKey, VecDeque<RunId>>,
     /// The queue that was served last: the next one is another.
     served: Option<SlotKey>,
-    queued: HashSet<(SlotKey, RunKey)>,
+    queued: HashSet<(SlotKey, RunId)>,
     /// Servers that differ from the default: their slots, and what keeps them from taking calls.
     servers: HashMap<Box<str>, ServerState>,
     undo: Vec<Undo>,
@@ -143,12 +143,12 @@ impl Flights {
     }
 
     /// The call that a step execution waits for.
-    pub(super) fn call_of(&self, run: RunKey, n: u32) -> Option<CallId> {
+    pub(super) fn call_of(&self, run: RunId, n: u32) -> Option<CallId> {
         self.calls.get(&(run, n)).copied()
     }
 
     /// A step execution waits for another call, or for none.
-    fn set_call(&mut self, run: RunKey, n: u32, id: Option<CallId>) {
+    fn set_call(&mut self, run: RunId, n: u32, id: Option<CallId>) {
         let before = match id {
             Some(id) => self.calls.insert((run, n), id),
             None => self.calls.remove(&(run, n)),
@@ -156,7 +156,7 @@ impl Flights {
         self.undo.push(Undo::Call((run, n), before));
     }
 
-    pub(super) fn let_go(&mut self, run: RunKey, n: u32) {
+    pub(super) fn let_go(&mut self, run: RunId, n: u32) {
         self.set_call(run, n, None);
     }
 
@@ -188,7 +188,7 @@ impl Flights {
     /// Takes a slot for a call. Without one, the run is queued for it.
     pub(super) fn admit(
         &mut self,
-        run: RunKey,
+        run: RunId,
         capacity: &Capacity,
         definition: i64,
         quota: u32,
@@ -273,7 +273,7 @@ impl Flights {
         }
     }
 
-    fn enqueue(&mut self, slot: SlotKey, run: RunKey) {
+    fn enqueue(&mut self, slot: SlotKey, run: RunId) {
         if self.queued.insert((slot.clone(), run)) {
             self.queues.entry(slot.clone()).or_default().push_back(run);
             self.undo.push(Undo::Queued(slot, run));
@@ -281,7 +281,7 @@ impl Flights {
     }
 
     /// An exclusive call is next as soon as the server is drained: others would come before it for ever.
-    fn move_to_front(&mut self, server: &str, run: RunKey) {
+    fn move_to_front(&mut self, server: &str, run: RunId) {
         let slot = SlotKey::Server(server.into());
         if let Some(queue) = self.queues.get_mut(&slot)
             && let Some(at) = queue.iter().position(|queued| *queued == run)
@@ -335,7 +335,7 @@ impl Flights {
     }
 
     /// The next run for which there is a place: of the queues in turn.
-    pub(super) fn next_waiting(&mut self) -> Option<RunKey> {
+    pub(super) fn next_waiting(&mut self) -> Option<RunId> {
         if self.counts.total >= self.limits.calls {
             return None;
         }
@@ -391,7 +391,7 @@ impl Flights {
 }
 
 impl Flights {
-    fn leave_queue(&mut self, slot: &SlotKey, run: RunKey) {
+    fn leave_queue(&mut self, slot: &SlotKey, run: RunId) {
         self.queued.remove(&(slot.clone(), run));
         if let Some(queue) = self.queues.get_mut(slot) {
             queue.retain(|queued| *queued != run);

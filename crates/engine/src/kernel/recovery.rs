@@ -1,8 +1,9 @@
 //! Recovery after a restart, and timers that are due: every run continues where its log ends.
 
-use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED};
-use steprail_store::{RunKey, StoreError, Timer};
+use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED, RunStatus, TimerKind};
+use steprail_store::{Due, RunId, StoreError, Unfinished};
 
+use super::deadlines::Deadline;
 use super::request::Interrupt;
 use super::{Done, Kernel, NextTimer};
 use crate::limits::{BATCH, RECOVERY_BATCH};
@@ -11,27 +12,28 @@ impl Kernel {
     /// Picks up some of the runs that were under way. Answers where to go on, until there are no more.
     pub(super) fn recover_some(
         &mut self,
-        after: RunKey,
+        after: Option<RunId>,
         interrupt: Option<Interrupt>,
         now: Millis,
         done: &mut Done,
-    ) -> Result<Option<RunKey>, StoreError> {
+    ) -> Result<Option<RunId>, StoreError> {
         let runs = match interrupt {
-            None => self.store.active_runs(after, RECOVERY_BATCH)?,
-            Some(which) => self.store.unfinished_runs(which == Interrupt::All, after, RECOVERY_BATCH)?,
+            None => self.batch.unfinished(Unfinished::Active, after, RECOVERY_BATCH)?,
+            Some(Interrupt::All) => self.batch.unfinished(Unfinished::All, after, RECOVERY_BATCH)?,
+            Some(Interrupt::Declared) => self.batch.unfinished(Unfinished::Interruptible, after, RECOVERY_BATCH)?,
         };
         for run in runs.iter().filter(|run| !self.damaged.contains_key(run)).copied().collect::<Vec<_>>() {
             match interrupt {
                 Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
                 None => self.pick_up(run, now, done)?,
             }
-            self.follow_up(now, done)?;
+            self.deliver_messages(now, done)?;
         }
         Ok(runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH))
     }
 
     /// The calls that a run had in flight are lost; its steps that waited for a place get one.
-    fn pick_up(&mut self, key: RunKey, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+    fn pick_up(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.load(key)?;
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
         let calls: Vec<(u32, u32)> = entry.run.calls().map(|(n, live)| (n, live.attempt)).collect();
@@ -44,32 +46,62 @@ impl Kernel {
         self.input(key, Input::Admitted, now, done).map(drop)
     }
 
-    /// Timers whose time has come, but for those of runs that are damaged.
-    pub(super) fn sound_timers(&mut self, now: Millis) -> Result<Vec<Timer>, StoreError> {
-        let mut timers = self.store.due_timers(now, BATCH + self.damaged.len())?;
-        timers.retain(|timer| !self.damaged.contains_key(&timer.run));
-        Ok(timers)
-    }
-
-    /// Fires timers whose time has come, oldest first. What they set off is written with them.
+    /// Fires the timers, deadlines and schedules that are due, oldest first.
     pub(super) fn fire_timers(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.next_timer = NextTimer::Unknown;
-        for timer in self.sound_timers(now)? {
-            // What fired before may have taken it away, or set it anew.
-            if !self.store.drop_timer(&timer)? {
-                continue;
-            }
-            self.input(timer.run, Input::TimerFired { n: timer.n, timer: timer.kind }, now, done)?;
-            self.follow_up(now, done)?;
-            done.stats.timer(timer.kind);
+        for deadline in self.deadlines.take_due(now, BATCH) {
+            self.fire_deadline(deadline, now, done)?;
         }
-        self.fire_schedules(now, done)
+        let due = self.due(now)?;
+        for timer in due.timers {
+            if self.batch.fire(timer) {
+                self.fire(timer.run, timer.n, timer.kind, now, done)?;
+            }
+        }
+        self.fire_schedules(due.schedules, now, done)
     }
 
-    /// When the next timer of a run that is not damaged is due, or the next schedule.
-    pub(super) fn next_sound_timer(&mut self) -> Result<Option<Millis>, StoreError> {
-        let timer = self.sound_timers(Millis::MAX)?.first().map(|timer| timer.due);
-        let schedule = self.store.due_schedules(Millis::MAX, 1)?.pop().and_then(|schedule| schedule.due);
-        Ok([timer, schedule].into_iter().flatten().min())
+    fn fire_deadline(&mut self, deadline: Deadline, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+        let Deadline { due, run, n, kind } = deadline;
+        if self.damaged.contains_key(&run) || !self.load(run)? {
+            return Ok(());
+        }
+        // The calls of an interrupted run are lost; they have no deadline any more.
+        let state = self.runs.get(&run).map(|entry| &entry.run);
+        let state = state.filter(|state| state.status() != RunStatus::Interrupted);
+        let live = state.and_then(|state| state.live().get(&n));
+        if live.is_some_and(|live| live.deadline == Some((kind, due))) {
+            self.fire(run, n, kind, now, done)?;
+        }
+        Ok(())
+    }
+
+    fn fire(
+        &mut self,
+        run: RunId,
+        n: u32,
+        kind: TimerKind,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        self.input(run, Input::TimerFired { n, timer: kind }, now, done)?;
+        self.deliver_messages(now, done)?;
+        done.stats.timer(kind);
+        Ok(())
+    }
+
+    /// Timers and schedules that are due, without the timers of damaged runs.
+    fn due(&mut self, now: Millis) -> Result<Due, StoreError> {
+        let mut due = self.batch.due(now, BATCH + self.damaged.len())?;
+        due.timers.retain(|timer| !self.damaged.contains_key(&timer.run));
+        Ok(due)
+    }
+
+    /// When the next timer or schedule in the store is due, without the timers of damaged runs.
+    pub(super) fn next_durable_timer(&mut self) -> Result<Option<Millis>, StoreError> {
+        let due = self.batch.store().due(Millis::MAX, 1 + self.damaged.len())?;
+        let timer = due.timers.iter().find(|timer| !self.damaged.contains_key(&timer.run));
+        let schedule = due.schedules.first().and_then(|schedule| schedule.due);
+        Ok([timer.map(|timer| timer.due), schedule].into_iter().flatten().min())
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use steprail_core::plan::Hash;
+use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
-use steprail_store::{Account, AccountKind, Principal, Purged, RunId, RunKey, Schedule, Session};
+use steprail_store::{Account, AccountKind, Expected, Principal, Purged, RunId, Schedule, Session};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -27,8 +27,8 @@ pub enum Request {
     Schedule(Box<Schedule>, Reply<Option<Millis>>),
     /// Deletes runs that ended before a time, up to a batch.
     Purge(Millis, Reply<Purged>),
-    /// Resumes unfinished runs after a restart, up to a batch. The reply is the key to continue after.
-    Recover(Recover, Reply<Option<RunKey>>),
+    /// Resumes unfinished runs after a restart, up to a batch. The reply is the run to continue after.
+    Recover(Recover, Reply<Option<RunId>>),
     /// Changes or checks something. The reply has no value.
     Command(Box<Command>, Reply<()>),
     /// Reports something that happened. It has no reply and is retried until it is stored.
@@ -128,12 +128,16 @@ impl fmt::Debug for Response {
 /// A definition to store.
 #[derive(Debug, Clone)]
 pub struct Define {
-    /// Canonical JSON of the definition, checked by the caller.
+    /// Canonical JSON of the definition.
     pub spec: Arc<str>,
-    /// The name of the definition if `spec` has none.
-    pub source: Arc<str>,
+    /// The compiled definition.
+    pub plan: Arc<Plan>,
     /// Id of the user who stores it.
     pub by: String,
+    /// The newest version that the change is based on.
+    pub expected: Expected,
+    /// The user who must own the name, if it is taken; `None` for any.
+    pub owner: Option<String>,
 }
 
 /// An event to send to runs.
@@ -150,8 +154,8 @@ pub struct Signal {
 /// A batch of runs to resume after a restart.
 #[derive(Debug, Clone, Copy)]
 pub struct Recover {
-    /// The batch starts after this key.
-    pub after: RunKey,
+    /// The batch starts after this run.
+    pub after: Option<RunId>,
     /// The runs to interrupt. `None` resumes runs.
     pub interrupt: Option<Interrupt>,
 }
@@ -163,6 +167,10 @@ pub enum Command {
     DeleteDefinition {
         /// Name of the definition.
         name: String,
+        /// The newest version that the change is based on.
+        expected: Expected,
+        /// The user who must own it; `None` for any.
+        owner: Option<String>,
     },
     /// Deletes a schedule.
     Unschedule {
@@ -330,10 +338,10 @@ pub enum RunSource {
     },
     /// A definition that is part of the request.
     Inline {
-        /// Canonical JSON of the definition, checked by the caller.
+        /// Canonical JSON of the definition.
         spec: Arc<str>,
-        /// The name of the definition if `spec` has none.
-        source: Arc<str>,
+        /// The compiled definition.
+        plan: Arc<Plan>,
     },
     /// The definition and inputs of another run.
     Rerun {

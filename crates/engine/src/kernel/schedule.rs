@@ -1,14 +1,13 @@
 //! Cron schedules: the run starts in the transaction that sets the next due time.
 
 use steprail_core::run::Millis;
-use steprail_store::{Fired, Overlap, Principal, Schedule, StoreError};
+use steprail_store::{DefinitionQuery, Fired, Overlap, Principal, Schedule, ScheduleChange, StoreError};
 
 use super::request::RunSource;
 use super::world::new_run_id;
 use super::{Done, Kernel, NextTimer, StartRun};
 use crate::cron::CronSchedule;
 use crate::error::Error;
-use crate::limits::BATCH;
 
 impl Kernel {
     /// Stores a schedule under its name, in place of the one that had it. Its next time is reckoned from now.
@@ -22,33 +21,34 @@ impl Kernel {
             Ok(due) => due,
             Err(problem) => return Ok(Err(Error::BadInput(problem))),
         };
-        let Some(definition) = self.store.find_definition(&schedule.definition, None)? else {
+        let Some(definition) = self.batch.definition(DefinitionQuery::Newest(&schedule.definition))? else {
             let message = format!("there is no definition `{}`; define it first", schedule.definition);
             return Ok(Err(Error::NotFound(message)));
         };
         // Now, and not when nobody looks.
-        if let Err(problem) = self.plans.get(&mut *self.store, definition)?.check_inputs(&schedule.inputs) {
+        if let Err(problem) = self.plans.of(&definition)?.check_inputs(&schedule.inputs) {
             return Ok(Err(Error::BadInput(problem)));
         }
         let due = schedule.due.is_some().then_some(due);
-        self.store.put_schedule(&Schedule { due, ..schedule.clone() })?;
+        self.batch.change_schedule(ScheduleChange::Put(Box::new(Schedule { due, ..schedule.clone() })));
         self.next_timer = NextTimer::Unknown;
         Ok(Ok(due))
     }
 
     /// Takes a schedule away. Runs that it started go on.
-    pub(super) fn unschedule(&mut self, name: &str) -> Result<Result<(), Error>, StoreError> {
+    pub(super) fn unschedule(&mut self, name: &str) {
         self.next_timer = NextTimer::Unknown;
-        Ok(if self.store.drop_schedule(name)? {
-            Ok(())
-        } else {
-            Err(Error::NotFound(format!("there is no schedule `{name}`")))
-        })
+        self.batch.change_schedule(ScheduleChange::Delete(name.to_owned()));
     }
 
     /// Starts the runs whose time has come. Times that passed while no engine ran count once.
-    pub(super) fn fire_schedules(&mut self, now: Millis, done: &mut Done) -> Result<(), StoreError> {
-        for schedule in self.store.due_schedules(now, BATCH)? {
+    pub(super) fn fire_schedules(
+        &mut self,
+        due: Vec<Schedule>,
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<(), StoreError> {
+        for schedule in due {
             let at = schedule.due.unwrap_or(now);
             let outcome = self.start_scheduled(&schedule, at, now)?;
             let next =
@@ -60,8 +60,9 @@ impl Kernel {
             // A pattern that never comes again is paused, and says so.
             let error = error.or_else(|| next.as_ref().err().cloned());
             let last = Some(Fired { at, run, error });
-            self.store.put_schedule(&Schedule { due: next.ok(), last, ..schedule })?;
-            self.follow_up(now, done)?;
+            let next = Schedule { due: next.ok(), last, ..schedule };
+            self.batch.change_schedule(ScheduleChange::Put(Box::new(next)));
+            self.deliver_messages(now, done)?;
         }
         Ok(())
     }
@@ -74,8 +75,7 @@ impl Kernel {
     ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
         let last = schedule.last.as_ref().and_then(|last| last.run);
         if let (Overlap::Skip, Some(last)) = (schedule.overlap, last)
-            && let Some(key) = self.store.find_run(last)?
-            && !self.store.head(key)?.status.is_terminal()
+            && self.find_head(last)?.is_some_and(|head| !head.state.status.is_terminal())
         {
             return Ok(Err(format!("run {last} has not ended")));
         }

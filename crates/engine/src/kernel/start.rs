@@ -1,17 +1,18 @@
 //! Starting runs.
 
 use steprail_core::limits::VALUE_DEPTH;
-use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
-use steprail_store::{Head, NewRun, Principal, Rerun, RunId, RunKey, StoreError, Wanted};
+use steprail_store::{
+    DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError, Wanted,
+};
 
 use std::sync::Arc;
 
 use super::cache::Hashes;
 use super::request::RunSource;
 use super::world::Spawned;
-use super::{Compiled, Entry, Kernel, StartRun, no_run};
+use super::{Compiled, Define, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
 use crate::trace::RunTrace;
 
@@ -21,7 +22,7 @@ struct RunSeed<'b> {
     compiled: Arc<Compiled>,
     principal: &'b Principal,
     inputs: &'b Payload,
-    parent: Option<(RunKey, Parent)>,
+    parent: Option<(RunId, Parent)>,
     rerun: Option<Rerun>,
     rerun_of: Option<RunId>,
     request_key: Option<&'b str>,
@@ -51,7 +52,7 @@ impl Kernel {
             return Ok(Err(Error::BadInput(format!("the inputs are too large: {}", problem.message))));
         }
         if let Some(key) = &start.request_key
-            && let Some(before) = self.store.find_request(&start.principal.id, key)?
+            && let Some(before) = self.batch.request(&start.principal.id, key)?
         {
             return self.started_before(before, key, &compiled, &inputs);
         }
@@ -65,7 +66,7 @@ impl Kernel {
             rerun_of,
             request_key: start.request_key.as_deref(),
         };
-        self.begin(&seed, now)?;
+        self.begin(seed);
         Ok(Ok(start.id))
     }
 
@@ -77,10 +78,13 @@ impl Kernel {
         compiled: &Compiled,
         inputs: &Payload,
     ) -> Result<Result<RunId, Error>, StoreError> {
-        let Some(found) = self.store.find_run(run)? else { return Ok(Err(no_run(run))) };
-        let definition = self.store.head(found)?.definition;
-        let same_hash = self.compiled(definition)?.plan.hash == compiled.plan.hash;
-        if same_hash && self.store.payload(found, Wanted::Inputs)? == *inputs {
+        let Some(head) = self.find_head(run)? else { return Ok(Err(no_run(run))) };
+        let same_hash = self.compiled(head.definition)?.plan.hash == compiled.plan.hash;
+        let before = match self.runs.get(&run).and_then(|entry| entry.new.as_ref()) {
+            Some(new) => new.inputs.clone(),
+            None => self.batch.value(run, Wanted::Inputs)?,
+        };
+        if same_hash && before == *inputs {
             return Ok(Ok(run));
         }
         let message =
@@ -99,28 +103,36 @@ impl Kernel {
     > {
         match &start.workflow {
             RunSource::Named { name, version } => {
-                let Some(definition) = self.store.find_definition(name, *version)? else {
+                let which = match version {
+                    Some(version) => DefinitionQuery::Version(name, *version),
+                    None => DefinitionQuery::Newest(name),
+                };
+                let Some(definition) = self.batch.definition(which)? else {
                     let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
                     return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
                 };
-                Ok(Ok((self.compiled(definition)?, None, None, None)))
+                Ok(Ok((self.plans.of(&definition)?, None, None, None)))
             }
-            RunSource::Inline { spec, source } => {
-                match self.define(spec, source, &start.principal.id, true, now)? {
-                    Ok(defined) => Ok(Ok((self.compiled(defined.id)?, None, None, None))),
-                    Err(error) => Ok(Err(error)),
-                }
+            RunSource::Inline { spec, plan } => {
+                let define = Define {
+                    spec: spec.clone(),
+                    plan: plan.clone(),
+                    by: start.principal.id.clone(),
+                    expected: Expected::Any,
+                    owner: None,
+                };
+                let stored = self.store_definition(&define, true, now)?;
+                Ok(stored.map(|compiled| (compiled, None, None, None)))
             }
             RunSource::Rerun { of, reuse_except } => {
-                let Some(key) = self.store.find_run(*of)? else { return Ok(Err(no_run(*of))) };
-                let head = self.store.head(key)?;
-                if !head.status.is_terminal() {
-                    let message =
-                        format!("run {of} is {}; only a run that ended is repeated", head.status.word());
+                let Some(head) = self.find_head(*of)? else { return Ok(Err(no_run(*of))) };
+                let status = head.state.status;
+                if !status.is_terminal() {
+                    let message = format!("run {of} is {}; only a run that ended is repeated", status.word());
                     return Ok(Err(Error::Conflict(message)));
                 }
-                let inputs = self.store.payload(key, Wanted::Inputs)?.value().clone();
-                let rerun = reuse_except.as_ref().map(|except| Rerun { of: key.0, except: except.clone() });
+                let inputs = self.batch.value(*of, Wanted::Inputs)?.value().clone();
+                let rerun = reuse_except.as_ref().map(|except| Rerun { of: *of, except: except.clone() });
                 Ok(Ok((self.compiled(head.definition)?, rerun, Some(*of), Some(inputs))))
             }
         }
@@ -128,19 +140,19 @@ impl Kernel {
 
     pub(super) fn begin_child(
         &mut self,
-        parent: RunKey,
+        parent: RunId,
         child: Spawned,
-        now: Millis,
-    ) -> Result<(), StoreError> {
-        let Some(entry) = self.runs.get(&parent) else { return Ok(()) };
+    ) {
+        let Some(entry) = self.runs.get(&parent) else { return };
         // The decision that asked for it may have stopped the step again.
         let live = entry.run.live().get(&child.step.n);
         if !live.is_some_and(|live| matches!(live.phase, Phase::Child { .. })) {
-            return Ok(());
+            return;
         }
         // It goes on in the trace of the step that waits for it.
-        let trace = RunTrace::new(entry.head.id, entry.principal.trace.as_deref()).step(child.step.n);
-        let principal = Principal { trace: Some(trace.to_string()), ..(*entry.principal).clone() };
+        let starter = &entry.head.principal;
+        let trace = RunTrace::new(entry.head.id, starter.trace.as_deref()).step(child.step.n);
+        let principal = Principal { trace: Some(trace.to_string()), ..(**starter).clone() };
         let of = Parent {
             run: entry.head.id.to_string().into(),
             n: child.step.n,
@@ -157,23 +169,12 @@ impl Kernel {
             rerun_of: None,
             request_key: None,
         };
-        self.begin(&seed, now)
+        self.begin(seed);
     }
 
-    /// Creates a run and lets its first steps begin; its first event is written with theirs.
-    fn begin(&mut self, seed: &RunSeed<'_>, now: Millis) -> Result<(), StoreError> {
+    /// Creates a run. Its first event is committed with its first decision.
+    fn begin(&mut self, seed: RunSeed<'_>) {
         let plan = &seed.compiled.plan;
-        let key = self.store.create_run(&NewRun {
-            id: seed.id,
-            definition: seed.compiled.id,
-            principal: seed.principal,
-            inputs: seed.inputs,
-            parent: seed.parent.clone(),
-            rerun: seed.rerun.as_ref(),
-            interruptible: plan.settings.on_restart == OnRestart::Interrupt,
-            request_key: seed.request_key,
-            now,
-        })?;
         let started = Event::RunStarted {
             definition: plan.name.clone(),
             version: seed.compiled.version,
@@ -185,39 +186,44 @@ impl Kernel {
         };
         let mut run = Run::default();
         run.apply(plan, &started);
+        let principal = Arc::new(seed.principal.clone());
         let parent = seed.parent.as_ref();
         let head = Head {
-            key,
             id: seed.id,
             definition: seed.compiled.id,
-            principal: seed.principal.clone(),
+            principal: principal.clone(),
             parent: parent.map(|(run, step)| (*run, step.n, step.attempt)),
             depth: parent.map_or(0, |(_, step)| step.depth),
             rerun: seed.rerun.clone(),
-            seq: 0,
-            hash: Hash([0; 32]),
-            status: RunStatus::Pending,
-            active: false,
+            state: RunState { status: RunStatus::Pending, active: false },
+        };
+        self.values.put(seed.id, Wanted::Inputs, seed.inputs.clone());
+        self.touched.insert(seed.id);
+        self.children += usize::from(seed.parent.is_some());
+        let new = NewRun {
+            definition: seed.compiled.id,
+            principal,
+            inputs: seed.inputs.clone(),
+            parent: seed.parent,
+            rerun: seed.rerun,
+            interruptible: plan.settings.on_restart == OnRestart::Interrupt,
+            request_key: seed.request_key.map(ToOwned::to_owned),
         };
         let entry = Entry {
             head,
             run,
-            compiled: seed.compiled.clone(),
-            principal: Arc::new(seed.principal.clone()),
-            reusable: None,
             hashes: Hashes::of_run(seed.inputs.hash()),
+            compiled: seed.compiled,
+            reusable: None,
+            new: Some(Box::new(new)),
             unwritten: vec![Record::plain(started)],
             parked: false,
         };
-        self.values.put(key, Wanted::Inputs, seed.inputs.clone());
-        self.touched.insert(key);
-        self.children += usize::from(seed.parent.is_some());
-        self.runs.insert(key, entry);
-        self.follow_ups.push_back((key, Input::Begin));
-        Ok(())
+        self.runs.insert(seed.id, entry);
+        self.messages.push_back((seed.id, Input::Begin));
     }
 
     pub(super) fn compiled(&mut self, definition: i64) -> Result<Arc<Compiled>, StoreError> {
-        self.plans.get(&mut *self.store, definition)
+        self.plans.get(&mut self.batch, definition)
     }
 }

@@ -1,5 +1,6 @@
 //! The `World` of a decision: answers from memory and from the store.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,22 +9,23 @@ use steprail_core::expr::Ambient;
 use steprail_core::limits;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Admission, Annotations, Child, Claim, Claimed, Failure, FailureKind, Millis, Payload, StepRef, World,
-    WorldError,
+    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Millis, Payload, Started, StepRef,
+    World, WorldError,
 };
-use steprail_core::spec::policy::KeyScope;
-use steprail_store::{ClaimKey, Head, KeyState, RunId, RunKey, Store, StoreError, Wanted};
+use steprail_store::{ClaimState, DefinitionQuery, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
 
+use super::batch::Batch;
 use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
 use super::flights::Flights;
+use super::turn::claim_key;
 use crate::limits::CHILD_RUNS;
 use crate::ports::{CallSite, ToolCaller};
 
 /// The world as one decision of one run sees it.
 pub(super) struct KernelWorld<'w> {
     pub head: &'w Head,
-    pub store: &'w mut dyn Store,
+    pub batch: &'w mut Batch,
     pub tools: &'w dyn ToolCaller,
     pub env: &'w Arc<Value>,
     pub secret: &'w [u8; 32],
@@ -48,7 +50,7 @@ pub(super) struct KernelWorld<'w> {
 }
 
 /// What calls of an earlier run gave: by path, the hash of the arguments and the execution.
-pub(super) type Reusable = std::collections::HashMap<String, (Hash, u32)>;
+pub(super) type Reusable = HashMap<String, (Hash, u32)>;
 
 /// A run that a step asked for.
 pub(super) struct Spawned {
@@ -68,17 +70,17 @@ impl KernelWorld<'_> {
     }
 
     fn payload(&mut self, wanted: Wanted) -> Result<Payload, WorldError> {
-        if let Some(known) = self.values.get(self.head.key, wanted) {
+        if let Some(known) = self.values.get(self.head.id, wanted) {
             return Ok(known);
         }
-        let found = self.store.payload(self.head.key, wanted).and_then(|found| {
+        let found = self.batch.value(self.head.id, wanted).and_then(|found| {
             if self.hashes.fit(wanted, &found) {
                 return Ok(found);
             }
             Err(StoreError::Corrupt(format!("{wanted:?} of run {} was changed", self.head.id)))
         });
         let found = self.answer(found)?;
-        self.values.put(self.head.key, wanted, found.clone());
+        self.values.put(self.head.id, wanted, found.clone());
         Ok(found)
     }
 
@@ -95,10 +97,10 @@ impl KernelWorld<'_> {
             let message = format!("more than {CHILD_RUNS} workflows would begin at once");
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
         }
-        let Some(definition) = self.store.find_definition(child.definition, None)? else {
+        let Some(definition) = self.batch.definition(DefinitionQuery::Newest(child.definition))? else {
             return not_found(format!("there is no workflow `{}`; define it first", child.definition));
         };
-        let compiled = self.plans.get(self.store, definition)?;
+        let compiled = self.plans.of(&definition)?;
         match compiled.check_inputs(child.inputs.value()) {
             Ok(inputs) => Ok(Ok((compiled, Payload::new(inputs)))),
             Err(problem) => Ok(Err(Failure::new(FailureKind::Validation, problem))),
@@ -107,19 +109,37 @@ impl KernelWorld<'_> {
 
     fn look_up(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, StoreError> {
         let Some(rerun) = &self.head.rerun else { return Ok(None) };
-        let source = RunKey(rerun.of);
         if rerun.except.iter().any(|except| except == path) {
             return Ok(None);
         }
         if self.reusable.is_none() {
-            let results = self.store.results(source)?;
-            *self.reusable = Some(results.into_iter().map(|(path, hash, n)| (path, (hash, n))).collect());
+            *self.reusable = Some(results(&self.batch.log(rerun.of)?));
         }
         match self.reusable.as_ref().and_then(|known| known.get(path)) {
-            Some((hash, n)) if *hash == args => self.store.payload(source, Wanted::Output(*n)).map(Some),
+            Some((hash, n)) if *hash == args => self.batch.value(rerun.of, Wanted::Output(*n)).map(Some),
             _ => Ok(None),
         }
     }
+}
+
+/// The completed calls of a run.
+fn results(log: &[StoredEvent]) -> Reusable {
+    let mut arguments = HashMap::new();
+    let mut results = Reusable::new();
+    for stored in log {
+        match &stored.event {
+            Event::StepStarted { step, what: Started::Call { args, .. }, .. } => {
+                arguments.insert(step.n, *args);
+            }
+            Event::StepCompleted { step, .. } => {
+                if let Some(args) = arguments.get(&step.n) {
+                    results.insert(step.path.to_string(), (*args, step.n));
+                }
+            }
+            _ => {}
+        }
+    }
+    results
 }
 
 impl World for KernelWorld<'_> {
@@ -177,7 +197,7 @@ impl World for KernelWorld<'_> {
         let site = CallSite { tool, principal: &self.head.principal, run: self.head.id, path };
         let capacity = self.tools.capacity(&site);
         self.server = capacity.server.clone();
-        self.flights.admit(self.head.key, &capacity, self.head.definition, self.quota)
+        self.flights.admit(self.head.id, &capacity, self.head.definition, self.quota)
     }
 
     fn release(&mut self) {
@@ -195,31 +215,19 @@ impl World for KernelWorld<'_> {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {
-        // What one user's call gave is never shown to another.
-        let scope = match claim.scope {
-            KeyScope::Workflow => format!("run:{}", self.head.key.0),
-            KeyScope::Global => format!("user:{}", self.head.principal.id),
-        };
-        let key = ClaimKey {
-            scope: &scope,
-            tool: claim.tool,
-            key: claim.key,
-            args: claim.args,
-            run: self.head.key,
-            n: claim.step.n,
-            ttl_secs: claim.ttl_secs,
-        };
-        let state = self.store.key(&key, self.now);
+        let key = claim_key(self.head, claim.scope, claim.tool, claim.key);
+        let state = self.batch.claim_state(&key);
         match self.answer(state)? {
-            KeyState::Free => {
-                let taken = self.store.take_key(&key);
-                self.answer(taken).map(|()| Claimed::Taken)
+            ClaimState::Free => {
+                let (args, n, ttl_secs) = (claim.args, claim.step.n, claim.ttl_secs);
+                self.batch.claim(NewClaim { key, args, n, ttl_secs });
+                Ok(Claimed::Taken)
             }
-            KeyState::Held { args } | KeyState::Done { args, .. } if args != claim.args => {
+            ClaimState::Held { args } | ClaimState::Done { args, .. } if args != claim.args => {
                 Ok(Claimed::Conflict)
             }
-            KeyState::Held { .. } => Ok(Claimed::Busy(key.wait_name().into())),
-            KeyState::Done { output, .. } => Ok(Claimed::Hit(output)),
+            ClaimState::Held { .. } => Ok(Claimed::Busy(key.wait_name().into())),
+            ClaimState::Done { output, .. } => Ok(Claimed::Hit(output)),
         }
     }
 

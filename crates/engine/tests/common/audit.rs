@@ -5,34 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Started};
-use steprail_store::{Link, RunId, link};
+use steprail_store::{RowContent, RunId, link};
 
 /// Returns all violations, as text.
 pub(crate) fn audit(connection: &Connection) -> Vec<String> {
-    let mut violations = Vec::new();
-    let runs: Vec<(i64, String, String, u64, Vec<u8>, bool)> = query(
-        connection,
-        "SELECT id, run_id, status, seq, head_hash, active FROM workflow_runs ORDER BY id",
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?)),
-    );
-    for (key, id, status, seq, head, active) in runs {
+    let mut violations = chain(connection);
+    let runs: Vec<(i64, String, String, bool)> =
+        query(connection, "SELECT id, run_id, status, active FROM workflow_runs ORDER BY id", |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        });
+    for (key, id, status, active) in runs {
         let id: RunId = id.parse().expect("a run id");
-        let events: Vec<(u64, i64, String, Vec<u8>)> = query(
+        let events: Vec<(u64, String)> = query(
             connection,
-            &format!("SELECT seq, at, body, hash FROM workflow_events WHERE run_id = {key} ORDER BY seq"),
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+            &format!("SELECT seq, body FROM workflow_events WHERE run_id = {key} ORDER BY seq"),
+            |row| Ok((row.get(0)?, row.get(1)?)),
         );
-        let mut hash = Hash([0; 32]);
         let mut fold = Fold::default();
-        for (expected, (number, at, body, stored)) in (1..).zip(&events) {
-            hash = link(&hash, Link { run: id, seq: *number, at: *at, body });
-            if *number != expected || hash.0[..] != stored[..] {
-                violations.push(format!("run {id}: the chain breaks at event {number}"));
+        for (expected, (number, body)) in (1..).zip(&events) {
+            if *number != expected {
+                violations.push(format!("run {id}: event {expected} is missing"));
             }
             fold.apply(&serde_json::from_str(body).expect("an event"));
-        }
-        if seq != events.len() as u64 || hash.0[..] != head[..] {
-            violations.push(format!("run {id}: the row does not match the end of the log"));
         }
         if fold.status != status {
             violations.push(format!("run {id}: status {status}, but the log says {}", fold.status));
@@ -45,6 +39,37 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
             violations.push(format!("run {id}: active and {status}"));
         }
         fold.compare(connection, key, id, &mut violations);
+    }
+    violations
+}
+
+/// Verifies the hash chain over all rows of the log.
+fn chain(connection: &Connection) -> Vec<String> {
+    type LogRow = (i64, String, u64, i64, String, Vec<u8>, Vec<u8>);
+    let rows: Vec<LogRow> = query(
+        connection,
+        "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes, l.hash FROM workflow_log l
+         JOIN runs r ON r.id = l.run_id ORDER BY l.id",
+        |row| {
+            Ok((
+                row.get(0)?,
+                row.get(1)?,
+                row.get(2)?,
+                row.get(3)?,
+                row.get(4)?,
+                row.get(5)?,
+                row.get(6)?,
+            ))
+        },
+    );
+    let mut hash = Hash([0; 32]);
+    let mut violations = Vec::new();
+    for (expected, (id, run, seq, at, body, hashes, stored)) in (1..).zip(&rows) {
+        let run = run.parse().expect("a run id");
+        hash = link(&hash, &RowContent { run, seq: *seq, at: *at, body, hashes }.digest());
+        if *id != expected || hash.0[..] != stored[..] {
+            violations.push(format!("the chain breaks at row {id}"));
+        }
     }
     violations
 }
@@ -111,7 +136,8 @@ impl Fold {
                 });
                 self.resets(n);
                 self.live.insert(n);
-                if until.is_some() {
+                // The deadline of a call is not a durable timer.
+                if until.is_some() && !matches!(what, Started::Call { .. }) {
                     self.timers.entry(n).or_default().insert("timeout");
                 }
                 match what {
@@ -149,15 +175,10 @@ impl Fold {
                 set("uncertain");
                 self.resets(n);
             }
-            Event::CallTimedOut { .. } => {
-                self.resets(n);
-                self.timers.entry(n).or_default().insert("grace");
-            }
-            Event::ToolCreated { .. } => self.resets(n),
-            Event::VerifyStarted { .. } | Event::ToolRequested { .. } => {
-                self.resets(n);
-                self.timers.entry(n).or_default().insert("timeout");
-            }
+            Event::CallTimedOut { .. }
+            | Event::ToolCreated { .. }
+            | Event::VerifyStarted { .. }
+            | Event::ToolRequested { .. } => self.resets(n),
             Event::ApprovalDenied { .. } => self.resets(n),
             Event::ApprovalRequested { until, escalate, .. } => {
                 set("waiting");
@@ -215,7 +236,7 @@ impl Fold {
             }
         }
         for (n, kinds) in &self.timers {
-            let needed = kinds.iter().filter(|kind| matches!(**kind, "retry" | "sleep" | "grace"));
+            let needed = kinds.iter().filter(|kind| matches!(**kind, "retry" | "sleep"));
             for kind in needed {
                 if !timers.iter().any(|(step, stored)| step == n && stored == kind) {
                     violations.push(format!("run {id}: missing timer `{kind}` of step {n}"));

@@ -25,7 +25,7 @@ use steprail_engine::{
     Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
     ToolCaller,
 };
-use steprail_store::{RunKey, Store};
+use steprail_store::{Expected, Store};
 
 /// Tools that are never called: the test supplies the results.
 #[derive(Default)]
@@ -120,8 +120,7 @@ impl Bench {
 
     /// Kills the process: uncommitted data and calls in flight are lost.
     pub(crate) fn die(&mut self) -> Box<dyn Store> {
-        let mut store = self.kernel.take().expect("a kernel").into_store();
-        store.rollback();
+        let store = self.kernel.take().expect("a kernel").into_store();
         self.calls.clear();
         self.stopped.clear();
         store
@@ -131,12 +130,15 @@ impl Bench {
     pub(crate) fn recover(&mut self, interrupt: Interrupt) -> Vec<Handled> {
         let mut all = Vec::new();
         for interrupt in [Some(interrupt), None] {
-            let mut after = Some(RunKey(0));
-            while let Some(from) = after {
-                let recover = Recover { after: from, interrupt };
+            let mut after = None;
+            loop {
+                let recover = Recover { after, interrupt };
                 let (next, handled) = self.ask(|reply| Request::Recover(recover, reply));
                 all.push(handled);
                 after = next.and_then(Result::ok).flatten();
+                if after.is_none() {
+                    break;
+                }
             }
         }
         all
@@ -180,9 +182,14 @@ impl Bench {
 
     pub(crate) fn define(&mut self, text: &str) {
         let loaded = steprail_core::load(&steprail_core::source::Source::new("definition", text));
-        assert!(loaded.plan.is_some(), "{:?}\n{text}", loaded.diagnostics);
-        let spec = loaded.spec.expect("a spec").to_canonical_json();
-        let define = Define { spec: spec.into(), source: "definition".into(), by: "ann".to_owned() };
+        let plan = loaded.plan.unwrap_or_else(|| panic!("{:?}\n{text}", loaded.diagnostics));
+        let define = Define {
+            spec: loaded.spec.expect("a spec").to_canonical_json().into(),
+            plan: Arc::new(plan),
+            by: "ann".to_owned(),
+            expected: Expected::Any,
+            owner: None,
+        };
         let (answer, _) = self.ask(|reply| Request::Define(define, reply));
         assert!(matches!(answer, Some(Ok(_))), "{answer:?}");
     }

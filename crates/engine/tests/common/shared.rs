@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use steprail_core::plan::Hash;
-use steprail_core::run::{Millis, Payload, Record, Run};
+use steprail_core::run::{Millis, Payload};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, NewDefinition, NewRun,
-    Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
+    Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, Refused, RunId, Store,
+    StoreError, StoredEvent, Unfinished, Wanted,
 };
 
 /// A handle to a shared store.
@@ -19,7 +18,7 @@ pub(crate) struct Shared {
 /// The faults to inject.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Number of writes and commits before the first fault.
+    /// Number of commits before the first fault.
     pub after: Option<u32>,
     /// Number of faults.
     pub times: u32,
@@ -72,67 +71,27 @@ macro_rules! pass_on {
 }
 
 impl Store for Shared {
-    fn rollback(&mut self) {
-        self.store().rollback();
-    }
-
-    fn begin(&mut self) -> Result<(), StoreError> {
-        self.trip()?;
-        self.store().begin()
-    }
-
-    fn append(
-        &mut self,
-        head: &mut Head,
-        run: &Run,
-        records: &[Record],
-        now: Millis,
-    ) -> Result<Appended, StoreError> {
-        self.trip()?;
-        self.store().append(head, run, records, now)
-    }
-
-    fn commit(&mut self) -> Result<(), StoreError> {
+    fn commit(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         if let Err(error) = self.trip() {
             if self.faults.lock().expect("the faults").torn {
-                self.store().commit()?;
+                self.store().commit(commit)?;
             }
-            return Err(error);
+            return Err(error.into());
         }
-        self.store().commit()
+        self.store().commit(commit)
     }
 
     pass_on! {
         fn secret(&mut self) -> Result<[u8; 32], StoreError>;
-        fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError>;
-        fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError>;
-        fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError>;
-        fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError>;
-        fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError>;
-        fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError>;
-        fn find_request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
-        fn head(&mut self, run: RunKey) -> Result<Head, StoreError>;
-        fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError>;
-        fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
-        fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError>;
-        fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError>;
-        fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError>;
-        fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError>;
-        fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError>;
-        fn next_timer(&mut self) -> Result<Option<Millis>, StoreError>;
-        fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError>;
-        fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError>;
-        fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError>;
-        fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError>;
-        fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError>;
-        fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError>;
-        fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError>;
-        fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError>;
-        fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError>;
-        fn drop_session(&mut self, id: &str) -> Result<(), StoreError>;
-        fn put_account(&mut self, account: &Account) -> Result<(), StoreError>;
-        fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError>;
-        fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError>;
-        fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
+        fn head(&mut self, run: RunId) -> Result<Option<Head>, StoreError>;
+        fn log(&mut self, run: RunId) -> Result<Vec<StoredEvent>, StoreError>;
+        fn value(&mut self, run: RunId, wanted: Wanted) -> Result<Payload, StoreError>;
+        fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError>;
+        fn request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
+        fn unfinished(&mut self, which: Unfinished, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError>;
+        fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError>;
+        fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError>;
+        fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
+        fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
     }
 }

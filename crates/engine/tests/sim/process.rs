@@ -44,7 +44,7 @@ impl Sim {
             self.plan_kill();
         }
         for interrupt in [Some(Interrupt::Declared), None] {
-            let recover = Recover { after: steprail_store::RunKey(0), interrupt };
+            let recover = Recover { after: None, interrupt };
             self.ask(|reply| Request::Recover(recover, reply));
         }
         self.check();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
-use steprail_engine::{Error, NameCursor, Right};
+use steprail_engine::{Expected, NameCursor, Right};
 use steprail_mcp::{examine, require_valid};
 
 use crate::App;
@@ -225,9 +225,7 @@ async fn store(
     let (source, publish) = definition(text)?;
     user.require(Right::Workflow)?;
     let found = checked(&app, &source).await?;
-    let _writing = app.defining.lock().await;
-    expect(&user, &source, &headers).await?;
-    let (defined, _) = user.define(source.text(), publish).await?;
+    let (defined, _) = user.define(source.text(), publish, expected(&headers)?).await?;
     let location = format!("/api/v1/definitions/{}/versions/{}", defined.name, defined.version);
     let tag = format!("\"{}\"", defined.version);
     let warnings = findings(&found, &source);
@@ -247,32 +245,15 @@ pub(super) async fn checked(app: &App, source: &Source) -> Result<Vec<Diagnostic
     Ok(found)
 }
 
-/// Checks `If-Match` and `If-None-Match` against the newest version.
-async fn expect(user: &steprail_engine::User, source: &Source, headers: &HeaderMap) -> Result<(), Problem> {
+/// The precondition in `If-Match` or `If-None-Match`, which the commit checks.
+fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
     let value = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let (newest, none) = (value(header::IF_MATCH), value(header::IF_NONE_MATCH));
-    let (None, None) = (newest, none) else {
-        let Some(plan) = steprail_core::load(source).plan else { return Ok(()) };
-        let known = match user.definition(&plan.name, None).await {
-            Ok(known) => Some(known.version),
-            Err(Error::NotFound(_)) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let tag = known.map(|version| format!("\"{version}\""));
-        let fits = newest.is_none_or(|newest| tag.as_deref() == Some(newest))
-            && (none != Some("*") || known.is_none());
-        return if fits { Ok(()) } else { Err(changed(known)) };
-    };
-    Ok(())
-}
-
-fn changed(known: Option<u32>) -> Problem {
-    let detail = match known {
-        Some(version) => format!("the newest version is {version}"),
-        None => "there is no such definition".to_owned(),
-    };
-    Problem::new(StatusCode::PRECONDITION_FAILED, "changed", detail)
-        .hint("read the definition again and retry")
+    if value(header::IF_NONE_MATCH) == Some("*") {
+        return Ok(Expected::Absent);
+    }
+    let Some(tag) = value(header::IF_MATCH) else { return Ok(Expected::Any) };
+    let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).and_then(|tag| tag.parse().ok());
+    version.map(Expected::Version).ok_or_else(|| Problem::bad("`If-Match` must be a version in quotes"))
 }
 
 fn findings(found: &[Diagnostic], source: &Source) -> Vec<Value> {
@@ -316,20 +297,23 @@ async fn versions(
     Ok(Json(Page::single(items)))
 }
 
-async fn remove(Caller(user): Caller, NameParam(name): NameParam) -> Result<StatusCode, Problem> {
-    user.delete_definition(&name).await?;
+async fn remove(
+    Caller(user): Caller,
+    NameParam(name): NameParam,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    user.delete_definition(&name, expected(&headers)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn publish(
-    State(app): State<App>,
     Caller(user): Caller,
     NameParam(name): NameParam,
     Body(PublishRequest { published }): Body<PublishRequest>,
 ) -> Result<Json<StoredVersion>, Problem> {
-    let _writing = app.defining.lock().await;
     let known = user.definition(&name, None).await?;
-    let (defined, _) = user.define(&known.spec_json, Some(published)).await?;
+    let expected = Expected::Version(known.version);
+    let (defined, _) = user.define(&known.spec_json, Some(published), expected).await?;
     let (version, hash) = (defined.version, defined.hash.to_string());
     Ok(Json(StoredVersion { name: defined.name, version, hash, warnings: Vec::new() }))
 }

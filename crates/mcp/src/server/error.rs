@@ -74,6 +74,7 @@ impl From<Error> for ToolError {
             Error::BadInput(_) => "correct the arguments and call again",
             Error::NotFound(_) => "workflow_list_runs lists runs, workflow_lookup finds workflows",
             Error::Conflict(_) => "workflow_status {\"run_id\": …} shows the current state of the run",
+            Error::VersionConflict(_) => "read the definition again and repeat the change",
             Error::InvalidCursor(_) => "call again without a cursor",
             Error::Denied(_) => {
                 "tell the user: a person with the right has to do it, or an administrator has to grant the right"

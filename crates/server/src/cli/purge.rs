@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use steprail_store::Store;
+use steprail_store::{Commit, Refused, Store, StoreError};
 
 use super::shared::database::Database;
 use super::shared::error::CliError;
@@ -45,9 +45,12 @@ impl Purge {
 fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, CliError> {
     let mut purged = 0;
     loop {
-        store.begin()?;
-        let batch = store.purge(now.saturating_sub(keep), now, BATCH)?;
-        store.commit()?;
+        let purge = Some(steprail_store::Purge { before: now.saturating_sub(keep), limit: BATCH });
+        let batch = match store.commit(&Commit { now, purge, ..Commit::default() }) {
+            Ok(committed) => committed.purged,
+            Err(Refused::Unavailable(error)) => return Err(error.into()),
+            Err(refused) => return Err(StoreError::Other(format!("{refused:?}")).into()),
+        };
         purged += batch.runs;
         if batch.is_nothing() {
             return Ok(purged);

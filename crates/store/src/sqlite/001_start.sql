@@ -1,7 +1,7 @@
--- Every row of a run follows from the run's events. Values (inputs, arguments, outputs) are in the rows alone;
--- the events have their hashes, and what is read back is compared with them.
+-- The rows of a run are derived from its log. Values (inputs, arguments, outputs) are stored only in rows; events
+-- contain their hashes, which are compared when a value is read.
 --
--- Checks say OR where IN would be shorter: SQLite builds a table of the words of an IN for each row that it checks.
+-- Checks use OR instead of IN: SQLite builds a table of the words of an IN for each row that it checks.
 
 CREATE TABLE steprail_meta (
     key   TEXT PRIMARY KEY,
@@ -22,8 +22,12 @@ CREATE TABLE workflow_definitions (
     UNIQUE (name, version)
 ) STRICT;
 
--- What agents are offered as tools.
-CREATE INDEX idx_definitions_published ON workflow_definitions (name) WHERE published = 1;
+-- The newest versions that can be started, and those that are published as tools.
+CREATE INDEX idx_definitions_current ON workflow_definitions (name, version) WHERE deleted_at IS NULL;
+CREATE INDEX idx_definitions_published ON workflow_definitions (name, version)
+    WHERE published = 1 AND deleted_at IS NULL;
+-- Definitions that a run brought along.
+CREATE INDEX idx_definitions_hidden ON workflow_definitions (name, hash, version) WHERE deleted_at IS NOT NULL;
 
 CREATE TRIGGER definitions_never_change
 BEFORE UPDATE OF name, version, hash, spec_json ON workflow_definitions
@@ -32,10 +36,14 @@ BEGIN
 END;
 
 -- The number of a run that was deleted is not given to another one.
-CREATE TABLE workflow_runs (
+--
+-- The row changes only with the status of the run. Its last step, sequence number and time of change follow from its
+-- steps and its log: see the view `workflow_runs`.
+CREATE TABLE runs (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id         TEXT    NOT NULL UNIQUE,
     definition_id  INTEGER NOT NULL REFERENCES workflow_definitions (id),
+    name           TEXT    NOT NULL,
     status         TEXT    NOT NULL CHECK (
                        status = 'pending' OR status = 'running' OR status = 'paused' OR status = 'completed'
                        OR status = 'failed' OR status = 'cancelled' OR status = 'interrupted'),
@@ -49,64 +57,76 @@ CREATE TABLE workflow_runs (
     rerun_json     TEXT,
     interruptible  INTEGER NOT NULL CHECK (interruptible IN (0, 1)),
     request_key    TEXT,
-    current_step   TEXT,
+    input_json     TEXT,
+    input_value    INTEGER,
     output_json    TEXT,
+    output_value   INTEGER,
     error_json     TEXT,
     created_at     INTEGER NOT NULL,
-    updated_at     INTEGER NOT NULL,
     completed_at   INTEGER,
-    seq            INTEGER NOT NULL CHECK (seq >= 0),
-    head_hash      BLOB    NOT NULL CHECK (length(head_hash) = 32),
     CHECK ((completed_at IS NOT NULL) = (status = 'completed' OR status = 'failed' OR status = 'cancelled')),
-    CHECK ((output_json IS NOT NULL) = (status = 'completed')),
+    CHECK ((input_json IS NULL) <> (input_value IS NULL)),
+    CHECK ((output_json IS NOT NULL OR output_value IS NOT NULL) = (status = 'completed')),
     CHECK (active = 0 OR status IN ('running', 'paused'))
 ) STRICT;
 
--- Recovery asks which runs the engine was at work with.
-CREATE INDEX idx_runs_active ON workflow_runs (id) WHERE active = 1;
--- A restart interrupts those whose definitions ask for it.
-CREATE INDEX idx_runs_interruptible ON workflow_runs (id) WHERE interruptible = 1 AND completed_at IS NULL;
--- Lists by status, newest first.
-CREATE INDEX idx_runs_status ON workflow_runs (status, id);
--- A cancelled run cancels the runs that it waits for.
-CREATE INDEX idx_runs_parent ON workflow_runs (parent_id) WHERE parent_id IS NOT NULL;
--- Retention keeps what a rerun under way may still take over.
-CREATE INDEX idx_runs_rerun ON workflow_runs (rerun_json) WHERE rerun_json IS NOT NULL AND completed_at IS NULL;
--- A repeated start gives the run of the first.
-CREATE UNIQUE INDEX idx_runs_request ON workflow_runs (created_by, request_key) WHERE request_key IS NOT NULL;
--- Retention asks what ended long ago.
-CREATE INDEX idx_runs_completed ON workflow_runs (completed_at) WHERE completed_at IS NOT NULL;
+-- Recovery: the runs that the engine was working on.
+CREATE INDEX idx_runs_active ON runs (id) WHERE active = 1;
+-- Recovery: the runs that a restart interrupts.
+CREATE INDEX idx_runs_interruptible ON runs (id) WHERE interruptible = 1 AND completed_at IS NULL;
+-- Recovery after a restore: all runs that have not ended.
+CREATE INDEX idx_runs_unfinished ON runs (id) WHERE completed_at IS NULL;
+-- Lists by status, by user and by definition, newest first.
+CREATE INDEX idx_runs_status ON runs (status, id);
+CREATE INDEX idx_runs_creator ON runs (created_by, id);
+CREATE INDEX idx_runs_creator_status ON runs (created_by, status, id);
+CREATE INDEX idx_runs_name ON runs (name, id);
+CREATE INDEX idx_runs_name_status ON runs (name, status, id);
+-- The end of a run cancels the runs that it waits for.
+CREATE INDEX idx_runs_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
+-- Retention: runs that a rerun may still reuse, and definitions without runs.
+CREATE INDEX idx_runs_rerun ON runs (rerun_json) WHERE rerun_json IS NOT NULL AND completed_at IS NULL;
+CREATE INDEX idx_runs_definition ON runs (definition_id);
+-- A repeated start returns the run of the first.
+CREATE UNIQUE INDEX idx_runs_request ON runs (created_by, request_key) WHERE request_key IS NOT NULL;
+-- Retention: runs that ended long ago.
+CREATE INDEX idx_runs_completed ON runs (completed_at) WHERE completed_at IS NOT NULL;
 
--- Lists of one user's runs and of one definition's, newest first.
-CREATE INDEX idx_runs_creator ON workflow_runs (created_by);
-CREATE INDEX idx_runs_definition ON workflow_runs (definition_id);
-
--- What an answer that comes after the end adds to the log moves the head of the log, and nothing else.
 CREATE TRIGGER an_end_is_final
-BEFORE UPDATE OF run_id, definition_id, status, active, created_by, principal_json, output_json, error_json, created_at,
-                 completed_at ON workflow_runs
+BEFORE UPDATE ON runs
 WHEN OLD.completed_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'a run that ended stays as it is');
 END;
 
--- Apart from the run's row, which is written with every step: a list of 100,000 items is not written with it.
-CREATE TABLE workflow_inputs (
-    run_id     INTEGER PRIMARY KEY,
-    input_json TEXT    NOT NULL
-) STRICT;
-
-CREATE TRIGGER inputs_never_change BEFORE UPDATE ON workflow_inputs
+CREATE TRIGGER inputs_never_change
+BEFORE UPDATE OF run_id, definition_id, created_by, principal_json, input_json, input_value, created_at ON runs
 BEGIN
-    SELECT RAISE(ABORT, 'the inputs of a run never change');
+    SELECT RAISE(ABORT, 'the start of a run never changes');
 END;
 
-CREATE TABLE workflow_step_runs (
+-- Values that are too large for the rows that refer to them. They are written once.
+CREATE TABLE run_values (
+    id     INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL,
+    json   TEXT    NOT NULL
+) STRICT;
+
+-- Retention: the values of a run.
+CREATE INDEX idx_values_run ON run_values (run_id);
+
+CREATE TRIGGER values_never_change BEFORE UPDATE ON run_values
+BEGIN
+    SELECT RAISE(ABORT, 'values never change');
+END;
+
+-- `step_id` is null where it equals `path`, and `ready_at` where it equals `started_at`.
+CREATE TABLE step_runs (
     run_id       INTEGER NOT NULL,
     n            INTEGER NOT NULL CHECK (n >= 1),
     attempt      INTEGER NOT NULL CHECK (attempt >= 1),
     path         TEXT    NOT NULL,
-    step_id      TEXT    NOT NULL,
+    step_id      TEXT,
     kind         TEXT    NOT NULL,
     tool         TEXT,
     status       TEXT    NOT NULL CHECK (
@@ -114,7 +134,9 @@ CREATE TABLE workflow_step_runs (
                        OR status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
                        OR status = 'uncertain'),
     input_json   TEXT,
+    input_value  INTEGER,
     output_json  TEXT,
+    output_value INTEGER,
     error_json   TEXT,
     ready_at     INTEGER,
     started_at   INTEGER,
@@ -122,33 +144,40 @@ CREATE TABLE workflow_step_runs (
     PRIMARY KEY (run_id, n, attempt),
     CHECK ((completed_at IS NOT NULL) =
            (status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled')),
-    CHECK ((output_json IS NOT NULL) = (status = 'done'))
+    CHECK ((output_json IS NOT NULL OR output_value IS NOT NULL) = (status = 'done'))
 ) STRICT, WITHOUT ROWID;
 
--- Steps that wait for a place, oldest first.
-CREATE INDEX idx_steps_ready ON workflow_step_runs (status, ready_at) WHERE status = 'ready';
+-- Calls with unknown outcomes.
+CREATE INDEX idx_steps_uncertain ON step_runs (run_id, n) WHERE status = 'uncertain';
 
-CREATE TABLE workflow_events (
+-- The log: one row for each decision of a run, in the order of the commits and without gaps. `seq` is the number of
+-- its first event in the run. `hash` covers the row and the hash of the row before. A purged row keeps the digest of
+-- its contents in `hashes`, and its body is empty.
+CREATE TABLE workflow_log (
     id     INTEGER PRIMARY KEY,
     run_id INTEGER NOT NULL,
     seq    INTEGER NOT NULL CHECK (seq >= 1),
+    count  INTEGER NOT NULL CHECK (count >= 1),
     at     INTEGER NOT NULL,
     body   TEXT    NOT NULL,
+    hashes BLOB    NOT NULL,
     hash   BLOB    NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 
--- The log of one run, in order; no number is used twice.
-CREATE UNIQUE INDEX idx_events_run ON workflow_events (run_id, seq);
+-- The log of one run, in order. It is also the precondition of a commit: a number is used once.
+CREATE UNIQUE INDEX idx_log_run ON workflow_log (run_id, seq);
 
-CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_events
+CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_log
+WHEN NEW.body <> '' OR length(NEW.hashes) <> 32 OR NEW.id <> OLD.id OR NEW.run_id <> OLD.run_id
+     OR NEW.seq <> OLD.seq OR NEW.count <> OLD.count OR NEW.at <> OLD.at OR NEW.hash <> OLD.hash
+     OR EXISTS (SELECT 1 FROM runs WHERE id = OLD.run_id)
 BEGIN
     SELECT RAISE(ABORT, 'events never change');
 END;
 
-CREATE TRIGGER events_go_with_their_run BEFORE DELETE ON workflow_events
-WHEN EXISTS (SELECT 1 FROM workflow_runs WHERE id = OLD.run_id)
+CREATE TRIGGER events_are_never_deleted BEFORE DELETE ON workflow_log
 BEGIN
-    SELECT RAISE(ABORT, 'events are deleted with their run only');
+    SELECT RAISE(ABORT, 'events are never deleted');
 END;
 
 CREATE TABLE alarms (
@@ -213,6 +242,7 @@ CREATE INDEX idx_waits_event ON workflow_waits (event);
 CREATE TABLE approvals (
     id           INTEGER PRIMARY KEY,
     run_id       INTEGER NOT NULL,
+    user         TEXT    NOT NULL,
     n            INTEGER NOT NULL,
     path         TEXT    NOT NULL,
     status       TEXT    NOT NULL CHECK (
@@ -222,6 +252,7 @@ CREATE TABLE approvals (
     prompt       TEXT    NOT NULL,
     tool         TEXT,
     args_json    TEXT,
+    args_value   INTEGER,
     notify_json  TEXT    NOT NULL,
     requested_at INTEGER NOT NULL,
     expires_at   INTEGER,
@@ -232,9 +263,13 @@ CREATE TABLE approvals (
     CHECK ((decided_at IS NULL) = (status = 'open'))
 ) STRICT;
 
--- One open question per step execution; and the list of open ones.
+-- A step execution has at most one open approval.
 CREATE UNIQUE INDEX idx_approvals_open ON approvals (run_id, n) WHERE status = 'open';
-CREATE INDEX idx_approvals_run ON approvals (run_id, n);
+-- Lists of open approvals, of all users and of one user.
+CREATE INDEX idx_approvals_inbox ON approvals (id) WHERE status = 'open';
+CREATE INDEX idx_approvals_user ON approvals (user, id) WHERE status = 'open';
+-- The last approval of a path.
+CREATE INDEX idx_approvals_run ON approvals (run_id, path, id);
 
 CREATE TRIGGER a_decision_is_final BEFORE UPDATE ON approvals
 WHEN OLD.status <> 'open'
@@ -261,21 +296,48 @@ CREATE TABLE idempotency_keys (
 CREATE INDEX idx_keys_holder ON idempotency_keys (run_id, n);
 CREATE INDEX idx_keys_expired ON idempotency_keys (expires_at) WHERE expires_at IS NOT NULL;
 
-CREATE TRIGGER keys_go_with_their_run AFTER DELETE ON workflow_runs
+CREATE TRIGGER keys_go_with_their_run AFTER DELETE ON runs
 BEGIN
-    DELETE FROM idempotency_keys WHERE scope = 'run:' || OLD.id;
+    DELETE FROM idempotency_keys WHERE scope = 'run:' || OLD.run_id;
 END;
+
+-- Views for queries with any SQLite client.
+
+CREATE VIEW workflow_runs AS
+SELECT r.id, r.run_id, r.definition_id, r.status, r.active, r.created_by, r.principal_json, r.parent_id, r.parent_n,
+       r.parent_attempt, r.depth, r.rerun_json, r.interruptible, r.request_key,
+       (SELECT s.path FROM step_runs s WHERE s.run_id = r.id ORDER BY s.n DESC, s.attempt DESC LIMIT 1) AS current_step,
+       coalesce(r.input_json, (SELECT v.json FROM run_values v WHERE v.id = r.input_value)) AS input_json,
+       coalesce(r.output_json, (SELECT v.json FROM run_values v WHERE v.id = r.output_value)) AS output_json,
+       r.error_json, r.created_at,
+       (SELECT l.at FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) AS updated_at,
+       r.completed_at,
+       (SELECT l.seq + l.count - 1 FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) AS seq,
+       (SELECT l.hash FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) AS head_hash
+FROM runs r;
+
+CREATE VIEW workflow_step_runs AS
+SELECT s.run_id, s.n, s.attempt, s.path, coalesce(s.step_id, s.path) AS step_id, s.kind, s.tool, s.status,
+       coalesce(s.input_json, (SELECT v.json FROM run_values v WHERE v.id = s.input_value)) AS input_json,
+       coalesce(s.output_json, (SELECT v.json FROM run_values v WHERE v.id = s.output_value)) AS output_json,
+       s.error_json, coalesce(s.ready_at, s.started_at) AS ready_at, s.started_at, s.completed_at
+FROM step_runs s;
+
+-- One row for each event. The expression restores the fragments and hashes that the log abbreviates.
+CREATE VIEW workflow_events AS
+SELECT l.id * 65536 + e.key AS id, l.run_id, l.seq + e.key AS seq, l.at, e.value AS body, l.hash
+FROM workflow_log l, json_each({EVENTS}) e
+WHERE l.body <> '';
 
 -- The shape that a single table of workflows and one of steps would have.
 CREATE VIEW workflows AS
-SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, i.input_json, r.status, r.created_by,
+SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, r.input_json, r.status, r.created_by,
        r.completed_at, CASE WHEN r.status = 'cancelled' THEN r.completed_at END AS cancelled_at
-FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
-     JOIN workflow_inputs i ON i.run_id = r.id;
+FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id;
 
 CREATE VIEW workflow_steps AS
 SELECT r.run_id || ':' || s.n || ':' || s.attempt AS id,
        coalesce(s.completed_at, s.started_at, s.ready_at) AS updated_at, r.run_id AS workflow_id,
        s.path AS name, s.tool, s.input_json AS args_json, s.output_json AS result_json, s.status, s.attempt,
        s.ready_at, s.started_at, s.completed_at
-FROM workflow_step_runs s JOIN workflow_runs r ON r.id = s.run_id;
+FROM workflow_step_runs s JOIN runs r ON r.id = s.run_id;

@@ -98,8 +98,8 @@ fn settle(copy: &Path, format: i64) -> Result<BackedUp, StoreError> {
         return Err(StoreError::Corrupt(problems.join("; ")));
     }
     let count = |sql: &str| connection.query_row(sql, [], |row| row.get(0));
-    let runs = count("SELECT count(*) FROM workflow_runs")?;
-    let unfinished = count("SELECT count(*) FROM workflow_runs WHERE completed_at IS NULL")?;
+    let runs = count("SELECT count(*) FROM runs")?;
+    let unfinished = count("SELECT count(*) FROM runs WHERE completed_at IS NULL")?;
     connection.close().map_err(|(_, error)| error)?;
     Ok(BackedUp { bytes: size(copy), format, runs, unfinished })
 }

@@ -40,7 +40,7 @@ pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreE
     let problems = backup::check(&connection, "quick_check")?;
     let _moment = connection.unchecked_transaction()?;
     let runs =
-        rows::all(&connection, "SELECT status, count(*) FROM workflow_runs GROUP BY status", [], |row| {
+        rows::all(&connection, "SELECT status, count(*) FROM runs GROUP BY status", [], |row| {
             Ok((rows::status(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?, row.get(1)?))
         })?;
     Ok(Inspected {
@@ -50,9 +50,9 @@ pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreE
         problems,
         runs,
         active: connection
-            .query_row("SELECT count(*) FROM workflow_runs WHERE active = 1", [], |row| row.get(0))?,
+            .query_row("SELECT count(*) FROM runs WHERE active = 1", [], |row| row.get(0))?,
         stuck: stuck(&connection)?,
-        slow: some_runs(&connection, &format!("active = 1 AND updated_at < {quiet_since}"))?,
+        slow: some_runs(&connection, &format!("active = 1 AND (SELECT l.at FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) < {quiet_since}"))?,
     })
 }
 
@@ -64,13 +64,13 @@ fn stuck(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
          AND NOT EXISTS (SELECT 1 FROM alarms a WHERE a.run_id = r.id)
          AND NOT EXISTS (SELECT 1 FROM workflow_waits w WHERE w.run_id = r.id)
          AND NOT EXISTS (SELECT 1 FROM approvals a WHERE a.run_id = r.id AND a.status = 'open')
-         AND NOT EXISTS (SELECT 1 FROM workflow_runs c WHERE c.parent_id = r.id AND c.completed_at IS NULL)
-         AND NOT EXISTS (SELECT 1 FROM workflow_step_runs s WHERE s.run_id = r.id
+         AND NOT EXISTS (SELECT 1 FROM runs c WHERE c.parent_id = r.id AND c.completed_at IS NULL)
+         AND NOT EXISTS (SELECT 1 FROM step_runs s WHERE s.run_id = r.id
                          AND s.status IN ('ready', 'uncertain'))",
     )
 }
 
 fn some_runs(connection: &Connection, which: &str) -> Result<Vec<RunId>, StoreError> {
-    let sql = format!("SELECT run_id FROM workflow_runs r WHERE {which} ORDER BY id LIMIT {NAMED}");
+    let sql = format!("SELECT run_id FROM runs r WHERE {which} ORDER BY id LIMIT {NAMED}");
     rows::all(connection, &sql, [], |row| rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?))
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::StoreError;
+use crate::{StoreError, log_row};
 
 /// Every step from an empty file to the format of today. A step that was released never changes.
 const STEPS: &[&str] = &[include_str!("001_start.sql")];
@@ -44,7 +44,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     }
     let done = usize::try_from(found).map_err(|_| StoreError::Corrupt(format!("format {found}")))?;
     for step in &STEPS[done..] {
-        transaction.execute_batch(step)?;
+        transaction.execute_batch(&step.replace("{EVENTS}", &log_row::sql_text("l.body", "l.hashes")))?;
     }
     if found < known {
         transaction.pragma_update(None, "application_id", APPLICATION)?;

@@ -1,10 +1,13 @@
 //! SQLite: one file, one writer, any number of readers.
 
 mod backup;
+mod commit;
+mod definitions;
 mod inspect;
 mod lock;
 mod migrate;
 mod project;
+mod purge;
 mod readers;
 mod restore;
 mod rows;
@@ -18,6 +21,7 @@ pub use readers::Readers;
 pub use restore::Restore;
 pub use verify::{Damage, Verified, verify};
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +29,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::{Storage, StoreError};
+use steprail_core::plan::Hash;
+
+use crate::log_row::LogRow;
+use crate::{RunId, Storage, StoreError};
 use lock::Lock;
 
 /// SQLite before this version can lose commits when two connections write and checkpoint.
@@ -44,9 +51,6 @@ const READER_KILOBYTES: u32 = 1024;
 const STATEMENTS: usize = 64;
 /// Sessions of clients that are kept.
 const SESSIONS: usize = 10_000;
-/// The number of the last event, also if it was deleted.
-const LAST_EVENT: &str = "SELECT max(coalesce((SELECT max(id) FROM workflow_events), 0),
-    coalesce((SELECT CAST(value AS INTEGER) FROM steprail_meta WHERE key = 'last_event'), 0))";
 
 /// What a commit has reached when it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,12 +76,12 @@ pub struct Options {
 pub struct SqliteStore {
     connection: Connection,
     path: Option<PathBuf>,
-    /// The number of the next event among those of all runs.
-    next_event: i64,
-    /// What it was after the last commit.
-    committed_event: i64,
-    /// The text of an event while it is written.
-    body: Vec<u8>,
+    /// The hash of the last row of the log.
+    chain: Hash,
+    /// The keys of runs in their tables.
+    keys: HashMap<RunId, i64>,
+    /// The log row that is being written.
+    row: LogRow,
     _lock: Option<Lock>,
 }
 
@@ -120,8 +124,12 @@ impl SqliteStore {
              PRAGMA cache_size = -{WRITER_KILOBYTES}; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
         ))?;
         migrate::migrate(&mut connection)?;
-        let next_event = 1 + connection.query_row(LAST_EVENT, [], |row| row.get::<_, i64>(0))?;
-        Ok(Self { connection, path, next_event, committed_event: next_event, body: Vec::new(), _lock: lock })
+        let sql = "SELECT hash FROM workflow_log ORDER BY id DESC LIMIT 1";
+        let chain = rows::all(&connection, sql, [], |row| {
+            rows::hash_from_bytes(row.get_ref(0)?.as_blob().map_err(rows::damaged)?)
+        })?;
+        let chain = chain.first().copied().unwrap_or(Hash([0; 32]));
+        Ok(Self { connection, path, chain, keys: HashMap::new(), row: LogRow::default(), _lock: lock })
     }
 
     /// Readers of the same database. A database in memory has none.

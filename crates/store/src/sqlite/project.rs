@@ -1,110 +1,83 @@
 //! Projection of events into rows. Rows are derived from the log alone.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use steprail_core::run::{
-    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, Run, RunStatus, StepChange, StepInfo,
-    StepRef, StepStatus, TimerKind, ValueChange,
+    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, RunStatus, StepChange, StepInfo, StepRef,
+    StepStatus, TimerKind, ValueChange,
 };
 
-use super::SqliteStore;
-use crate::{Appended, Cursor, Head, Link, RunKey, StoreError, link};
+use crate::StoreError;
 
-const INSERT_EVENT: &str =
-    "INSERT INTO workflow_events (id, run_id, seq, at, body, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+/// Values up to this size, in bytes of JSON, are stored in the rows that refer to them.
+const INLINE_BYTES: usize = 512;
 
-impl SqliteStore {
-    pub(super) fn append_records(
-        &mut self,
-        head: &mut Head,
-        run: &Run,
-        records: &[Record],
-        now: Millis,
-    ) -> Result<Appended, StoreError> {
-        let mut freed = Vec::new();
-        self.insert_events(head, records, now)?;
-        let mut rows = Rows { store: self, run: head.key, now, freed: &mut freed };
-        records.iter().try_for_each(|record| rows.project(record, head.status))?;
-        self.update_run(head, run, records, now)?;
-        let last_event = (!records.is_empty()).then(|| Cursor::new(self.next_event - 1, 0));
-        Ok(Appended { last_event, freed })
+/// A value as its row contains it: the text, or the id of its own row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StoredValue<'p> {
+    pub inline: Option<&'p str>,
+    pub id: Option<i64>,
+}
+
+impl<'p> StoredValue<'p> {
+    pub(super) fn is_inline(payload: &Payload) -> bool {
+        payload.json().len() <= INLINE_BYTES
     }
 
-    fn insert_events(&mut self, head: &mut Head, records: &[Record], now: Millis) -> Result<(), StoreError> {
-        let mut insert = self.connection.prepare_cached(INSERT_EVENT)?;
-        for record in records {
-            self.body.clear();
-            serde_json::to_writer(&mut self.body, &record.event)?;
-            let body = str::from_utf8(&self.body).map_err(|error| StoreError::Other(error.to_string()))?;
-            let seq = head.seq + 1;
-            let hash = link(&head.hash, Link { run: head.id, seq, at: now, body });
-            insert.execute(params![self.next_event, head.key.0, seq, now, body, &hash.0[..]])?;
-            self.next_event += 1;
-            head.seq = seq;
-            head.hash = hash;
+    /// Stores a value of a run. A large one gets a row of its own.
+    pub(super) fn of(
+        connection: &Connection,
+        run: i64,
+        payload: Option<&'p Payload>,
+    ) -> Result<Self, StoreError> {
+        match payload {
+            None => Ok(Self::default()),
+            Some(payload) if Self::is_inline(payload) => {
+                Ok(Self { inline: Some(payload.json()), id: None })
+            }
+            Some(payload) => {
+                let sql = "INSERT INTO run_values (run_id, json) VALUES (?1, ?2)";
+                connection.prepare_cached(sql)?.execute(params![run, payload.json()])?;
+                Ok(Self { inline: None, id: Some(connection.last_insert_rowid()) })
+            }
         }
-        Ok(())
     }
 
-    /// The row of the run after its events. What has an index is named only if it changed.
-    fn update_run(
-        &mut self,
-        head: &mut Head,
-        run: &Run,
-        records: &[Record],
-        now: Millis,
-    ) -> Result<(), StoreError> {
-        let current = records.iter().rev().find_map(|record| {
-            let step = record.event.changes().step.filter(|step| step.begins)?;
-            Some(&*step.step.path)
-        });
-        let (status, active) = (run.status(), run.is_active());
-        let changed = if (status, active) == (head.status, head.active) {
-            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
-                       current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
-            let params = params![head.key.0, head.seq, &head.hash.0[..], now, current];
-            self.connection.prepare_cached(sql)?.execute(params)?
-        } else {
-            let end = status.is_terminal().then_some(now);
-            let last = records.last().map(|record| (record.event.changes(), &record.payload));
-            let (output, error) = match &last {
-                Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, payload)) => {
-                    (payload.as_ref().map(Payload::json), None)
-                }
-                Some((changes, _)) => (None, changes.run.error),
-                None => (None, None),
-            };
-            let error = error.map(serde_json::to_string).transpose()?;
-            let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
-                       current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8,
-                       output_json = ?9, error_json = ?10 WHERE id = ?1 AND seq < ?2";
-            self.connection.prepare_cached(sql)?.execute(params![
-                head.key.0,
-                head.seq,
-                &head.hash.0[..],
-                now,
-                current,
-                active,
-                status.word(),
-                end,
-                output,
-                error
-            ])?
-        };
-        (head.status, head.active) = (status, active);
-        one_row(changed, "the run has moved on without us")
+    fn is_none(self) -> bool {
+        self.inline.is_none() && self.id.is_none()
     }
 }
 
 /// The rows of one run, while events are projected onto them.
-struct Rows<'r> {
-    store: &'r SqliteStore,
-    run: RunKey,
-    now: Millis,
-    freed: &'r mut Vec<String>,
+pub(super) struct Rows<'r> {
+    pub connection: &'r Connection,
+    /// The key of the run.
+    pub run: i64,
+    pub now: Millis,
 }
 
+const UPSERT_STEP: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, input_json,
+    input_value, ready_at, started_at, error_json)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+    ON CONFLICT (run_id, n, attempt) DO UPDATE SET status = excluded.status, tool = coalesce(excluded.tool, tool),
+    input_json = iif(excluded.input_value IS NULL, coalesce(excluded.input_json, input_json), NULL),
+    input_value = iif(excluded.input_json IS NULL, coalesce(excluded.input_value, input_value), NULL),
+    ready_at = coalesce(ready_at, excluded.ready_at, started_at),
+    started_at = excluded.started_at, error_json = excluded.error_json
+    WHERE completed_at IS NULL";
+const UPDATE_STEP: &str = "UPDATE step_runs SET status = ?4, input_json = iif(?5, input_json, ?6),
+    input_value = iif(?5, input_value, ?7), error_json = ?8
+    WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
+const END_STEP: &str = "UPDATE step_runs SET status = ?4, output_json = ?5, output_value = ?6, error_json = ?7,
+    completed_at = ?8 WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
+const INSERT_NEXT_ATTEMPT: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, ready_at)
+    SELECT run_id, n, attempt + 1, path, step_id, kind, tool, 'pending', ?4
+    FROM step_runs WHERE run_id = ?1 AND n = ?2 AND attempt = ?3";
+const INSERT_APPROVAL: &str = "INSERT INTO approvals (run_id, user, n, path, status, digest, prompt, tool, args_json,
+    args_value, notify_json, requested_at, expires_at, form_json)
+    SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM runs WHERE id = ?1";
+
 impl Rows<'_> {
-    fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
+    pub(super) fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
         let Changes { run, step, value } = record.event.changes();
         if let Some(change) = step {
             self.reset(record, &change)?;
@@ -124,9 +97,12 @@ impl Rows<'_> {
         value: Option<ValueChange>,
     ) -> Result<(), StoreError> {
         let step = change.step;
-        let payload = record.payload.as_ref().map(Payload::json);
-        let input = payload.filter(|_| matches!(value, Some(ValueChange::StepInput(_))));
-        let output = payload.filter(|_| matches!(value, Some(ValueChange::StepOutput(_))));
+        let (mut input, mut output) = (StoredValue::default(), StoredValue::default());
+        match value {
+            Some(ValueChange::StepInput(_)) => input = self.value(record)?,
+            Some(ValueChange::StepOutput(_)) => output = self.value(record)?,
+            Some(ValueChange::RunInputs(_) | ValueChange::RunOutput(_)) | None => {}
+        }
         let error = change.error.map(serde_json::to_string).transpose()?;
         match (change.place, change.status) {
             (Some(place), Some(status)) => {
@@ -140,7 +116,7 @@ impl Rows<'_> {
             self.next_attempt(step, due)?;
         }
         match &change.gate {
-            Some(GateChange::Requested(request)) => self.ask(step, request, payload)?,
+            Some(GateChange::Requested(request)) => self.ask(step, request, input)?,
             Some(GateChange::Decided(decision)) => {
                 self.answer(step, decision.outcome.into(), decision.by, decision.reason)?;
             }
@@ -148,6 +124,10 @@ impl Rows<'_> {
         }
         change.timers().try_for_each(|(kind, due)| self.set_timer(step.n, kind, due))?;
         change.wait.map_or(Ok(()), |event| self.wait(step.n, event))
+    }
+
+    fn value<'p>(&self, record: &'p Record) -> Result<StoredValue<'p>, StoreError> {
+        StoredValue::of(self.connection, self.run, record.payload.as_ref())
     }
 
     /// Removes the rows of a step that become void with an event.
@@ -166,14 +146,14 @@ impl Rows<'_> {
             let status = if change.ends() { "cancelled" } else { "superseded" };
             self.answer(step, status, None, None)?;
         }
-        if record.had_claim && change.ends() {
+        if record.had_claim.is_some() && change.ends() {
             self.settle_key(step.n, record)?;
         }
         Ok(())
     }
 
     fn by_step(&self, sql: &str, n: u32) -> Result<usize, StoreError> {
-        Ok(self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, n])?)
+        Ok(self.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
     }
 
     fn upsert(
@@ -181,28 +161,22 @@ impl Rows<'_> {
         step: &StepRef,
         place: &StepInfo,
         status: StepStatus,
-        (tool, input, error): (Option<&str>, Option<&str>, Option<&str>),
+        (tool, input, error): (Option<&str>, StoredValue<'_>, Option<&str>),
     ) -> Result<(), StoreError> {
-        let started = (status != StepStatus::Ready).then_some(self.now);
-        let sql = "INSERT INTO workflow_step_runs
-                   (run_id, n, attempt, path, step_id, kind, tool, status, input_json, ready_at, started_at, error_json)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-                   ON CONFLICT (run_id, n, attempt) DO UPDATE SET status = excluded.status,
-                   tool = coalesce(excluded.tool, tool), input_json = coalesce(excluded.input_json, input_json),
-                   started_at = excluded.started_at, error_json = excluded.error_json
-                   WHERE completed_at IS NULL";
-        let changed = self.store.connection.prepare_cached(sql)?.execute(params![
-            self.run.0,
+        let is_ready = status == StepStatus::Ready;
+        let changed = self.connection.prepare_cached(UPSERT_STEP)?.execute(params![
+            self.run,
             step.n,
             step.attempt,
             &*step.path,
-            &*place.id,
+            (*place.id != *step.path).then_some(&*place.id),
             &*place.kind,
             tool,
             status.word(),
-            input,
-            self.now,
-            started,
+            input.inline,
+            input.id,
+            is_ready.then_some(self.now),
+            (!is_ready).then_some(self.now),
             error
         ])?;
         one_row(changed, "a step that ended began again")
@@ -212,17 +186,17 @@ impl Rows<'_> {
         &self,
         step: &StepRef,
         status: StepStatus,
-        input: Option<&str>,
+        input: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let sql = "UPDATE workflow_step_runs SET status = ?4, input_json = coalesce(?5, input_json), error_json = ?6
-                   WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
-        let changed = self.store.connection.prepare_cached(sql)?.execute(params![
-            self.run.0,
+        let changed = self.connection.prepare_cached(UPDATE_STEP)?.execute(params![
+            self.run,
             step.n,
             step.attempt,
             status.word(),
-            input,
+            input.is_none(),
+            input.inline,
+            input.id,
             error
         ])?;
         one_row(changed, "a step that ended changed")
@@ -232,18 +206,16 @@ impl Rows<'_> {
         &self,
         step: &StepRef,
         status: StepStatus,
-        output: Option<&str>,
+        output: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let sql =
-            "UPDATE workflow_step_runs SET status = ?4, output_json = ?5, error_json = ?6, completed_at = ?7
-                   WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
-        let changed = self.store.connection.prepare_cached(sql)?.execute(params![
-            self.run.0,
+        let changed = self.connection.prepare_cached(END_STEP)?.execute(params![
+            self.run,
             step.n,
             step.attempt,
             status.word(),
-            output,
+            output.inline,
+            output.id,
             error,
             self.now
         ])?;
@@ -251,56 +223,45 @@ impl Rows<'_> {
     }
 
     fn next_attempt(&self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
-        let sql =
-            "INSERT INTO workflow_step_runs (run_id, n, attempt, path, step_id, kind, tool, status, ready_at)
-                   SELECT run_id, n, attempt + 1, path, step_id, kind, tool, 'pending', ?4
-                   FROM workflow_step_runs WHERE run_id = ?1 AND n = ?2 AND attempt = ?3";
-        let changed = self.store.connection.prepare_cached(sql)?.execute(params![
-            self.run.0,
-            failed.n,
-            failed.attempt,
-            due
-        ])?;
+        let params = params![self.run, failed.n, failed.attempt, due];
+        let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
         one_row(changed, "an attempt without the one before")
     }
 
     fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
-        self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, n, kind.word(), due])?;
+        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
         Ok(())
     }
 
     fn hold_timers(&self, held: bool) -> Result<(), StoreError> {
         let sql = "UPDATE alarms SET held = ?2 WHERE run_id = ?1";
-        self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, held])?;
+        self.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
         Ok(())
     }
 
     fn wait(&self, n: u32, event: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO workflow_waits (run_id, n, event) VALUES (?1, ?2, ?3)";
-        self.store.connection.prepare_cached(sql)?.execute(params![self.run.0, n, event])?;
+        self.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
         Ok(())
     }
 
-    fn ask(&self, step: &StepRef, request: &GateRequest<'_>, args: Option<&str>) -> Result<(), StoreError> {
-        let sql = "INSERT INTO approvals
-                   (run_id, n, path, status, digest, prompt, tool, args_json, notify_json, requested_at, expires_at,
-                    form_json)
-                   VALUES (?1, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-        self.store.connection.prepare_cached(sql)?.execute(params![
-            self.run.0,
+    fn ask(&self, step: &StepRef, request: &GateRequest<'_>, args: StoredValue<'_>) -> Result<(), StoreError> {
+        let inserted = self.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
+            self.run,
             step.n,
             &*step.path,
             request.digest.to_string(),
             request.prompt,
             request.tool,
-            args,
+            args.inline,
+            args.id,
             serde_json::to_string(request.notify)?,
             self.now,
             request.until,
             request.form.map(serde_json::Value::to_string)
         ])?;
-        Ok(())
+        one_row(inserted, "an approval without its run")
     }
 
     fn answer(
@@ -313,26 +274,20 @@ impl Rows<'_> {
         let sql = "UPDATE approvals SET status = ?3, decided_at = ?4, decided_by = ?5, reason = ?6
                    WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
         let changed = self
-            .store
             .connection
             .prepare_cached(sql)?
-            .execute(params![self.run.0, step.n, status, self.now, by, reason])?;
+            .execute(params![self.run, step.n, status, self.now, by, reason])?;
         one_row(changed, "a decision without an open question")
     }
 
     /// A step that held a key ended: its result is kept under the key, or the key is free again.
-    fn settle_key(&mut self, n: u32, record: &Record) -> Result<(), StoreError> {
-        let sql = "SELECT 'key:' || scope || ':' || tool || ':' || key FROM idempotency_keys
-                   WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-        let name: String =
-            self.store.connection.prepare_cached(sql)?.query_row(params![self.run.0, n], |row| row.get(0))?;
-        self.freed.push(name);
+    fn settle_key(&self, n: u32, record: &Record) -> Result<(), StoreError> {
         if let (Event::StepCompleted { .. }, Some(output)) = (&record.event, &record.payload) {
             let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
                        expires_at = ?4 + nullif(ttl_secs, 0) * 1000
                        WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-            let changed = self.store.connection.prepare_cached(sql)?.execute(params![
-                self.run.0,
+            let changed = self.connection.prepare_cached(sql)?.execute(params![
+                self.run,
                 n,
                 output.json(),
                 self.now

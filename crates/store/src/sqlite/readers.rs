@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{read_only, rows, schedules};
+use super::{definitions, read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
@@ -15,10 +15,14 @@ use crate::{
 
 /// A run, and those that it waits for, with the path of the steps that wait.
 const BELOW: &str = "WITH RECURSIVE below (id, above) AS (
-    SELECT id, '' FROM workflow_runs WHERE run_id = ?1
-    UNION SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM workflow_step_runs s
+    SELECT id, '' FROM runs WHERE run_id = ?1
+    UNION SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM step_runs s
                                             WHERE s.run_id = b.id AND s.n = c.parent_n LIMIT 1), '')
-    FROM workflow_runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
+    FROM runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
+
+/// Rows of the log that one page of a feed reads at most. The feed of a user whose runs are idle advances by pages
+/// without events.
+const FEED_ROWS: usize = 5_000;
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 4;
@@ -58,28 +62,21 @@ impl Readers {
 
 impl Reads for Readers {
     fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id
-             WHERE r.run_id = ?1",
-            rows::RUN
-        );
+        let sql = format!("SELECT {} FROM {} WHERE r.run_id = ?1", rows::RUN, rows::RUNS);
         Ok(self.all(&sql, [id.to_string()], rows::run)?.pop())
     }
 
     fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM workflow_step_runs WHERE run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
-             ORDER BY n, attempt",
+            "SELECT {} FROM step_runs WHERE run_id = (SELECT id FROM runs WHERE run_id = ?1) ORDER BY n, attempt",
             rows::STEP
         );
         self.all(&sql, [id.to_string()], rows::step)
     }
 
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
-        let columns = if list.brief { rows::brief_run() } else { rows::RUN.to_owned() };
-        let mut sql = format!(
-            "SELECT {columns} FROM workflow_runs r JOIN workflow_definitions d ON d.id = r.definition_id WHERE 1"
-        );
+        let columns = if list.brief { rows::BRIEF_RUN } else { rows::RUN };
+        let mut sql = format!("SELECT {columns} FROM {} WHERE 1", rows::RUNS);
         let mut values: Vec<Value> = Vec::new();
         let mut only = |column: &str, value: Value| {
             values.push(value);
@@ -92,7 +89,7 @@ impl Reads for Readers {
             only("r.created_by =", user.clone().into());
         }
         if let Some(name) = &list.name {
-            only("d.name =", name.clone().into());
+            only("r.name =", name.clone().into());
         }
         if let Some(before) = list.before {
             only("r.id <", before.row().into());
@@ -103,19 +100,33 @@ impl Reads for Readers {
     }
 
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
+        // The row with the position comes first: it may have events after it.
+        let from = match after {
+            After::Seq(_) => "l.seq >= coalesce((SELECT max(b.seq) FROM workflow_log b WHERE b.run_id = l.run_id
+                              AND b.seq <= ?2), 0)",
+            After::Cursor(_) => "l.id >= ?2",
+        };
         let sql = format!(
-            "SELECT {} FROM workflow_events e WHERE e.run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)
-             AND e.seq > ?2 ORDER BY e.seq LIMIT ?3",
-            rows::EVENT
+            "SELECT {} FROM workflow_log l WHERE l.run_id = (SELECT id FROM runs WHERE run_id = ?1) AND {from}
+             ORDER BY l.seq",
+            rows::LOG
         );
-        let most = limit.saturating_add(1);
-        let read = |row: &Row<'_>| rows::event(id, row);
+        let from = match after {
+            After::Seq(seq) => i64::try_from(seq).unwrap_or(i64::MAX),
+            After::Cursor(cursor) => cursor.row(),
+        };
+        let is_after = |event: &StoredEvent| match after {
+            After::Seq(seq) => event.seq > seq,
+            After::Cursor(cursor) => event.cursor > cursor,
+        };
         self.with(|connection| {
-            let after = match after {
-                After::Seq(seq) => i64::try_from(seq).unwrap_or(i64::MAX),
-                After::Cursor(cursor) => seq_at(connection, id, cursor)?,
-            };
-            rows::stretch(connection, &sql, params![id.to_string(), after, most], limit, read)
+            let mut page = rows::PageBuilder::new(limit);
+            rows::each(connection, &sql, params![id.to_string(), from], |row| {
+                let bytes = rows::log_body(row, 3)?.0.len();
+                let events = rows::log_events(id, row)?.filter(is_after);
+                Ok(page.add(bytes, events.map(|event| (event.cursor, event))))
+            })?;
+            Ok(page.finish())
         })
     }
 
@@ -126,35 +137,52 @@ impl Reads for Readers {
         user: Option<&str>,
     ) -> Result<EventPage<(RawEvent, String)>, StoreError> {
         let sql = format!(
-            "SELECT {}, r.run_id, r.created_by FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
-             WHERE e.id > ?1 AND (?3 IS NULL OR r.created_by = ?3) ORDER BY e.id LIMIT ?2",
-            rows::EVENT
+            "SELECT {}, r.run_id, r.created_by, l.count FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id
+             WHERE l.id >= ?1 ORDER BY l.id LIMIT ?2",
+            rows::LOG
         );
-        let most = limit.saturating_add(1);
-        let read = |row: &Row<'_>| {
-            let run = rows::run_id(row.get_ref(5)?.as_str().map_err(rows::damaged)?)?;
-            Ok((rows::event(run, row)?, row.get(6)?))
-        };
-        self.with(|connection| rows::stretch(connection, &sql, params![after.row(), most, user], limit, read))
+        self.with(|connection| {
+            let mut page = rows::PageBuilder::new(limit);
+            let (mut scanned, mut last) = (0, after);
+            rows::each(connection, &sql, params![after.row(), FEED_ROWS], |row| {
+                scanned += 1;
+                last = Cursor::new(row.get(0)?, row.get::<_, u32>(8)? - 1);
+                let (Some(run), Some(by)) = (row.get::<_, Option<String>>(6)?, row.get::<_, Option<String>>(7)?)
+                else {
+                    return Ok(true);
+                };
+                if user.is_some_and(|user| user != by) {
+                    return Ok(true);
+                }
+                let bytes = rows::log_body(row, 3)?.0.len();
+                let events = rows::log_events(rows::run_id(&run)?, row)?;
+                let events = events.filter(|event: &RawEvent| event.cursor > after);
+                Ok(page.add(bytes, events.map(|event| (event.cursor, (event, by.clone())))))
+            })?;
+            Ok(if scanned == FEED_ROWS { page.stop_at(last) } else { page.finish() })
+        })
     }
 
     fn last_event(&self) -> Result<Cursor, StoreError> {
-        let last = self.all(super::LAST_EVENT, [], |row| Ok(Cursor::new(row.get(0)?, 0)))?.pop();
+        let sql = "SELECT id, count FROM workflow_log ORDER BY id DESC LIMIT 1";
+        let last = self.all(sql, [], |row| Ok(Cursor::new(row.get(0)?, row.get::<_, u32>(1)? - 1)))?.pop();
         Ok(last.unwrap_or(Cursor::START))
     }
 
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
-             WHERE a.status = 'open' AND (?1 IS NULL OR r.created_by = ?1) ORDER BY a.id LIMIT ?2",
-            rows::APPROVAL
+            "SELECT {} FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open' {} ORDER BY a.id LIMIT ?1",
+            rows::APPROVAL,
+            user.map_or("", |_| "AND a.user = ?2")
         );
-        self.all(&sql, params![user, limit], rows::approval)
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let values = [Some(limit.into()), user.map(|user| Value::from(user.to_owned()))];
+        self.all(&sql, params_from_iter(values.into_iter().flatten()), rows::approval)
     }
 
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
-            "{BELOW} SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN workflow_runs r ON r.id = b.id
+            "{BELOW} SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN runs r ON r.id = b.id
              WHERE a.status = 'open' ORDER BY a.id",
             rows::APPROVAL
         );
@@ -164,7 +192,7 @@ impl Reads for Readers {
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json, s.attempt FROM below b
-             JOIN workflow_step_runs s ON s.run_id = b.id JOIN workflow_runs r ON r.id = b.id
+             JOIN step_runs s ON s.run_id = b.id JOIN runs r ON r.id = b.id
              WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
         );
         self.all(&sql, [run.to_string()], |row| {
@@ -194,11 +222,11 @@ impl Reads for Readers {
     }
 
     fn definitions(&self) -> Result<Vec<Definition>, StoreError> {
-        self.newest_definitions("1")
+        self.with(|connection| definitions::newest(connection, false))
     }
 
     fn published(&self) -> Result<Vec<Definition>, StoreError> {
-        self.newest_definitions("published = 1")
+        self.with(|connection| definitions::newest(connection, true))
     }
 
     fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError> {
@@ -216,33 +244,5 @@ impl Reads for Readers {
             rows::DEFINITION
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
-    }
-}
-
-/// The sequence number of the last event of a run up to a cursor; 0 if there is none. The event at the cursor is
-/// mostly one of the run.
-fn seq_at(connection: &Connection, run: RunId, cursor: Cursor) -> Result<i64, StoreError> {
-    if cursor == Cursor::START {
-        return Ok(0);
-    }
-    let sql = "WITH r (id) AS (SELECT id FROM workflow_runs WHERE run_id = ?1)
-               SELECT coalesce(
-                   (SELECT e.seq FROM workflow_events e JOIN r WHERE e.id = ?2 AND e.run_id = r.id),
-                   (SELECT e.seq FROM workflow_events e JOIN r WHERE e.run_id = r.id AND e.id <= ?2
-                    ORDER BY e.seq DESC LIMIT 1),
-                   0)";
-    let read = |row: &Row<'_>| Ok(row.get(0)?);
-    Ok(rows::all(connection, sql, params![run.to_string(), cursor.row()], read)?.pop().unwrap_or_default())
-}
-
-impl Readers {
-    fn newest_definitions(&self, which: &str) -> Result<Vec<Definition>, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM workflow_definitions d WHERE {which} AND deleted_at IS NULL AND version =
-             (SELECT max(version) FROM workflow_definitions WHERE name = d.name AND deleted_at IS NULL)
-             ORDER BY name",
-            rows::DEFINITION
-        );
-        self.all(&sql, [], rows::definition)
     }
 }

@@ -9,11 +9,11 @@ use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{
-    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent,
+    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, log_row,
 };
 
-/// Bytes of events after which no more are read at once.
-const STRETCH_BYTES: usize = 1024 * 1024;
+/// Bytes of events after which a page ends.
+const PAGE_BYTES: usize = 1024 * 1024;
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
@@ -32,49 +32,89 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
     })
 }
 
-pub(super) const EVENT: &str = "e.id, e.seq, e.at, e.body, e.hash";
+/// Columns of a log row, for [`LogEvents`].
+pub(super) const LOG: &str = "l.id, l.seq, l.at, l.body, l.hashes, l.hash";
 
-pub(super) fn event<E: DeserializeOwned>(run: RunId, row: &Row<'_>) -> Result<StoredEvent<E>, StoreError> {
-    let body = row.get_ref(3)?.as_str().map_err(damaged)?;
-    Ok(StoredEvent {
-        cursor: cursor(row)?,
-        run,
-        seq: row.get(1)?,
-        at: row.get(2)?,
-        event: serde_json::from_str(body)?,
-        hash: hash_from_bytes(row.get_ref(4)?.as_blob().map_err(damaged)?)?,
-    })
+/// The body of a log row and the hashes that it refers to, from two columns.
+pub(super) fn log_body<'r>(row: &'r Row<'_>, at: usize) -> Result<(&'r str, &'r [u8]), StoreError> {
+    Ok((
+        row.get_ref(at)?.as_str().map_err(damaged)?,
+        row.get_ref(at + 1)?.as_blob().map_err(damaged)?,
+    ))
 }
 
-/// The cursor of an event, from its number in the first column.
-fn cursor(row: &Row<'_>) -> Result<Cursor, StoreError> {
-    Ok(Cursor::new(row.get(0)?, 0))
+/// The events of a log row after a position.
+pub(super) fn log_events<E: DeserializeOwned>(
+    run: RunId,
+    row: &Row<'_>,
+) -> Result<impl Iterator<Item = StoredEvent<E>> + use<E>, StoreError> {
+    let (id, first, at): (i64, u64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let (body, hashes) = log_body(row, 3)?;
+    let events: Vec<E> = serde_json::from_str(&log_row::decode(body, hashes)?)?;
+    let hash = hash_from_bytes(row.get_ref(5)?.as_blob().map_err(damaged)?)?;
+    Ok((0..).zip(events).map(move |(index, event)| {
+        let (cursor, seq) = (Cursor::new(id, index), first + u64::from(index));
+        StoredEvent { cursor, run, seq, at, event, hash }
+    }))
 }
 
-/// Events that a question finds: at most so many, and no more once they have [`STRETCH_BYTES`]. The question asks for
-/// one more than that, to know whether there is one.
-pub(super) fn stretch<T>(
+/// Collects a page of events: at most `limit`, and no more once they have [`PAGE_BYTES`].
+pub(super) struct PageBuilder<T> {
+    events: Vec<T>,
+    limit: usize,
+    bytes: usize,
+    last: Option<Cursor>,
+    is_full: bool,
+}
+
+impl<T> PageBuilder<T> {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { events: Vec::new(), limit, bytes: 0, last: None, is_full: false }
+    }
+
+    /// Adds the events of a row. Returns whether the page takes more.
+    pub(super) fn add(&mut self, bytes: usize, events: impl Iterator<Item = (Cursor, T)>) -> bool {
+        for (cursor, event) in events {
+            if self.events.len() >= self.limit || self.bytes >= PAGE_BYTES {
+                self.is_full = true;
+                return false;
+            }
+            self.last = Some(cursor);
+            self.events.push(event);
+        }
+        self.bytes += bytes;
+        true
+    }
+
+    /// Ends the page at a position before the end of the log.
+    pub(super) fn stop_at(mut self, cursor: Cursor) -> EventPage<T> {
+        (self.last, self.is_full) = (Some(cursor), true);
+        self.finish()
+    }
+
+    pub(super) fn finish(self) -> EventPage<T> {
+        EventPage { events: self.events, next: self.last.filter(|_| self.is_full) }
+    }
+}
+
+/// Reads rows until `read` returns false.
+pub(super) fn each(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
-    limit: usize,
-    mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<EventPage<T>, StoreError> {
+    mut read: impl FnMut(&Row<'_>) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(params)?;
-    let (mut events, mut bytes, mut last) = (Vec::new(), 0, None);
     while let Some(row) = found.next()? {
-        if events.len() == limit || bytes >= STRETCH_BYTES {
-            return Ok(EventPage { events, next: last });
+        if !read(row)? {
+            break;
         }
-        bytes += row.get_ref(3)?.as_str().map_err(damaged)?.len();
-        last = Some(cursor(row)?);
-        events.push(read(row)?);
     }
-    Ok(EventPage { events, next: None })
+    Ok(())
 }
 
-/// Everything that a question finds.
+/// All rows that a query finds.
 pub(super) fn all<T>(
     connection: &Connection,
     sql: &str,
@@ -90,16 +130,24 @@ pub(super) fn all<T>(
     Ok(list)
 }
 
-pub(super) const RUN: &str = "r.id, r.run_id, d.name, d.version, r.status, r.created_by, r.current_step,
-    (SELECT i.input_json FROM workflow_inputs i WHERE i.run_id = r.id), r.output_json, r.error_json, r.created_at, r.updated_at, r.completed_at, r.seq,
-    (SELECT p.run_id FROM workflow_runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via'),
+/// Columns of a run, from [`RUNS`].
+pub(super) const RUN: &str = "r.id, r.run_id, r.name, d.version, r.status, r.created_by,
+    (SELECT s.path FROM step_runs s WHERE s.run_id = r.id ORDER BY s.n DESC, s.attempt DESC LIMIT 1),
+    coalesce(r.input_json, (SELECT v.json FROM run_values v WHERE v.id = r.input_value)),
+    coalesce(r.output_json, (SELECT v.json FROM run_values v WHERE v.id = r.output_value)), r.error_json, r.created_at,
+    l.at, r.completed_at, l.seq + l.count - 1, (SELECT p.run_id FROM runs p WHERE p.id = r.parent_id),
+    json_extract(r.principal_json, '$.via'), json_extract(r.principal_json, '$.trace')";
+
+/// The same columns without values.
+pub(super) const BRIEF_RUN: &str = "r.id, r.run_id, r.name, d.version, r.status, r.created_by,
+    (SELECT s.path FROM step_runs s WHERE s.run_id = r.id ORDER BY s.n DESC, s.attempt DESC LIMIT 1),
+    'null', NULL, r.error_json, r.created_at, l.at, r.completed_at, l.seq + l.count - 1,
+    (SELECT p.run_id FROM runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via'),
     json_extract(r.principal_json, '$.trace')";
 
-/// The same without values.
-pub(super) fn brief_run() -> String {
-    let inputs = "(SELECT i.input_json FROM workflow_inputs i WHERE i.run_id = r.id), r.output_json";
-    RUN.replace(inputs, "'null', NULL")
-}
+/// Runs with their definitions and the last row of their logs.
+pub(super) const RUNS: &str = "runs r JOIN workflow_definitions d ON d.id = r.definition_id
+    JOIN workflow_log l ON l.id = (SELECT e.id FROM workflow_log e WHERE e.run_id = r.id ORDER BY e.seq DESC LIMIT 1)";
 
 pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
@@ -123,8 +171,10 @@ pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
     })
 }
 
-pub(super) const STEP: &str = "n, path, step_id, kind, tool, status, attempt, input_json, output_json,
-    error_json, ready_at, started_at, completed_at";
+pub(super) const STEP: &str = "n, path, coalesce(step_id, path), kind, tool, status, attempt,
+    coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value)),
+    coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value)),
+    error_json, coalesce(ready_at, started_at), started_at, completed_at";
 
 pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
     Ok(StepRow {
@@ -144,8 +194,8 @@ pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
     })
 }
 
-pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool, a.args_json,
-    a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json";
+pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool,
+    coalesce(a.args_json, (SELECT v.json FROM run_values v WHERE v.id = a.args_value)), a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json";
 
 pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
     Ok(Approval {

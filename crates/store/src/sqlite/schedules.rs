@@ -38,11 +38,6 @@ pub(super) fn due(connection: &Connection, now: Millis, limit: usize) -> Result<
     rows::all(connection, &sql, params![now, limit], read)
 }
 
-pub(super) fn next(connection: &Connection) -> Result<Option<Millis>, StoreError> {
-    let sql = "SELECT min(due_at) FROM schedules WHERE due_at IS NOT NULL";
-    Ok(connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
-}
-
 pub(super) fn all(connection: &Connection) -> Result<Vec<Schedule>, StoreError> {
     rows::all(connection, &format!("SELECT {COLUMNS} FROM schedules ORDER BY name"), [], read)
 }

@@ -1,18 +1,22 @@
-//! The writer: [`Store`] on SQLite, with the retention of ended runs.
+//! The writer: [`Store`] on SQLite. `commit.rs` applies commits; this file has the loads of decisions.
 
-use rusqlite::{OptionalExtension, Row, params};
+use std::sync::Arc;
+
+use rusqlite::{Row, params};
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Millis, Payload, Record, Run, TimerKind};
+use steprail_core::run::{Event, Millis, Payload, TimerKind};
 
-use super::{SESSIONS, SqliteStore, rows, schedules};
+use super::{SqliteStore, definitions, rows, schedules};
 use crate::{
-    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition,
-    NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
-    link,
+    Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head, Refused,
+    RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Wanted, link, log_row,
 };
 
+/// Runs whose keys are kept in memory.
+const KNOWN_KEYS: usize = 20_000;
+
 impl SqliteStore {
-    fn one<T>(
+    pub(super) fn one<T>(
         &self,
         sql: &str,
         params: impl rusqlite::Params,
@@ -23,7 +27,7 @@ impl SqliteStore {
         found.next()?.map(read).transpose()
     }
 
-    fn all<T>(
+    pub(super) fn all<T>(
         &self,
         sql: &str,
         params: impl rusqlite::Params,
@@ -31,453 +35,224 @@ impl SqliteStore {
     ) -> Result<Vec<T>, StoreError> {
         rows::all(&self.connection, sql, params, read)
     }
+
+    /// The key of a run in its tables.
+    pub(super) fn find_key(&mut self, run: RunId) -> Result<Option<i64>, StoreError> {
+        if let Some(key) = self.keys.get(&run) {
+            return Ok(Some(*key));
+        }
+        let key = self.one(SELECT_KEY, [run.to_string()], |row| Ok(row.get(0)?))?;
+        if let Some(key) = key {
+            self.remember_key(run, key);
+        }
+        Ok(key)
+    }
+
+    pub(super) fn key(&mut self, run: RunId) -> Result<i64, StoreError> {
+        self.find_key(run)?.ok_or_else(|| StoreError::Corrupt(format!("run {run} is missing")))
+    }
+
+    pub(super) fn remember_key(&mut self, run: RunId, key: i64) {
+        if self.keys.len() >= KNOWN_KEYS {
+            self.keys.clear();
+        }
+        self.keys.insert(run, key);
+    }
+
+    /// The value that an event contains.
+    fn event_value(&mut self, run: RunId, seq: u64) -> Result<Payload, StoreError> {
+        let key = self.key(run)?;
+        let row = self.one(SELECT_LOG_ROW, params![key, seq], |row| {
+            let (body, hashes) = rows::log_body(row, 1)?;
+            Ok((row.get::<_, u64>(0)?, log_row::events(body, hashes)?))
+        })?;
+        let found = row.and_then(|(first, mut events)| {
+            let index = usize::try_from(seq.checked_sub(first)?).ok()?;
+            (index < events.len()).then(|| events.swap_remove(index))
+        });
+        match found {
+            Some(
+                Event::SignalReceived { payload: value, .. }
+                | Event::ArgumentsEdited { args: value, .. }
+                | Event::ValueSet { value, .. },
+            ) => Ok(Payload::new(value)),
+            _ => Err(StoreError::Corrupt(format!("event {seq} of run {run} contains no value"))),
+        }
+    }
 }
 
+const SELECT_KEY: &str = "SELECT id FROM runs WHERE run_id = ?1";
+const SELECT_HEAD: &str = "SELECT r.definition_id, r.principal_json, p.run_id, r.parent_n, r.parent_attempt, r.depth,
+    r.rerun_json, r.status, r.active FROM runs r LEFT JOIN runs p ON p.id = r.parent_id WHERE r.run_id = ?1";
+const SELECT_LOG: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash,
+    (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1) FROM workflow_log l WHERE l.run_id = ?1 ORDER BY l.seq";
+const SELECT_LOG_ROW: &str = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 AND seq <= ?2
+    ORDER BY seq DESC LIMIT 1";
+const SELECT_INPUTS: &str = "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
+    FROM runs WHERE id = ?1";
+const SELECT_RESULT: &str = "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
+    FROM runs WHERE id = ?1";
+const SELECT_INPUT: &str = "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
+    FROM step_runs WHERE run_id = ?1 AND n = ?2 AND (input_json IS NOT NULL OR input_value IS NOT NULL)
+    ORDER BY attempt DESC LIMIT 1";
+const SELECT_OUTPUT: &str = "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
+    FROM step_runs WHERE run_id = ?1 AND n = ?2 AND status = 'done'";
+const SELECT_ERROR: &str =
+    "SELECT error_json FROM step_runs WHERE run_id = ?1 AND n = ?2 ORDER BY attempt DESC LIMIT 1";
+const SELECT_REQUEST: &str = "SELECT run_id FROM runs WHERE created_by = ?1 AND request_key = ?2";
+const SELECT_TIMERS: &str = "SELECT r.run_id, a.n, a.kind, a.due_at FROM alarms a JOIN runs r ON r.id = a.run_id
+    WHERE a.held = 0 AND a.due_at <= ?1 ORDER BY a.due_at LIMIT ?2";
+const SELECT_WAITING: &str = "SELECT r.run_id, w.n FROM workflow_waits w JOIN runs r ON r.id = w.run_id
+    WHERE w.event = ?1 ORDER BY w.run_id, w.n";
+const SELECT_CLAIM: &str = "SELECT args_hash, result_json FROM idempotency_keys
+    WHERE scope = ?1 AND tool = ?2 AND key = ?3 AND (expires_at IS NULL OR expires_at > ?4)";
+const SELECT_ACTIVE: &str = "SELECT run_id FROM runs WHERE active = 1 AND id > ?1 ORDER BY id LIMIT ?2";
+const SELECT_INTERRUPTIBLE: &str = "SELECT run_id FROM runs WHERE interruptible = 1 AND completed_at IS NULL
+    AND status <> 'interrupted' AND id > ?1 ORDER BY id LIMIT ?2";
+const SELECT_UNFINISHED: &str = "SELECT run_id FROM runs WHERE completed_at IS NULL AND status <> 'interrupted'
+    AND id > ?1 ORDER BY id LIMIT ?2";
+const SELECT_CHILDREN: &str = "SELECT run_id FROM runs WHERE parent_id = ?3 AND completed_at IS NULL AND id > ?1
+    ORDER BY id LIMIT ?2";
+
 impl Store for SqliteStore {
-    fn begin(&mut self) -> Result<(), StoreError> {
-        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Result<(), StoreError> {
-        self.connection.prepare_cached("COMMIT")?.execute([])?;
-        self.committed_event = self.next_event;
-        Ok(())
-    }
-
-    fn rollback(&mut self) {
-        self.next_event = self.committed_event;
-        // A failed statement may have ended the transaction already.
-        if !self.connection.is_autocommit() {
-            let _ = self.connection.execute_batch("ROLLBACK");
-        }
+    fn commit(&mut self, commit: &Commit) -> Result<Committed, Refused> {
+        self.apply(commit)
     }
 
     fn secret(&mut self) -> Result<[u8; 32], StoreError> {
         let sql =
             "INSERT OR IGNORE INTO steprail_meta (key, value) VALUES ('secret', lower(hex(randomblob(32))))";
         self.connection.execute(sql, [])?;
-        let text: String =
-            self.connection
-                .query_row("SELECT value FROM steprail_meta WHERE key = 'secret'", [], |row| row.get(0))?;
+        let sql = "SELECT value FROM steprail_meta WHERE key = 'secret'";
+        let text: String = self.connection.query_row(sql, [], |row| row.get(0))?;
         rows::hash_from_text(&text).map(|hash| hash.0)
     }
 
-    fn define(&mut self, new: &NewDefinition<'_>) -> Result<Definition, StoreError> {
-        if let Some(known) = self.known(new)? {
-            return self.pin(known, new.pins);
-        }
-        let newest = "SELECT max(version) FROM workflow_definitions WHERE name = ?1";
-        let newest = self.one(newest, [new.name], |row| Ok(row.get::<_, Option<u32>>(0)?))?;
-        let version = newest.flatten().map_or(1, |newest| newest + 1);
-        let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
-                                                     published, pins_json)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-        self.connection.prepare_cached(sql)?.execute(params![
-            new.name,
-            version,
-            new.hash.to_string(),
-            new.spec_json,
-            new.now,
-            new.by,
-            new.hidden.then_some(new.now),
-            new.published,
-            serde_json::to_string(new.pins)?
-        ])?;
-        let id = self.connection.last_insert_rowid();
-        self.definition(id)?.ok_or_else(|| StoreError::Other("a definition was not stored".to_owned()))
-    }
-
-    fn definition(&mut self, id: i64) -> Result<Option<Definition>, StoreError> {
-        let sql = format!("SELECT {} FROM workflow_definitions WHERE id = ?1", rows::DEFINITION);
-        self.one(&sql, [id], rows::definition)
-    }
-
-    fn find_definition(&mut self, name: &str, version: Option<u32>) -> Result<Option<i64>, StoreError> {
-        const FOUND: &str = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
-        let id = |row: &Row<'_>| Ok(row.get(0)?);
-        match version {
-            Some(version) => self.one(&format!("{FOUND} AND version = ?2"), params![name, version], id),
-            None => self.one(&format!("{FOUND} ORDER BY version DESC LIMIT 1"), [name], id),
-        }
-    }
-
-    fn delete_definition(&mut self, name: &str, now: Millis) -> Result<bool, StoreError> {
-        let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
-        Ok(self.connection.prepare_cached(sql)?.execute(params![name, now])? > 0)
-    }
-
-    fn create_run(&mut self, new: &NewRun<'_>) -> Result<RunKey, StoreError> {
-        let parent = new.parent.as_ref();
-        let sql = "INSERT INTO workflow_runs
-                   (run_id, definition_id, status, active, created_by, principal_json, parent_id, parent_n,
-                    parent_attempt, depth, rerun_json, interruptible, request_key, created_at, updated_at, seq,
-                    head_hash)
-                   VALUES (?1, ?2, 'pending', 0, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12, 0, zeroblob(32))";
-        self.connection.prepare_cached(sql)?.execute(params![
-            new.id.to_string(),
-            new.definition,
-            new.principal.id,
-            serde_json::to_string(new.principal)?,
-            parent.map(|(key, _)| key.0),
-            parent.map(|(_, parent)| parent.n),
-            parent.map(|(_, parent)| parent.attempt),
-            parent.map_or(0, |(_, parent)| parent.depth),
-            new.rerun.map(serde_json::to_string).transpose()?,
-            new.interruptible,
-            new.request_key,
-            new.now
-        ])?;
-        let key = self.connection.last_insert_rowid();
-        let sql = "INSERT INTO workflow_inputs (run_id, input_json) VALUES (?1, ?2)";
-        self.connection.prepare_cached(sql)?.execute(params![key, new.inputs.json()])?;
-        Ok(RunKey(key))
-    }
-
-    fn find_run(&mut self, id: RunId) -> Result<Option<RunKey>, StoreError> {
-        let sql = "SELECT id FROM workflow_runs WHERE run_id = ?1";
-        self.one(sql, [id.to_string()], |row| Ok(RunKey(row.get(0)?)))
-    }
-
-    fn find_request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError> {
-        let sql = "SELECT run_id FROM workflow_runs WHERE created_by = ?1 AND request_key = ?2";
-        self.one(sql, [by, request_key], |row| rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?))
-    }
-
-    fn head(&mut self, run: RunKey) -> Result<Head, StoreError> {
-        let sql = "SELECT run_id, definition_id, principal_json, parent_id, parent_n, parent_attempt, depth,
-                   rerun_json, seq, head_hash, status, active FROM workflow_runs WHERE id = ?1";
-        let found = self.one(sql, [run.0], |row| {
-            let parent: Option<i64> = row.get(3)?;
-            let step: (Option<u32>, Option<u32>) = (row.get(4)?, row.get(5)?);
+    fn head(&mut self, run: RunId) -> Result<Option<Head>, StoreError> {
+        self.one(SELECT_HEAD, [run.to_string()], |row| {
+            let parent: Option<String> = row.get(2)?;
+            let parent = parent.as_deref().map(rows::run_id).transpose()?;
+            let step: (Option<u32>, Option<u32>) = (row.get(3)?, row.get(4)?);
+            let rerun: Option<String> = row.get(6)?;
             Ok(Head {
-                key: run,
-                id: rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?,
-                definition: row.get(1)?,
-                principal: serde_json::from_str(row.get_ref(2)?.as_str().map_err(rows::damaged)?)?,
-                parent: parent
-                    .zip(step.0.zip(step.1))
-                    .map(|(parent, (n, attempt))| (RunKey(parent), n, attempt)),
-                depth: row.get(6)?,
-                rerun: row
-                    .get::<_, Option<String>>(7)?
-                    .map(|text| serde_json::from_str(&text))
-                    .transpose()?,
-                seq: row.get(8)?,
-                hash: rows::hash_from_bytes(row.get_ref(9)?.as_blob().map_err(rows::damaged)?)?,
-                status: rows::status(row.get_ref(10)?.as_str().map_err(rows::damaged)?)?,
-                active: row.get(11)?,
+                id: run,
+                definition: row.get(0)?,
+                principal: Arc::new(serde_json::from_str(row.get_ref(1)?.as_str().map_err(rows::damaged)?)?),
+                parent: parent.zip(step.0.zip(step.1)).map(|(parent, (n, attempt))| (parent, n, attempt)),
+                depth: row.get(5)?,
+                rerun: rerun.map(|rerun| serde_json::from_str(&rerun)).transpose()?,
+                state: RunState {
+                    status: rows::status(row.get_ref(7)?.as_str().map_err(rows::damaged)?)?,
+                    active: row.get(8)?,
+                },
             })
-        })?;
-        found.ok_or_else(|| StoreError::Corrupt(format!("run {} is gone", run.0)))
-    }
-
-    fn children(&mut self, run: RunKey) -> Result<Vec<RunKey>, StoreError> {
-        let sql = "SELECT id FROM workflow_runs WHERE parent_id = ?1 AND completed_at IS NULL";
-        self.all(sql, [run.0], |row| Ok(RunKey(row.get(0)?)))
-    }
-
-    fn has_run(&mut self, run: RunKey) -> Result<bool, StoreError> {
-        let found = self.one("SELECT 1 FROM workflow_runs WHERE id = ?1", [run.0], |_| Ok(()))?;
-        Ok(found.is_some())
-    }
-
-    fn active_runs(&mut self, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError> {
-        let sql = "SELECT id FROM workflow_runs WHERE active = 1 AND id > ?1 ORDER BY id LIMIT ?2";
-        self.all(sql, params![after.0, limit], |row| Ok(RunKey(row.get(0)?)))
-    }
-
-    fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError> {
-        let sql = if all {
-            "SELECT id FROM workflow_runs WHERE status IN ('pending', 'running', 'paused') AND id > ?1
-             ORDER BY id LIMIT ?2"
-        } else {
-            "SELECT id FROM workflow_runs WHERE interruptible = 1 AND completed_at IS NULL
-             AND status <> 'interrupted' AND id > ?1 ORDER BY id LIMIT ?2"
-        };
-        self.all(sql, params![after.0, limit], |row| Ok(RunKey(row.get(0)?)))
-    }
-
-    fn append(
-        &mut self,
-        head: &mut Head,
-        run: &Run,
-        records: &[Record],
-        now: Millis,
-    ) -> Result<Appended, StoreError> {
-        self.append_records(head, run, records, now)
-    }
-
-    fn events(&mut self, run: RunKey, after: u64) -> Result<Vec<StoredEvent>, StoreError> {
-        let id = self.head(run)?.id;
-        let sql = format!(
-            "SELECT {} FROM workflow_events e WHERE e.run_id = ?1 AND e.seq > ?2 ORDER BY e.seq",
-            rows::EVENT
-        );
-        let mut before = self.hash_of(run, after)?;
-        self.all(&sql, params![run.0, after], |row| {
-            let event = rows::event(id, row)?;
-            let body = row.get_ref(3)?.as_str().map_err(rows::damaged)?;
-            before = link(&before, Link { run: id, seq: event.seq, at: event.at, body });
-            if before != event.hash {
-                return Err(StoreError::Corrupt(format!("event {} of run {id} was changed", event.seq)));
-            }
-            Ok(event)
         })
     }
 
-    fn payload(&mut self, run: RunKey, wanted: Wanted) -> Result<Payload, StoreError> {
-        const STEP: &str = "FROM workflow_step_runs WHERE run_id = ?1 AND n = ?2";
+    fn log(&mut self, run: RunId) -> Result<Vec<StoredEvent>, StoreError> {
+        let key = self.key(run)?;
+        let mut events = Vec::new();
+        let changed = |seq: u64| StoreError::Corrupt(format!("event {seq} of run {run} was changed"));
+        self.all(SELECT_LOG, [key], |row| {
+            let (id, seq, at) = (row.get(0)?, row.get::<_, u64>(1)?, row.get(2)?);
+            let (body, hashes) = rows::log_body(row, 3)?;
+            let hash = rows::hash_from_bytes(row.get_ref(5)?.as_blob().map_err(rows::damaged)?)?;
+            let before = row.get_ref(6)?.as_blob_or_null().map_err(rows::damaged)?;
+            let before = before.map_or(Ok(Hash([0; 32])), rows::hash_from_bytes)?;
+            let digest = RowContent { run, seq, at, body, hashes }.digest();
+            if link(&before, &digest) != hash || seq != events.len() as u64 + 1 {
+                return Err(changed(seq));
+            }
+            for (index, event) in (0..).zip(log_row::events(body, hashes)?) {
+                let (cursor, seq) = (Cursor::new(id, index), seq + u64::from(index));
+                events.push(StoredEvent { cursor, run, seq, at, event, hash });
+            }
+            Ok(())
+        })?;
+        Ok(events)
+    }
+
+    fn value(&mut self, run: RunId, wanted: Wanted) -> Result<Payload, StoreError> {
+        let key = self.key(run)?;
         let text = |row: &Row<'_>| Ok(row.get::<_, Option<String>>(0)?);
-        let key = run.0;
         let found = match wanted {
-            Wanted::Inputs => {
-                self.one("SELECT input_json FROM workflow_inputs WHERE run_id = ?1", [key], text)?
-            }
-            Wanted::Result => self.one("SELECT output_json FROM workflow_runs WHERE id = ?1", [key], text)?,
-            Wanted::Input(n) => {
-                let sql = format!(
-                    "SELECT input_json {STEP} AND input_json IS NOT NULL ORDER BY attempt DESC LIMIT 1"
-                );
-                self.one(&sql, params![key, n], text)?
-            }
-            Wanted::Output(n) => {
-                let sql = format!("SELECT output_json {STEP} AND status = 'done'");
-                self.one(&sql, params![key, n], text)?
-            }
-            Wanted::Error(n) => {
-                let sql = format!("SELECT error_json {STEP} ORDER BY attempt DESC LIMIT 1");
-                self.one(&sql, params![key, n], text)?
-            }
-            Wanted::Noted(seq) => return self.noted(run, seq),
+            Wanted::Inputs => self.one(SELECT_INPUTS, [key], text)?,
+            Wanted::Result => self.one(SELECT_RESULT, [key], text)?,
+            Wanted::Input(n) => self.one(SELECT_INPUT, params![key, n], text)?,
+            Wanted::Output(n) => self.one(SELECT_OUTPUT, params![key, n], text)?,
+            Wanted::Error(n) => self.one(SELECT_ERROR, params![key, n], text)?,
+            Wanted::Noted(seq) => return self.event_value(run, seq),
         };
         match found.flatten() {
             Some(text) => Ok(Payload::parse(&text)?),
-            None => Err(StoreError::Corrupt(format!("run {key} has no {wanted:?}"))),
+            None => Err(StoreError::Corrupt(format!("run {run} has no {wanted:?}"))),
         }
     }
 
-    fn results(&mut self, run: RunKey) -> Result<Vec<(String, Hash, u32)>, StoreError> {
-        let sql = "SELECT path, input_json, n FROM workflow_step_runs
-                   WHERE run_id = ?1 AND status = 'done' AND kind = 'tool'";
-        self.all(sql, [run.0], |row| {
-            let input: Option<String> = row.get(1)?;
-            Ok((row.get(0)?, Hash::of(input.unwrap_or_default().as_bytes()), row.get(2)?))
-        })
+    fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError> {
+        definitions::find(&self.connection, which)
     }
 
-    fn due_timers(&mut self, now: Millis, limit: usize) -> Result<Vec<Timer>, StoreError> {
-        let sql = "SELECT run_id, n, kind, due_at FROM alarms WHERE held = 0 AND due_at <= ?1
-                   ORDER BY due_at LIMIT ?2";
-        self.all(sql, params![now, limit], |row| {
+    fn request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError> {
+        self.one(SELECT_REQUEST, [by, request_key], first_run)
+    }
+
+    fn unfinished(
+        &mut self,
+        which: Unfinished,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let after = after.map(|run| self.find_key(run)).transpose()?.flatten().unwrap_or(0);
+        let sql = match which {
+            Unfinished::Active => SELECT_ACTIVE,
+            Unfinished::Interruptible => SELECT_INTERRUPTIBLE,
+            Unfinished::All => SELECT_UNFINISHED,
+            Unfinished::ChildrenOf(parent) => {
+                let Some(parent) = self.find_key(parent)? else { return Ok(Vec::new()) };
+                return self.all(SELECT_CHILDREN, params![after, limit, parent], first_run);
+            }
+        };
+        self.all(sql, params![after, limit], first_run)
+    }
+
+    fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError> {
+        let timers = self.all(SELECT_TIMERS, params![now, limit], |row| {
             let word: String = row.get(2)?;
             let kind = TimerKind::from_word(&word)
-                .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of timer")))?;
-            Ok(Timer { run: RunKey(row.get(0)?), n: row.get(1)?, kind, due: row.get(3)? })
-        })
+                .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a kind of timer")))?;
+            Ok(Timer { run: first_run(row)?, n: row.get(1)?, kind, due: row.get(3)? })
+        })?;
+        Ok(Due { timers, schedules: schedules::due(&self.connection, now, limit)? })
     }
 
-    fn next_timer(&mut self) -> Result<Option<Millis>, StoreError> {
-        let sql = "SELECT due_at FROM alarms WHERE held = 0 ORDER BY due_at LIMIT 1";
-        let timer = self.one(sql, [], |row| Ok(row.get(0)?))?;
-        Ok([timer, schedules::next(&self.connection)?].into_iter().flatten().min())
+    fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError> {
+        self.all(SELECT_WAITING, [event], |row| Ok((first_run(row)?, row.get(1)?)))
     }
 
-    fn drop_timer(&mut self, timer: &Timer) -> Result<bool, StoreError> {
-        let sql = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
-        let key = params![timer.run.0, timer.n, timer.kind.word(), timer.due];
-        Ok(self.connection.prepare_cached(sql)?.execute(key)? > 0)
-    }
-
-    fn waiting(&mut self, event: &str) -> Result<Vec<(RunKey, u32)>, StoreError> {
-        let sql = "SELECT run_id, n FROM workflow_waits WHERE event = ?1 ORDER BY run_id, n";
-        self.all(sql, [event], |row| Ok((RunKey(row.get(0)?), row.get(1)?)))
-    }
-
-    fn key(&mut self, key: &ClaimKey<'_>, now: Millis) -> Result<KeyState, StoreError> {
-        let sql =
-            "SELECT args_hash, result_json FROM idempotency_keys WHERE scope = ?1 AND tool = ?2 AND key = ?3
-                   AND (expires_at IS NULL OR expires_at > ?4)";
-        let found = self.one(sql, params![key.scope, key.tool, key.key, now], |row| {
+    fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError> {
+        let found = self.one(SELECT_CLAIM, params![key.scope, key.tool, key.key, now], |row| {
             let args = rows::hash_from_text(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
             let output: Option<String> = row.get(1)?;
             Ok(match output {
-                None => KeyState::Held { args },
-                Some(output) => KeyState::Done { args, output: Payload::parse(&output)? },
+                None => ClaimState::Held { args },
+                Some(output) => ClaimState::Done { args, output: Payload::parse(&output)? },
             })
         })?;
-        Ok(found.unwrap_or(KeyState::Free))
+        Ok(found.unwrap_or(ClaimState::Free))
     }
 
-    fn take_key(&mut self, key: &ClaimKey<'_>) -> Result<(), StoreError> {
-        let sql = "INSERT OR REPLACE INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)";
-        self.connection.prepare_cached(sql)?.execute(params![
-            key.scope,
-            key.tool,
-            key.key,
-            key.args.to_string(),
-            key.run.0,
-            key.n,
-            key.ttl_secs.and_then(|secs| i64::try_from(secs).ok())
-        ])?;
-        Ok(())
-    }
-
-    fn approval(&mut self, run: RunKey, path: &str) -> Result<Option<Approval>, StoreError> {
+    fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
-             WHERE a.run_id = ?1 AND a.path = ?2 ORDER BY a.id DESC LIMIT 1",
+            "SELECT {} FROM approvals a JOIN runs r ON r.id = a.run_id
+             WHERE r.run_id = ?1 AND a.path = ?2 ORDER BY a.id DESC LIMIT 1",
             rows::APPROVAL
         );
-        self.one(&sql, params![run.0, path], rows::approval)
-    }
-
-    fn put_schedule(&mut self, schedule: &Schedule) -> Result<(), StoreError> {
-        schedules::put(&self.connection, schedule)
-    }
-
-    fn drop_schedule(&mut self, name: &str) -> Result<bool, StoreError> {
-        schedules::remove(&self.connection, name)
-    }
-
-    fn put_session(&mut self, session: &Session, now: Millis) -> Result<(), StoreError> {
-        let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)
-                   ON CONFLICT (id) DO UPDATE SET state_json = ?3 WHERE user = ?2";
-        let values = params![session.id, session.user, session.state, now];
-        self.connection.prepare_cached(sql)?.execute(values)?;
-        let sql = "DELETE FROM sessions WHERE id IN
-                   (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 100 OFFSET ?1)";
-        self.connection.prepare_cached(sql)?.execute([SESSIONS])?;
-        Ok(())
-    }
-
-    fn drop_session(&mut self, id: &str) -> Result<(), StoreError> {
-        self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id])?;
-        Ok(())
-    }
-
-    fn put_account(&mut self, account: &Account) -> Result<(), StoreError> {
-        let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
-                   ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
-        self.connection.prepare_cached(sql)?.execute([account.kind.word(), &account.id, &account.body])?;
-        Ok(())
-    }
-
-    fn drop_account(&mut self, kind: AccountKind, id: &str) -> Result<(), StoreError> {
-        let sql = "DELETE FROM accounts WHERE kind = ?1 AND id = ?2";
-        self.connection.prepare_cached(sql)?.execute([kind.word(), id])?;
-        Ok(())
-    }
-
-    fn due_schedules(&mut self, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError> {
-        schedules::due(&self.connection, now, limit)
-    }
-
-    fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError> {
-        let runs = self.purge_runs(before, limit)?;
-        let others = self.purge_definitions(limit)? + self.purge_expired(now, limit)?;
-        Ok(Purged { runs, others })
+        self.one(&sql, params![run.to_string(), path], rows::approval)
     }
 }
 
-/// Every table with rows of a run, beside that of runs.
-const TABLES: [&str; 6] =
-    ["workflow_inputs", "workflow_events", "workflow_step_runs", "alarms", "workflow_waits", "approvals"];
-
-impl SqliteStore {
-    fn purge_runs(&mut self, before: Millis, limit: usize) -> Result<usize, StoreError> {
-        // A run that another one waits for or repeats is kept until that one ended.
-        let sql = "SELECT r.id FROM workflow_runs r WHERE r.completed_at < ?1
-                   AND NOT EXISTS (SELECT 1 FROM workflow_runs p WHERE p.id = r.parent_id AND p.completed_at IS NULL)
-                   AND r.id NOT IN (SELECT json_extract(w.rerun_json, '$.of') FROM workflow_runs w
-                                    WHERE w.rerun_json IS NOT NULL AND w.completed_at IS NULL)
-                   ORDER BY r.completed_at LIMIT ?2";
-        let old = self.all(sql, params![before, limit], |row| Ok(row.get::<_, i64>(0)?))?;
-        let sql = "INSERT OR REPLACE INTO steprail_meta (key, value) VALUES ('last_event', CAST(?1 AS TEXT))";
-        self.connection.execute(sql, [self.next_event - 1])?;
-        for run in &old {
-            self.connection.prepare_cached("DELETE FROM workflow_runs WHERE id = ?1")?.execute([run])?;
-            for table in TABLES {
-                let sql = format!("DELETE FROM {table} WHERE run_id = ?1");
-                self.connection.prepare_cached(&sql)?.execute([run])?;
-            }
-        }
-        Ok(old.len())
-    }
-
-    fn purge_definitions(&self, limit: usize) -> Result<usize, StoreError> {
-        let sql = "DELETE FROM workflow_definitions WHERE id IN (
-                   SELECT d.id FROM workflow_definitions d WHERE d.deleted_at IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM workflow_runs r WHERE r.definition_id = d.id) LIMIT ?1)";
-        Ok(self.connection.prepare_cached(sql)?.execute([limit])?)
-    }
-
-    fn purge_expired(&self, now: Millis, limit: usize) -> Result<usize, StoreError> {
-        let sql = "DELETE FROM idempotency_keys WHERE (scope, tool, key) IN (
-                   SELECT scope, tool, key FROM idempotency_keys WHERE expires_at <= ?1 AND status = 'done'
-                   LIMIT ?2)";
-        Ok(self.connection.prepare_cached(sql)?.execute(params![now, limit])?)
-    }
-}
-
-impl SqliteStore {
-    /// A version that is what is to be stored: the newest that can be started, or one that a run brought along.
-    fn known(&self, new: &NewDefinition<'_>) -> Result<Option<Definition>, StoreError> {
-        let hidden = if new.hidden { "IS NOT NULL AND hash = ?2" } else { "IS NULL" };
-        let sql = format!(
-            "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at {hidden}
-             ORDER BY version DESC LIMIT 1",
-            rows::DEFINITION
-        );
-        let known = if new.hidden {
-            self.one(&sql, params![new.name, new.hash.to_string()], rows::definition)?
-        } else {
-            self.one(&sql, [new.name], rows::definition)?
-        };
-        let is_other = |(tool, hash): (&String, &Hash)| new.pins.get(tool).is_some_and(|now| now != hash);
-        let same = |known: &Definition| known.hash == new.hash && !known.pins.iter().any(is_other);
-        Ok(known.filter(same))
-    }
-
-    /// Adds what is known about tools now and was not when a version was stored.
-    fn pin(&self, mut known: Definition, pins: &Pins) -> Result<Definition, StoreError> {
-        if pins.keys().all(|tool| known.pins.contains_key(tool)) {
-            return Ok(known);
-        }
-        known.pins.extend(pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
-        let sql = "UPDATE workflow_definitions SET pins_json = ?2 WHERE id = ?1";
-        self.connection
-            .prepare_cached(sql)?
-            .execute(params![known.id, serde_json::to_string(&known.pins)?])?;
-        Ok(known)
-    }
-
-    /// The hash that the event after this one builds on.
-    fn hash_of(&self, run: RunKey, seq: u64) -> Result<Hash, StoreError> {
-        let sql = "SELECT hash FROM workflow_events WHERE run_id = ?1 AND seq = ?2";
-        let found = self.one(sql, params![run.0, seq], |row| {
-            rows::hash_from_bytes(row.get_ref(0)?.as_blob().map_err(rows::damaged)?)
-        })?;
-        Ok(found.unwrap_or(Hash([0; 32])))
-    }
-
-    /// The value that an event carries.
-    fn noted(&self, run: RunKey, seq: u64) -> Result<Payload, StoreError> {
-        let sql = "SELECT body FROM workflow_events WHERE run_id = ?1 AND seq = ?2";
-        let body: Option<String> = self
-            .connection
-            .prepare_cached(sql)?
-            .query_row(params![run.0, seq], |row| row.get(0))
-            .optional()?;
-        let event = body.map(|body| serde_json::from_str(&body)).transpose()?;
-        match event {
-            Some(
-                Event::SignalReceived { payload: value, .. }
-                | Event::ArgumentsEdited { args: value, .. }
-                | Event::ValueSet { value, .. },
-            ) => Ok(Payload::new(value)),
-            _ => Err(StoreError::Corrupt(format!("event {seq} of run {} carries no value", run.0))),
-        }
-    }
+/// The run in the first column.
+fn first_run(row: &Row<'_>) -> Result<RunId, StoreError> {
+    rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)
 }

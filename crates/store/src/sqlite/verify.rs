@@ -8,13 +8,15 @@ use std::path::Path;
 use rusqlite::{Connection, Params, Row, params};
 use serde::Serialize;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, StepRef, StepStatus, ValueChange};
+use steprail_core::run::{Event, RunStatus, StepRef, StepStatus, ValueChange};
 
 use super::{migrate, read_only, rows};
-use crate::{Link, RunId, StoreError, link};
+use crate::{RowContent, RunId, StoreError, link, log_row};
 
 /// Runs that are looked at in one transaction: a long one would keep the write-ahead log from being copied back.
 const RUNS: usize = 100;
+/// Rows of the log that are verified in one transaction.
+const ROWS: usize = 5_000;
 /// Events after which somebody is told how far it is.
 const EVENTS: u64 = 1_000;
 /// Damages that are told one by one.
@@ -62,12 +64,11 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Looks at one run or at all of them, beside whoever writes. `progress` is told the events that were looked at and
-/// those of the whole, and may end it.
+/// Verifies one run or all of them, beside the writer. `progress` gets the number of verified events and the total, and
+/// can end the audit.
 ///
-/// A log is in order if its numbers have no gaps, each hash follows from the one before, the run's row points at the
-/// end, and inputs and outputs have the hashes that the events name. That a run was deleted with all of its events
-/// cannot be seen here.
+/// The log is intact if its rows have no gaps, each hash follows from the row and the hash before, and the rows of runs
+/// and steps, with their inputs and outputs, match the events. A purged row counts with the digest that remains of it.
 pub fn verify(
     database: &Path,
     run: Option<RunId>,
@@ -75,11 +76,10 @@ pub fn verify(
 ) -> Result<Verified, StoreError> {
     let connection = read_only(database)?;
     migrate::format(&connection)?;
-    let of_run = "WHERE run_id = (SELECT id FROM workflow_runs WHERE run_id = ?1)";
-    let sql = format!("SELECT count(*) FROM workflow_events {}", run.map_or("", |_| of_run));
-    let total =
-        connection
-            .query_row(&sql, rusqlite::params_from_iter(run.map(|run| run.to_string())), |row| row.get(0))?;
+    let of_run = "WHERE run_id = (SELECT id FROM runs WHERE run_id = ?1)";
+    let sql = format!("SELECT coalesce(sum(count), 0) FROM workflow_log {}", run.map_or("", |_| of_run));
+    let params = rusqlite::params_from_iter(run.map(|run| run.to_string()));
+    let total = connection.query_row(&sql, params, |row| row.get(0))?;
     let mut audit = Audit { connection: &connection, found: Verified::default(), total, progress };
     let ended = match run {
         Some(run) => audit.one(run)?,
@@ -93,11 +93,15 @@ pub fn verify(
 struct Head {
     key: i64,
     id: String,
-    seq: i64,
-    hash: Vec<u8>,
+    status: String,
+    last_n: u32,
 }
 
-const HEAD: &str = "SELECT id, run_id, seq, head_hash FROM workflow_runs";
+const HEAD: &str = "SELECT r.id, r.run_id, r.status, coalesce((SELECT max(s.n) FROM step_runs s WHERE s.run_id = r.id), 0)
+    FROM runs r";
+/// A row of the log, its run, and the hash of the row before.
+const ROW: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash, r.run_id, l.run_id,
+    (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1) FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id";
 
 struct Audit<'a> {
     connection: &'a Connection,
@@ -109,17 +113,21 @@ struct Audit<'a> {
 impl Audit<'_> {
     fn one(&mut self, run: RunId) -> Result<ControlFlow<()>, StoreError> {
         let _moment = self.connection.unchecked_transaction()?;
-        match self.heads(&format!("{HEAD} WHERE run_id = ?1"), [run.to_string()])?.pop() {
-            Some(head) => self.run(&head),
+        match self.heads(&format!("{HEAD} WHERE r.run_id = ?1"), [run.to_string()])?.pop() {
+            Some(head) => {
+                self.links(&format!("{ROW} WHERE l.run_id = ?1 ORDER BY l.seq"), [head.key], None)?;
+                self.run(&head)
+            }
             None => Ok(ControlFlow::Continue(())),
         }
     }
 
     fn all(&mut self) -> Result<ControlFlow<()>, StoreError> {
+        self.chain()?;
         let mut after = i64::MIN;
         loop {
             let _moment = self.connection.unchecked_transaction()?;
-            let sql = format!("{HEAD} WHERE id > ?1 ORDER BY id LIMIT ?2");
+            let sql = format!("{HEAD} WHERE r.id > ?1 ORDER BY r.id LIMIT ?2");
             let heads = self.heads(&sql, params![after, RUNS])?;
             let Some(last) = heads.last() else { break };
             after = last.key;
@@ -129,17 +137,47 @@ impl Audit<'_> {
                 }
             }
         }
-        self.strays()?;
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Verifies the hash chain over all rows of the log.
+    fn chain(&mut self) -> Result<(), StoreError> {
+        let mut last = 0;
+        loop {
+            let _moment = self.connection.unchecked_transaction()?;
+            let sql = format!("{ROW} WHERE l.id > ?1 ORDER BY l.id LIMIT ?2");
+            match self.links(&sql, params![last, ROWS], Some(last))? {
+                Some(row) => last = row,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Verifies the links of rows. With `after`, the rows have no gaps. Returns the last row.
+    fn links(&mut self, sql: &str, params: impl Params, after: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let connection = self.connection;
+        let (mut last, mut expected) = (None, after.map(|after| after + 1));
+        rows::each(connection, sql, params, |row| {
+            let id: i64 = row.get(0)?;
+            if expected.is_some_and(|expected| expected != id) {
+                let what = format!("rows before row {id} of the log are missing");
+                self.damaged(None, None, what);
+            } else if let Some((run, seq, what)) = broken_link(row)? {
+                self.damaged(run, Some(seq), what);
+            }
+            (last, expected) = (Some(id), expected.map(|_| id + 1));
+            Ok(true)
+        })?;
+        Ok(last)
     }
 
     fn heads(&self, sql: &str, params: impl Params) -> Result<Vec<Head>, StoreError> {
         rows::all(self.connection, sql, params, |row| {
-            Ok(Head { key: row.get(0)?, id: row.get(1)?, seq: row.get(2)?, hash: row.get(3)? })
+            Ok(Head { key: row.get(0)?, id: row.get(1)?, status: row.get(2)?, last_n: row.get(3)? })
         })
     }
 
-    /// Damage concerns the run that it is in: the others are looked at all the same.
+    /// Damage concerns the run that it is in; the others are verified as well.
     fn run(&mut self, head: &Head) -> Result<ControlFlow<()>, StoreError> {
         self.found.runs += 1;
         let walked = rows::run_id(&head.id).and_then(|id| match self.log(head, id) {
@@ -160,32 +198,36 @@ impl Audit<'_> {
 
     fn log(&mut self, head: &Head, id: RunId) -> Result<ControlFlow<()>, StoreError> {
         let connection = self.connection;
-        let sql = "SELECT seq, at, body, hash FROM workflow_events WHERE run_id = ?1 ORDER BY seq";
+        let sql = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 ORDER BY seq";
         let mut statement = connection.prepare_cached(sql)?;
-        let mut events = statement.query([head.key])?;
-        let mut log = Log { run: head.key, last: 0, before: Hash([0; 32]), given: BTreeMap::new() };
-        while let Some(row) = events.next()? {
-            let damages = log.follow(id, row)?;
-            damages.into_iter().for_each(|what| self.damaged(Some(id), Some(log.last), what));
-            let body = row.get_ref(2)?.as_str().map_err(rows::damaged)?;
-            // What cannot be read was not written by us: the hash has told already.
-            if let Ok(event) = serde_json::from_str::<Event>(body) {
-                self.values(id, &mut log, &event)?;
+        let mut found = statement.query([head.key])?;
+        let mut log = Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, given: BTreeMap::new() };
+        while let Some(row) = found.next()? {
+            let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
+            if seq != log.last + 1 {
+                let what = format!("it follows event {}: the events between them are missing", log.last);
+                self.damaged(Some(id), Some(seq), what);
             }
-            self.found.events += 1;
-            if self.found.events.is_multiple_of(EVENTS) && self.tell().is_break() {
-                return Ok(ControlFlow::Break(()));
+            log.last = seq - 1;
+            let (body, hashes) = rows::log_body(row, 1)?;
+            for event in log_row::events(body, hashes)? {
+                log.follow(&event);
+                self.values(id, &mut log, &event)?;
+                self.found.events += 1;
+                if self.found.events.is_multiple_of(EVENTS) && self.tell().is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
         }
         for ((n, attempt), hash) in std::mem::take(&mut log.given) {
             self.given(id, &log, n, attempt, hash)?;
         }
-        if i64::try_from(log.last) != Ok(head.seq) {
-            let what =
-                format!("the log ends here, and the run's row says that it ends with event {}", head.seq);
+        if log.status.word() != head.status {
+            let what = format!("the log ends here as {}, and the run is {}", log.status.word(), head.status);
             self.damaged(Some(id), Some(log.last), what);
-        } else if log.before.0[..] != head.hash[..] {
-            self.damaged(Some(id), Some(log.last), "the run's row has another hash of it".to_owned());
+        } else if log.last_n != head.last_n {
+            let what = format!("the log ends with step {}, and the run has {} steps", log.last_n, head.last_n);
+            self.damaged(Some(id), Some(log.last), what);
         }
         Ok(self.tell())
     }
@@ -206,7 +248,7 @@ impl Audit<'_> {
         }
         match event {
             Event::RunStarted { inputs, .. } => {
-                let sql = "SELECT input_json FROM workflow_inputs WHERE run_id = ?1";
+                let sql = "SELECT input_json FROM workflow_runs WHERE id = ?1";
                 self.value(id, log, *inputs, "the inputs of the run", sql, [log.run])
             }
             Event::RunCompleted { output } => {
@@ -252,20 +294,6 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Events whose run is not there.
-    fn strays(&mut self) -> Result<(), StoreError> {
-        let sql = "WITH RECURSIVE logs (id) AS (
-                       SELECT min(run_id) FROM workflow_events
-                       UNION ALL SELECT (SELECT min(run_id) FROM workflow_events WHERE run_id > logs.id) FROM logs
-                       WHERE logs.id IS NOT NULL)
-                   SELECT id FROM logs WHERE id IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM workflow_runs WHERE workflow_runs.id = logs.id)";
-        for key in rows::all(self.connection, sql, [], |row| Ok(row.get::<_, i64>(0)?))? {
-            self.damaged(None, None, format!("there are events of run number {key}, but not the run"));
-        }
-        Ok(())
-    }
-
     fn damaged(&mut self, run: Option<RunId>, seq: Option<u64>, what: String) {
         self.found.damages += 1;
         if self.found.damaged.len() < TOLD {
@@ -279,27 +307,45 @@ struct Log {
     run: i64,
     /// The number of the last event.
     last: u64,
-    /// Its hash, as it stands there: one damage is told once.
-    before: Hash,
-    /// What steps under way were given: by number and attempt.
+    /// The number of the last execution.
+    last_n: u32,
+    status: RunStatus,
+    /// Inputs of unfinished attempts, by execution and attempt.
     given: BTreeMap<(u32, u32), Hash>,
 }
 
 impl Log {
-    /// Goes on to the next event; says what is wrong with it.
-    fn follow(&mut self, run: RunId, row: &Row<'_>) -> Result<Vec<String>, StoreError> {
-        let mut damages = Vec::new();
-        let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
-        let body = row.get_ref(2)?.as_str().map_err(rows::damaged)?;
-        let hash = rows::hash_from_bytes(row.get_ref(3)?.as_blob().map_err(rows::damaged)?)?;
-        if seq != self.last + 1 {
-            damages.push(format!("it follows event {}: what was between them is missing", self.last));
-        } else if link(&self.before, Link { run, seq, at: row.get(1)?, body }) != hash {
-            damages.push("it was changed, or one before it was".to_owned());
-        }
-        (self.last, self.before) = (seq, hash);
-        Ok(damages)
+    fn follow(&mut self, event: &Event) {
+        self.last += 1;
+        let changes = event.changes();
+        self.status = changes.run.status.unwrap_or(self.status);
+        let place = changes.step.filter(|change| change.place.is_some());
+        self.last_n = place.map_or(self.last_n, |change| change.step.n.max(self.last_n));
     }
+}
+
+/// What is wrong with a row of the log, with its run and the number of its first event.
+fn broken_link(row: &Row<'_>) -> Result<Option<(Option<RunId>, u64, String)>, StoreError> {
+    let seq = u64::try_from(row.get::<_, i64>(1)?).map_err(rows::damaged)?;
+    let (body, hashes) = rows::log_body(row, 3)?;
+    let hash = rows::hash_from_bytes(row.get_ref(5)?.as_blob().map_err(rows::damaged)?)?;
+    let before = row.get_ref(8)?.as_blob_or_null().map_err(rows::damaged)?;
+    let before = before.map_or(Ok(Hash([0; 32])), rows::hash_from_bytes)?;
+    let run: Option<String> = row.get(6)?;
+    let run = match run.as_deref().map(rows::run_id).transpose() {
+        Ok(run) => run,
+        Err(error) => return Ok(Some((None, seq, error.to_string()))),
+    };
+    let digest = match run {
+        _ if body.is_empty() => rows::hash_from_bytes(hashes)?,
+        Some(run) => RowContent { run, seq, at: row.get(2)?, body, hashes }.digest(),
+        None => {
+            let what = format!("events of run number {} exist without the run", row.get::<_, i64>(7)?);
+            return Ok(Some((None, seq, what)));
+        }
+    };
+    let what = "it was changed, or one before it was".to_owned();
+    Ok((link(&before, &digest) != hash).then_some((run, seq, what)))
 }
 
 /// Whether an attempt of a step ends with an event.

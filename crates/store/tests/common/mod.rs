@@ -2,43 +2,32 @@
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Payload, Record, Run};
-use steprail_store::sqlite::SqliteStore;
-use steprail_store::{NewDefinition, NewRun, Principal, RunId, Store};
+use steprail_core::run::{Event, Payload, Record, Run, RunStatus};
+use std::sync::Arc;
+use steprail_store::{
+    Commit, DefinitionChange, Expected, NewDefinition, NewRun, Principal, RunCommit, RunId, RunState, Store,
+};
 
 const SPEC: &str = r#"{"name":"one","steps":[{"id":"a","tool":"demo__a"}]}"#;
 
-/// A run that has begun, in one commit. `more` happens to it in the same commit.
-pub(crate) fn begin(store: &mut SqliteStore, number: u128, inputs: Value, more: Vec<Record>) -> RunId {
-    store.begin().expect("a transaction");
-    let new = NewDefinition {
-        name: "one",
+/// A definition called `one`.
+pub(crate) fn definition() -> NewDefinition {
+    NewDefinition {
+        name: "one".to_owned(),
         hash: Hash([1; 32]),
-        spec_json: SPEC,
-        by: "ann",
-        now: 1,
+        spec_json: SPEC.into(),
+        by: "ann".to_owned(),
         hidden: false,
         published: false,
-        pins: &steprail_store::Pins::new(),
-    };
-    let definition = store.define(&new).expect("a definition");
+        pins: steprail_store::Pins::new(),
+        expected: Expected::Any,
+        owner: None,
+    }
+}
+
+/// The first decision of a run, which `more` events follow.
+pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Vec<Record>) -> RunCommit {
     let inputs = Payload::new(inputs);
-    let principal = Principal::user("ann");
-    let id = RunId(uuid::Uuid::from_u128(number));
-    let key = store
-        .create_run(&NewRun {
-            id,
-            definition: definition.id,
-            principal: &principal,
-            inputs: &inputs,
-            parent: None,
-            rerun: None,
-            interruptible: false,
-            request_key: None,
-            now: 1,
-        })
-        .expect("a run");
-    let mut head = store.head(key).expect("a head");
     let plan = steprail_core::load(&steprail_core::source::Source::new("one", SPEC)).plan.expect("a plan");
     let started = Event::RunStarted {
         definition: "one".into(),
@@ -52,7 +41,40 @@ pub(crate) fn begin(store: &mut SqliteStore, number: u128, inputs: Value, more: 
     let mut run = Run::default();
     let records: Vec<Record> = [Record::plain(started)].into_iter().chain(more).collect();
     records.iter().for_each(|record| run.apply(&plan, &record.event));
-    store.append(&mut head, &run, &records, 1).expect("events");
-    store.commit().expect("a commit");
+    let principal = Arc::new(Principal::user("ann"));
+    RunCommit {
+        run: id,
+        expected_seq: 0,
+        new: Some(Box::new(NewRun {
+            definition,
+            principal,
+            inputs,
+            parent: None,
+            rerun: None,
+            interruptible: false,
+            request_key: None,
+        })),
+        records,
+        before: RunState { status: RunStatus::Pending, active: false },
+        after: RunState { status: run.status(), active: run.is_active() },
+        claims: Vec::new(),
+    }
+}
+
+/// A run that has begun. `more` happens to it in the same commit.
+pub(crate) fn begin(store: &mut impl Store, number: u128, inputs: Value, more: Vec<Record>) -> RunId {
+    let definitions = vec![DefinitionChange::Put(definition())];
+    let stored = store.commit(&Commit { now: 1, definitions, ..Commit::default() }).expect("a definition");
+    let id = RunId(uuid::Uuid::from_u128(number));
+    let runs = vec![first_decision(stored.definitions[0].id, id, inputs, more)];
+    store.commit(&Commit { now: 1, runs, ..Commit::default() }).expect("a run");
     id
+}
+
+/// A further decision of a run, which moves it from one status to another.
+pub(crate) fn decide(store: &mut impl Store, run: RunId, seq: u64, states: [RunStatus; 2], record: Record) {
+    let [before, after] = states.map(|status| RunState { status, active: false });
+    let decision =
+        RunCommit { run, expected_seq: seq, new: None, records: vec![record], before, after, claims: Vec::new() };
+    store.commit(&Commit { now: 2, runs: vec![decision], ..Commit::default() }).expect("a decision");
 }

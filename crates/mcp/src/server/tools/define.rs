@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Code, Diagnostic, Severity};
 use steprail_core::source::Source;
-use steprail_engine::{Error, Right};
+use steprail_engine::{Error, Expected, Right};
 
 use super::super::error::{ToolError, ToolResult};
 use super::super::findings;
@@ -40,7 +40,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let source = Source::new("definition", &*text);
     let diagnostics = examine_as(&request.user, &source, request.shared.gateway.as_ref()).await;
     require_valid(&diagnostics).map_err(|_| has_errors(&diagnostics, &source))?;
-    let (defined, _) = request.user.define(&text, args.publish).await?;
+    let (defined, _) = request.user.define(&text, args.publish, Expected::Any).await?;
     let warnings = findings::findings(&diagnostics, &source);
     let runnable = !diagnostics.iter().any(cannot_run);
     let mut message = format!("`{}` is stored as version {}", defined.name, defined.version);

@@ -1,0 +1,247 @@
+//! One row of the log: the events of one decision as compact text, linked to the row before.
+//!
+//! JSON text contains no raw control characters, so each of them stands for a fragment that events repeat, and four of
+//! them for the first hashes of the row, which are stored as bytes. `replace()` in SQL undoes this: see [`sql_text`].
+
+use sha2::{Digest, Sha256};
+use steprail_core::plan::Hash;
+use steprail_core::run::{Event, Millis, Record};
+
+use crate::{RunId, StoreError};
+
+/// Fragments by control character. Stored rows contain them, so an entry never changes and new ones are only added.
+const FRAGMENTS: &[(u8, &str)] = &[
+    (1, r#"{"type":"step_completed","step":{"n":"#),
+    (2, r#"{"type":"step_started","step":{"n":"#),
+    (3, r#","path":""#),
+    (4, r#"","attempt":1},"output":""#),
+    (5, r#"","attempt":1},"place":{"id":""#),
+    (6, r#"","kind":"tool"},"what":{"kind":"call","tool":""#),
+    (7, r#"","kind":"tool","in":{"n":"#),
+    (8, r#","index":"#),
+    (11, r#"}},"what":{"kind":"call","tool":""#),
+    (12, r#"","args":""#),
+    (14, r#"","key":""#),
+    (15, r#"","attempt":1}"#),
+    (16, r#"{"type":"block_completed","step":{"n":"#),
+    (17, r#"{"type":"run_started","definition":""#),
+    (18, r#"{"type":"run_completed","output":""#),
+    (19, r#"{"type":"step_ready","step":{"n":"#),
+    (20, r#"},"place":{"id":""#),
+    (21, r#","until":"#),
+    (22, r#"{"type":"retry_scheduled","step":{"n":"#),
+    (23, r#"{"type":"step_failed","step":{"n":"#),
+    (24, r#","error":{"kind":""#),
+    (25, r#","result":"#),
+    (26, r#"","attempt":"#),
+    (27, r#""}},"#),
+];
+
+/// The control characters that stand for the first hashes of a row.
+const HASHES: [u8; 4] = [28, 29, 30, 31];
+const HASH_BYTES: usize = 32;
+const HASH_DIGITS: usize = 2 * HASH_BYTES;
+
+/// The events of one decision, as they are stored.
+#[derive(Debug, Default)]
+pub(crate) struct LogRow {
+    /// The events, separated by commas.
+    pub body: Vec<u8>,
+    /// The hashes that the body refers to.
+    pub hashes: Vec<u8>,
+    json: Vec<u8>,
+}
+
+impl LogRow {
+    /// Replaces the contents by other events. The buffers are reused.
+    pub(crate) fn encode(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        self.json.clear();
+        for record in records {
+            if !self.json.is_empty() {
+                self.json.push(b',');
+            }
+            serde_json::to_writer(&mut self.json, &record.event)?;
+        }
+        self.compact();
+        Ok(())
+    }
+
+    fn compact(&mut self) {
+        self.body.clear();
+        self.hashes.clear();
+        let json = std::mem::take(&mut self.json);
+        let mut at = 0;
+        while at < json.len() {
+            if let Some((code, fragment)) = fragment_at(&json[at..]) {
+                self.body.push(code);
+                at += fragment.len();
+                at += self.take_hash(&json[at..], fragment.ends_with('"'));
+            } else {
+                self.body.push(json[at]);
+                at += 1;
+                at += self.take_hash(&json[at..], json[at - 1] == b'"');
+            }
+        }
+        self.json = json;
+    }
+
+    /// Moves a hash at the start of a string to the hashes. Returns the length of its text.
+    fn take_hash(&mut self, rest: &[u8], is_string: bool) -> usize {
+        let number = self.hashes.len() / HASH_BYTES;
+        if !is_string || number == HASHES.len() || rest.get(HASH_DIGITS) != Some(&b'"') {
+            return 0;
+        }
+        let Some(hash) = str::from_utf8(&rest[..HASH_DIGITS]).ok().and_then(Hash::from_hex) else { return 0 };
+        // Only text that the hash prints as can be restored.
+        if hash.to_string().as_bytes() != &rest[..HASH_DIGITS] {
+            return 0;
+        }
+        self.hashes.extend_from_slice(&hash.0);
+        self.body.push(HASHES[number]);
+        HASH_DIGITS
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> Result<&str, StoreError> {
+        str::from_utf8(&self.body).map_err(|error| StoreError::Other(error.to_string()))
+    }
+}
+
+fn fragment_at(json: &[u8]) -> Option<(u8, &'static str)> {
+    let first = *json.first()?;
+    if !matches!(first, b'{' | b'"' | b',' | b'}') {
+        return None;
+    }
+    let matching = FRAGMENTS.iter().filter(|(_, fragment)| json.starts_with(fragment.as_bytes()));
+    matching.max_by_key(|(_, fragment)| fragment.len()).copied()
+}
+
+/// Restores the events of a row as a JSON array.
+pub(crate) fn decode(body: &str, hashes: &[u8]) -> Result<String, StoreError> {
+    let mut json = String::with_capacity(3 * body.len() + 2);
+    json.push('[');
+    let mut start = 0;
+    for (at, code) in body.bytes().enumerate().filter(|(_, byte)| *byte < b' ') {
+        json.push_str(&body[start..at]);
+        start = at + 1;
+        if let Some(number) = HASHES.iter().position(|known| *known == code) {
+            let hash = hashes.get(number * HASH_BYTES..(number + 1) * HASH_BYTES);
+            let hash = hash.and_then(|bytes| bytes.try_into().ok()).map(Hash);
+            json.push_str(&hash.ok_or_else(|| damaged(code))?.to_string());
+        } else {
+            let known = FRAGMENTS.iter().find(|(known, _)| *known == code);
+            json.push_str(known.ok_or_else(|| damaged(code))?.1);
+        }
+    }
+    json.push_str(&body[start..]);
+    json.push(']');
+    Ok(json)
+}
+
+/// Restores the events of a row.
+pub(crate) fn events(body: &str, hashes: &[u8]) -> Result<Vec<Event>, StoreError> {
+    Ok(serde_json::from_str(&decode(body, hashes)?)?)
+}
+
+fn damaged(code: u8) -> StoreError {
+    StoreError::Corrupt(format!("a row of the log contains the unknown code {code}"))
+}
+
+/// The SQL expression that restores the events of a row as a JSON array, for views.
+pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
+    let fragments = FRAGMENTS.iter().map(|(code, fragment)| (*code, format!("'{fragment}'")));
+    let hash = |number: usize| {
+        format!("lower(hex(substr(coalesce({hashes}, x''), {}, {HASH_BYTES})))", number * HASH_BYTES + 1)
+    };
+    let hashes = HASHES.iter().enumerate().map(|(number, code)| (*code, hash(number)));
+    let restored = fragments.chain(hashes).fold(body.to_owned(), |text, (code, meaning)| {
+        format!("replace({text}, char({code}), {meaning})")
+    });
+    format!("'[' || {restored} || ']'")
+}
+
+/// A row of the log as the hash chain covers it.
+#[derive(Debug, Clone, Copy)]
+pub struct RowContent<'r> {
+    /// The run.
+    pub run: RunId,
+    /// The number of the first event in the run.
+    pub seq: u64,
+    /// When the events happened.
+    pub at: Millis,
+    /// The events as they are stored.
+    pub body: &'r str,
+    /// The hashes that the body refers to.
+    pub hashes: &'r [u8],
+}
+
+impl RowContent<'_> {
+    /// The digest that remains of the row when its contents are purged.
+    pub fn digest(&self) -> Hash {
+        let mut hasher = Sha256::new();
+        hasher.update(self.run.0.as_bytes());
+        hasher.update(self.seq.to_be_bytes());
+        hasher.update(self.at.to_be_bytes());
+        hasher.update((self.body.len() as u64).to_be_bytes());
+        hasher.update(self.body.as_bytes());
+        hasher.update(self.hashes);
+        Hash(hasher.finalize().into())
+    }
+}
+
+/// The hash of a row, given the hash of the row before (zeros for the first) and its own digest.
+pub fn link(before: &Hash, digest: &Hash) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(before.0);
+    hasher.update(digest.0);
+    Hash(hasher.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use steprail_core::plan::Hash;
+
+    use super::{FRAGMENTS, LogRow, decode, sql_text};
+
+    fn encoded(json: &str) -> LogRow {
+        let mut row = LogRow { json: json.as_bytes().to_vec(), ..LogRow::default() };
+        row.compact();
+        row
+    }
+
+    #[test]
+    fn any_json_is_restored() {
+        let hash = Hash::of(b"x").to_string();
+        let upper = hash.to_uppercase();
+        let many = format!(r#"["{hash}","{hash}","{hash}","{hash}","{hash}","{upper}","{hash}x"]"#);
+        let started = format!(
+            r#"{{"type":"step_started","step":{{"n":2,"path":"s2","attempt":1}},"place":{{"id":"s2","kind":"tool"}},"what":{{"kind":"call","tool":"a__b","args":"{hash}","key":"k"}}}}"#
+        );
+        for json in ["", "{}", r#"{"a":"ä\u0001\n\"}"}"#, &many, &started, "1.5e3,-0,[null]"] {
+            let row = encoded(json);
+            let text = row.text().expect("text");
+            assert_eq!(decode(text, &row.hashes).expect("JSON"), format!("[{json}]"));
+        }
+        assert!(encoded(&started).body.len() < started.len() / 4, "the text is compact");
+    }
+
+    #[test]
+    fn sql_restores_what_the_code_restores() {
+        let hash = Hash::of(b"x").to_string();
+        let json: String = FRAGMENTS.iter().map(|(_, fragment)| *fragment).collect();
+        let json = format!(r#"{json}"{hash}""#);
+        let row = encoded(&json);
+        let sql = format!("SELECT {}", sql_text("?1", "?2"));
+        let database = rusqlite::Connection::open_in_memory().expect("a database");
+        let params = rusqlite::params![row.text().expect("text"), row.hashes];
+        let found: String = database.query_row(&sql, params, |found| found.get(0)).expect("a row");
+        assert_eq!(found, format!("[{json}]"));
+    }
+
+    #[test]
+    fn unknown_codes_and_missing_hashes_are_damage() {
+        for body in ["\u{9}", "\u{1c}"] {
+            assert!(decode(body, &[]).is_err(), "{body:?}");
+        }
+    }
+}

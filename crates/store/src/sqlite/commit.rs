@@ -1,0 +1,279 @@
+//! Applies a commit in one transaction.
+
+use rusqlite::{ErrorCode, params};
+use steprail_core::plan::Hash;
+use steprail_core::run::{Changes, Event, Payload, Record, RunStatus, Started, ValueChange};
+
+use super::project::{Rows, StoredValue};
+use super::{SESSIONS, SqliteStore, definitions, purge, schedules};
+use crate::{
+    Commit, Committed, Conflict, Cursor, DefinitionChange, NewClaim, NewRun, Refused, RegistryChange, RowContent,
+    RunCommit, RunId, RunState, ScheduleChange, StoreError, link,
+};
+
+const INSERT_LOG: &str =
+    "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status, active, created_by, principal_json,
+    parent_id, parent_n, parent_attempt, depth, rerun_json, interruptible, request_key, input_json, input_value,
+    created_at)
+    SELECT ?1, d.id, d.name, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+    FROM workflow_definitions d WHERE d.id = ?2";
+const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at = ?4, output_json = ?5,
+    output_value = ?6, error_json = ?7 WHERE id = ?1";
+const INSERT_CLAIM: &str = "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)
+    ON CONFLICT (scope, tool, key) DO UPDATE SET args_hash = excluded.args_hash, run_id = excluded.run_id,
+    n = excluded.n, status = 'claimed', result_json = NULL, ttl_secs = excluded.ttl_secs, expires_at = NULL
+    WHERE status = 'done' AND expires_at <= ?8";
+const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
+
+impl SqliteStore {
+    pub(super) fn apply(&mut self, commit: &Commit) -> Result<Committed, Refused> {
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let chain = self.chain;
+        let applied = self.apply_changes(commit).and_then(|committed| {
+            self.connection.prepare_cached("COMMIT")?.execute([])?;
+            Ok(committed)
+        });
+        if applied.is_err() {
+            self.roll_back(chain);
+        }
+        applied
+    }
+
+    fn roll_back(&mut self, chain: Hash) {
+        self.chain = chain;
+        // Keys of new runs are void.
+        self.keys.clear();
+        // A failed statement may have ended the transaction.
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+    }
+
+    fn apply_changes(&mut self, commit: &Commit) -> Result<Committed, Refused> {
+        let mut committed = Committed::default();
+        for change in &commit.definitions {
+            match change {
+                DefinitionChange::Put(new) => {
+                    committed.definitions.push(definitions::put(&self.connection, new, commit.now)?);
+                }
+                DefinitionChange::Delete { name, expected, owner } => {
+                    definitions::delete(&self.connection, name, *expected, owner.as_deref(), commit.now)?;
+                }
+            }
+        }
+        for timer in &commit.fired {
+            let Some(key) = self.find_key(timer.run)? else { continue };
+            let params = params![key, timer.n, timer.kind.word(), timer.due];
+            self.connection.prepare_cached(DELETE_FIRED)?.execute(params)?;
+        }
+        for run in &commit.runs {
+            committed.last_event = self.apply_run(run, commit)?.or(committed.last_event);
+        }
+        for change in &commit.schedules {
+            self.apply_schedule(change)?;
+        }
+        for change in &commit.registry {
+            self.apply_registry(change, commit)?;
+        }
+        if let Some(purge) = commit.purge {
+            committed.purged = purge::purge(&self.connection, purge, commit.now)?;
+        }
+        Ok(committed)
+    }
+
+    fn apply_run(&mut self, run: &RunCommit, commit: &Commit) -> Result<Option<Cursor>, Refused> {
+        let key = match &run.new {
+            Some(new) => self.insert_run(run, new, commit)?,
+            None => self.key(run.run)?,
+        };
+        let last_event = self.insert_log(key, run, commit)?;
+        self.project(key, run, commit).map_err(|refused| match refused {
+            // The rows of the run do not fit its log; other runs are not affected.
+            Refused::Unavailable(error @ StoreError::Corrupt(_)) => Refused::Damaged(run.run, error),
+            refused => refused,
+        })?;
+        Ok(last_event)
+    }
+
+    /// Writes the rows that follow from the events. A key that one step releases can be claimed by the next.
+    fn project(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
+        let mut rows = Rows { connection: &self.connection, run: key, now: commit.now };
+        for record in &run.records {
+            if let Event::StepStarted { step, what: Started::Call { claimed: true, .. }, .. } = &record.event {
+                for claim in run.claims.iter().filter(|claim| claim.n == step.n && record.had_claim.is_none()) {
+                    self.insert_claim(key, claim, commit)?;
+                }
+            }
+            rows.project(record, run.before.status)?;
+        }
+        let is_written = run.new.is_some() && !run.after.status.is_terminal();
+        if run.before != run.after && !is_written {
+            self.update_run(key, run, commit)?;
+        }
+        Ok(())
+    }
+
+    fn insert_log(&mut self, key: i64, run: &RunCommit, commit: &Commit) -> Result<Option<Cursor>, Refused> {
+        let Some(last) = run.records.len().checked_sub(1) else { return Ok(None) };
+        self.row.encode(&run.records)?;
+        let (seq, at, count) = (run.expected_seq + 1, commit.now, run.records.len());
+        let (body, hashes) = (self.row.text()?, &self.row.hashes[..]);
+        let digest = RowContent { run: run.run, seq, at, body, hashes }.digest();
+        let hash = link(&self.chain, &digest);
+        let params = params![key, seq, count, at, body, hashes, &hash.0[..]];
+        let inserted = self.connection.prepare_cached(INSERT_LOG)?.execute(params);
+        match inserted {
+            Err(error) if is_duplicate(&error) => return Err(Refused::Stale(run.run)),
+            inserted => inserted?,
+        };
+        self.chain = hash;
+        let index = u32::try_from(last).map_err(|error| StoreError::Other(error.to_string()))?;
+        Ok(Some(Cursor::new(self.connection.last_insert_rowid(), index)))
+    }
+
+    fn insert_run(&mut self, run: &RunCommit, new: &NewRun, commit: &Commit) -> Result<i64, Refused> {
+        let parent = new.parent.as_ref().map(|(id, parent)| Ok::<_, StoreError>((self.key(*id)?, parent)));
+        let parent = parent.transpose()?;
+        let inputs = self.store_inputs(&new.inputs)?;
+        // A run that ended with its first decision gets its end below, as any other.
+        let pending = RunState { status: RunStatus::Pending, active: false };
+        let state = if run.after.status.is_terminal() { pending } else { run.after };
+        let inserted = self.connection.prepare_cached(INSERT_RUN)?.execute(params![
+            run.run.to_string(),
+            new.definition,
+            state.status.word(),
+            state.active,
+            new.principal.id,
+            serde_json::to_string(&new.principal).map_err(StoreError::from)?,
+            parent.map(|(key, _)| key),
+            parent.map(|(_, parent)| parent.n),
+            parent.map(|(_, parent)| parent.attempt),
+            parent.map_or(0, |(_, parent)| parent.depth),
+            new.rerun.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::from)?,
+            new.interruptible,
+            new.request_key,
+            inputs.inline,
+            inputs.id,
+            commit.now
+        ]);
+        match inserted {
+            Err(error) if is_duplicate(&error) => return Err(self.duplicate_run(run.run, new)?),
+            inserted => match inserted? {
+                1 => {}
+                _ => return Err(StoreError::Corrupt("the definition of a run is missing".to_owned()).into()),
+            },
+        }
+        let key = self.connection.last_insert_rowid();
+        self.remember_key(run.run, key);
+        Ok(key)
+    }
+
+    /// Stores the inputs of a run before the run. The row of a large value contains the key that the run will get.
+    fn store_inputs<'p>(&self, inputs: &'p Payload) -> Result<StoredValue<'p>, StoreError> {
+        if StoredValue::is_inline(inputs) {
+            return Ok(StoredValue { inline: Some(inputs.json()), id: None });
+        }
+        let sql = "SELECT 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)";
+        let next: i64 = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        StoredValue::of(&self.connection, next, Some(inputs))
+    }
+
+    /// Why a run cannot be inserted: its id or its request key exists.
+    fn duplicate_run(&mut self, run: RunId, new: &NewRun) -> Result<Refused, StoreError> {
+        Ok(match &new.request_key {
+            Some(key) if self.find_key(run)?.is_none() => Refused::Conflict(Conflict::RequestKey(key.clone())),
+            _ => Refused::Stale(run),
+        })
+    }
+
+    fn update_run(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
+        let end = run.after.status.is_terminal().then_some(commit.now);
+        let last = run.records.last().map(|record| (record.event.changes(), record));
+        let (output, error) = match &last {
+            Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, Record { payload, .. })) => {
+                (payload.as_ref(), None)
+            }
+            Some((changes, _)) => (None, changes.run.error),
+            None => (None, None),
+        };
+        let output = StoredValue::of(&self.connection, key, output)?;
+        let error = error.map(serde_json::to_string).transpose()?;
+        let changed = self.connection.prepare_cached(UPDATE_RUN)?.execute(params![
+            key,
+            run.after.status.word(),
+            run.after.active,
+            end,
+            output.inline,
+            output.id,
+            error
+        ])?;
+        match changed {
+            1 => Ok(()),
+            _ => Err(StoreError::Corrupt(format!("run {} is missing", run.run))),
+        }
+    }
+
+    fn insert_claim(&self, key: i64, claim: &NewClaim, commit: &Commit) -> Result<(), Refused> {
+        let inserted = self.connection.prepare_cached(INSERT_CLAIM)?.execute(params![
+            claim.key.scope,
+            claim.key.tool,
+            claim.key.key,
+            claim.args.to_string(),
+            key,
+            claim.n,
+            claim.ttl_secs.and_then(|secs| i64::try_from(secs).ok()),
+            commit.now
+        ])?;
+        if inserted == 1 { Ok(()) } else { Err(Refused::Held(claim.key.wait_name())) }
+    }
+
+    fn apply_schedule(&self, change: &ScheduleChange) -> Result<(), Refused> {
+        match change {
+            ScheduleChange::Put(schedule) => schedules::put(&self.connection, schedule)?,
+            ScheduleChange::Delete(name) => {
+                if !schedules::remove(&self.connection, name)? {
+                    return Err(Refused::Conflict(Conflict::NoSchedule(name.clone())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_registry(&self, change: &RegistryChange, commit: &Commit) -> Result<(), StoreError> {
+        let run = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
+            self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params))
+        };
+        match change {
+            RegistryChange::PutAccount(account) => {
+                let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
+                           ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
+                run(sql, params![account.kind.word(), account.id, account.body])?;
+            }
+            RegistryChange::DropAccount(kind, id) => {
+                run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.word(), id])?;
+            }
+            RegistryChange::PutSession(session) => {
+                let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)
+                           ON CONFLICT (id) DO UPDATE SET state_json = ?3 WHERE user = ?2";
+                run(sql, params![session.id, session.user, session.state, commit.now])?;
+                let sql = "DELETE FROM sessions WHERE id IN
+                           (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 100 OFFSET ?1)";
+                run(sql, params![SESSIONS])?;
+            }
+            RegistryChange::DropSession(id) => {
+                run("DELETE FROM sessions WHERE id = ?1", params![id])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_duplicate(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
+        && matches!(
+            error.sqlite_error().map(|error| error.extended_code),
+            Some(rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE | rusqlite::ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
+        )
+}

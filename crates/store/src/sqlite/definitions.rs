@@ -1,0 +1,149 @@
+//! Definitions in SQLite: versions of a name, their owner, and the preconditions of a change.
+
+use rusqlite::{Connection, Row, params};
+use steprail_core::plan::Hash;
+use steprail_core::run::Millis;
+
+use super::rows;
+use crate::{
+    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError,
+};
+
+pub(super) fn find(
+    connection: &Connection,
+    which: DefinitionQuery<'_>,
+) -> Result<Option<Definition>, StoreError> {
+    let columns = rows::DEFINITION;
+    let found = match which {
+        DefinitionQuery::Id(id) => {
+            let sql = format!("SELECT {columns} FROM workflow_definitions WHERE id = ?1");
+            rows::all(connection, &sql, [id], rows::definition)
+        }
+        DefinitionQuery::Newest(name) => {
+            let sql = format!(
+                "SELECT {columns} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL
+                 ORDER BY version DESC LIMIT 1"
+            );
+            rows::all(connection, &sql, [name], rows::definition)
+        }
+        DefinitionQuery::Version(name, version) => {
+            let sql = format!(
+                "SELECT {columns} FROM workflow_definitions WHERE name = ?1 AND version = ?2
+                 AND deleted_at IS NULL"
+            );
+            rows::all(connection, &sql, params![name, version], rows::definition)
+        }
+    };
+    Ok(found?.pop())
+}
+
+/// Stores a version. A version that is the same as the newest one, or a hidden one that exists, is not added again.
+pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
+    let known = if new.hidden {
+        find_hidden(connection, &new.name, new.hash)?
+    } else {
+        let newest = find(connection, DefinitionQuery::Newest(&new.name))?;
+        check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
+        newest
+    };
+    let is_other = |(tool, hash): (&String, &Hash)| new.pins.get(tool).is_some_and(|now| now != hash);
+    let is_same = |known: &Definition| known.hash == new.hash && !known.pins.iter().any(is_other);
+    if let Some(known) = known.filter(is_same) {
+        return Ok(pin(connection, known, &new.pins)?);
+    }
+    Ok(insert(connection, new, now)?)
+}
+
+/// Hides all versions of a definition from new runs.
+pub(super) fn delete(
+    connection: &Connection,
+    name: &str,
+    expected: Expected,
+    owner: Option<&str>,
+    now: Millis,
+) -> Result<(), Refused> {
+    let newest = find(connection, DefinitionQuery::Newest(name))?;
+    if newest.is_none() {
+        return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
+    }
+    check(name, newest.as_ref(), expected, owner)?;
+    let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
+    connection.prepare_cached(sql)?.execute(params![name, now])?;
+    Ok(())
+}
+
+/// Checks the preconditions of a change.
+fn check(
+    name: &str,
+    newest: Option<&Definition>,
+    expected: Expected,
+    owner: Option<&str>,
+) -> Result<(), Refused> {
+    let version = newest.map(|newest| newest.version);
+    let is_expected = match expected {
+        Expected::Any => true,
+        Expected::Absent => version.is_none(),
+        Expected::Version(expected) => version == Some(expected),
+    };
+    if !is_expected {
+        return Err(Refused::Conflict(Conflict::Version { name: name.to_owned(), newest: version }));
+    }
+    match newest {
+        Some(newest) if owner.is_some_and(|owner| owner != newest.created_by) => {
+            Err(Refused::Conflict(Conflict::Owned { name: name.to_owned(), by: newest.created_by.clone() }))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn find_hidden(connection: &Connection, name: &str, hash: Hash) -> Result<Option<Definition>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NOT NULL AND hash = ?2
+         ORDER BY version DESC LIMIT 1",
+        rows::DEFINITION
+    );
+    Ok(rows::all(connection, &sql, params![name, hash.to_string()], rows::definition)?.pop())
+}
+
+/// Adds pins of tools that were unknown when the version was stored.
+fn pin(connection: &Connection, mut known: Definition, pins: &Pins) -> Result<Definition, StoreError> {
+    if pins.keys().all(|tool| known.pins.contains_key(tool)) {
+        return Ok(known);
+    }
+    known.pins.extend(pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
+    let sql = "UPDATE workflow_definitions SET pins_json = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![known.id, serde_json::to_string(&known.pins)?])?;
+    Ok(known)
+}
+
+fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<Definition, StoreError> {
+    let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
+                   published, pins_json)
+               VALUES (?1, (SELECT coalesce(max(version), 0) + 1 FROM workflow_definitions WHERE name = ?1),
+                   ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    connection.prepare_cached(sql)?.execute(params![
+        new.name,
+        new.hash.to_string(),
+        &*new.spec_json,
+        now,
+        new.by,
+        new.hidden.then_some(now),
+        new.published,
+        serde_json::to_string(&new.pins)?
+    ])?;
+    let id = connection.last_insert_rowid();
+    let inserted = find(connection, DefinitionQuery::Id(id))?;
+    inserted.ok_or_else(|| StoreError::Other("a definition was not stored".to_owned()))
+}
+
+/// The newest version of every definition that can be started, by name; only published ones if `published`.
+pub(super) fn newest(connection: &Connection, published: bool) -> Result<Vec<Definition>, StoreError> {
+    let published = if published { "published = 1 AND" } else { "" };
+    let sql = format!(
+        "SELECT {} FROM workflow_definitions d WHERE {published} deleted_at IS NULL AND version =
+         (SELECT max(version) FROM workflow_definitions WHERE name = d.name AND deleted_at IS NULL)
+         ORDER BY name",
+        rows::DEFINITION
+    );
+    rows::all(connection, &sql, [], |row: &Row<'_>| rows::definition(row))
+}
