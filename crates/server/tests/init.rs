@@ -228,6 +228,17 @@ fn invalid_servers_file_is_not_changed() {
 }
 
 #[test]
+fn invalid_entry_of_the_servers_file_is_reported() {
+    let machine = Machine::with(&[
+        ("home/.cursor/mcp.json", "{ \"mcpServers\": { \"a\": { \"command\": \"a\" } } }"),
+        ("home/.local/share/steprail/servers.json", "{ \"mcpServers\": { \"empty\": {} } }"),
+    ]);
+    let printed = machine.run("init --dry-run");
+    let problem = "`empty` is skipped: it needs either a `command` or a `url`";
+    assert!(printed.contains(problem), "{printed}");
+}
+
+#[test]
 fn machine_without_clients() {
     insta::assert_snapshot!(Machine::with(&[]).run("init"));
 }
