@@ -30,7 +30,7 @@ choice! {
         Approve = "approve",
         /// Waits for a duration or until a timestamp.
         Sleep = "sleep",
-        /// Waits for an event.
+        /// Waits for a signal.
         Wait = "wait",
         /// Runs another workflow.
         Workflow = "workflow",

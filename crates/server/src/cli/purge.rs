@@ -42,11 +42,11 @@ impl Purge {
 }
 
 /// Deletes in batches, so that no transaction is large.
-fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, CliError> {
+fn purge(store: &mut impl Store, now: i64, retention: i64) -> Result<usize, CliError> {
     let mut purged = 0;
     loop {
         store.begin()?;
-        let batch = store.purge(now.saturating_sub(keep), now, BATCH)?;
+        let batch = store.purge(now.saturating_sub(retention), now, BATCH)?;
         store.commit()?;
         purged += batch.runs;
         if batch.is_nothing() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use steprail_core::plan::{Approve, Branch, Foreach, Kind, OnDeny, Parallel, Sleep, Wait, Workflow};
 use steprail_core::run::{Failure, FailureKind, Millis};
-use steprail_core::spec::value::Period;
+use steprail_core::spec::value::DurationSpec;
 use steprail_core::steps::{OnFail, OnTimeout};
 
 use super::time::Parts;
@@ -169,7 +169,7 @@ impl Run<'_> {
             Sleep::Until(moment) => *moment,
             Sleep::ForComputed(template) => match self.text_value(execution.scope, template)? {
                 Value::Number(secs) => after(secs.as_u64().ok_or_else(|| invalid(""))? * 1000),
-                Value::String(text) => after(Period::parse(&text).map_err(|error| invalid(&error))?.millis),
+                Value::String(text) => after(DurationSpec::parse(&text).map_err(|error| invalid(&error))?.millis),
                 _ => return Err(invalid("")),
             },
             Sleep::UntilComputed(_) => unimplemented!("nothing generates it"),
