@@ -13,7 +13,7 @@ use steprail_engine::{Durability, RunId};
 use steprail_store::{NewDefinition, NewRun, Store};
 
 use crate::harness::{Harness, database, name, open, own_cpu_time, user};
-use crate::table::{Row, Table, each, rate, time};
+use crate::table::{Row, Table, per_item, rate, time};
 
 /// Steps per transaction.
 pub(crate) const BATCH: usize = 256;
@@ -22,7 +22,7 @@ const STEPS: usize = 10;
 
 pub(crate) fn run(harness: &Harness, table: &mut Table) {
     let count = harness.size(1_000);
-    let synced = harness.best(|| each(syncs(harness, count), count));
+    let synced = harness.best(|| per_item(syncs(harness, count), count));
     table.add(&Row::new("append 4 KiB and fsync", time(synced)));
     table.add(&Row::new("round trip of a task of the runtime", time(task_round_trip(harness))));
     for durability in [Durability::Full, Durability::Process] {
@@ -60,13 +60,13 @@ pub(crate) fn task_round_trip(harness: &Harness) -> Duration {
             harness.runtime.spawn(async move { sender.send(()) });
             receiver.recv().expect("a message");
         }
-        each(started.elapsed(), count)
+        per_item(started.elapsed(), count)
     })
 }
 
 /// The time of a commit with the rows of one step.
 pub(crate) fn commit_time(harness: &Harness, durability: Durability, count: usize) -> Duration {
-    each(separate_commits(harness, durability, count, r#"{"ok":true}"#), count)
+    per_item(separate_commits(harness, durability, count, r#"{"ok":true}"#), count)
 }
 
 /// The time to write the steps of one run, one commit per step.
@@ -135,14 +135,14 @@ impl Step {
     fn new(run: usize, n: usize, output: &str) -> Self {
         let hash = Hash::of(&[run.to_be_bytes(), n.to_be_bytes()].concat());
         let (path, next, m) = (format!("s{n}"), format!("s{}", n + 1), n + 1);
-        let ended = format!(
+        let ended_event = format!(
             r#"{{"type":"step_completed","step":{{"n":{n},"path":"{path}","attempt":1}},"output":"{hash}"}}"#
         );
         let key = &hash.to_string()[..32];
-        let began = format!(
+        let started_event = format!(
             r#"{{"type":"step_started","step":{{"n":{m},"path":"{next}","attempt":1}},"place":{{"id":"{next}","kind":"tool"}},"what":{{"kind":"call","tool":"demo__noop","args":"{hash}","key":"{key}"}}}}"#
         );
-        let events = [(2 * n + 1, ended), (2 * n + 2, began)];
+        let events = [(2 * n + 1, ended_event), (2 * n + 2, started_event)];
         let principal = serde_json::to_string(&user()).expect("JSON");
         Self { run, n, path, next, output: output.to_owned(), principal, events, hash: hash.0 }
     }
@@ -221,8 +221,8 @@ impl RawDatabase {
             }
             insert.execute(params![step.run, 1, step.path, "demo__noop", "{}", NOW]).expect("a step");
             let none: Option<&str> = None;
-            let turned = params![step.run, 2, &step.hash[..], NOW, step.path, true, "running", none, none];
-            run.execute(turned).expect("a run");
+            let values = params![step.run, 2, &step.hash[..], NOW, step.path, true, "running", none, none];
+            run.execute(values).expect("a run");
         }
         self.statement("COMMIT").execute([]).expect("a commit");
     }
@@ -239,9 +239,9 @@ impl RawDatabase {
                 event.execute(params![step.run, seq, NOW, body, &step.hash[..]]).expect("an event");
             }
             let (last, none) = (step.events[1].0, None::<&str>);
-            let turned =
+            let values =
                 params![step.run, last, &step.hash[..], NOW, none, false, "completed", NOW, step.output];
-            run.execute(turned).expect("a run");
+            run.execute(values).expect("a run");
         }
         self.statement("COMMIT").execute([]).expect("a commit");
     }

@@ -136,7 +136,7 @@ impl BenchEngine {
     }
 
     /// Completes `count` runs, with `concurrent` of them unfinished at any time.
-    pub(crate) async fn pump(&mut self, name: &'static str, count: usize, concurrent: usize) {
+    pub(crate) async fn complete_runs(&mut self, name: &'static str, count: usize, concurrent: usize) {
         (0..concurrent.min(count)).for_each(|_| self.spawn_start(name));
         for done in 0..count {
             self.completed().await;

@@ -126,8 +126,8 @@ struct Writer<'g> {
 struct Readable {
     id: String,
     output: OutputType,
-    /// Whether it has always run and has an output.
-    sure: bool,
+    /// Whether it has always run, with an output, before a step that can reference it.
+    always_set: bool,
     /// Whether it declares its output under a name.
     declares: bool,
 }
@@ -204,9 +204,9 @@ impl<'g> Writer<'g> {
 
     fn on_failure(&mut self, seen: &[Readable]) -> Value {
         self.left = self.rng.usize(1..=2);
-        let unsure: Vec<Readable> =
-            seen.iter().map(|seen| Readable { sure: false, ..seen.clone() }).collect();
-        let (mut steps, _) = self.list(1, &unsure, self.left);
+        let maybe_unset: Vec<Readable> =
+            seen.iter().map(|seen| Readable { always_set: false, ..seen.clone() }).collect();
+        let (mut steps, _) = self.list(1, &maybe_unset, self.left);
         let id = self.id();
         steps.insert(0, json!({ "id": id, "tool": "demo__tell", "args": { "why": "{{error.kind}}" } }));
         // A list in which a step has `depends_on` is a DAG; this step can start at any time.

@@ -36,9 +36,9 @@ impl Writer<'_> {
         let seen = self.pick(seen);
         let id = &seen.id;
         match self.rng.u32(0..5) {
-            0 if seen.declares && seen.sure => format!("$o_{id}"),
-            1 if seen.output == OutputType::Map && seen.sure => format!("$.{id}.list"),
-            2 if seen.output == OutputType::Map && seen.sure => {
+            0 if seen.declares && seen.always_set => format!("$o_{id}"),
+            1 if seen.output == OutputType::Map && seen.always_set => format!("$.{id}.list"),
+            2 if seen.output == OutputType::Map && seen.always_set => {
                 format!("{{{{steps.{id}.file_refs[0].uri}}}}")
             }
             3 => format!("{{{{steps.{id}.error.kind | default(\"none\")}}}}"),
@@ -48,7 +48,11 @@ impl Writer<'_> {
 
     /// Adds a default to an expression that may have no value.
     fn guarded(&mut self, expression: String, seen: &Readable, instead: &str) -> String {
-        if seen.sure || self.chance(4) { expression } else { format!("{expression} | default({instead})") }
+        if seen.always_set || self.chance(4) {
+            expression
+        } else {
+            format!("{expression} | default({instead})")
+        }
     }
 
     /// Generates an expression with a scalar value, unless an item is a list or map.

@@ -162,7 +162,7 @@ impl Run<'_> {
             Root::Ambient(Ambient::UserEmail) => Some("ann@example.org".into()),
             Root::Ambient(Ambient::UserId) => Some("ann".into()),
             Root::Ambient(Ambient::RunId) | Root::Probe => None,
-            Root::Failure => self.failing.borrow().as_ref().map(|failure| json!(failure)),
+            Root::Failure => self.failure.borrow().as_ref().map(|failure| json!(failure)),
         }
     }
 }
