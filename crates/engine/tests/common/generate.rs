@@ -71,14 +71,14 @@ pub(crate) fn generate(rng: &mut fastrand::Rng, options: &Options) -> Generated 
             children.push(compiling(rng, &small, &format!("child{number}"), number));
         }
     }
-    let known = u32::try_from(children.len()).expect("a few");
-    let main = compiling(rng, options, MAIN, known);
+    let count = u32::try_from(children.len()).expect("a small number");
+    let main = compiling(rng, options, MAIN, count);
     Generated { main, children, inputs: inputs(rng) }
 }
 
 /// Generates a definition that compiles. Invalid ones are discarded, which must be rare.
 fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u32) -> String {
-    let mut why = String::new();
+    let mut rejected = String::new();
     for _ in 0..5 {
         let size = rng.usize(1..=options.steps).max(rng.usize(1..=options.steps));
         let definition = Writer::new(rng, options, children, size).definition(name);
@@ -87,9 +87,9 @@ fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u
         if loaded.plan.is_some() {
             return text;
         }
-        why = format!("{:#?}\n{text}", loaded.diagnostics);
+        rejected = format!("{:#?}\n{text}", loaded.diagnostics);
     }
-    panic!("five definitions in a row do not compile; the last one:\n{why}");
+    panic!("five definitions in a row do not compile; the last one:\n{rejected}");
 }
 
 /// Generates valid inputs. Inputs with a default may be omitted.

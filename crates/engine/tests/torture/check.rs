@@ -267,11 +267,12 @@ impl<'e> Checker<'e> {
             .range(between.clone())
             .filter(|(_, result)| **result == AttemptResult::Repeated)
             .count();
-        let asked = between.filter(|attempt| history.resolved.get(attempt) == Some(&Resolved::Retry)).count();
+        let consented =
+            between.filter(|attempt| history.resolved.get(attempt) == Some(&Resolved::Retry)).count();
         let kills = (again.worker - first.worker) as usize;
         let explained = lost + failed == (again.attempt - first.attempt) as usize;
         let strict = first.tool.starts_with(STRICT);
-        let allowed = explained && lost <= kills && (!strict || asked == lost);
+        let allowed = explained && lost <= kills && (!strict || consented == lost);
         if lost > 0 && allowed {
             self.found.repeated += 1;
         }

@@ -26,9 +26,14 @@ pub(super) struct StepContext<'p> {
 
 impl Writer<'_> {
     /// Returns a list of steps, and the steps that can be referenced after it.
-    pub(super) fn list(&mut self, depth: u32, seen: &[Readable], most: usize) -> (Vec<Value>, Vec<Readable>) {
-        let most = most.clamp(1, 6);
-        let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most)).min(self.left.max(1));
+    pub(super) fn list(
+        &mut self,
+        depth: u32,
+        seen: &[Readable],
+        max_steps: usize,
+    ) -> (Vec<Value>, Vec<Readable>) {
+        let max_steps = max_steps.clamp(1, 6);
+        let count = self.rng.usize(1..=max_steps).max(self.rng.usize(1..=max_steps)).min(self.left.max(1));
         self.left = self.left.saturating_sub(count);
         let ids: Vec<String> = (0..count).map(|_| self.id()).collect();
         if count > 1 && self.chance(30) {

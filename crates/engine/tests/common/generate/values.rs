@@ -24,12 +24,12 @@ impl Writer<'_> {
             3 if depth > 0 => json!({ "k": self.value(seen, depth - 1) }),
             4 | 5 => format!("<{{{{{}}}}}>", self.scalar(seen)).into(),
             6 => self.pick(&["$user_name", "to $user_email", "{{env.HOME}}", "$$5 and {{{{"]).into(),
-            _ => self.whole(seen).into(),
+            _ => self.whole_value(seen).into(),
         }
     }
 
     /// Generates a reference that keeps the type of its value.
-    fn whole(&mut self, seen: &[Readable]) -> String {
+    fn whole_value(&mut self, seen: &[Readable]) -> String {
         if seen.is_empty() || self.chance(20) {
             return format!("{{{{{}}}}}", self.scalar(seen));
         }
@@ -47,11 +47,11 @@ impl Writer<'_> {
     }
 
     /// Adds a default to an expression that may have no value.
-    fn guarded(&mut self, expression: String, seen: &Readable, instead: &str) -> String {
+    fn guarded(&mut self, expression: String, seen: &Readable, fallback: &str) -> String {
         if seen.always_set || self.chance(4) {
             expression
         } else {
-            format!("{expression} | default({instead})")
+            format!("{expression} | default({fallback})")
         }
     }
 
@@ -69,7 +69,7 @@ impl Writer<'_> {
         }
         let seen = self.pick(seen);
         let id = &seen.id;
-        let (expression, instead) = match seen.output {
+        let (expression, fallback) = match seen.output {
             OutputType::Map => self.pick(&[
                 (format!("steps.{id}.output.n"), "1"),
                 (format!("{id}.word"), "\"b\""),
@@ -80,7 +80,7 @@ impl Writer<'_> {
             OutputType::Answer => (format!("steps.{id}.output.approved"), "false"),
             OutputType::Other => (format!("steps.{id}.status"), "\"none\""),
         };
-        let guarded = self.guarded(expression, &seen, instead);
+        let guarded = self.guarded(expression, &seen, fallback);
         if seen.output == OutputType::List { format!("size({guarded})") } else { guarded }
     }
 
