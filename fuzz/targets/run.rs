@@ -1,4 +1,4 @@
-//! A run to evaluate against: the names `a`, `b-c`, `inputs` and `result` mean something.
+//! The values that expressions are evaluated against. The names `a`, `b-c`, `inputs` and `result` can be resolved.
 
 use serde_json::{Value, json};
 use steprail_core::diagnostic::Code;
@@ -28,7 +28,7 @@ impl Context for Run {
     }
 }
 
-/// A problem lies inside the text that it is about.
+/// Asserts that the position of a problem is within the text.
 pub fn check(problem: &Problem, text: &str) {
     assert!(problem.at.start <= problem.at.end && problem.at.end <= text.len(), "{problem:?}");
 }

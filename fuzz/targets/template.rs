@@ -1,4 +1,4 @@
-//! Any text as a template: no panic, and evaluating stays within its bounds.
+//! Parses and evaluates any text as a template: no panic, no hang.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

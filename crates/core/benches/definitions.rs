@@ -1,7 +1,7 @@
-//! How long it takes to read, check and compile a definition, and to evaluate what is in it.
+//! The time to parse, check and compile a definition, and to evaluate its expressions.
 //!
-//! These machines are noisy: compare the ratios of one run. The first group measures the YAML parser and
-//! `serde_json` alone on the same text, which is the floor for everything above it.
+//! Compare ratios within one run, because other load changes the absolute times. The `floor_` cases measure the YAML parser
+//! and `serde_json` alone on the same text.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -64,7 +64,7 @@ fn definitions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every first name means the one step that the benchmark has.
+/// Resolves every name to the only step.
 struct OneStep;
 
 impl Resolve for OneStep {
@@ -81,7 +81,7 @@ impl Context for Values {
     }
 }
 
-/// A step's output of about this many bytes, with what is looked for at its end.
+/// An output of about this many bytes, with the referenced values at its end.
 fn output(bytes: usize) -> Values {
     let filler: Vec<Value> =
         (0..bytes / 50).map(|n| json!({ "id": n, "name": "some name", "size": 12345 })).collect();

@@ -1,31 +1,31 @@
-//! What tools are called: `server__tool`, short and plain enough for every client.
+//! Full names of tools, `server__tool`, within the limits of all MCP clients.
 
 use sha2::{Digest, Sha256};
 
-/// Characters of a tool's name; several providers refuse more.
+/// The maximum length of a tool name, in characters. Several providers reject longer names.
 pub const NAME_CHARS: usize = 64;
-/// Separates the alias of the server from the tool's own name. An alias never contains it.
+/// Separates the alias of the server from the name of the tool. An alias does not contain it.
 const SEPARATOR: &str = "__";
-/// Characters of a server's name in it.
+/// The maximum length of a server alias, in characters.
 const SERVER_CHARS: usize = 20;
-/// Characters of the hash that stands for what was cut.
+/// The length of the hash in a shortened name, in hexadecimal digits.
 const HASH_CHARS: usize = 6;
 
-/// What a server is called in the names of its tools.
+/// Returns the alias of a server: the prefix of the names of its tools.
 pub fn alias(server: &str) -> String {
     let mut out = String::new();
     for c in server.chars().map(|c| c.to_ascii_lowercase()) {
-        let keeps = c.is_ascii_alphanumeric() || c == '-' || (c == '_' && !out.ends_with('_'));
-        out.push(if keeps { c } else { '-' });
+        let is_allowed = c.is_ascii_alphanumeric() || c == '-' || (c == '_' && !out.ends_with('_'));
+        out.push(if is_allowed { c } else { '-' });
     }
     let out = out.trim_matches(['_', '-']);
     shortened(if out.is_empty() { "server" } else { out }, SERVER_CHARS)
 }
 
-/// What a tool of a server is called.
+/// Returns the full name of a tool.
 pub fn full_name(alias: &str, tool: &str) -> String {
-    let room = NAME_CHARS - alias.len() - SEPARATOR.len();
-    format!("{alias}{SEPARATOR}{}", shortened(&plain(tool), room))
+    let max_chars = NAME_CHARS - alias.len() - SEPARATOR.len();
+    format!("{alias}{SEPARATOR}{}", shortened(&sanitized(tool), max_chars))
 }
 
 /// Splits `server__tool` into the alias of the server and the tool's own name; `None` if the name has no server.
@@ -43,19 +43,19 @@ pub fn tool(name: &str) -> &str {
     split(name).map_or(name, |(_, tool)| tool)
 }
 
-/// A name with the characters that every client takes.
-pub fn plain(name: &str) -> String {
+/// Replaces the characters that some clients do not accept.
+pub fn sanitized(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()
 }
 
-/// The end of a name, where the words that tell tools apart usually are, with a hash of the whole before it.
-pub fn shortened(name: &str, room: usize) -> String {
-    if name.len() <= room {
+/// Shortens a name to its end, with a hash of the whole name as prefix. Names usually differ at their ends.
+pub fn shortened(name: &str, max_chars: usize) -> String {
+    if name.len() <= max_chars {
         return name.to_owned();
     }
     let hash = Sha256::digest(name.as_bytes());
     let hash: String = hash.iter().take(HASH_CHARS / 2).map(|byte| format!("{byte:02x}")).collect();
-    let tail = &name[name.len() - (room - HASH_CHARS - 1)..];
+    let tail = &name[name.len() - (max_chars - HASH_CHARS - 1)..];
     format!("{hash}-{}", tail.trim_start_matches(['_', '-']))
 }
 
@@ -64,16 +64,12 @@ mod tests {
     use super::{alias, full_name, server, split, tool};
 
     #[test]
-    fn names_are_short_and_plain() {
+    fn names_are_shortened_and_sanitized() {
         assert_eq!(alias("Git Hub__x_"), "git-hub_-x");
         assert_eq!(full_name("git", "repo.log"), "git__repo_log");
         let long = full_name("files", &"very_long_name_of_a_tool_".repeat(5));
         assert_eq!(long.len(), 64);
-        assert_ne!(
-            long,
-            full_name("files", &"very_lang_name_of_a_tool_".repeat(5)),
-            "the hash tells them apart"
-        );
+        assert_ne!(long, full_name("files", &"very_lang_name_of_a_tool_".repeat(5)), "the hashes differ");
         assert!(alias("a-server-whose-name-is-far-too-long").len() <= 20);
     }
 

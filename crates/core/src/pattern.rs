@@ -1,6 +1,6 @@
 //! Patterns of tool names: `crm__read_*`, `git__*`, `*`.
 
-/// Whether a pattern with `*` for anything matches a name.
+/// Whether a pattern matches a name. `*` matches any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -25,7 +25,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn star_matches_any_text() {
         for (pattern, name, expected) in [
             ("crm__read_*", "crm__read_contact", true),
             ("crm__read_*", "crm__write_contact", false),

@@ -138,7 +138,17 @@ fn describe() {
 
 #[cfg(test)]
 mod tests {
+    use steprail_core::spec::step::KindName;
+
     use super::*;
+
+    /// A `tool_remote` step is counted as a `tool` step.
+    #[test]
+    fn attempts_are_counted_for_every_step_kind() {
+        let kinds: Vec<&str> =
+            KindName::ALL.iter().map(|kind| kind.word()).filter(|word| *word != "tool_remote").collect();
+        assert_eq!(KINDS[..], kinds);
+    }
 
     #[test]
     fn failure_kinds_are_in_the_order_of_their_words() {

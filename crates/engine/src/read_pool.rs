@@ -86,7 +86,7 @@ mod tests {
     async fn panicking_query_does_not_end_its_thread() {
         let (pool, _folder) = read_pool();
         for _ in 0..=READ_THREADS {
-            let result = pool.read::<()>(|_| panic!("as a test wants")).await;
+            let result = pool.read::<()>(|_| panic!("a test")).await;
             assert!(result.is_err());
         }
         assert_eq!(pool.read(|readers| readers.last_event()).await.expect("a result"), Cursor::START);

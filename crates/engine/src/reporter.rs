@@ -28,7 +28,7 @@ impl CallReporter {
         }
     }
 
-    /// A reporter that writes to the log of the run. Progress has a rate limit; what exceeds it is dropped.
+    /// A reporter that writes to the log of the run. Progress reports that come too often are dropped.
     pub(crate) fn to_log(call: CallId, sender: Sender<Message>) -> Self {
         let rate_limit = Mutex::<ProgressRateLimit>::default();
         Self::new(move |report| {

@@ -112,17 +112,17 @@ impl Engine {
         }
     }
 
-    /// Sends an event to a run, which keeps it until a step waits for it. Without a run, sends it to all runs that wait for
+    /// Sends a signal to a run, which keeps it until a step waits for it. Without a run, sends it to all runs that wait for
     /// it now. Returns the number of runs that received it.
     pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
         let signal = Signal { event: event.to_owned(), payload, run };
         self.send(|reply| Request::Signal(signal, reply)).await
     }
 
-    /// Deletes runs that ended longer ago than `keep`, in batches. Returns the number of deleted runs.
-    pub async fn purge(&self, keep: Duration) -> Result<usize, Error> {
-        let keep = Millis::try_from(keep.as_millis()).unwrap_or(Millis::MAX);
-        let before = self.0.clock.now().saturating_sub(keep);
+    /// Deletes runs that ended longer ago than `retention`, in batches. Returns the number of deleted runs.
+    pub async fn purge(&self, retention: Duration) -> Result<usize, Error> {
+        let retention = Millis::try_from(retention.as_millis()).unwrap_or(Millis::MAX);
+        let before = self.0.clock.now().saturating_sub(retention);
         let mut runs = 0;
         loop {
             let purged = self.send(|reply| Request::Purge(before, reply)).await?;

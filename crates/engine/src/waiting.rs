@@ -85,9 +85,10 @@ pub enum WaitCause {
         #[schemars(with = "Option<String>")]
         until: Option<Millis>,
     },
-    /// An event from outside.
-    Event {
-        /// Name of the event; `None` if the step started too long ago in the log.
+    /// A signal from outside.
+    #[serde(rename = "event")]
+    Signal {
+        /// Name of the signal; `None` if the step started too long ago in the log.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         event: Option<String>,
         /// Values that the payload must contain.
@@ -119,7 +120,7 @@ pub enum NextAction<'w> {
     Decide(&'w WaitingFor),
     /// A human states what happened to a call: it took place, it is repeated, or it is skipped.
     Resolve(&'w WaitingFor),
-    /// Send the event.
+    /// Send the signal.
     Signal(&'w WaitingFor),
     /// Resume a run that is paused or was interrupted.
     Resume,
@@ -135,7 +136,7 @@ impl WaitingFor {
         match self.cause {
             WaitCause::Approval { .. } => NextAction::Decide(self),
             WaitCause::UnknownCall { .. } => NextAction::Resolve(self),
-            WaitCause::Event { .. } => NextAction::Signal(self),
+            WaitCause::Signal { .. } => NextAction::Signal(self),
             _ => NextAction::Wait,
         }
     }
@@ -165,7 +166,7 @@ pub fn next_action(status: RunStatus, waiting: &[WaitingFor]) -> Option<NextActi
 impl User {
     /// What a run waits for: open approvals first, then calls with unknown outcomes, then other steps in order.
     ///
-    /// The log is read only if a step sleeps, waits for an event or runs a sub-workflow.
+    /// The log is read only if a step sleeps, waits for a signal or runs a sub-workflow.
     pub async fn waiting(&self, view: &RunView) -> Result<Vec<WaitingFor>, Error> {
         let in_log = |step: &StepRow| {
             let is_logged = matches!(step.kind, KindName::Sleep | KindName::Wait | KindName::Workflow);
@@ -236,9 +237,9 @@ fn cause_of(step: &StepRow, started: Option<&Started>) -> Option<WaitCause> {
         }),
         (StepStatus::Waiting, KindName::Wait) => Some(match started {
             Some(Started::Wait { event, correlate, .. }) => {
-                WaitCause::Event { event: Some(event.to_string()), correlate: correlate.clone() }
+                WaitCause::Signal { event: Some(event.to_string()), correlate: correlate.clone() }
             }
-            _ => WaitCause::Event { event: None, correlate: None },
+            _ => WaitCause::Signal { event: None, correlate: None },
         }),
         (StepStatus::Waiting, KindName::Workflow) => Some(WaitCause::Workflow {
             run: match started {

@@ -154,16 +154,16 @@ async fn users_see_their_own_runs_and_decide_with_the_right_approve() {
     let gate = Workflow::Inline { text: gate.to_owned(), source: "gate".to_owned() };
     let reader = engine.as_user(Principal::user("reader"));
     let run = reader.start(gate, json!({}), None).await.expect("a run").id();
-    let of = |name: &str| engine.as_user(Principal::user(name));
+    let as_user = |name: &str| engine.as_user(Principal::user(name));
     // A run that a user may not see is reported as not found.
     let code = |result: Result<RunView, Error>| result.map_or_else(|error| error.code(), |_| "seen");
     let mut seen = Vec::new();
     for name in ["reader", "git", "runs_nothing", "owner", "nobody"] {
-        seen.push(code(of(name).status(run).await));
+        seen.push(code(as_user(name).status(run).await));
     }
     assert_eq!(seen, ["seen", "seen", "not_found", "seen", "not_found"]);
     for (name, cancelled) in [("git", "denied"), ("runs_nothing", "not_found")] {
-        assert_eq!(of(name).cancel(run, "x").await.expect_err("a refusal").code(), cancelled);
+        assert_eq!(as_user(name).cancel(run, "x").await.expect_err("a refusal").code(), cancelled);
     }
     let decided = reader.decide(run, "ask", true, None, None).await.expect_err("a refusal");
     assert_eq!(
@@ -172,6 +172,6 @@ async fn users_see_their_own_runs_and_decide_with_the_right_approve() {
     );
     let agent = engine.as_user(Principal::user("owner").through_agent());
     assert_eq!(agent.decide(run, "ask", true, None, None).await.expect_err("a refusal").code(), "denied");
-    of("owner").decide(run, "ask", true, None, None).await.expect("the owner decides");
+    as_user("owner").decide(run, "ask", true, None, None).await.expect("the owner decides");
     assert_eq!(engine.handle(run).wait().await.expect("an end").run.status, RunStatus::Completed);
 }

@@ -101,24 +101,24 @@ async fn repeated_start_returns_the_first_run() {
 #[tokio::test]
 async fn panicking_tool_fails_only_its_step() {
     let database = TestDatabase::new();
-    let tools = echo().tool("demo__boom", |_| async { panic!("at the disco") });
+    let tools = echo().tool("demo__boom", |_| async { panic!("out of range") });
     let engine = database.engine(tools);
     let text = "name: boom\nsteps:\n  - { id: b, tool: demo__boom, on_error: continue }\n  - { id: e, tool: demo__echo, args: { why: '{{steps.b.error.message}}' } }\n";
     let view = engine.start(Start::inline(text, ann())).await.expect("started").wait().await.expect("ended");
-    assert_eq!(view.run.output.expect("an output").get(), r#"{"why":"the tool panicked: at the disco"}"#);
+    assert_eq!(view.run.output.expect("an output").get(), r#"{"why":"the tool panicked: out of range"}"#);
 }
 
 #[tokio::test]
 async fn cancel_reaches_every_call_in_flight() {
     let database = TestDatabase::new();
-    let (begun, stopped) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (started, stopped) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let all = Arc::new(Notify::new());
     let tools = Tools::new().tool("demo__wait", {
-        let (begun, stopped, all) = (begun.clone(), stopped.clone(), all.clone());
+        let (started, stopped, all) = (started.clone(), stopped.clone(), all.clone());
         move |call: ToolCall| {
-            let (begun, stopped, all) = (begun.clone(), stopped.clone(), all.clone());
+            let (started, stopped, all) = (started.clone(), stopped.clone(), all.clone());
             async move {
-                if begun.fetch_add(1, Ordering::SeqCst) == 99 {
+                if started.fetch_add(1, Ordering::SeqCst) == 99 {
                     all.notify_one();
                 }
                 call.cancelled.cancelled().await;
@@ -139,21 +139,21 @@ async fn cancel_reaches_every_call_in_flight() {
     let view = run.wait().await.expect("ended");
     assert_eq!(view.run.status, RunStatus::Cancelled);
     engine.shutdown().await.expect("shut down");
-    assert_eq!((begun.load(Ordering::SeqCst), stopped.load(Ordering::SeqCst)), (100, 100));
+    assert_eq!((started.load(Ordering::SeqCst), stopped.load(Ordering::SeqCst)), (100, 100));
 }
 
 #[tokio::test]
 async fn concurrency_limit_is_respected() {
     let database = TestDatabase::new();
-    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (current, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let tools = Tools::new().tool("demo__count", {
-        let (now, most) = (now.clone(), most.clone());
+        let (current, peak) = (current.clone(), peak.clone());
         move |_| {
-            let (now, most) = (now.clone(), most.clone());
+            let (current, peak) = (current.clone(), peak.clone());
             async move {
-                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                peak.fetch_max(current.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
-                now.fetch_sub(1, Ordering::SeqCst);
+                current.fetch_sub(1, Ordering::SeqCst);
                 Ok(Value::Null)
             }
         }
@@ -172,7 +172,7 @@ async fn concurrency_limit_is_respected() {
     for run in runs {
         assert_eq!(run.wait().await.expect("ended").run.status, RunStatus::Completed);
     }
-    assert_eq!(most.load(Ordering::SeqCst), 3);
+    assert_eq!(peak.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ fn killed_process_loses_nothing_and_repeats_no_call_without_consent() {
     let mut job = Job {
         database: folder.join("steprail.db"),
         ledger: folder.join("ledger"),
-        life: 0,
+        worker: 0,
         from: 0,
         until: None,
         concurrency: usize::try_from(concurrency).expect("a number of runs"),
@@ -37,18 +37,18 @@ fn killed_process_loses_nothing_and_repeats_no_call_without_consent() {
         feed: false,
         seed,
     };
-    let (mut acks, mut waits) = (Acks::default(), Vec::new());
+    let (mut acks, mut start_times) = (Acks::default(), Vec::new());
     for _ in 0..kills {
         let trigger = KillTrigger::draw(&mut random, concurrency);
-        waits.extend(run_until_killed(&job, trigger, &mut acks).filter(|_| job.life > 0));
-        job.life += 1;
+        start_times.extend(run_until_killed(&job, trigger, &mut acks).filter(|_| job.worker > 0));
+        job.worker += 1;
         job.from = acks.first_open();
     }
     job.until = Some(acks.beyond(job.concurrency));
     WorkerProcess::start(&job).finish(&mut acks);
     println!("kills                     {kills}");
     println!("runs at once              {concurrency}");
-    print_waits(waits);
+    print_start_times(start_times);
     verify(&job, &acks).report();
     std::fs::remove_dir_all(folder).expect("a folder to remove");
 }
@@ -87,23 +87,25 @@ impl KillTrigger {
 
 /// Runs a worker until it is killed. Returns the time from its start to its first call.
 fn run_until_killed(job: &Job, mut trigger: KillTrigger, acks: &mut Acks) -> Option<Duration> {
-    let mut life = WorkerProcess::start(job);
+    let mut worker = WorkerProcess::start(job);
     loop {
-        let message = life.next(acks).expect("a worker that runs until it is killed");
+        let message = worker.next(acks).expect("a worker that runs until it is killed");
         if trigger.fires(&message) {
             break;
         }
     }
-    life.kill();
-    life.drain(acks);
-    life.first_call
+    worker.kill();
+    worker.drain(acks);
+    worker.first_call
 }
 
 /// Prints the times from the start of workers to their first calls.
-fn print_waits(mut waits: Vec<Duration>) {
-    waits.sort();
-    let share = |percent: usize| waits.get((waits.len() * percent / 100).min(waits.len().saturating_sub(1)));
-    let millis = |percent| share(percent).map_or(0.0, |wait| wait.as_secs_f64() * 1_000.0);
-    let (half, most, all) = (millis(50), millis(99), millis(100));
-    println!("start to first call       median {half:.0} ms, 99 % {most:.0} ms, worst {all:.0} ms");
+fn print_start_times(mut start_times: Vec<Duration>) {
+    start_times.sort();
+    let percentile = |percent: usize| {
+        start_times.get((start_times.len() * percent / 100).min(start_times.len().saturating_sub(1)))
+    };
+    let millis = |percent| percentile(percent).map_or(0.0, |time| time.as_secs_f64() * 1_000.0);
+    let (median, p99, worst) = (millis(50), millis(99), millis(100));
+    println!("start to first call       median {median:.0} ms, 99 % {p99:.0} ms, worst {worst:.0} ms");
 }

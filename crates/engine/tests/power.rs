@@ -27,7 +27,7 @@ fn power_failure_loses_no_acknowledged_data() {
     for kind in ["xfs", "ext4"] {
         match Disk::in_a_file(kind) {
             Ok(disk) => cut_repeatedly(&disk, kind),
-            Err(lack) => println!("SKIPPED on {kind}: cannot simulate a power failure: {lack}"),
+            Err(missing) => println!("SKIPPED on {kind}: cannot simulate a power failure: {missing}"),
         }
     }
 }
@@ -36,27 +36,27 @@ fn power_failure_loses_no_acknowledged_data() {
 #[test]
 fn power_failure_loses_commits_that_were_not_synced() {
     let cuts = setting("STEPRAIL_CUTS", 5);
-    let mut hurt = 0;
+    let mut cuts_with_loss = 0;
     for cut in 0..cuts {
         let disk = match Disk::in_a_file("xfs") {
             Ok(disk) => disk,
-            Err(lack) => return println!("SKIPPED: cannot simulate a power failure: {lack}"),
+            Err(missing) => return println!("SKIPPED: cannot simulate a power failure: {missing}"),
         };
         let folder = tempfile::tempdir().expect("a folder");
         let mut random = fastrand::Rng::with_seed(cut);
         let (job, mut acks) = (job(&disk, folder.path(), false, cut), Acks::default());
         cut_power(&disk, &job, &mut random, &mut acks);
-        hurt += u64::from(lost(&job, &acks) > 0);
+        cuts_with_loss += u64::from(lost(&job, &acks) > 0);
     }
-    println!("cuts in `process`         {cuts}, {hurt} of them lost acknowledged data");
-    assert!(hurt > 0, "no power failure lost data");
+    println!("cuts in `process`         {cuts}, {cuts_with_loss} of them lost acknowledged data");
+    assert!(cuts_with_loss > 0, "no power failure lost data");
 }
 
 fn job(disk: &Disk, folder: &std::path::Path, full: bool, seed: u64) -> Job {
     Job {
         database: disk.path().join("steprail.db"),
         ledger: folder.join("ledger"),
-        life: 0,
+        worker: 0,
         from: 0,
         until: None,
         concurrency: CONCURRENCY,
@@ -74,8 +74,8 @@ fn cut_repeatedly(disk: &Disk, kind: &str) {
     let (mut job, mut acks) = (job(disk, folder.path(), true, seed), Acks::default());
     for _ in 0..cuts {
         cut_power(disk, &job, &mut random, &mut acks);
-        assert_eq!(lost(&job, &acks), 0, "acknowledged data lost after cut {}", job.life);
-        job.life += 1;
+        assert_eq!(lost(&job, &acks), 0, "acknowledged data lost after cut {}", job.worker);
+        job.worker += 1;
         job.from = acks.first_open();
     }
     job.until = Some(acks.beyond(job.concurrency));
@@ -87,18 +87,18 @@ fn cut_repeatedly(disk: &Disk, kind: &str) {
 /// Runs a worker, cuts the power at a random time and restores it.
 fn cut_power(disk: &Disk, job: &Job, random: &mut fastrand::Rng, acks: &mut Acks) {
     // Some cuts happen while the database is created.
-    let longest = if random.u8(0..6) == 0 { 5 } else { 400 };
-    let mut left = random.u32(1..longest);
-    let mut life = WorkerProcess::start(job);
+    let max_events = if random.u8(0..6) == 0 { 5 } else { 400 };
+    let mut left = random.u32(1..max_events);
+    let mut worker = WorkerProcess::start(job);
     while left > 0 {
-        let message = life.next(acks).expect("a worker that runs until the power is cut");
+        let message = worker.next(acks).expect("a worker that runs until the power is cut");
         left -= u32::from(matches!(message, Message::Event { .. }));
     }
     // Only messages and calls before the cut count.
-    Ledger::open(&job.ledger, job.life).cut();
-    life.read_pending(acks);
+    Ledger::open(&job.ledger, job.worker).power_cut();
+    worker.read_pending(acks);
     disk.cut();
-    life.kill();
+    worker.kill();
     disk.power_on();
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use common::EPOCH;
 use common::generate::{Generated, MAIN, Options, generate};
-use common::oracle::{Called, Oracle, Outcome, RunTrace, TOOL_SAYS};
+use common::oracle::{Called, Oracle, Outcome, RunTrace, TOOL_PREFIX};
 use common::player::Player;
 use common::reference::{Ties, interpret};
 use serde_json::Value;
@@ -60,12 +60,13 @@ fn check(seed: u64) -> Result<Verdict, String> {
     let oracle = Oracle::new(seed);
     let definitions: Vec<&str> = case.children.iter().chain([&case.main]).map(String::as_str).collect();
     let plans: BTreeMap<String, Plan> = definitions.iter().map(|text| plan(text)).collect();
-    let tell = |ties| story(interpret(&plans, MAIN, &case.inputs, (&oracle, EPOCH), ties));
-    let expected = tell(Ties::InOrder);
+    let interpret_with =
+        |ties| without_engine_messages(interpret(&plans, MAIN, &case.inputs, (&oracle, EPOCH), ties));
+    let expected = interpret_with(Ties::InOrder);
     let actual =
         play(&case, oracle, &definitions).map_err(|problem| report(seed, &case, &expected, &problem))?;
     let orders = if actual == expected { 4 } else { ORDERS };
-    let others: Vec<RunTrace> = (0..orders).map(|order| tell(ties(order))).collect();
+    let others: Vec<RunTrace> = (0..orders).map(|order| interpret_with(ties(order))).collect();
     let settled = others.iter().all(|other| *other == expected);
     let found = actual == expected || others.contains(&actual);
     match (settled, found) {
@@ -88,7 +89,7 @@ fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<RunTra
     if is_verbose() {
         println!("{}", player.log());
     }
-    outcome.map(story)
+    outcome.map(without_engine_messages)
 }
 
 fn ties(order: u64) -> Ties {
@@ -106,32 +107,32 @@ fn plan(text: &str) -> (String, Plan) {
 }
 
 /// Removes the texts of the engine's messages, which the interpreter does not reproduce.
-fn story(mut story: RunTrace) -> RunTrace {
-    match &mut story.outcome {
-        Outcome::Completed(output) => without_words(output),
-        Outcome::Failed(failure) if !failure.message.starts_with(TOOL_SAYS) => failure.message = "…".into(),
+fn without_engine_messages(mut trace: RunTrace) -> RunTrace {
+    match &mut trace.outcome {
+        Outcome::Completed(output) => remove_engine_messages(output),
+        Outcome::Failed(failure) if !failure.message.starts_with(TOOL_PREFIX) => failure.message = "…".into(),
         _ => {}
     }
-    for called in &mut story.calls {
+    for called in &mut trace.calls {
         let mut args: Value = serde_json::from_str(&called.args).expect("JSON");
-        without_words(&mut args);
+        remove_engine_messages(&mut args);
         called.args = args.to_string();
     }
-    story
+    trace
 }
 
-fn without_words(value: &mut Value) {
+fn remove_engine_messages(value: &mut Value) {
     match value {
         Value::Object(map) => {
             let kind = map.get("kind").and_then(Value::as_str).and_then(FailureKind::from_word);
             if let (Some(_), Some(Value::String(message))) = (kind, map.get_mut("message"))
-                && !message.starts_with(TOOL_SAYS)
+                && !message.starts_with(TOOL_PREFIX)
             {
                 "…".clone_into(message);
             }
-            map.values_mut().for_each(without_words);
+            map.values_mut().for_each(remove_engine_messages);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_words),
+        Value::Array(items) => items.iter_mut().for_each(remove_engine_messages),
         _ => {}
     }
 }
@@ -151,13 +152,13 @@ fn report(seed: u64, case: &Generated, expected: &RunTrace, actual: &str) -> Str
     out
 }
 
-fn show(story: &RunTrace) -> String {
+fn show(trace: &RunTrace) -> String {
     let mut out = String::new();
-    for Called { at, path, attempt, tool, args } in &story.calls {
+    for Called { at, path, attempt, tool, args } in &trace.calls {
         writeln!(out, "+{:>7} {path} ({attempt}) {tool} {args}", at - EPOCH).expect("text");
     }
-    let steps = story.steps.iter().map(|(path, status)| format!("{path} {status}"));
+    let steps = trace.steps.iter().map(|(path, status)| format!("{path} {status}"));
     writeln!(out, "{}", steps.collect::<Vec<_>>().join(", ")).expect("text");
-    writeln!(out, "{:?}", story.outcome).expect("text");
+    writeln!(out, "{:?}", trace.outcome).expect("text");
     out
 }

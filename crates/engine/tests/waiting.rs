@@ -64,7 +64,7 @@ async fn event_wait_is_ended_by_a_signal_and_a_paused_run_by_resume() {
         .await;
     let [wait] = waiting.as_slice() else { panic!("{waiting:?}") };
     let event =
-        WaitCause::Event { event: Some("payment".to_owned()), correlate: Some(json!({ "order": "o-1" })) };
+        WaitCause::Signal { event: Some("payment".to_owned()), correlate: Some(json!({ "order": "o-1" })) };
     assert_eq!(wait.cause, event);
     assert_eq!(next_action(view.run.status, &waiting), Some(NextAction::Signal(wait)));
     assert_eq!(next_action(RunStatus::Paused, &waiting), Some(NextAction::Resume));

@@ -1,4 +1,4 @@
-//! What a step costs beside the call that it makes: the same tool, called raw and through the engine, in one run.
+//! The overhead of a step: the same tool, called directly and through the engine.
 //!
 //! `cargo bench -p steprail-mcp`
 
@@ -25,7 +25,7 @@ use steprail_engine::{Durability, Engine, Options, Principal, SqliteStore, Start
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Server, Settings};
 
-/// Says that this program is to be the server.
+/// Environment variable that makes this program the server.
 const SERVE: &str = "STEPRAIL_BENCH_SERVER";
 const IN_FLIGHT: usize = 64;
 
@@ -43,7 +43,7 @@ impl ServerHandler for Echo {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let any = json!({ "type": "object" }).as_object().cloned().unwrap_or_default();
-        Ok(ListToolsResult::with_all_items(vec![Tool::new("echo", "gives back", any)]))
+        Ok(ListToolsResult::with_all_items(vec![Tool::new("echo", "Returns its arguments.", any)]))
     }
 
     async fn call_tool(
@@ -51,14 +51,15 @@ impl ServerHandler for Echo {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let given = Value::Object(request.arguments.unwrap_or_default());
-        Ok(CallToolResult::structured(given).into())
+        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        Ok(CallToolResult::structured(arguments).into())
     }
 }
 
-struct Nobody;
+/// A client without handlers.
+struct PlainClient;
 
-impl ClientHandler for Nobody {}
+impl ClientHandler for PlainClient {}
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
@@ -85,7 +86,7 @@ async fn serve_http() {
 }
 
 async fn measure() {
-    println!("| road | in flight | raw | through the engine | the engine's share of a call |");
+    println!("| transport | in flight | direct | through the engine | overhead of the engine |");
     println!("|---|---|---|---|---|");
     let mut program = Command::new(std::env::current_exe().expect("a program"));
     let mut child = program.env(SERVE, "http").stdout(Stdio::piped()).spawn().expect("a server");
@@ -96,57 +97,57 @@ async fn measure() {
     compare("http", Some(&url)).await;
     child.kill().expect("an end");
     let _ = child.wait();
-    lists().await;
+    list_tools_benchmark().await;
 }
 
-async fn compare(road: &str, url: Option<&str>) {
+async fn compare(name: &str, url: Option<&str>) {
     let entry = match url {
         Some(url) => json!({ "url": url }),
         None => json!({ "command": std::env::current_exe().expect("a program"), "env": { SERVE: "stdio" } }),
     };
-    // As the gateway does: the same revision of the protocol on both sides.
+    // The gateway uses the same revision of the protocol.
     let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
-    let raw = if let Some(url) = url {
+    let direct = if let Some(url) = url {
         let transport = StreamableHttpClientTransport::from_uri(url);
-        Nobody.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
+        PlainClient.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
     } else {
         let mut command = tokio::process::Command::new(std::env::current_exe().expect("a program"));
         command.env(SERVE, "stdio");
         let transport = TokioChildProcess::new(command).expect("a child");
-        Nobody.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
+        PlainClient.serve_with_lifecycle(transport, lifecycle).await.expect("a client")
     };
     let servers = Servers::read(&json!({ "mcpServers": { "bench": entry } }).to_string()).expect("servers");
     let gateway = Gateway::new(servers, steprail_mcp::Options::default()).expect("a gateway");
     gateway.connect().await;
     for (in_flight, calls) in [(1, 3_000), (IN_FLIGHT, 12_000)] {
-        // Each twice, the better one counts: other work on the machine only ever makes it worse.
+        // Best of two measurements: other load on the machine only slows a measurement down.
         let mut best = (Duration::MAX, Duration::MAX);
         for _ in 0..2 {
-            best.0 = best.0.min(raw_calls(raw.peer(), calls, in_flight).await);
+            best.0 = best.0.min(direct_calls(direct.peer(), calls, in_flight).await);
             best.1 = best.1.min(engine_calls(&gateway, calls, in_flight).await);
         }
-        let each =
+        let micros_per_call =
             |time: Duration| time.as_secs_f64() * 1e6 / f64::from(u32::try_from(calls).unwrap_or(u32::MAX));
-        let (raw, engine) = (each(best.0), each(best.1));
+        let (direct, engine) = (micros_per_call(best.0), micros_per_call(best.1));
         println!(
-            "| {road} | {in_flight} | {raw:.0} us, {:.0}/s | {engine:.0} us, {:.0}/s | {:.0} us, {:.2} of the raw call |",
-            1e6 / raw,
+            "| {name} | {in_flight} | {direct:.0} us, {:.0}/s | {engine:.0} us, {:.0}/s | {:.0} us, {:.2} of the direct call |",
+            1e6 / direct,
             1e6 / engine,
-            engine - raw,
-            (engine - raw) / raw
+            engine - direct,
+            (engine - direct) / direct
         );
     }
     gateway.shutdown().await;
 }
 
-async fn raw_calls(peer: &Peer<RoleClient>, calls: usize, in_flight: usize) -> Duration {
-    let begun = Instant::now();
+async fn direct_calls(peer: &Peer<RoleClient>, calls: usize, in_flight: usize) -> Duration {
+    let started = Instant::now();
     let all = futures::stream::iter(0..calls).map(|n| async move {
         let args = json!({ "n": n }).as_object().cloned().unwrap_or_default();
-        peer.call_tool(CallToolRequestParams::new("echo").with_arguments(args)).await.expect("an answer")
+        peer.call_tool(CallToolRequestParams::new("echo").with_arguments(args)).await.expect("a response")
     });
     all.buffer_unordered(in_flight).for_each(|_| async {}).await;
-    begun.elapsed()
+    started.elapsed()
 }
 
 async fn engine_calls(gateway: &Gateway, calls: usize, in_flight: usize) -> Duration {
@@ -161,17 +162,17 @@ async fn engine_calls(gateway: &Gateway, calls: usize, in_flight: usize) -> Dura
     );
     let items: Vec<usize> = (0..calls).collect();
     let start = Start::inline(definition, Principal::user("ann")).inputs(json!({ "items": items }));
-    let begun = Instant::now();
+    let started = Instant::now();
     let run = engine.start(start).await.expect("a run");
     let view = run.wait().await.expect("an end");
-    let took = begun.elapsed();
+    let elapsed = started.elapsed();
     assert_eq!(view.run.status, steprail_engine::RunStatus::Completed, "{:?}", view.run.error);
     engine.shutdown().await.expect("an end");
-    took
+    elapsed
 }
 
-/// How long a list of tools takes, with more and more workflows published.
-async fn lists() {
+/// The duration of `tools/list` with a growing number of published workflows.
+async fn list_tools_benchmark() {
     println!("\n| published workflows | tools/list | per workflow |\n|---|---|---|");
     let folder = tempfile::tempdir().expect("a folder");
     let options = Options { durability: Durability::Process, ..Options::default() };
@@ -182,7 +183,7 @@ async fn lists() {
     let (read, write) = tokio::io::split(ours);
     let server = Server::new(engine.clone(), None, Settings::default());
     tokio::spawn(server.for_user(owner.clone()).serve(read, write));
-    let client = Nobody.serve(theirs).await.expect("a client");
+    let client = PlainClient.serve(theirs).await.expect("a client");
     let mut defined = 0;
     for published in [10, 100, 1_000] {
         while defined < published {
@@ -195,22 +196,22 @@ async fn lists() {
         }
         let mut best = Duration::MAX;
         for _ in 0..5 {
-            let begun = Instant::now();
+            let started = Instant::now();
             let mut cursor = None;
             loop {
-                // Sent by hand: the client would give the list that it keeps.
+                // Sent as a raw request, because the client would return its cached list.
                 let page = Some(PaginatedRequestParams::default().with_cursor(cursor));
                 let request = ListToolsRequest { params: page, ..ListToolsRequest::default() };
-                let answer = client.send_request(ClientRequest::ListToolsRequest(request)).await;
-                let Ok(ServerResult::ListToolsResult(page)) = answer else { panic!("no tools") };
+                let response = client.send_request(ClientRequest::ListToolsRequest(request)).await;
+                let Ok(ServerResult::ListToolsResult(page)) = response else { panic!("no tools") };
                 cursor = page.next_cursor;
                 if cursor.is_none() {
                     break;
                 }
             }
-            best = best.min(begun.elapsed());
+            best = best.min(started.elapsed());
         }
-        let each = best.as_secs_f64() * 1e6 / f64::from(published);
-        println!("| {published} | {:.2} ms | {each:.1} us |", best.as_secs_f64() * 1e3);
+        let micros_per_workflow = best.as_secs_f64() * 1e6 / f64::from(published);
+        println!("| {published} | {:.2} ms | {micros_per_workflow:.1} us |", best.as_secs_f64() * 1e3);
     }
 }

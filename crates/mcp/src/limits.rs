@@ -100,7 +100,7 @@ pub const WAIT_SECS: f64 = 10.0;
 /// The longest time that a call waits for a run, in seconds. Clients time out after 60.
 pub const MAX_WAIT_SECS: f64 = 45.0;
 /// Seconds after which a relayed call returns and its run continues in the background.
-pub const PASSED_ON_SECS: f64 = 45.0;
+pub const RELAYED_CALL_SECS: f64 = 45.0;
 /// Resources of one federated server; the same limit applies to its resource templates and to its prompts.
 pub const FEDERATED: usize = 2_000;
 /// The maximum size of the URI of a resource, in bytes.
@@ -128,7 +128,7 @@ pub const POLL_PAUSED_MS: u64 = 5_000;
 /// Interval of heartbeats to a client that waits for a run, in seconds.
 pub const HEARTBEAT_SECS: u64 = 5;
 /// Steps of a run in a response: the most recent ones.
-pub const HISTORY: usize = 50;
+pub const LISTED_STEPS: usize = 50;
 /// The maximum size of an output in a response, in bytes.
 pub const OUTPUT_BYTES: usize = 16_000;
 /// Default page size of lists.
@@ -146,9 +146,9 @@ pub const DUPLICATE_MS: i64 = 120_000;
 /// Recent runs that are searched for a duplicate.
 pub const DUPLICATE_RUNS: usize = 20;
 /// Resource subscriptions of one client.
-pub const WATCHES: usize = 1_000;
+pub const CLIENT_SUBSCRIPTIONS: usize = 1_000;
 /// Milliseconds during which changes of resources are batched into one notification.
-pub const NEWS_MS: u64 = 500;
+pub const CHANGE_BATCH_MS: u64 = 500;
 /// Names in a hint about an unknown name.
 pub const SUGGESTIONS: usize = 20;
 /// Names in such a hint if it also names the closest match.

@@ -176,7 +176,7 @@ async fn burst(with_readers: bool) -> (f64, u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let reading = if with_readers { readers(&daemon, &runs, &stop) } else { Vec::new() };
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let began = Instant::now();
+    let burst_start = Instant::now();
     call(reqwest::Method::POST, format!("{api}/signals"), json!({ "event": "go" })).await;
     loop {
         let text = reqwest::get(format!("{}/metrics", daemon.url))
@@ -193,7 +193,7 @@ async fn burst(with_readers: bool) -> (f64, u64) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let rate = BURST_RUNS as f64 * f64::from(BURST_CALLS + 1) / began.elapsed().as_secs_f64();
+    let rate = BURST_RUNS as f64 * f64::from(BURST_CALLS + 1) / burst_start.elapsed().as_secs_f64();
     let memory = daemon.memory_mb();
     if with_readers {
         catch_up(&api).await;

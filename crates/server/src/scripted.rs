@@ -14,7 +14,7 @@ use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
 use steprail_core::document::{self, Data, MapEntry, Node};
 use steprail_core::source::{Source, Span};
-use steprail_core::spec::value::{Period, ToolName};
+use steprail_core::spec::value::{DurationSpec, ToolName};
 use steprail_engine::{Annotations, BoxFuture, Failure, FailureKind, Outcome, RunId, ToolCall, ToolCaller};
 
 /// The name of the entry for all tools that are not listed.
@@ -207,7 +207,7 @@ impl Reader {
             match &*entry.key {
                 "return" => behaviour.output = Output::Value(value.to_value()),
                 "echo" => behaviour.output = if self.flag(value) { Output::Echo } else { Output::default() },
-                "sleep" => behaviour.sleep = self.period(value),
+                "sleep" => behaviour.sleep = self.duration(value),
                 "fail" => behaviour.fail = Some(self.fail(value)),
                 "read_only" => behaviour.annotations.read_only = Some(self.flag(value)),
                 "idempotent" => behaviour.annotations.idempotent = Some(self.flag(value)),
@@ -230,7 +230,7 @@ impl Reader {
         false
     }
 
-    fn period(&mut self, node: &Node) -> Duration {
+    fn duration(&mut self, node: &Node) -> Duration {
         let text = match &node.data {
             Data::Text(text) => text.to_string(),
             Data::Number(seconds) => format!("{seconds}s"),
@@ -239,8 +239,8 @@ impl Reader {
                 return Duration::ZERO;
             }
         };
-        match Period::parse(&text) {
-            Ok(period) => Duration::from_millis(period.millis),
+        match DurationSpec::parse(&text) {
+            Ok(duration) => Duration::from_millis(duration.millis),
             Err(reason) => {
                 self.report(Code::InvalidValue, node.span, reason, "write `200ms`, `2s`, `1m 30s`");
                 Duration::ZERO

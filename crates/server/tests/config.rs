@@ -4,19 +4,20 @@ mod common;
 
 use common::Folder;
 
-/// What a call prints, in an environment with nothing of ours but what is given.
+/// Runs a command without the `STEPRAIL_` variables of this process. Returns its output and exit code.
 fn run(folder: &Folder, arguments: &str, env: &[(&str, &str)]) -> String {
     let mut command = folder.command(arguments);
-    let ours = std::env::vars_os().map(|(name, _)| name);
-    ours.filter(|name| name.to_string_lossy().starts_with("STEPRAIL_")).for_each(|name| {
+    let inherited = std::env::vars_os().map(|(name, _)| name);
+    inherited.filter(|name| name.to_string_lossy().starts_with("STEPRAIL_")).for_each(|name| {
         command.env_remove(name);
     });
     let output = command.envs(env.iter().copied()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err) = (text(output.stdout), text(output.stderr));
-    let told =
+    let printed =
         format!("$ steprail {arguments}\n{err}--- stdout\n{out}--- exit {}\n", output.status.code().unwrap());
-    told.replace(&folder.0.path().canonicalize().unwrap().display().to_string(), "[folder]")
+    printed
+        .replace(&folder.0.path().canonicalize().unwrap().display().to_string(), "[folder]")
         .replace(&folder.0.path().display().to_string(), "[folder]")
 }
 
@@ -29,7 +30,7 @@ otlp_headers = { env = \"OTLP_HEADERS\" }
 ";
 
 #[test]
-fn config_shows_what_is_set_and_by_what() {
+fn config_shows_settings_with_their_sources() {
     let folder = Folder::with(&[("steprail.toml", FILE)]);
     let env = [("OTLP_HEADERS", "authorization=hunter2"), ("STEPRAIL_STORE_KEEP", "30d")];
     let shown = run(&folder, "config --data .", &env);
@@ -38,7 +39,7 @@ fn config_shows_what_is_set_and_by_what() {
 }
 
 #[test]
-fn config_prints_json_for_programs() {
+fn config_prints_json() {
     let folder = Folder::with(&[("steprail.toml", FILE)]);
     let env = [("OTLP_HEADERS", "authorization=hunter2"), ("STEPRAIL_STORE_KEEP", "30d")];
     let shown = run(&folder, "config --data . --json", &env);
@@ -47,14 +48,14 @@ fn config_prints_json_for_programs() {
 }
 
 #[test]
-fn config_tells_every_mistake() {
+fn config_reports_every_problem() {
     let folder = Folder::with(&[("other.toml", "[http]\nlisten = \"here\"\nhost = \"a.org\"\n")]);
     let env = [("STEPRAIL_HTTP_LISTN", "off")];
     insta::assert_snapshot!(run(&folder, "config --data . --config other.toml", &env));
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
+fn file_named_by_the_user_must_exist() {
     let folder = Folder::with(&[]);
     let by_flag = run(&folder, "config --data . --config missing.toml", &[]);
     let by_variable = run(&folder, "config --data .", &[("STEPRAIL_CONFIG", "missing.toml")]);
@@ -64,12 +65,12 @@ fn a_file_that_is_named_must_be_there() {
 }
 
 #[test]
-fn the_page_is_not_json() {
+fn explain_and_json_cannot_be_combined() {
     insta::assert_snapshot!(Folder::with(&[]).run("config --explain --json"));
 }
 
 #[test]
-fn the_page_in_docs_is_current() {
+fn page_in_docs_is_up_to_date() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let output = Folder::with(&[]).command("config --explain").output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();

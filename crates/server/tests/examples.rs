@@ -1,4 +1,4 @@
-//! The examples and the README: what they promise is what the real binary does.
+//! Runs the examples, the README and the tutorial with the real binary.
 
 mod common;
 
@@ -14,7 +14,7 @@ use steprail_core::source::Source;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 
-/// The names of the tools that a definition calls.
+/// The names of the tools that a definition commands.
 fn tools_of(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let plan = steprail_core::load(&Source::new(path.display().to_string(), text)).plan.unwrap();
@@ -26,18 +26,18 @@ fn tools_of(path: &Path) -> Vec<String> {
     names.flatten().map(String::from).collect()
 }
 
-/// The example script without its waiting times.
+/// The scripted tools of the examples, without delays.
 fn example_script() -> String {
     let text = std::fs::read_to_string(format!("{EXAMPLES}/tools.yaml")).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with("  sleep:"));
-    let at_once = |line: &str| match line.split_once(", sleep: ") {
+    let without_sleep = |line: &str| match line.split_once(", sleep: ") {
         Some((before, after)) => format!("{before}{}\n", &after[after.find("ms").unwrap() + 2..]),
         None => format!("{line}\n"),
     };
-    lines.map(at_once).collect()
+    lines.map(without_sleep).collect()
 }
 
-/// The examples with what they are run with, and the exit code: 0, or 3 where they ask a human.
+/// The examples with their arguments and exit codes: 0, or 3 for a run that waits for a human.
 const RUNS: &[(&str, &str, i32)] = &[
     ("incident_triage.yaml", "--input service=shop --input alert_id=A1", 0),
     (
@@ -60,17 +60,17 @@ const RUNS: &[(&str, &str, i32)] = &[
 #[test]
 fn every_example_runs() {
     let folder = Folder::with(&[("tools.yaml", &example_script())]);
-    let calls = RUNS.iter().map(|(file, inputs, code)| {
-        let call = folder
+    let commands = RUNS.iter().map(|(file, inputs, code)| {
+        let child = folder
             .command(&format!("run {EXAMPLES}/workflows/{file} {inputs} --tools tools.yaml"))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        (file, code, call)
+        (file, code, child)
     });
-    for (file, code, call) in calls.collect::<Vec<_>>() {
-        let output = call.wait_with_output().unwrap();
+    for (file, code, child) in commands.collect::<Vec<_>>() {
+        let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(*code), "{file}: {}", String::from_utf8_lossy(&output.stderr));
     }
     assert_eq!(RUNS.len(), examples().len(), "an example is missing here");
@@ -84,10 +84,10 @@ fn examples() -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn the_example_script_has_every_tool_of_the_examples() {
+fn script_defines_every_tool_of_the_examples() {
     let text = std::fs::read_to_string(format!("{EXAMPLES}/tools.yaml")).unwrap();
     let script = document::read(&Source::new("tools.yaml", text), &mut Diagnostics::default()).unwrap();
-    let Data::Map(tools) = &script.data else { panic!("a script is a map") };
+    let Data::Map(tools) = &script.data else { panic!("the script is not a map") };
     for file in examples() {
         for tool in tools_of(&file) {
             assert!(tools.iter().any(|entry| *entry.key == *tool), "{tool} of {}", file.display());
@@ -95,25 +95,25 @@ fn the_example_script_has_every_tool_of_the_examples() {
     }
 }
 
-/// The block of the README that holds some text.
-fn readme_block(holds: &str) -> String {
+/// The block of the README that contains a text.
+fn readme_block(text: &str) -> String {
     let readme = std::fs::read_to_string(format!("{EXAMPLES}/../README.md")).unwrap();
     let mut blocks = readme.split("```text\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    blocks.find(|block| block.contains(holds)).unwrap().to_owned()
+    blocks.find(|block| block.contains(text)).unwrap().to_owned()
 }
 
-/// The words of a text, without those that differ each time.
+/// The words of a text, without durations and run ids.
 fn words(text: &str) -> Vec<&str> {
-    let varies =
+    let is_variable =
         |word: &&str| word.ends_with("ms") || word.ends_with('s') && word.starts_with(char::is_numeric);
-    text.split_whitespace().filter(|word| !varies(word) && word.len() != 36).collect()
+    text.split_whitespace().filter(|word| !is_variable(word) && word.len() != 36).collect()
 }
 
 #[test]
-fn the_readme_shows_what_is_printed() {
+fn readme_output_matches_the_binary() {
     let folder = Folder::with(&[("tools.yaml", &example_script())]);
     let triage = "--input service=checkout --input alert_id=A1";
-    let calls = [
+    let commands = [
         ("incident_triage completed", format!("run {EXAMPLES}/workflows/incident_triage.yaml {triage}")),
         (
             "refund_with_approval paused",
@@ -121,28 +121,28 @@ fn the_readme_shows_what_is_printed() {
         ),
         ("refund_with_approval completed", "resume --db refund.db --approve ask --as lea".to_owned()),
     ];
-    for (title, arguments) in calls {
-        let promised = readme_block(title);
+    for (title, arguments) in commands {
+        let documented = readme_block(title);
         let printed = folder.run(&format!("{arguments} --tools tools.yaml"));
-        let (told, concluded) = printed.split_once("--- stdout\n").unwrap();
-        for step in promised.lines().filter_map(|line| line.strip_prefix("✓ ")) {
+        let (progress, summary) = printed.split_once("--- stdout\n").unwrap();
+        for step in documented.lines().filter_map(|line| line.strip_prefix("✓ ")) {
             let name = step.split(' ').next().unwrap();
-            assert!(told.contains(&format!("done {name} ")), "{name} in {told}");
+            assert!(progress.contains(&format!("done {name} ")), "{name} in {progress}");
         }
-        let concluded = concluded.split("--- exit").next().unwrap();
-        let (_, promised) = promised.split_once(title).unwrap();
-        let promised = promised.split("`ask` waits").next().unwrap();
-        assert_eq!(words(&format!("{title}{promised}")), words(concluded));
+        let summary = summary.split("--- exit").next().unwrap();
+        let (_, documented) = documented.split_once(title).unwrap();
+        let documented = documented.split("`ask` waits").next().unwrap();
+        assert_eq!(words(&format!("{title}{documented}")), words(summary));
     }
 }
 
-/// The tutorial, as somebody follows it: one terminal serves, the other does what every block says.
+/// Runs the commands of the tutorial: the daemon in one process, the other blocks in a shell.
 #[test]
-fn the_tutorial_works() {
+fn commands_of_the_tutorial_succeed() {
     let text = std::fs::read_to_string(format!("{EXAMPLES}/../docs/tutorial.md")).unwrap();
     let blocks: Vec<&str> =
         text.split("```sh").skip(1).map(|block| block.split("```").next().unwrap()).collect();
-    // What builds it was done already.
+    // The first block builds the binary.
     let (serve, others): (Vec<&str>, Vec<&str>) =
         blocks[1..].iter().partition(|block| block.starts_with(" serve"));
     let serve = serve[0].trim_start_matches(" serve").trim();
@@ -155,15 +155,15 @@ fn the_tutorial_works() {
         command.env("HOME", folder.0.path()).env_remove("STEPRAIL_DATA").stdin(Stdio::null());
         command
     };
-    // The port may be taken by another test.
-    let mut serving =
+    // The default port may be in use by another test.
+    let mut daemon =
         shell(&format!("exec {serve} --listen 127.0.0.1:0")).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "ready"), "the server of the tutorial did not start");
     let output = shell(&others.concat()).output().unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    serving.kill().unwrap();
-    serving.wait().unwrap();
-    assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
-    assert!(said(&output.stdout).contains("digest completed"), "{}", said(&output.stdout));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains("digest completed"), "{}", text(&output.stdout));
 }

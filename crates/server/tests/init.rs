@@ -1,4 +1,4 @@
-//! `steprail init` on a machine with the files of several MCP clients: what is shown, what is written, what is left alone.
+//! `steprail init` with the config files of several MCP clients: its output, and the files that it writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -38,10 +38,10 @@ const VS_CODE: &str = r#"{ "servers": {
 
 const BROKEN: &str = r#"{ "mcpServers": { "lost": { "env": { "KEY": "s3cret" "#;
 
-/// A home and a project in it, with files of clients.
+/// A home directory with a project, and the config files of clients.
 struct Machine {
     root: PathBuf,
-    /// Deleted in the end.
+    /// Deleted on drop.
     _folder: TempDir,
 }
 
@@ -60,7 +60,7 @@ impl Machine {
         machine
     }
 
-    fn of_many_clients() -> Self {
+    fn with_many_clients() -> Self {
         Self::with(&[
             ("home/.claude.json", CLAUDE_CODE),
             ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
@@ -82,7 +82,7 @@ impl Machine {
         self.run_with(arguments, Stdio::null())
     }
 
-    /// What a call prints, and its exit code. Whatever it prints, there is no secret in it.
+    /// Runs a command. Returns its output and exit code. Panics if the output contains a secret.
     fn run_with(&self, arguments: &str, stdin: Stdio) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steprail"));
         command.args(arguments.split_whitespace()).current_dir(self.path("home/project")).stdin(stdin);
@@ -91,11 +91,11 @@ impl Machine {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let (out, err) = (text(output.stdout), text(output.stderr));
         assert!(!out.contains("s3cret") && !err.contains("s3cret"), "{err}{out}");
-        let told = format!("{err}--- stdout\n{out}--- exit {}\n", output.status.code().unwrap());
-        told.replace(&self.root.display().to_string(), "[root]")
+        let printed = format!("{err}--- stdout\n{out}--- exit {}\n", output.status.code().unwrap());
+        printed.replace(&self.root.display().to_string(), "[root]")
     }
 
-    /// The same at a terminal, where somebody types.
+    /// Runs a command at a terminal, with typed input.
     fn run_at_terminal(&self, arguments: &str, typed: &str) -> String {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
         let mut terminal = File::from(openpt(flags).unwrap());
@@ -103,12 +103,12 @@ impl Machine {
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let stdin = File::options().read(true).write(true).open(name).unwrap();
-        // The last character ends the input: a question too many is answered with nothing.
+        // The last character ends the input, so that an unexpected prompt gets an empty answer.
         write!(terminal, "{typed}\x04").unwrap();
         self.run_with(arguments, stdin.into()).replace("[y/N] ", "[y/N]\n")
     }
 
-    /// Every file with its text.
+    /// All files with their contents.
     fn files(&self) -> BTreeMap<PathBuf, String> {
         let mut files = BTreeMap::new();
         let mut folders = vec![self.root.clone()];
@@ -134,57 +134,61 @@ fn mode(file: &Path) -> u32 {
 }
 
 #[test]
-fn a_dry_run_shows_everything_and_writes_nothing() {
-    let machine = Machine::of_many_clients();
+fn dry_run_writes_nothing() {
+    let machine = Machine::with_many_clients();
     let before = machine.files();
     insta::assert_snapshot!(machine.run("init --dry-run"));
     assert_eq!(machine.run("init --dry-run --yes"), machine.run("init --dry-run"));
-    assert_eq!(machine.run("init"), machine.run("init --dry-run"), "nobody can be asked");
+    assert_eq!(machine.run("init"), machine.run("init --dry-run"), "without a terminal there are no prompts");
     assert_eq!(machine.files(), before);
 }
 
 #[test]
-fn yes_writes_what_is_new_and_a_second_time_there_is_nothing_to_do() {
-    let machine = Machine::of_many_clients();
+fn yes_adds_new_servers_and_a_second_run_changes_nothing() {
+    let machine = Machine::with_many_clients();
     insta::assert_snapshot!("yes", machine.run("init --yes"));
     let servers = machine.servers();
     insta::assert_snapshot!("servers", machine.text(&servers));
     assert_eq!(mode(&servers), 0o600);
     let read = Servers::read(&machine.text(&servers)).expect("servers");
     assert_eq!(read.servers.keys().collect::<Vec<_>>(), ["crm", "git", "github", "local", "notes", "old"]);
-    assert_eq!(machine.text(&machine.path("home/.cursor/mcp.json")), CURSOR, "its comments are not lost");
+    assert_eq!(
+        machine.text(&machine.path("home/.cursor/mcp.json")),
+        CURSOR,
+        "a file with comments is not rewritten"
+    );
 
     let after = machine.files();
     insta::assert_snapshot!("yes_again", machine.run("init --yes"));
     assert_eq!(machine.files(), after);
 }
 
-const OF_MINE: &str =
+const EXISTING: &str =
     "{ // mine\n  \"servers\": { \"github\": { \"command\": \"my-github\" } }, \"inputs\": [] }";
 
 #[test]
-fn a_server_that_is_there_with_another_content_stays() {
+fn server_that_differs_is_not_replaced() {
     let machine = Machine::with(&[
         ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
         ("home/project/.vscode/mcp.json", VS_CODE),
-        ("home/.local/share/steprail/servers.json", OF_MINE),
+        ("home/.local/share/steprail/servers.json", EXISTING),
     ]);
-    insta::assert_snapshot!("clash", machine.run("init --yes"));
+    insta::assert_snapshot!("conflict", machine.run("init --yes"));
     let servers = machine.servers();
-    insta::assert_snapshot!("servers_after_clash", machine.text(&servers));
+    insta::assert_snapshot!("servers_after_conflict", machine.text(&servers));
     let copy = servers.with_extension("json.before");
-    assert_eq!((machine.text(&copy).as_str(), mode(&copy), mode(&servers)), (OF_MINE, 0o600, 0o600));
+    assert_eq!((machine.text(&copy).as_str(), mode(&copy), mode(&servers)), (EXISTING, 0o600, 0o600));
 }
 
 #[test]
-fn at_a_terminal_each_thing_is_asked_about() {
+fn terminal_prompts_for_each_change() {
     let machine = Machine::with(&[
         ("home/.config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
         ("home/project/.vscode/mcp.json", VS_CODE),
-        ("home/.local/share/steprail/servers.json", OF_MINE),
+        ("home/.local/share/steprail/servers.json", EXISTING),
     ]);
     let before = machine.files();
-    // Take the other github? Write? Connect Claude Desktop? Connect VS Code?
+    // The prompts: replace `github`, write servers.json, connect Claude Desktop, connect VS Code.
     insta::assert_snapshot!("terminal_no", machine.run_at_terminal("init", "n\nn\n\nno\n"));
     assert_eq!(machine.files(), before);
     insta::assert_snapshot!("terminal_yes", machine.run_at_terminal("init", "y\ny\nn\nyes\n"));
@@ -197,14 +201,14 @@ fn at_a_terminal_each_thing_is_asked_about() {
 }
 
 #[test]
-fn one_record_for_programs() {
+fn json_output_is_one_record() {
     let machine = Machine::with(&[
         ("home/.cursor/mcp.json", r#"{ "mcpServers": { "steprail": { "command": "x" } } }"#),
         ("home/project/.vscode/mcp.json", VS_CODE),
         ("home/.gemini/settings.json", BROKEN),
     ]);
-    let told = machine.run("init --json --yes --data ../data");
-    let record = told.split_once("--- stdout\n").unwrap().1.split_once("--- exit 0").unwrap().0;
+    let printed = machine.run("init --json --yes --data ../data");
+    let record = printed.split_once("--- stdout\n").unwrap().1.split_once("--- exit 0").unwrap().0;
     let record: serde_json::Value = serde_json::from_str(record).expect("one record");
     insta::assert_json_snapshot!(record);
     let entry = machine.text(&machine.path("home/project/.vscode/mcp.json"));
@@ -213,7 +217,7 @@ fn one_record_for_programs() {
 }
 
 #[test]
-fn a_list_that_cannot_be_read_is_left_alone() {
+fn invalid_servers_file_is_not_changed() {
     let machine = Machine::with(&[
         ("home/.cursor/mcp.json", "{ \"mcpServers\": { \"a\": { \"command\": \"a\" } } }"),
         ("home/.local/share/steprail/servers.json", "{ \"mcpServers\": [] }"),
@@ -224,12 +228,23 @@ fn a_list_that_cannot_be_read_is_left_alone() {
 }
 
 #[test]
-fn a_machine_without_clients() {
+fn invalid_entry_of_the_servers_file_is_reported() {
+    let machine = Machine::with(&[
+        ("home/.cursor/mcp.json", "{ \"mcpServers\": { \"a\": { \"command\": \"a\" } } }"),
+        ("home/.local/share/steprail/servers.json", "{ \"mcpServers\": { \"empty\": {} } }"),
+    ]);
+    let printed = machine.run("init --dry-run");
+    let problem = "`empty` is skipped: it needs either a `command` or a `url`";
+    assert!(printed.contains(problem), "{printed}");
+}
+
+#[test]
+fn machine_without_clients() {
     insta::assert_snapshot!(Machine::with(&[]).run("init"));
 }
 
 #[test]
-fn the_home_directory_as_a_project_is_read_once() {
+fn home_directory_as_project_is_read_once() {
     let machine = Machine::with(&[(
         "home/project/.cursor/mcp.json",
         r#"{ "mcpServers": { "a": { "command": "a" } } }"#,
@@ -242,7 +257,7 @@ fn the_home_directory_as_a_project_is_read_once() {
 }
 
 #[test]
-fn shells_complete_the_verbs() {
+fn completions_include_every_command() {
     let machine = Machine::with(&[]);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = machine.run(&format!("completions {shell}"));
@@ -252,11 +267,11 @@ fn shells_complete_the_verbs() {
 }
 
 #[test]
-fn the_manual_has_a_page_for_each_verb() {
+fn manual_has_a_page_per_command() {
     let machine = Machine::with(&[]);
     let page = machine.run("man");
-    let beginning: Vec<&str> = page.lines().take(14).collect();
-    insta::assert_snapshot!("manual", beginning.join("\n"));
+    let first_lines: Vec<&str> = page.lines().take(14).collect();
+    insta::assert_snapshot!("manual", first_lines.join("\n"));
     machine.run("man --dir pages/here");
     let written = |page: &str| machine.path("home/project/pages/here").join(page).is_file();
     assert!(written("steprail.1") && written("steprail-init.1") && !written("steprail-help.1"));

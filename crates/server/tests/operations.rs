@@ -1,4 +1,4 @@
-//! Backups, restoring them, audits, and the doctor: what the real binary says about a database.
+//! Backup, restore, audit and doctor, with the real binary.
 
 mod common;
 
@@ -13,26 +13,26 @@ use serde_json::{Value, json};
 
 const NAP: &str = "name: nap\nsteps: [{ id: nap, kind: sleep, for: 1ms }]\noutput: rested\n";
 
-/// A data directory with a run that ended, in a folder that is also the user's home.
-fn with_a_run() -> Folder {
+/// A data directory with an ended run, in a directory that is also the user's home.
+fn with_ended_run() -> Folder {
     let folder = Folder::with(&[("nap.yaml", NAP)]);
     std::fs::create_dir(folder.0.path().join("data")).expect("a data directory");
     let private = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(folder.0.path().join("data"), private).expect("rights");
+    std::fs::set_permissions(folder.0.path().join("data"), private).expect("permissions");
     let ran = folder.run("run nap.yaml --db data/steprail.db");
     assert!(ran.contains("--- exit 0"), "{ran}");
     folder
 }
 
-/// What a command says, without what differs from run to run.
-fn said(folder: &Folder, arguments: &str) -> String {
+/// Runs a command. Returns its output and exit code, without the path of the directory.
+fn transcript(folder: &Folder, arguments: &str) -> String {
     let mut command = folder.command(arguments);
     let output = command.env("HOME", folder.0.path()).env_remove("XDG_DATA_HOME").output().expect("an end");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     let (out, err) = (text(output.stdout), text(output.stderr));
     let code = output.status.code().expect("a code");
-    let said = format!("$ steprail {arguments}\n{err}--- stdout\n{out}--- exit {code}\n");
-    said.replace(&folder.0.path().display().to_string(), "[folder]")
+    let printed = format!("$ steprail {arguments}\n{err}--- stdout\n{out}--- exit {code}\n");
+    printed.replace(&folder.0.path().display().to_string(), "[folder]")
 }
 
 fn settings() -> insta::Settings {
@@ -46,7 +46,7 @@ fn settings() -> insta::Settings {
     settings
 }
 
-/// Changes an event behind the back of the database.
+/// Changes a stored event without updating the hash chain.
 fn damage(folder: &Folder) {
     let sql = "DROP TRIGGER events_never_change;
                UPDATE workflow_log SET body = replace(body, 'nap', 'nop') WHERE seq = 1;";
@@ -54,7 +54,7 @@ fn damage(folder: &Folder) {
     database.execute_batch(sql).expect("damage");
 }
 
-/// A daemon on the data directory of a folder; it is killed at the end.
+/// A daemon on the data directory of a test, killed when dropped.
 struct Daemon(Child);
 
 impl Daemon {
@@ -62,7 +62,7 @@ impl Daemon {
         let mut command = folder.command("serve --data data");
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a daemon");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "it ended");
+        assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "the daemon ended");
         Self(child)
     }
 }
@@ -75,57 +75,58 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn a_backup_is_made_beside_the_daemon_and_put_back_without_it() {
-    let folder = with_a_run();
+fn backup_works_beside_the_daemon_and_restore_without_it() {
+    let folder = with_ended_run();
     let daemon = Daemon::start(&folder);
-    let mut all = said(&folder, "backup saved.db --data data");
-    all += &said(&folder, "backup saved.db --data data");
-    all += &said(&folder, "backup again.db --data data --json");
-    all += &said(&folder, "restore saved.db --data data --yes").replace(&daemon.0.id().to_string(), "[pid]");
+    let mut all = transcript(&folder, "backup saved.db --data data");
+    all += &transcript(&folder, "backup saved.db --data data");
+    all += &transcript(&folder, "backup again.db --data data --json");
+    all += &transcript(&folder, "restore saved.db --data data --yes")
+        .replace(&daemon.0.id().to_string(), "[pid]");
     drop(daemon);
-    all += &said(&folder, "restore saved.db --data data");
-    all += &said(&folder, "restore saved.db --data data --yes");
-    all += &said(&folder, "restore nothing.db --data data --yes");
-    all += &said(&folder, "audit verify --data data");
+    all += &transcript(&folder, "restore saved.db --data data");
+    all += &transcript(&folder, "restore saved.db --data data --yes");
+    all += &transcript(&folder, "restore nothing.db --data data --yes");
+    all += &transcript(&folder, "audit verify --data data");
     settings().bind(|| insta::assert_snapshot!(all));
-    assert_eq!(kept(&folder.0.path().join("data")).len(), 1);
+    assert_eq!(replaced_databases(&folder.0.path().join("data")).len(), 1);
 }
 
 /// The databases that were replaced.
-fn kept(data: &Path) -> Vec<String> {
+fn replaced_databases(data: &Path) -> Vec<String> {
     let names = std::fs::read_dir(data).expect("a folder").map(|entry| entry.expect("a file").file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
     names.filter(|name| name.contains("-until-") && !name.ends_with("-wal")).collect()
 }
 
 #[test]
-fn an_audit_tells_what_is_damaged() {
-    let folder = with_a_run();
-    let mut all = said(&folder, "audit verify --data data");
+fn audit_reports_damage() {
+    let folder = with_ended_run();
+    let mut all = transcript(&folder, "audit verify --data data");
     damage(&folder);
-    all += &said(&folder, "audit verify --db data/steprail.db");
-    all += &said(&folder, "audit verify --db data/steprail.db --json");
-    all += &said(&folder, "audit verify 01900000-0000-7000-8000-000000000000 --data data");
-    all += &said(&folder, "audit verify --db missing.db");
+    all += &transcript(&folder, "audit verify --db data/steprail.db");
+    all += &transcript(&folder, "audit verify --db data/steprail.db --json");
+    all += &transcript(&folder, "audit verify 01900000-0000-7000-8000-000000000000 --data data");
+    all += &transcript(&folder, "audit verify --db missing.db");
     settings().bind(|| insta::assert_snapshot!(all));
 }
 
 #[test]
-fn the_doctor_finds_nothing_wrong() {
-    let folder = with_a_run();
-    let nothing = said(&folder, "doctor --data elsewhere");
+fn doctor_reports_a_healthy_installation() {
+    let folder = with_ended_run();
+    let missing = transcript(&folder, "doctor --data elsewhere");
     let daemon = Daemon::start(&folder);
-    let all = nothing + &said(&folder, "doctor --data data");
+    let all = missing + &transcript(&folder, "doctor --data data");
     drop(daemon);
     settings().bind(|| insta::assert_snapshot!(all));
 }
 
 #[test]
-fn the_doctor_says_what_is_wrong_and_what_to_do() {
-    let folder = with_a_run();
+fn doctor_reports_problems_with_hints() {
+    let folder = with_ended_run();
     let path = folder.0.path();
     damage(&folder);
-    std::fs::set_permissions(path.join("data"), std::fs::Permissions::from_mode(0o755)).expect("rights");
+    std::fs::set_permissions(path.join("data"), std::fs::Permissions::from_mode(0o755)).expect("permissions");
     let servers = json!({ "mcpServers": {
         "gone": { "command": "/nowhere/at-all" },
         "mine": { "command": "x", "args": ["${user:TOKEN}"] },
@@ -136,15 +137,15 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     std::fs::create_dir_all(path.join(".cursor")).expect("a folder");
     std::fs::create_dir_all(path.join(".gemini")).expect("a folder");
     let data = path.join("data").display().to_string();
-    let places = [
+    let configs = [
         (".mcp.json", entry(steprail, &data)),
         (".cursor/mcp.json", entry("/nowhere/steprail", &data)),
         (".gemini/settings.json", entry(steprail, "/elsewhere")),
     ];
-    for (file, config) in places {
+    for (file, config) in configs {
         std::fs::write(path.join(file), config.to_string()).expect("a file");
     }
-    let all = said(&folder, "doctor --data data").replace(steprail, "[steprail]");
+    let all = transcript(&folder, "doctor --data data").replace(steprail, "[steprail]");
     settings().bind(|| insta::assert_snapshot!(all));
 
     let mut command = folder.command("doctor --data data --json");
@@ -152,6 +153,9 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let record: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((output.status.code(), &record["problems"]), (Some(1), &json!(3)), "{record:#}");
     let findings = record["findings"].as_array().expect("findings");
-    let bad = findings.iter().filter(|finding| finding["level"] == "problem");
-    assert_eq!(bad.map(|finding| &finding["about"]).collect::<Vec<_>>(), ["audit", "servers", "clients"]);
+    let problems = findings.iter().filter(|finding| finding["level"] == "problem");
+    assert_eq!(
+        problems.map(|finding| &finding["about"]).collect::<Vec<_>>(),
+        ["audit", "servers", "clients"]
+    );
 }

@@ -320,11 +320,11 @@ fn define(db: &Path, text: &str) {
 }
 
 #[test]
-fn run_waits_for_an_event() {
+fn run_waits_for_a_signal() {
     let wait = "name: wait\nsteps:\n  - { id: w, kind: wait, event: paid, correlate: { id: 7 } }\n";
     let folder = folder(&[("wait.yaml", wait)]);
     let mut first = Background::start(&folder, "run wait.yaml --db x.db --tools tools.yaml");
-    first.until("started w: waits for the event paid");
+    first.until("started w: waits for the signal paid");
     first.kill();
     assert_output!(run_all(
         &folder,

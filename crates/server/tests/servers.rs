@@ -1,4 +1,4 @@
-//! The real binary with real MCP servers, none of which is ours: a run that is killed halfway does everything once.
+//! The real binary with third-party MCP servers: a run that is killed has each effect once.
 
 mod common;
 
@@ -28,11 +28,11 @@ steps:
   - { id: commit, tool: git__git_commit, args: { repo_path: '{{inputs.root}}/repo', message: a note } }
 ";
 
-/// Where the servers are; they are installed if need be.
-fn programs() -> String {
+/// Installs the servers if necessary. Returns the directory of their programs.
+fn install_servers() -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/servers");
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("the script");
-    assert!(output.status.success(), "the servers cannot be installed");
+    assert!(output.status.success(), "cannot install the servers");
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
@@ -44,9 +44,10 @@ fn git(folder: &Folder, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn prepared() -> Folder {
+/// A directory with a repository, a definition and the config of the servers.
+fn prepare() -> Folder {
     let folder = Folder::with(&[("note.yaml", NOTE)]);
-    let bin = programs();
+    let bin = install_servers();
     let program = |name: &str| json!({ "command": format!("{bin}/mcp-server-{name}") });
     let mut servers =
         json!({ "time": program("time"), "git": program("git"), "every": program("everything") });
@@ -65,23 +66,23 @@ fn prepared() -> Folder {
 }
 
 #[test]
-fn a_run_with_real_servers_survives_a_kill_and_does_everything_once() {
-    let folder = prepared();
+fn killed_run_has_each_effect_once() {
+    let folder = prepare();
     let root = folder.0.path().display().to_string();
-    let asked = folder.run(&format!("run note.yaml --input root={root} --servers mcp.json --db x.db"));
-    assert!(asked.ends_with("--- exit 3\n") && asked.contains("Write a note at UTC?"), "{asked}");
+    let paused = folder.run(&format!("run note.yaml --input root={root} --servers mcp.json --db x.db"));
+    assert!(paused.ends_with("--- exit 3\n") && paused.contains("Write a note at UTC?"), "{paused}");
 
     let mut killed = folder.command("resume --db x.db --servers mcp.json --approve ask --as lea");
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a process");
     let mut lines = BufReader::new(killed.stderr.take().expect("lines")).lines();
-    assert!(lines.any(|line| line.expect("a line").starts_with("started slow")), "it ended early");
+    assert!(lines.any(|line| line.expect("a line").starts_with("started slow")), "the command ended early");
     killed.kill().expect("a kill");
     killed.wait().expect("an end");
 
-    let unsure = folder.run("resume --db x.db --servers mcp.json");
+    let uncertain = folder.run("resume --db x.db --servers mcp.json");
     assert!(
-        unsure.ends_with("--- exit 3\n") && unsure.contains("the outcome of its call is unknown"),
-        "{unsure}"
+        uncertain.ends_with("--- exit 3\n") && uncertain.contains("the outcome of its call is unknown"),
+        "{uncertain}"
     );
     let output =
         folder.command("resume --db x.db --servers mcp.json --skip slow --json").output().expect("a process");
@@ -99,21 +100,21 @@ fn a_run_with_real_servers_survives_a_kill_and_does_everything_once() {
 }
 
 #[test]
-fn a_definition_that_its_tools_would_refuse_is_not_begun() {
-    let folder = prepared();
+fn definition_that_does_not_match_its_tools_is_not_started() {
+    let folder = prepare();
     let repo = folder.0.path().join("repo").display().to_string();
     let wrong = format!(
         "name: wrong\nsteps:\n  - {{ id: add, tool: files__write_file, args: {{ path: '{repo}/x.txt', content: x }} }}\n  \
          - {{ id: log, tool: git__git_log, args: {{ repository: '{repo}' }} }}\n"
     );
     std::fs::write(folder.0.path().join("wrong.yaml"), wrong).expect("a file");
-    let here = folder.run("run wrong.yaml --servers mcp.json --db x.db");
-    assert!(here.contains("SR502") && here.ends_with("--- exit 2\n"), "{here}");
+    let in_process = folder.run("run wrong.yaml --servers mcp.json --db x.db");
+    assert!(in_process.contains("SR502") && in_process.ends_with("--- exit 2\n"), "{in_process}");
     let data = folder.0.path().join("data");
     std::fs::create_dir(&data).expect("a folder");
     std::fs::copy(folder.0.path().join("mcp.json"), data.join("servers.json")).expect("a config");
-    let there = folder.run("run wrong.yaml --data data");
-    assert!(there.contains("SR502") && there.ends_with("--- exit 2\n"), "{there}");
+    let in_daemon = folder.run("run wrong.yaml --data data");
+    assert!(in_daemon.contains("SR502") && in_daemon.ends_with("--- exit 2\n"), "{in_daemon}");
     folder.run("stop --data data");
     assert!(!folder.0.path().join("repo/x.txt").exists(), "nothing was called");
 }

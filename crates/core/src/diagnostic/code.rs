@@ -112,7 +112,7 @@ codes! {
     /// The arguments do not match the tool's input schema. Checked against connected servers.
     WrongArguments = "SR502" Error;
     /// A reference in an argument may have no value or the wrong type. Checked against connected servers.
-    DoubtfulArgument = "SR503" Warning;
+    UnverifiedArgument = "SR503" Warning;
     /// A destructive tool is called without a gate before it. Checked against connected servers.
     UngatedDestruction = "SR504" Warning;
     /// A call with a retry policy is not retried after an unknown outcome, because its tool is not known to be idempotent.

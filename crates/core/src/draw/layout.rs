@@ -263,16 +263,16 @@ impl Layers {
     /// pass that pushes to the right and one that pushes to the left.
     fn spread(&mut self, layer: usize, desired: &[f64]) {
         let order = self.layers[layer].clone();
-        let apart = |one: &Node, other: &Node| f64::midpoint(one.width, other.width) + GAP_X;
+        let distance = |one: &Node, other: &Node| f64::midpoint(one.width, other.width) + GAP_X;
         let mut rightwards = desired.to_vec();
         for at in 1..order.len() {
-            let least = rightwards[at - 1] + apart(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
-            rightwards[at] = rightwards[at].max(least);
+            let min_x = rightwards[at - 1] + distance(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
+            rightwards[at] = rightwards[at].max(min_x);
         }
         let mut leftwards = desired.to_vec();
         for at in (1..order.len()).rev() {
-            let most = leftwards[at] - apart(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
-            leftwards[at - 1] = leftwards[at - 1].min(most);
+            let max_x = leftwards[at] - distance(&self.nodes[order[at - 1]], &self.nodes[order[at]]);
+            leftwards[at - 1] = leftwards[at - 1].min(max_x);
         }
         for (at, node) in order.iter().enumerate() {
             self.nodes[*node].x = f64::midpoint(rightwards[at], leftwards[at]);

@@ -183,7 +183,7 @@ fn notes(step: &Step) -> Vec<String> {
         notes.push(format!("up to {} attempts", retry.max_attempts));
     }
     if let Some(timeout) = step.timeout_ms {
-        notes.push(format!("at most {}", period(timeout)));
+        notes.push(format!("at most {}", duration(timeout)));
     }
     match &step.kind {
         Kind::Call(call) if call.idempotency.is_some() => notes.push("once per key".into()),
@@ -205,7 +205,7 @@ fn notes(step: &Step) -> Vec<String> {
 
 fn sleep_detail(sleep: &Sleep) -> String {
     match sleep {
-        Sleep::For(millis) => format!("sleeps {}", period(*millis)),
+        Sleep::For(millis) => format!("sleeps {}", duration(*millis)),
         Sleep::Until(moment) => match jiff::Timestamp::from_millisecond(*moment) {
             Ok(moment) => format!("sleeps until {moment}"),
             Err(_) => "sleeps".into(),
@@ -215,7 +215,7 @@ fn sleep_detail(sleep: &Sleep) -> String {
     }
 }
 
-fn period(millis: u64) -> String {
+fn duration(millis: u64) -> String {
     match millis {
         millis if millis % 86_400_000 == 0 => format!("{} d", millis / 86_400_000),
         millis if millis % 3_600_000 == 0 => format!("{} h", millis / 3_600_000),

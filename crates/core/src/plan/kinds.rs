@@ -15,7 +15,7 @@ use crate::source::Span;
 use crate::spec::head::is_definition_name;
 use crate::spec::policy::MissingTool;
 use crate::spec::step::{self, Step};
-use crate::spec::value::{Names, Period, Spanned, Text};
+use crate::spec::value::{DurationSpec, Names, Spanned, Text};
 use crate::steps::{self, OnFail, OnTimeout};
 
 impl Compiler<'_, '_> {
@@ -261,10 +261,10 @@ impl Compiler<'_, '_> {
                 return Some(Sleep::ForComputed(template));
             }
         }
-        match Period::from_data(&node.data) {
-            Ok(period) => Some(Sleep::For(period.millis)),
+        match DurationSpec::from_data(&node.data) {
+            Ok(duration) => Some(Sleep::For(duration.millis)),
             Err(reason) => {
-                self.report(Diagnostic::new(Code::InvalidValue, node.span, reason).hint(Period::HINT));
+                self.report(Diagnostic::new(Code::InvalidValue, node.span, reason).hint(DurationSpec::HINT));
                 None
             }
         }
@@ -273,7 +273,7 @@ impl Compiler<'_, '_> {
     fn wait(&mut self, wait: &steps::Wait) -> Kind {
         let Some(event) = &wait.event else { return Kind::Pass };
         if event.is_empty() {
-            self.report(Diagnostic::new(Code::InvalidValue, event.span, "the name of the event is empty"));
+            self.report(Diagnostic::new(Code::InvalidValue, event.span, "the name of the signal is empty"));
         }
         Kind::Wait(Wait {
             event: self.template(event, event.span),

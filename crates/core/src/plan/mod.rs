@@ -237,7 +237,7 @@ pub enum Kind {
     Approve(Box<Approve>),
     /// Waits for a duration or until a timestamp.
     Sleep(Sleep),
-    /// Waits for an event.
+    /// Waits for a signal.
     Wait(Wait),
     /// Runs another workflow.
     Workflow(Workflow),
@@ -391,10 +391,10 @@ pub enum Sleep {
     UntilComputed(Template),
 }
 
-/// Waits for an event.
+/// Waits for a signal.
 #[derive(Debug)]
 pub struct Wait {
-    /// The event's name.
+    /// Name of the signal.
     pub event: Template,
     /// The expected payload; `None`: any payload.
     pub correlate: Option<ValueTemplate>,

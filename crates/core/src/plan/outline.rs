@@ -195,7 +195,12 @@ impl<'s> Outline<'s> {
                 lists.extend(cases.map(|case| (None, case.then.as_ref().map_or(&[][..], |steps| &steps.0))));
                 lists.extend(branch.r#else.iter().map(|steps| (None, &*steps.0)));
             }
-            _ => {}
+            Kind::Tool(_)
+            | Kind::Approve(_)
+            | Kind::Sleep(_)
+            | Kind::Wait(_)
+            | Kind::Workflow(_)
+            | Kind::Pass(_) => {}
         }
         for (name, steps) in lists {
             let block = self.list(steps, Some(at), name, out);

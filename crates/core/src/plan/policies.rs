@@ -9,14 +9,14 @@ use crate::source::Span;
 use crate::spec::policy::{self, KeyScope, Policy};
 use crate::spec::retry::Retry;
 use crate::spec::step::Step;
-use crate::spec::value::Period;
+use crate::spec::value::DurationSpec;
 use crate::steps;
 
 impl<'s> Compiler<'s, '_> {
     /// The timeout in milliseconds, from any of its aliases.
     pub(super) fn timeout(&mut self, policy: &Policy) -> Option<u64> {
         let written: Vec<(&str, Span)> = [
-            policy.timeout.as_ref().map(|period| ("timeout", period.span)),
+            policy.timeout.as_ref().map(|timeout| ("timeout", timeout.span)),
             policy.timeout_secs.as_ref().map(|secs| ("timeout_secs", secs.span)),
             policy.timeout_s.as_ref().map(|secs| ("timeout_s", secs.span)),
         ]
@@ -28,7 +28,7 @@ impl<'s> Compiler<'s, '_> {
             self.report(Diagnostic::new(Code::ConflictingFields, *span, message).hint("keep one of them"));
         }
         let ((name, span), millis) = written.first().copied().zip(policy.deadline())?;
-        if millis == 0 || millis > Period::LONGEST.millis {
+        if millis == 0 || millis > DurationSpec::MAX.millis {
             let message = format!("`{name}` must be greater than 0 and less than a thousand years");
             let diagnostic = Diagnostic::new(Code::InvalidPolicy, span, message);
             self.report(diagnostic.hint("omit it for no timeout"));

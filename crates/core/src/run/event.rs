@@ -346,7 +346,7 @@ pub enum Event {
     },
     /// A signal arrived and is buffered until a step waits for it.
     SignalReceived {
-        /// Name of the event.
+        /// Name of the signal.
         event: Box<str>,
         /// The payload of the signal.
         payload: Value,

@@ -64,7 +64,7 @@ pub enum Input {
     },
     /// A signal arrived for the run.
     Signalled {
-        /// Name of the event.
+        /// Name of the signal.
         event: Box<str>,
         /// The payload of the signal.
         payload: Value,

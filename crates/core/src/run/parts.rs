@@ -90,7 +90,7 @@ pub enum Started {
     },
     /// Waits for a signal.
     Wait {
-        /// Name of the event.
+        /// Name of the signal.
         event: Box<str>,
         /// The value or entries that the payload must contain.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -48,7 +48,7 @@ pub enum Phase {
     },
     /// It waits for a signal.
     Waiting {
-        /// Name of the event.
+        /// Name of the signal.
         event: Box<str>,
         /// The value or entries that the payload must contain.
         correlate: Option<serde_json::Value>,

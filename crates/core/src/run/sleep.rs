@@ -7,7 +7,7 @@ use super::parts::Started;
 use super::values::Evaluated;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::plan::Sleep;
-use crate::spec::value::Period;
+use crate::spec::value::DurationSpec;
 
 impl Decision<'_> {
     pub(super) fn begin_sleep(&mut self, attempt: &Attempt, sleep: &Sleep) -> DecideResult {
@@ -25,8 +25,8 @@ impl Decision<'_> {
             Sleep::For(millis) => Ok(after(self.now(), *millis)),
             Sleep::Until(time) => Ok(*time),
             Sleep::ForComputed(template) => self.eval_text(attempt.scope, template)?.and_then(|value| {
-                let period = Period::from_value(&value).map_err(invalid)?;
-                Ok(after(self.now(), period.millis))
+                let duration = DurationSpec::from_value(&value).map_err(invalid)?;
+                Ok(after(self.now(), duration.millis))
             }),
             Sleep::UntilComputed(template) => self.eval_text(attempt.scope, template)?.and_then(|value| {
                 let time = value.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
@@ -43,14 +43,14 @@ fn invalid(message: String) -> Failure {
     Failure::new(FailureKind::Validation, message)
 }
 
-impl Period {
+impl DurationSpec {
     /// Parses the value of a template: a number of seconds, or text such as `5m`.
     fn from_value(value: &Value) -> Result<Self, String> {
         use crate::document::Data;
         match value {
             Value::Number(number) => Self::from_data(&Data::Number(number.clone())),
             Value::String(text) => Self::parse(text),
-            other => Err(format!("{other} is not a length of time")),
+            other => Err(format!("{other} is not a duration")),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Decision<'_> {
             Phase::ServerWait { .. } => self.server_wait_expired(n),
             Phase::Gate { .. } => self.gate_timed_out(n),
             Phase::Child { .. } => self.fail_attempt(n, Failure::timeout("the workflow timed out")),
-            Phase::Waiting { .. } => self.fail(n, Failure::timeout("the event did not arrive in time")),
+            Phase::Waiting { .. } => self.fail(n, Failure::timeout("no matching signal arrived in time")),
             Phase::Blocks(_) => {
                 let message = format!("the steps of `{}` did not end in time", step.id);
                 self.fail(n, Failure::timeout(&message))

@@ -252,6 +252,9 @@ macro_rules! choice {
         pub enum $name { $($(#[$variant_meta])* #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
+            /// All values, in the order of the declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
             /// All values, as written in a definition.
             pub const WORDS: &[&str] = &[$($word),+];
 

@@ -7,7 +7,7 @@ use super::input::Input;
 use super::policy::{MissingTool, OnUncertain};
 use super::publish::Publish;
 use super::step::Steps;
-use super::value::{Period, Spanned, Text};
+use super::value::{DurationSpec, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Node;
 use crate::limits;
@@ -32,7 +32,7 @@ record! {
         /// Default of `on_uncertain` for all steps.
         on_uncertain: OnUncertain,
         /// Default of `server_wait` for all steps.
-        server_wait: Spanned<Period>,
+        server_wait: Spanned<DurationSpec>,
         /// Default of `missing_tool` for all steps.
         missing_tool: MissingTool,
         /// What happens if a tool has changed since this version of the definition was stored. `warn` (default): the call

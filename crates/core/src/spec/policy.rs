@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::fields::{Fields, FromNode, Reader, Record, choice, not_a_choice, record};
 use super::retry::Retry;
 use super::step::KindName;
-use super::value::{Period, Spanned, Text, ToolName};
+use super::value::{DurationSpec, Spanned, Text, ToolName};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 
@@ -17,7 +17,7 @@ record! {
     pub struct Policy {
         /// Timeout of an attempt; of the whole block on a `foreach`, `parallel` or `branch`; of the wait on an
         /// `approve` or `wait`. Default: none.
-        timeout: Spanned<Period>,
+        timeout: Spanned<DurationSpec>,
         /// Alias of `timeout`, in seconds.
         #[schemars(range(min = 1))]
         timeout_secs: Spanned<u64>,
@@ -38,7 +38,7 @@ record! {
         /// Maximum time that an attempt waits for an unavailable server before it fails with `transport`. Default: it
         /// waits until the server is available. On a `foreach`, `parallel` or `branch`, it is the default of the steps
         /// inside.
-        server_wait: Spanned<Period>,
+        server_wait: Spanned<DurationSpec>,
         /// Whether the step waits for an approval before it runs. Default: `false`.
         needs_human: Spanned<bool>,
         /// Idempotency key; a template. If a call of the same tool with the same key and scope has completed, its result is
@@ -86,7 +86,7 @@ impl Policy {
     pub(crate) fn deadline(&self) -> Option<u64> {
         let seconds = self.timeout_secs.as_ref().or(self.timeout_s.as_ref());
         let seconds = seconds.map(|seconds| seconds.value.saturating_mul(1000));
-        self.timeout.as_ref().map(|period| period.millis).or(seconds)
+        self.timeout.as_ref().map(|timeout| timeout.millis).or(seconds)
     }
 
     /// Parses the policies of a step. Reports those that its kind does not accept.

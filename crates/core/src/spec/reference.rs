@@ -10,8 +10,8 @@ use super::head::{Head, LimitFields};
 use super::policy::{Policy, Verify};
 use super::publish::PublishFields;
 use super::retry::RetryFields;
-use super::schema::{KINDS, definition_schema};
-use super::step::Kind;
+use super::schema::definition_schema;
+use super::step::{Kind, KindName};
 use crate::diagnostic::{Code, Severity};
 use crate::expr::Function;
 use crate::steps::{Case, Escalation};
@@ -108,11 +108,12 @@ impl Page<'_> {
         self.heading(2, "Steps");
         self.line("All steps have these fields:\n");
         self.fields(&kinds[0], &["id"]);
-        let kinds_column: Vec<String> = KINDS.iter().map(|kind| format!("`{}`", kind.word())).collect();
+        let kinds_column: Vec<String> =
+            KindName::ALL.iter().map(|kind| format!("`{}`", kind.word())).collect();
         let description = "Kind of the step. It can be omitted if other fields imply it.";
         self.line(&format!("| `kind` | {} | {description} |", kinds_column.join(", ")));
         self.rows(&kinds[0], &["description", "depends_on", "outputs"]);
-        for (kind, schema) in KINDS.iter().zip(kinds.as_array().into_iter().flatten()) {
+        for (kind, schema) in KindName::ALL.iter().zip(kinds.as_array().into_iter().flatten()) {
             self.heading(3, &format!("`{}`", kind.word()));
             self.line(&format!("{}\n", text(&schema["description"])));
             self.fields(schema, Kind::keys(*kind));
@@ -125,10 +126,11 @@ impl Page<'_> {
         self.line("| field | type | description | kinds |\n|---|---|---|---|");
         for key in Policy::KEYS {
             let field = &self.types["Step"]["anyOf"][0]["properties"][key];
-            let on =
-                KINDS.iter().filter(|kind| Policy::keys_of(**kind).iter().any(|group| group.contains(key)));
+            let on = KindName::ALL
+                .iter()
+                .filter(|kind| Policy::keys_of(**kind).iter().any(|group| group.contains(key)));
             let on: Vec<String> = on.map(|kind| format!("`{}`", kind.word())).collect();
-            let on = if on.len() == KINDS.len() { "all".to_owned() } else { on.join(" ") };
+            let on = if on.len() == KindName::ALL.len() { "all".to_owned() } else { on.join(" ") };
             let row = format!(
                 "| `{key}` | {} | {} | {on} |",
                 self.type_of(field),

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 use super::fields::{FromNode, Reader, choice, record};
-use super::value::{Period, Spanned};
+use super::value::{DurationSpec, Spanned};
 use crate::document::{Data, Node};
 
 /// A retry policy as written: a number of retries, or a map.
@@ -80,7 +80,7 @@ pub enum Backoff {
     /// A formula.
     Shape(Shape),
     /// A list of delays; the last one repeats.
-    Delays(Vec<Period>),
+    Delays(Vec<DurationSpec>),
 }
 
 choice! {
@@ -115,7 +115,7 @@ impl JsonSchema for Backoff {
                 generator.subschema_for::<Shape>(),
                 {
                     "type": "array",
-                    "items": generator.subschema_for::<Period>(),
+                    "items": generator.subschema_for::<DurationSpec>(),
                     "minItems": 1,
                     "description": "A list of delays; the last one repeats.",
                 },

@@ -92,20 +92,6 @@ fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
 /// The pattern of step ids.
 const ID: &str = "^[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*$";
 
-/// All kinds, in the order of the reference page.
-pub(crate) const KINDS: &[KindName] = &[
-    KindName::Tool,
-    KindName::ToolRemote,
-    KindName::Foreach,
-    KindName::Parallel,
-    KindName::Branch,
-    KindName::Approve,
-    KindName::Sleep,
-    KindName::Wait,
-    KindName::Workflow,
-    KindName::Pass,
-];
-
 /// Alternative sets of required fields. A step of the kind needs at least one of the sets.
 fn one_of(kind: KindName) -> Option<&'static [&'static [&'static str]]> {
     match kind {
@@ -169,7 +155,7 @@ impl JsonSchema for Step {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, None, generator)).collect();
+        let kinds: Vec<Value> = KindName::ALL.iter().map(|kind| step_of(*kind, None, generator)).collect();
         json_schema!({ "description": "A step. `kind` or the other fields determine its kind.", "anyOf": kinds })
     }
 }
@@ -188,7 +174,8 @@ impl JsonSchema for GraphStepSchema {
             "name".into(),
             json!({ "type": "string", "description": "Id of the step. Default: its key." }),
         );
-        let kinds: Vec<Value> = KINDS.iter().map(|kind| step_of(*kind, Some(&extra), generator)).collect();
+        let kinds: Vec<Value> =
+            KindName::ALL.iter().map(|kind| step_of(*kind, Some(&extra), generator)).collect();
         json_schema!({ "description": "A step of the graph form, with its transition.", "anyOf": kinds })
     }
 }

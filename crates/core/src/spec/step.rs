@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use super::fields::{Fields, FromNode, Reader, Record, choice, record};
 use super::policy::Policy;
-use super::schema;
 use super::value::{Names, Spanned, Text};
 use crate::diagnostic::{Code, Diagnostic, nearest};
 use crate::document::{Data, Node};
@@ -30,7 +29,7 @@ choice! {
         Approve = "approve",
         /// Waits for a duration or until a timestamp.
         Sleep = "sleep",
-        /// Waits for an event.
+        /// Waits for a signal.
         Wait = "wait",
         /// Runs another workflow.
         Workflow = "workflow",
@@ -286,7 +285,7 @@ fn report_unknown_kind(mut fields: Fields, reader: &mut Reader) {
         let diagnostic = Diagnostic::new(Code::MissingField, fields.span, "the step has no `tool` or `kind`");
         reader.report(diagnostic.hint(format!("add `tool`, or a `kind`: {kinds}")));
     }
-    let all = schema::KINDS.iter().map(|kind| Kind::keys(*kind)).chain([Common::KEYS, Policy::KEYS]);
+    let all = KindName::ALL.iter().map(|kind| Kind::keys(*kind)).chain([Common::KEYS, Policy::KEYS]);
     let all: Vec<&[&'static str]> = all.collect();
     fields.drop_keys(&all);
     // The fields that imply a kind come first, so that hints suggest these.

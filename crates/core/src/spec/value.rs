@@ -177,12 +177,12 @@ impl JsonSchema for Names {
 
 /// A duration as written: a number of seconds, or text such as `500ms`, `5m`, `1h 30m`, `2 days`, `PT5M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Period {
+pub struct DurationSpec {
     /// Length in milliseconds.
     pub millis: u64,
 }
 
-impl Period {
+impl DurationSpec {
     /// Parses text such as `5m`. A day has 24 hours.
     pub fn parse(text: &str) -> Result<Self, String> {
         let span: jiff::Span = text.parse().map_err(|_| format!("`{text}` is not a duration"))?;
@@ -194,20 +194,20 @@ impl Period {
     }
 }
 
-impl Period {
+impl DurationSpec {
     /// The maximum: a thousand years. Longer durations would overflow dates.
-    pub const LONGEST: Self = Self { millis: 31_556_952_000_000 };
+    pub const MAX: Self = Self { millis: 31_556_952_000_000 };
     pub(crate) const HINT: &str =
         "write seconds (`90`), or text such as \"500ms\", \"5m\", \"1h 30m\", \"2 days\"";
 
     /// Parses a number of seconds or text.
     pub(crate) fn from_data(data: &Data) -> Result<Self, String> {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-        let longest = Self::LONGEST.millis as f64 / 1000.0;
+        let max_seconds = Self::MAX.millis as f64 / 1000.0;
         match data {
             Data::Text(text) => Self::parse(text),
             Data::Number(number) => match number.as_f64() {
-                Some(seconds) if (0.0..=longest).contains(&seconds) =>
+                Some(seconds) if (0.0..=max_seconds).contains(&seconds) =>
                 {
                     #[expect(
                         clippy::cast_possible_truncation,
@@ -223,14 +223,14 @@ impl Period {
     }
 }
 
-impl FromNode for Period {
+impl FromNode for DurationSpec {
     fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
-        let period = Self::from_data(&node.data);
-        period.map_err(|reason| reader.invalid(node.span, reason, Self::HINT)).ok()
+        let duration = Self::from_data(&node.data);
+        duration.map_err(|reason| reader.invalid(node.span, reason, Self::HINT)).ok()
     }
 }
 
-impl Serialize for Period {
+impl Serialize for DurationSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.millis {
             whole if whole % 1000 == 0 => serializer.serialize_u64(whole / 1000),
@@ -239,7 +239,7 @@ impl Serialize for Period {
     }
 }
 
-impl JsonSchema for Period {
+impl JsonSchema for DurationSpec {
     fn schema_name() -> Cow<'static, str> {
         "Duration".into()
     }

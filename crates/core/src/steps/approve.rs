@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::document::Node;
 use crate::spec::fields::{FromNode, Reader, choice, record};
 use crate::spec::policy::{goto_schema, read_goto, write_goto};
-use crate::spec::value::{Names, Period, Spanned, Text};
+use crate::spec::value::{DurationSpec, Names, Spanned, Text};
 
 record! {
     /// Waits until a human approves or denies. The output is `{approved, by, reason}`.
@@ -47,7 +47,7 @@ record! {
     /// A further notification if no decision was made.
     pub struct Escalation("an escalation") {
         /// Time after the start of the gate.
-        @required after: Spanned<Period>,
+        @required after: Spanned<DurationSpec>,
         /// Users or groups to notify.
         @required notify: Names,
     }

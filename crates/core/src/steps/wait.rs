@@ -1,15 +1,15 @@
-//! `wait`: waits for an event from outside the run.
+//! `wait`: waits for a signal from outside the run.
 
 use crate::document::Node;
 use crate::spec::fields::record;
 use crate::spec::value::Text;
 
 record! {
-    /// Waits until an event is signalled that matches `event` and `correlate`. The output is the payload of the event.
+    /// Waits until a signal arrives that matches `event` and `correlate`. The output is the payload of the signal.
     pub struct Wait {
-        /// Name of the event; a template.
+        /// Name of the signal; a template.
         @required event: Text,
-        /// Expected payload of the event, such as `{ order: "{{inputs.order}}" }`; a template. A map matches a payload that
+        /// Expected payload of the signal, such as `{ order: "{{inputs.order}}" }`; a template. A map matches a payload that
         /// contains these keys with equal values. Any other value must equal the payload. Default: any payload matches.
         correlate: Node,
     }

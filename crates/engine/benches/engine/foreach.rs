@@ -7,14 +7,14 @@ use steprail_engine::Durability;
 
 use crate::growth::EACH;
 use crate::harness::{BenchEngine, Harness, database, noop};
-use crate::table::{Row, Table, each, ratio, time};
+use crate::table::{Row, Table, per_item, ratio, time};
 
 pub(crate) fn run(harness: &Harness, table: &mut Table) {
     let (few, many) = (harness.size(10_000), harness.size(100_000));
     let (mut short, mut long) = (Duration::MAX, Duration::MAX);
     for _ in 0..harness.rounds() {
-        short = short.min(each(measure(harness, few), few));
-        long = long.min(each(measure(harness, many), many));
+        short = short.min(per_item(measure(harness, few), few));
+        long = long.min(per_item(measure(harness, many), many));
     }
     let grown = ratio(long, short);
     let row = Row::new(format!("per item of {many}, concurrency 64, process"), time(long));

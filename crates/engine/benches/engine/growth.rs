@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use steprail_engine::Durability;
 
 use crate::harness::{BenchEngine, Harness, database, linear, noop, with_tool};
-use crate::table::{Row, Table, each, ratio, time};
+use crate::table::{Row, Table, per_item, ratio, time};
 
 const FEW: usize = 100;
 
@@ -22,8 +22,8 @@ pub(crate) fn run(harness: &Harness, table: &mut Table) {
     for (name, case) in cases {
         let (mut short, mut long) = (Duration::MAX, Duration::MAX);
         for _ in 0..harness.rounds() {
-            short = short.min(each(case(harness, FEW), FEW));
-            long = long.min(each(case(harness, many), many));
+            short = short.min(per_item(case(harness, FEW), FEW));
+            long = long.min(per_item(case(harness, many), many));
         }
         let grown = ratio(long, short);
         let row = Row::new(format!("{name}: per step of {many}, process"), time(long));
@@ -41,7 +41,7 @@ async fn average(engine: &mut BenchEngine, name: &str, inputs: &Value, steps: us
     for _ in 0..runs {
         total += engine.time(name, inputs.clone()).await;
     }
-    each(total, runs)
+    per_item(total, runs)
 }
 
 fn list(harness: &Harness, count: usize) -> Duration {

@@ -137,7 +137,7 @@ impl BenchEngine {
 
     /// Completes `count` runs, with `concurrent` of them unfinished at any time. Each caller starts a run and waits for
     /// it, as programs do.
-    pub(crate) async fn pump(&mut self, name: &'static str, count: usize, concurrent: usize) {
+    pub(crate) async fn complete_runs(&mut self, name: &'static str, count: usize, concurrent: usize) {
         let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(count));
         let callers: Vec<_> = (0..concurrent.min(count))
             .map(|_| tokio::spawn(start_and_wait(self.engine.clone(), name, left.clone())))

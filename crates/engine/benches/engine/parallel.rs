@@ -8,12 +8,12 @@ use steprail_engine::Durability;
 
 use crate::baseline::batched_commits;
 use crate::harness::{BenchEngine, Harness, database, noop};
-use crate::table::{Row, Table, each, ratio, time};
+use crate::table::{Row, Table, per_item, ratio, time};
 
 const BRANCHES: usize = 1_000;
 
 pub(crate) fn run(harness: &Harness, table: &mut Table) {
-    let raw = harness.best(|| each(batched_commits(harness, Durability::Process, BRANCHES).wall, 10));
+    let raw = harness.best(|| per_item(batched_commits(harness, Durability::Process, BRANCHES).wall, 10));
     let dir = harness.scratch();
     let elapsed = harness.runtime.block_on(async {
         let mut engine = BenchEngine::new(&database(&dir), Durability::Process, noop());

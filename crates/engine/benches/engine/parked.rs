@@ -28,8 +28,8 @@ pub(crate) fn run(harness: &Harness, table: &mut Table) {
     table.add(&row.target("< 2 s", starting < Duration::from_secs(2)));
 }
 
-fn memory(label: &str, each: usize) -> Row {
-    Row::new(label, format!("{each} B")).target("<= 1,024 B", each <= 1_024)
+fn memory(label: &str, bytes: usize) -> Row {
+    Row::new(label, format!("{bytes} B")).target("<= 1,024 B", bytes <= 1_024)
 }
 
 /// Parks runs. Returns the time, and the growth of resident memory in bytes.

@@ -63,8 +63,8 @@ pub(crate) fn run_until_killed(database: &Path) {
     runtime().block_on(async {
         let mut engine = BenchEngine::new(database, Durability::Full, tools);
         engine.define(&linear("ten", 10)).await;
-        engine.pump("ten", RUNS, RUNS).await;
+        engine.complete_runs("ten", RUNS, RUNS).await;
         println!("running");
-        engine.pump("ten", usize::MAX, RUNS).await;
+        engine.complete_runs("ten", usize::MAX, RUNS).await;
     });
 }

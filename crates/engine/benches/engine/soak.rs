@@ -7,7 +7,7 @@ use steprail_engine::{Durability, Engine};
 
 use crate::harness::{BenchEngine, Harness, database, linear, noop, resident};
 
-const KEEP: Duration = Duration::from_secs(5);
+const RETENTION: Duration = Duration::from_secs(5);
 const CONCURRENT_RUNS: usize = 64;
 /// The tolerated growth from the middle third to the last third.
 const SLACK: f64 = 1.1;
@@ -56,7 +56,7 @@ async fn soak(database: &Path, length: Duration) -> Vec<Sample> {
     while started.elapsed() < length {
         let (since, mut runs) = (Instant::now(), 0);
         while since.elapsed() < interval {
-            engine.pump("five", 10 * CONCURRENT_RUNS, CONCURRENT_RUNS).await;
+            engine.complete_runs("five", 10 * CONCURRENT_RUNS, CONCURRENT_RUNS).await;
             runs += 10 * CONCURRENT_RUNS;
         }
         let sample = Sample::take(database);
@@ -71,7 +71,7 @@ async fn soak(database: &Path, length: Duration) -> Vec<Sample> {
 async fn purge(engine: Engine) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        engine.purge(KEEP).await.expect("a purge");
+        engine.purge(RETENTION).await.expect("a purge");
     }
 }
 

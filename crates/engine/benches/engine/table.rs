@@ -100,7 +100,7 @@ pub(crate) fn rate(count: usize, time: Duration) -> f64 {
 }
 
 /// The mean time per item.
-pub(crate) fn each(time: Duration, count: usize) -> Duration {
+pub(crate) fn per_item(time: Duration, count: usize) -> Duration {
     time.div_f64(count as f64)
 }
 

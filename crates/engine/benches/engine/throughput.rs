@@ -6,7 +6,7 @@ use steprail_engine::Durability;
 
 use crate::baseline::{BATCH, Elapsed, batched_commits};
 use crate::harness::{BenchEngine, Harness, database, engine_cpu_time, linear, name, noop};
-use crate::table::{Row, Table, each, rate, ratio, time};
+use crate::table::{Row, Table, per_item, rate, ratio, time};
 
 const RUNS: usize = 1_000;
 const STEPS: usize = 10;
@@ -14,21 +14,21 @@ const CONCURRENT_RUNS: usize = 256;
 
 pub(crate) fn run(harness: &Harness, table: &mut Table) {
     for durability in [Durability::Full, Durability::Process] {
-        let (mut raw, mut ours) = (Elapsed::MAX, Elapsed::MAX);
+        let (mut raw, mut engine_time) = (Elapsed::MAX, Elapsed::MAX);
         for _ in 0..harness.rounds() {
             raw = raw.min(batched_commits(harness, durability, RUNS));
-            ours = ours.min(measure(harness, durability));
+            engine_time = engine_time.min(measure(harness, durability));
         }
         let label =
             format!("{RUNS} runs x {STEPS} steps, {CONCURRENT_RUNS} concurrent, {}", name(durability));
         let limit = format!("{:.0}/s raw, {BATCH} steps per commit", rate(RUNS * STEPS, raw.wall));
-        let achieved = ratio(raw.wall, ours.wall);
-        let row =
-            Row::new(label, format!("{:.0}/s", rate(RUNS * STEPS, ours.wall))).baseline(limit, achieved);
+        let achieved = ratio(raw.wall, engine_time.wall);
+        let row = Row::new(label, format!("{:.0}/s", rate(RUNS * STEPS, engine_time.wall)))
+            .baseline(limit, achieved);
         table.add(&row.target(">= 0.5 of raw", achieved >= 0.5));
-        let per_step = |elapsed: Elapsed| time(each(elapsed.cpu, RUNS * STEPS));
-        let row = Row::new("CPU time of the writer thread, per step", per_step(ours));
-        table.add(&row.baseline(format!("{} raw", per_step(raw)), ratio(raw.cpu, ours.cpu)));
+        let per_step = |elapsed: Elapsed| time(per_item(elapsed.cpu, RUNS * STEPS));
+        let row = Row::new("CPU time of the writer thread, per step", per_step(engine_time));
+        table.add(&row.baseline(format!("{} raw", per_step(raw)), ratio(raw.cpu, engine_time.cpu)));
     }
 }
 
@@ -39,7 +39,7 @@ fn measure(harness: &Harness, durability: Durability) -> Elapsed {
         engine.define(&linear("ten", STEPS)).await;
         engine.time("ten", serde_json::json!({})).await;
         let (started, before) = (Instant::now(), engine_cpu_time());
-        engine.pump("ten", RUNS, CONCURRENT_RUNS).await;
+        engine.complete_runs("ten", RUNS, CONCURRENT_RUNS).await;
         let elapsed =
             Elapsed { wall: started.elapsed(), cpu: engine_cpu_time().checked_sub(before).unwrap() };
         engine.stop().await;

@@ -71,14 +71,14 @@ pub(crate) fn generate(rng: &mut fastrand::Rng, options: &Options) -> Generated 
             children.push(compiling(rng, &small, &format!("child{number}"), number));
         }
     }
-    let known = u32::try_from(children.len()).expect("a few");
-    let main = compiling(rng, options, MAIN, known);
+    let count = u32::try_from(children.len()).expect("a small number");
+    let main = compiling(rng, options, MAIN, count);
     Generated { main, children, inputs: inputs(rng) }
 }
 
 /// Generates a definition that compiles. Invalid ones are discarded, which must be rare.
 fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u32) -> String {
-    let mut why = String::new();
+    let mut rejected = String::new();
     for _ in 0..5 {
         let size = rng.usize(1..=options.steps).max(rng.usize(1..=options.steps));
         let definition = Writer::new(rng, options, children, size).definition(name);
@@ -87,9 +87,9 @@ fn compiling(rng: &mut fastrand::Rng, options: &Options, name: &str, children: u
         if loaded.plan.is_some() {
             return text;
         }
-        why = format!("{:#?}\n{text}", loaded.diagnostics);
+        rejected = format!("{:#?}\n{text}", loaded.diagnostics);
     }
-    panic!("five definitions in a row do not compile; the last one:\n{why}");
+    panic!("five definitions in a row do not compile; the last one:\n{rejected}");
 }
 
 /// Generates valid inputs. Inputs with a default may be omitted.
@@ -126,8 +126,8 @@ struct Writer<'g> {
 struct Readable {
     id: String,
     output: OutputType,
-    /// Whether it has always run and has an output.
-    sure: bool,
+    /// Whether it has always run, with an output, before a step that can reference it.
+    always_set: bool,
     /// Whether it declares its output under a name.
     declares: bool,
 }
@@ -204,9 +204,9 @@ impl<'g> Writer<'g> {
 
     fn on_failure(&mut self, seen: &[Readable]) -> Value {
         self.left = self.rng.usize(1..=2);
-        let unsure: Vec<Readable> =
-            seen.iter().map(|seen| Readable { sure: false, ..seen.clone() }).collect();
-        let (mut steps, _) = self.list(1, &unsure, self.left);
+        let maybe_unset: Vec<Readable> =
+            seen.iter().map(|seen| Readable { always_set: false, ..seen.clone() }).collect();
+        let (mut steps, _) = self.list(1, &maybe_unset, self.left);
         let id = self.id();
         steps.insert(0, json!({ "id": id, "tool": "demo__tell", "args": { "why": "{{error.kind}}" } }));
         // A list in which a step has `depends_on` is a DAG; this step can start at any time.

@@ -115,7 +115,7 @@ impl Checker<'_> {
                 self.violations.push(format!("{path}: completed before its blocks"));
             }
             Event::StepCompleted { from: None, .. } if step.due.take().is_some_and(|due| at < due) => {
-                self.violations.push(format!("{path}: woke early"));
+                self.violations.push(format!("{path}: slept too short"));
             }
             Event::RetryScheduled { error, due, .. } => {
                 step.due = Some(*due);
@@ -217,13 +217,13 @@ impl Checker<'_> {
         let Some(Kind::Call(call)) = self.plan_step(n).map(|step| &step.kind) else { return true };
         let annotations = self.tools.annotations(&call.full_name());
         let annotated = annotations.read_only == Some(true) || annotations.idempotent == Some(true);
-        let by_word = match call.effects {
+        let by_policy = match call.effects {
             Some(Effects::Read) => annotated || annotations.read_only.is_none(),
             Some(Effects::Idempotent) => annotated || annotations.idempotent.is_none(),
             Some(Effects::Once) => false,
             None => annotated,
         };
-        by_word || call.idempotency_arg.is_some()
+        by_policy || call.idempotency_arg.is_some()
     }
 
     fn may_repeat(&self, n: u32, kind: FailureKind) -> bool {

@@ -5,21 +5,23 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use steprail_core::run::{Failure, FailureKind, Millis};
 
-/// The behaviour of tools, humans and events, by path.
+/// The behaviour of tools, humans and signals, by path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Oracle {
     pub seed: u64,
     /// Percentage of calls that fail.
-    pub failing: u32,
+    pub failure_percent: u32,
     /// Percentage of failures with an unknown outcome.
-    pub lost: u32,
+    pub lost_percent: u32,
 }
 
 /// The behaviour of a tool for one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Reaction {
+    /// How long the call takes.
     pub takes: Millis,
     pub outcome: Result<Value, Failure>,
+    /// What the tool does when it is told to cancel.
     pub told: OnCancel,
 }
 
@@ -89,8 +91,8 @@ impl Oracle {
     /// Creates an environment whose failure rates depend on the seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0a11_5eed);
-        let failing = [0, 4, 12, 30][rng.usize(0..4)];
-        Self { seed, failing, lost: [0, 10, 40][rng.usize(0..3)] }
+        let failure_percent = [0, 4, 12, 30][rng.usize(0..4)];
+        Self { seed, failure_percent, lost_percent: [0, 10, 40][rng.usize(0..3)] }
     }
 
     fn rng(&self, question: &str, path: &str, attempt: u32) -> fastrand::Rng {
@@ -110,7 +112,7 @@ impl Oracle {
             1 => OnCancel::Ends(rng.i64(1..8_000)),
             _ => OnCancel::Stops(rng.i64(1..8_000)),
         };
-        let outcome = if rng.u32(0..100) < self.failing {
+        let outcome = if rng.u32(0..100) < self.failure_percent {
             Err(self.failure(path, &mut rng))
         } else {
             Ok(output(tool, &mut rng))
@@ -119,7 +121,7 @@ impl Oracle {
     }
 
     fn failure(&self, path: &str, rng: &mut fastrand::Rng) -> Failure {
-        if rng.u32(0..100) < self.lost {
+        if rng.u32(0..100) < self.lost_percent {
             return tool_failure(FailureKind::Lost, path);
         }
         match rng.u32(0..20) {
@@ -150,7 +152,7 @@ impl Oracle {
         self.rng("signal", path, 0).i64(1..40_000)
     }
 
-    /// Returns the payload of an event, which contains what the step correlates with.
+    /// Returns the payload of a signal, with the values that the step correlates with.
     pub(crate) fn payload(&self, event: &str, correlate: Option<&Value>) -> Value {
         let mut payload = output("demo__get", &mut self.rng("event", event, 0));
         match (correlate, &mut payload) {
@@ -179,10 +181,11 @@ impl Oracle {
 
 /// Creates a failure of a tool. Its message has a prefix that messages of the engine do not have.
 fn tool_failure(kind: FailureKind, path: &str) -> Failure {
-    Failure::new(kind, format!("{TOOL_SAYS}{} at {path}", kind.word()))
+    Failure::new(kind, format!("{TOOL_PREFIX}{} at {path}", kind.word()))
 }
 
-pub(crate) const TOOL_SAYS: &str = "tool: ";
+/// The prefix of the messages of tools.
+pub(crate) const TOOL_PREFIX: &str = "tool: ";
 
 /// Returns the output of a tool of the generated definitions. Each tool has its own type of output.
 fn output(tool: &str, rng: &mut fastrand::Rng) -> Value {

@@ -70,7 +70,7 @@ struct Run<'r> {
     prefix: String,
     entered: Cell<u32>,
     slots: Slots,
-    failing: RefCell<Option<Failure>>,
+    failure: RefCell<Option<Failure>>,
 }
 
 /// Why a block did not complete.
@@ -121,7 +121,7 @@ impl Drop for Execution<'_> {
     }
 }
 
-/// A call in flight. A call that is cancelled at the time of its start does not count as made.
+/// A call in flight. A call that is cancelled at the time of its start is removed.
 struct CallRecord<'m> {
     world: &'m World<'m>,
     at: Millis,
@@ -130,9 +130,9 @@ struct CallRecord<'m> {
 
 fn record_call<'m>(world: &'m World<'m>, called: Called) -> CallRecord<'m> {
     let mut calls = world.calls.borrow_mut();
-    let made = CallRecord { world, at: called.at, index: calls.len() };
+    let record = CallRecord { world, at: called.at, index: calls.len() };
     calls.push(Some(called));
-    made
+    record
 }
 
 impl Drop for CallRecord<'_> {
@@ -153,7 +153,7 @@ impl World<'_> {
                 prefix,
                 entered: Cell::new(0),
                 slots: Slots::new(plan.settings.limits.concurrency),
-                failing: RefCell::default(),
+                failure: RefCell::default(),
             };
             let root = Scope::root();
             match run.run_root(&root).await {
@@ -178,7 +178,7 @@ impl Run<'_> {
     /// Runs `on_failure`. The run keeps its first failure.
     async fn on_failure(&self, root: &Scope<'_>, failure: Failure) -> Outcome {
         let Some(block) = self.plan.on_failure else { return Outcome::Failed(failure) };
-        *self.failing.borrow_mut() = Some(failure.clone());
+        *self.failure.borrow_mut() = Some(failure.clone());
         let scope = Scope::inside(root, String::new());
         match self.block(&scope, block).await {
             Err(Stop::Cancelled) => Outcome::Cancelled,
@@ -238,8 +238,8 @@ impl Run<'_> {
         for step in entry {
             parts.add(*step, self.step(scope, *step));
         }
-        while let Some((step, went)) = parts.next().await {
-            ended.insert(step, went?.0);
+        while let Some((step, result)) = parts.next().await {
+            ended.insert(step, result?.0);
             let Next::Dependents(waiting) = &self.plan.step(step).next else { continue };
             for next in waiting {
                 if self.plan.step(*next).needs.iter().all(|need| ended.contains_key(need)) {
@@ -270,24 +270,24 @@ impl Run<'_> {
         at: StepIx,
     ) -> Result<(Value, Option<Target>), Stop> {
         let entry = self.enter(scope, at)?;
-        let (status, output, error, went) = match self.after_approval(&entry).await {
+        let (status, output, error, jump) = match self.after_approval(&entry).await {
             Ok(StepResult::Continue(output)) => ("done", output, Value::Null, Ok(None)),
             Ok(StepResult::GoTo(output, target)) => ("done", output, Value::Null, Ok(Some(target))),
             Ok(StepResult::Skipped) => ("skipped", Value::Null, Value::Null, Ok(None)),
             Err(Stop::Cancelled) => return Err(Stop::Cancelled),
             Err(Stop::Failed(failure)) => {
                 let error = json!(failure);
-                let went = match entry.step.on_error {
+                let jump = match entry.step.on_error {
                     OnError::Fail => Err(from_step(failure, &entry.path).into()),
                     OnError::Continue => Ok(None),
                     OnError::Goto(target) => Ok(Some(target)),
                 };
-                ("failed", Value::Null, error, went)
+                ("failed", Value::Null, error, jump)
             }
         };
         self.world.steps.borrow_mut().insert(self.full_path(&entry), status);
         entry.end(status, output.clone(), error);
-        went.map(|target| (output, target))
+        jump.map(|target| (output, target))
     }
 
     /// Returns a path that is unique across runs.
@@ -337,7 +337,7 @@ fn no_branch_matched() -> Failure {
 }
 
 /// Returns the delay before the next attempt, or the failure if there is none.
-fn after(step: &Step, attempt: u32, failure: Failure) -> Result<Millis, Failure> {
+fn retry_delay(step: &Step, attempt: u32, failure: Failure) -> Result<Millis, Failure> {
     let covered = |kinds: &[FailureKind]| {
         kinds.contains(&failure.kind) || (failure.transient && kinds.contains(&FailureKind::Transient))
     };

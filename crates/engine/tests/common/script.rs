@@ -7,7 +7,7 @@ use serde_json::Value;
 use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution, Started,
 };
-use steprail_core::spec::value::Period;
+use steprail_core::spec::value::DurationSpec;
 use steprail_engine::kernel::{
     Command, Continuation, Effect, Handled, Interrupt, Notification, Request, RunSource, Signal, StartRun,
 };
@@ -102,7 +102,7 @@ impl Scenario {
                 vec![self.bench.notify(Notification::ServerAvailable { server: first.into() })]
             }
             "advance" => {
-                let period = Period::parse(rest).expect("a length of time");
+                let period = DurationSpec::parse(rest).expect("a length of time");
                 self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
             }
             "crash" => {

@@ -1,4 +1,4 @@
-//! Simulated humans: they decide, resolve, intervene and send events, and finally answer everything.
+//! Simulated humans: they decide, resolve, intervene and send signals, and at the end answer all requests.
 
 use serde_json::json;
 use steprail_core::plan::Hash;
@@ -94,17 +94,17 @@ impl Sim {
                 };
                 Some(Action::Command(Command::Resolve { run, path, resolution, digest: None, by }))
             }
-            phase => sign(run, &phase),
+            phase => signal_for(run, &phase),
         }
     }
 
     /// Decides with the digest of an outdated request, which must have no effect.
     fn decide_with_stale_digest(&mut self, run: RunId, path: String) {
-        let broken = format!("{path}: approved with a stale digest");
+        let violation = format!("{path}: approved with a stale digest");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
         let command = Command::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
         if let Some(Ok(())) = self.ask(|reply| Request::Command(Box::new(command), reply)) {
-            self.violations.push(broken);
+            self.violations.push(violation);
         }
     }
 
@@ -126,7 +126,7 @@ impl Sim {
         Some((step.path.to_string(), step.phase.clone()))
     }
 
-    /// Answers all requests, sends all events and advances time.
+    /// Answers all requests, sends all signals and advances time.
     pub(super) fn answer_everything(&mut self) {
         for run in self.unfinished() {
             let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
@@ -134,7 +134,7 @@ impl Sim {
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
                 let Some(action) = final_answer(run, live.path.to_string(), &live.phase) else { continue };
-                self.trace(format_args!("at last: {action:?}"));
+                self.trace(format_args!("final answer: {action:?}"));
                 self.act(action);
             }
         }
@@ -155,8 +155,8 @@ fn resume(run: RunId, by: &str) -> Action {
     })
 }
 
-/// Returns the event that a step waits for.
-fn sign(run: RunId, phase: &Phase) -> Option<Action> {
+/// Returns the signal that a step waits for.
+fn signal_for(run: RunId, phase: &Phase) -> Option<Action> {
     let Phase::Waiting { event, correlate } = phase else { return None };
     let payload = correlate.clone().unwrap_or(json!({ "n": 1 }));
     Some(Action::Signal(Signal { event: event.to_string(), payload, run: Some(run) }))
@@ -185,6 +185,6 @@ fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
             digest: None,
             by,
         })),
-        phase => sign(run, phase),
+        phase => signal_for(run, phase),
     }
 }

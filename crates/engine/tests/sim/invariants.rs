@@ -19,8 +19,8 @@ impl Sim {
             let events = self.events(run);
             let Some((_, Event::RunStarted { definition, .. })) = events.first() else { continue };
             let plan = &self.plans[&**definition];
-            let broken = violations(plan, &self.bench.tools, &events);
-            self.violations.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
+            let found = violations(plan, &self.bench.tools, &events);
+            self.violations.extend(found.into_iter().map(|violation| format!("{definition}: {violation}")));
             self.check_approvals(run);
             self.check_results(run, &events);
         }
@@ -44,10 +44,10 @@ impl Sim {
                 continue;
             }
             for (_, live) in state.calls() {
-                let made = |order: &CallOrder| {
+                let matches = |order: &CallOrder| {
                     order.run == run && order.path == live.path && order.attempt == live.attempt
                 };
-                if !self.bench.calls.values().any(made) {
+                if !self.bench.calls.values().any(matches) {
                     self.violations.push(format!("{}: waits for a call that is not in flight", live.path));
                 }
             }
@@ -75,7 +75,7 @@ impl Sim {
 
     /// Results that are reused by an idempotency key belong to the same user.
     fn check_reused_results(&mut self) {
-        let (mut given, mut taken) = (BTreeSet::new(), Vec::new());
+        let (mut stored, mut reused) = (BTreeSet::new(), Vec::new());
         for run in self.all_runs() {
             let mut calls: HashMap<u32, (String, String, bool)> = HashMap::new();
             let mut user = String::new();
@@ -89,16 +89,16 @@ impl Sim {
                         let Some((tool, key, claimed)) = calls.get(&step.n) else { continue };
                         let result = (user.clone(), tool.clone(), key.clone());
                         if from.as_deref() == Some("idempotency") {
-                            taken.push(result);
+                            reused.push(result);
                         } else if *claimed {
-                            given.insert(result);
+                            stored.insert(result);
                         }
                     }
                     _ => {}
                 }
             }
         }
-        let foreign = taken.into_iter().filter(|result| !given.contains(result));
+        let foreign = reused.into_iter().filter(|result| !stored.contains(result));
         self.violations.extend(foreign.map(|(user, tool, key)| {
             format!("{user} got the result of {tool} of another user for key {key}")
         }));
@@ -128,11 +128,11 @@ impl Sim {
                 .expect("rows");
             rows.collect::<Result<_, _>>().expect("a row")
         };
-        for (path, seen, by, ran) in rows {
-            if let (Some(seen), Some(ran)) = (&seen, &ran)
-                && seen != ran
+        for (path, seen, by, sent) in rows {
+            if let (Some(seen), Some(sent)) = (&seen, &sent)
+                && seen != sent
             {
-                self.violations.push(format!("{path}: {seen} was approved, but {ran} was sent"));
+                self.violations.push(format!("{path}: {seen} was approved, but {sent} was sent"));
             }
             if seen.is_some() && by == starter {
                 self.violations.push(format!("{path}: approved by the starter of the run"));

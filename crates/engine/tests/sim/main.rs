@@ -26,7 +26,7 @@ use steprail_store::sqlite::SqliteStore;
 /// Number of seeds: few in every test run, many in `just sim`.
 const SEEDS: u64 = 400;
 /// Number of seeds between progress messages of a long run.
-const TOLD_EVERY: u64 = 2_000;
+const PROGRESS_INTERVAL: u64 = 2_000;
 /// Number of events in one simulation before faults stop.
 const TURNS: u32 = 60;
 /// Number of turns in which all runs must end after faults have stopped.
@@ -44,7 +44,7 @@ fn no_seed_violates_an_invariant() {
     let first = variable("STEPRAIL_FIRST").unwrap_or(1);
     let mut tally = Tally::default();
     for seed in first..first + seeds {
-        if seeds > TOLD_EVERY && seed > first && (seed - first).is_multiple_of(TOLD_EVERY) {
+        if seeds > PROGRESS_INTERVAL && seed > first && (seed - first).is_multiple_of(PROGRESS_INTERVAL) {
             println!("{} of {seeds} seeds", seed - first);
         }
         let sim = Sim::play(seed, false);
@@ -87,7 +87,7 @@ impl Tally {
     fn add(&mut self, sim: &Sim) {
         self.seeds += 1;
         self.runs += sim.runs.len();
-        self.calls += sim.made.len();
+        self.calls += sim.calls_made.len();
         self.crashes += sim.crashes;
         self.faults += sim.fault_count;
         self.uncertain += sim.uncertain;
@@ -107,13 +107,13 @@ struct Sim {
     /// Requests that failed because of a storage fault and are repeated.
     backlog: Vec<Request>,
     /// Calls that were made: run, path, attempt and tool.
-    made: BTreeSet<(RunId, String, u32, String)>,
+    calls_made: BTreeSet<(RunId, String, u32, String)>,
     /// Calls that returned a result.
     answered: BTreeSet<(RunId, String, u32)>,
     /// Calls that exceed their timeout and ignore the cancellation.
     stubborn: BTreeSet<CallId>,
-    /// Whether the process can be killed. Long scenarios rarely complete where it is.
-    mortal: bool,
+    /// Whether the process can be killed. If it can, long scenarios rarely complete.
+    can_crash: bool,
     crashes: u64,
     fault_count: u64,
     uncertain: u64,
@@ -152,7 +152,7 @@ impl Sim {
             ..Limits::default()
         };
         let limits = if rng.u8(0..4) == 0 { narrow } else { Limits::default() };
-        let mortal = rng.u8(0..4) != 0;
+        let can_crash = rng.u8(0..4) != 0;
         let shared = Shared::with_faults(store.clone(), faults.clone());
         let bench = Bench::new(Box::new(shared), tools, limits, seed);
         let mut sim = Self {
@@ -164,10 +164,10 @@ impl Sim {
             plans: HashMap::new(),
             runs: Vec::new(),
             backlog: Vec::new(),
-            made: BTreeSet::new(),
+            calls_made: BTreeSet::new(),
             answered: BTreeSet::new(),
             stubborn: BTreeSet::new(),
-            mortal,
+            can_crash,
             crashes: 0,
             fault_count: 0,
             uncertain: 0,
@@ -220,8 +220,8 @@ impl Sim {
             55..70 => self.advance_time(),
             70..84 => self.act_as_human(),
             84..88 => self.plan_fault(),
-            88..94 if self.mortal => self.plan_kill(),
-            94..97 if self.mortal => self.kill(),
+            88..94 if self.can_crash => self.plan_kill(),
+            94..97 if self.can_crash => self.kill(),
             97 => self.report_some_call(),
             98.. => self.try_backlog(),
             _ => self.advance_time(),

@@ -38,7 +38,7 @@ impl Sim {
         self.backlog.clear();
         self.stubborn.clear();
         let store = self.bench.die();
-        self.trace(format_args!("dead"));
+        self.trace(format_args!("killed"));
         self.bench.boot(store);
         if !self.quiet && self.rng.u8(0..4) == 0 {
             self.plan_kill();
@@ -82,10 +82,10 @@ impl Sim {
             self.kill();
             return;
         }
-        let skips_effects = self.mortal && !self.quiet && self.rng.u8(0..40) == 0;
+        let skips_effects = self.can_crash && !self.quiet && self.rng.u8(0..40) == 0;
         if skips_effects {
-            self.trace(format_args!("dead right after a commit"));
-            answer_only(&handled);
+            self.trace(format_args!("killed right after a commit"));
+            send_replies(&handled);
             self.kill();
             return;
         }
@@ -112,8 +112,8 @@ impl Sim {
     }
 }
 
-/// Keeps only the replies: they may have been sent before the process was killed, so they must be true.
-fn answer_only(handled: &Handled) {
+/// Sends only the replies. They may be sent before the process is killed, so they must be correct.
+fn send_replies(handled: &Handled) {
     for effect in &handled.effects {
         if let Effect::Reply(response) = effect {
             response.send();

@@ -35,8 +35,8 @@ impl Sim {
 
     /// Sometimes returns an abandoned call while a later attempt is in flight, so that either can end first.
     fn superseded_call(&mut self) -> Option<CallId> {
-        let overtaken = self.bench.calls.values().find(|order| self.is_superseded(order))?.id;
-        self.rng.bool().then_some(overtaken)
+        let superseded = self.bench.calls.values().find(|order| self.is_superseded(order))?.id;
+        self.rng.bool().then_some(superseded)
     }
 
     fn is_superseded(&self, order: &CallOrder) -> bool {
@@ -114,7 +114,7 @@ impl Sim {
             _ => FailureKind::Timeout,
         };
         let kind = if cancelled { FailureKind::Cancelled } else { kind };
-        let failure = Failure::new(kind, "it went wrong");
+        let failure = Failure::new(kind, "the tool failed");
         Err(if self.rng.u8(0..4) == 0 { failure.transient() } else { failure })
     }
 
@@ -122,7 +122,7 @@ impl Sim {
     pub(super) fn call(&mut self, order: CallOrder) {
         let (path, attempt) = (order.path.clone(), order.attempt);
         self.trace(format_args!("call {path} ({attempt}) {} {}", order.tool, order.args.json()));
-        self.intended(&order);
+        self.check_intent(&order);
         // An abandoned probe calls another tool and has no effect.
         let same = |other: &CallOrder| {
             other.run == order.run && other.path == order.path && other.tool == order.tool
@@ -132,7 +132,7 @@ impl Sim {
         }
         let again = self.allowed_restarts(&order);
         let made = (order.run, path.to_string(), attempt, format!("{}/{again}", order.tool));
-        if !self.made.insert(made) {
+        if !self.calls_made.insert(made) {
             self.violations.push(format!("{path}: attempt {attempt} was called twice"));
         }
         if self.rng.u8(0..3) == 0 {
@@ -141,7 +141,7 @@ impl Sim {
         self.bench.calls.insert(order.id, order);
     }
 
-    fn intended(&mut self, order: &CallOrder) {
+    fn check_intent(&mut self, order: &CallOrder) {
         let sql =
             "SELECT s.status, r.status FROM workflow_step_runs s JOIN workflow_runs r ON r.id = s.run_id
                    WHERE r.run_id = ?1 AND s.path = ?2 AND s.attempt = ?3";

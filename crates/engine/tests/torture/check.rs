@@ -18,7 +18,7 @@ use super::workflows::{STRICT, WORKFLOWS};
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// Violated guarantees.
-    pub broken: Vec<String>,
+    pub violations: Vec<String>,
     pub runs: usize,
     pub calls: usize,
     /// Interrupted calls that were repeated as their policies allow.
@@ -53,9 +53,13 @@ impl Findings {
         println!("calls repeated, legally   {}", self.repeated);
         println!("calls repeated, illegally {}", self.illegal);
         println!("lost                      {}", self.lost);
-        println!("said to be uncertain      {}", self.uncertain);
-        let some: Vec<&String> = self.broken.iter().take(20).collect();
-        assert!(some.is_empty(), "{} guarantees are violated, such as {some:#?}", self.broken.len());
+        println!("unknown outcomes          {}", self.uncertain);
+        let examples: Vec<&String> = self.violations.iter().take(20).collect();
+        assert!(
+            examples.is_empty(),
+            "{} guarantees are violated, such as {examples:#?}",
+            self.violations.len()
+        );
     }
 }
 
@@ -68,8 +72,8 @@ struct Checker<'e> {
     expected_runs: BTreeMap<u64, (ExpectedRun, Value)>,
     /// Lines of the ledger with their positions, by run and path.
     lines: BTreeMap<(RunId, &'e str), Lines<'e>>,
-    /// When the engine reported the end of a run.
-    over: BTreeMap<RunId, usize>,
+    /// Position of the line at which the engine reported the end of a run.
+    run_ends: BTreeMap<RunId, usize>,
     /// Position of the first end of a call, by the number of the root run and the full path.
     ends: BTreeMap<(u64, String), usize>,
     supplied: BTreeSet<(u64, String)>,
@@ -81,16 +85,16 @@ pub(crate) fn verify(job: &Job, acks: &Acks) -> Findings {
     let connection = Connection::open(&job.database).expect("the database");
     let ledger = ledger::read(&job.ledger);
     let mut found = check(&Evidence { connection: &connection, ledger: &ledger, acks, seed: job.seed });
-    found.broken.extend(crate::audit::audit(&connection));
-    found.broken.extend(damage(&connection));
+    found.violations.extend(crate::audit::audit(&connection));
+    found.violations.extend(damage(&connection));
     found
 }
 
 /// Returns the result of SQLite's integrity check, if it fails.
 pub(crate) fn damage(connection: &Connection) -> Option<String> {
-    let sound: String =
+    let result: String =
         connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
-    (sound != "ok").then(|| format!("the file is damaged: {sound}"))
+    (result != "ok").then(|| format!("the file is damaged: {result}"))
 }
 
 fn check(evidence: &Evidence<'_>) -> Findings {
@@ -123,8 +127,8 @@ fn run_paths(logs: &[RunLog]) -> BTreeMap<i64, RunPath> {
             None => RunPath { n: log.n.expect("a run with a key"), prefix: String::new() },
             Some((parent, step)) => {
                 let path = by_key[&parent].path_of(step).expect("a step that started a run");
-                let above = &run_paths[&parent];
-                RunPath { n: above.n, prefix: format!("{}{path}/", above.prefix) }
+                let parent_path = &run_paths[&parent];
+                RunPath { n: parent_path.n, prefix: format!("{}{path}/", parent_path.prefix) }
             }
         };
         run_paths.insert(log.key, run_path);
@@ -139,18 +143,18 @@ impl<'e> Checker<'e> {
             found: Findings::default(),
             expected_runs: BTreeMap::new(),
             lines: BTreeMap::new(),
-            over: BTreeMap::new(),
+            run_ends: BTreeMap::new(),
             ends: BTreeMap::new(),
             supplied: BTreeSet::new(),
             ended: BTreeSet::new(),
         };
         for (at, entry) in evidence.ledger.iter().enumerate() {
-            match entry.what {
-                LedgerEvent::Cut => {}
-                LedgerEvent::Over => drop(checker.over.entry(entry.run).or_insert(at)),
+            match entry.event {
+                LedgerEvent::PowerCut => {}
+                LedgerEvent::RunEnded => drop(checker.run_ends.entry(entry.run).or_insert(at)),
                 _ => checker.lines.entry((entry.run, &entry.path)).or_default().push((at, entry)),
             }
-            checker.found.calls += usize::from(entry.begins());
+            checker.found.calls += usize::from(entry.is_call_start());
         }
         checker
     }
@@ -159,46 +163,47 @@ impl<'e> Checker<'e> {
     fn gather(&mut self, log: &RunLog, run_path: &RunPath, histories: &BTreeMap<String, CallHistory>) {
         self.expected_runs.entry(run_path.n).or_insert_with(|| expect_run(self.evidence.seed, run_path.n));
         for (path, history) in histories {
-            let whole = (run_path.n, format!("{}{path}", run_path.prefix));
+            let full_path = (run_path.n, format!("{}{path}", run_path.prefix));
             let lines = self.lines.get(&(log.id, path.as_str()));
             let end =
-                lines.and_then(|lines| lines.iter().find(|(_, entry)| entry.what != LedgerEvent::Begun));
+                lines.and_then(|lines| lines.iter().find(|(_, entry)| entry.event != LedgerEvent::Started));
             if let Some((at, _)) = end {
-                self.ends.insert(whole.clone(), *at);
+                self.ends.insert(full_path.clone(), *at);
             }
             if history.was_supplied() {
-                self.supplied.insert(whole.clone());
+                self.supplied.insert(full_path.clone());
             }
             if history.has_ended() {
-                self.ended.insert(whole);
+                self.ended.insert(full_path);
             }
             self.found.uncertain += history.uncertain.len();
         }
     }
 
-    fn broken(&mut self, log: &RunLog, path: &str, what: &str) {
-        self.found.broken.push(format!("run {} `{path}`: {what}", log.id));
+    fn violation(&mut self, log: &RunLog, path: &str, what: &str) {
+        self.found.violations.push(format!("run {} `{path}`: {what}", log.id));
     }
 
     fn lost(&mut self, what: String) {
         self.found.lost += 1;
-        self.found.broken.push(what);
+        self.found.violations.push(what);
     }
 
     /// Checks a step: its calls are the expected ones, and are repeated only as its policy allows.
     fn step(&mut self, log: &RunLog, run_path: &RunPath, path: &str, history: &CallHistory) {
         let lines = self.lines.get(&(log.id, path)).cloned().unwrap_or_default();
-        let begun: Vec<&LedgerLine> =
-            lines.iter().map(|(_, entry)| *entry).filter(|entry| entry.begins()).collect();
+        let starts: Vec<&LedgerLine> =
+            lines.iter().map(|(_, entry)| *entry).filter(|entry| entry.is_call_start()).collect();
         self.matches_expected(log, run_path, path, history);
-        self.intended(log, path, history, &begun);
-        for pair in begun.windows(2) {
+        self.check_intents(log, path, history, &starts);
+        for pair in starts.windows(2) {
             self.repetition(log, path, history, pair[0], pair[1]);
         }
         let done = history.results.iter().find(|(_, result)| **result == AttemptResult::Done { from: None });
         if let Some((attempt, _)) = done {
-            let seen = |what| lines.iter().any(|(_, entry)| entry.attempt == *attempt && entry.what == what);
-            if !seen(LedgerEvent::Begun) || !seen(LedgerEvent::Ended) {
+            let seen =
+                |event| lines.iter().any(|(_, entry)| entry.attempt == *attempt && entry.event == event);
+            if !seen(LedgerEvent::Started) || !seen(LedgerEvent::Ended) {
                 self.lost(format!("run {} `{path}`: done, but attempt {attempt} was never made", log.id));
             }
         }
@@ -206,8 +211,8 @@ impl<'e> Checker<'e> {
 
     /// R3, R9: the committed call is the expected one, with the same idempotency key for all attempts.
     fn matches_expected(&mut self, log: &RunLog, run_path: &RunPath, path: &str, history: &CallHistory) {
-        let whole = format!("{}{path}", run_path.prefix);
-        let expected = self.expected_runs[&run_path.n].0.calls.get(&whole);
+        let full_path = format!("{}{path}", run_path.prefix);
+        let expected = self.expected_runs[&run_path.n].0.calls.get(&full_path);
         let fits = expected.is_some_and(|call| {
             history
                 .intents
@@ -216,20 +221,20 @@ impl<'e> Checker<'e> {
         });
         let keys: BTreeSet<&String> = history.intents.values().map(|(key, ..)| key).collect();
         if !fits {
-            self.broken(log, path, "unexpected call");
+            self.violation(log, path, "unexpected call");
         }
         if keys.len() != 1 {
-            self.broken(log, path, &format!("different idempotency keys: {keys:?}"));
+            self.violation(log, path, &format!("different idempotency keys: {keys:?}"));
         }
     }
 
     /// S2: every call has an intent in the log, and no attempt is called twice.
-    fn intended(&mut self, log: &RunLog, path: &str, history: &CallHistory, begun: &[&LedgerLine]) {
+    fn check_intents(&mut self, log: &RunLog, path: &str, history: &CallHistory, starts: &[&LedgerLine]) {
         let mut attempts = BTreeSet::new();
-        for entry in begun {
+        for entry in starts {
             let intent = (entry.key.clone(), entry.tool.clone(), entry.args.clone());
             if history.intents.get(&entry.attempt) != Some(&intent) {
-                self.broken(
+                self.violation(
                     log,
                     path,
                     &format!("attempt {} does not match its committed intent", entry.attempt),
@@ -237,7 +242,7 @@ impl<'e> Checker<'e> {
             }
             if !attempts.insert(entry.attempt) {
                 self.found.illegal += 1;
-                self.broken(log, path, &format!("attempt {} was called twice", entry.attempt));
+                self.violation(log, path, &format!("attempt {} was called twice", entry.attempt));
             }
         }
     }
@@ -262,21 +267,22 @@ impl<'e> Checker<'e> {
             .range(between.clone())
             .filter(|(_, result)| **result == AttemptResult::Repeated)
             .count();
-        let asked = between.filter(|attempt| history.resolved.get(attempt) == Some(&Resolved::Retry)).count();
-        let kills = (again.life - first.life) as usize;
+        let consented =
+            between.filter(|attempt| history.resolved.get(attempt) == Some(&Resolved::Retry)).count();
+        let kills = (again.worker - first.worker) as usize;
         let explained = lost + failed == (again.attempt - first.attempt) as usize;
         let strict = first.tool.starts_with(STRICT);
-        let allowed = explained && lost <= kills && (!strict || asked == lost);
+        let allowed = explained && lost <= kills && (!strict || consented == lost);
         if lost > 0 && allowed {
             self.found.repeated += 1;
         }
         if !allowed {
             self.found.illegal += 1;
             let what = format!("repeated without consent: {first:?}, {again:?}, {history:?}");
-            self.broken(log, path, &what);
+            self.violation(log, path, &what);
         }
         if !strict && !history.uncertain.is_empty() {
-            self.broken(log, path, "uncertain although the policy allows a repetition");
+            self.violation(log, path, "uncertain although the policy allows a repetition");
         }
     }
 
@@ -285,21 +291,21 @@ impl<'e> Checker<'e> {
         let calls: Vec<(String, usize, usize)> = self
             .lines_of(log.id)
             .filter_map(|(path, lines)| {
-                let mut begun = lines.iter().filter(|(_, entry)| entry.begins()).map(|(at, _)| *at);
-                let first = begun.next()?;
-                Some((format!("{}{path}", run_path.prefix), first, begun.next_back().unwrap_or(first)))
+                let mut starts = lines.iter().filter(|(_, entry)| entry.is_call_start()).map(|(at, _)| *at);
+                let first = starts.next()?;
+                Some((format!("{}{path}", run_path.prefix), first, starts.next_back().unwrap_or(first)))
             })
             .collect();
-        let over = self.over.get(&log.id).copied().unwrap_or(usize::MAX);
+        let run_end = self.run_ends.get(&log.id).copied().unwrap_or(usize::MAX);
         for (path, first, last) in calls {
-            if last > over {
-                self.broken(log, &path, "called after the end of the run");
+            if last > run_end {
+                self.violation(log, &path, "called after the end of the run");
             }
             for before in self.predecessors(run_path.n, &path) {
-                let whole = (run_path.n, before);
-                let ended = self.ends.get(&whole).is_some_and(|at| *at < first);
-                if !ended && !self.supplied.contains(&whole) {
-                    self.broken(log, &path, &format!("called before `{}` had ended", whole.1));
+                let full_path = (run_path.n, before);
+                let ended = self.ends.get(&full_path).is_some_and(|at| *at < first);
+                if !ended && !self.supplied.contains(&full_path) {
+                    self.violation(log, &path, &format!("called before `{}` had ended", full_path.1));
                 }
             }
         }
@@ -317,11 +323,12 @@ impl<'e> Checker<'e> {
 
     /// Reports calls that are not in the log.
     fn unlogged_calls(&mut self, log: &RunLog, histories: &BTreeMap<String, CallHistory>) {
-        let of_run = self.lines_of(log.id).filter(|(_, lines)| lines.iter().any(|(_, entry)| entry.begins()));
+        let of_run =
+            self.lines_of(log.id).filter(|(_, lines)| lines.iter().any(|(_, entry)| entry.is_call_start()));
         let of_run: Vec<&str> = of_run.map(|(path, _)| path).collect();
         for path in of_run {
             if !histories.contains_key(path) {
-                self.broken(log, path, "called without an event in the log");
+                self.violation(log, path, "called without an event in the log");
             }
         }
     }
@@ -329,7 +336,7 @@ impl<'e> Checker<'e> {
     /// R9, R10: the run completed with the expected output, and every expected call was made.
     fn run(&mut self, log: &RunLog, run_path: &RunPath) {
         if log.early_wakeups() > 0 {
-            self.broken(log, "", "a sleep ended before its time");
+            self.violation(log, "", "a sleep ended before its time");
         }
         if log.status != "completed" {
             self.lost(format!("run {}: {}", log.id, log.status));
@@ -346,7 +353,7 @@ impl<'e> Checker<'e> {
         let missing = (!missing.is_empty()).then(|| format!("run {}: {missing:?} never ran", log.id));
         if log.output.as_ref() != Some(output) {
             let what = format!("the output is {:?}, expected {output}", log.output);
-            self.broken(log, "", &what);
+            self.violation(log, "", &what);
         }
         missing.into_iter().for_each(|what| self.lost(what));
     }
@@ -356,7 +363,7 @@ impl<'e> Checker<'e> {
         let mut by_n: BTreeMap<u64, &RunLog> = BTreeMap::new();
         for log in logs.iter().filter(|log| log.parent.is_none()) {
             if by_n.insert(log.n.expect("a key"), log).is_some() {
-                self.broken(log, "", "started twice");
+                self.violation(log, "", "started twice");
             }
         }
         for (n, run) in &self.evidence.acks.started {

@@ -45,12 +45,12 @@ impl ExpectedRun {
         &mut self,
         path: &str,
         name: &'static str,
-        tell: impl FnOnce(&mut Self) -> Value,
+        expect: impl FnOnce(&mut Self) -> Value,
     ) -> Value {
         let outside = self.prefix.clone();
         self.children.insert(format!("{outside}{path}"), name);
         self.prefix = format!("{outside}{path}/");
-        let output = tell(self);
+        let output = expect(self);
         self.prefix = outside;
         output
     }

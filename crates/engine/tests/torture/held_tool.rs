@@ -34,8 +34,9 @@ steps:
   - { id: b, tool: demo__hold, args: { from: '{{steps.a.output.said}}' } }
 ";
 
-/// Output of `c` of [`HOLD`], and below of `b` of [`PARKED`].
+/// Output of [`HOLD`].
 pub(crate) const SAID: &str = r#"{"said":"c after b after a after "}"#;
+/// Output of [`PARKED`].
 pub(crate) const SAID_TWICE: &str = r#"{"said":"b after a after "}"#;
 
 pub(crate) fn ann() -> Principal {
@@ -60,7 +61,7 @@ impl HeldTool {
             let tool = tool.clone();
             async move {
                 tool.calls.send_modify(|calls| calls.push(call.path.to_string()));
-                tool.permits.acquire().await.expect("leave").forget();
+                tool.permits.acquire().await.expect("a permit").forget();
                 let from = call.args.value()["from"].as_str().unwrap_or_default();
                 Ok(json!({ "said": format!("{} after {from}", call.path) }))
             }
@@ -123,9 +124,9 @@ pub(crate) fn output(view: &RunView) -> &str {
 pub(crate) fn assert_sound(folder: &Path) {
     let connection = Connection::open(database(folder)).expect("the database");
     assert_eq!(crate::audit::audit(&connection), Vec::<String>::new());
-    let sound: String =
+    let result: String =
         connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
-    assert_eq!(sound, "ok");
+    assert_eq!(result, "ok");
 }
 
 pub(crate) fn storage(error: Error) -> StoreError {
@@ -135,7 +136,7 @@ pub(crate) fn storage(error: Error) -> StoreError {
     }
 }
 
-/// Creates a run that waits for an event, and stops the engine.
+/// Creates a run that waits for a signal, and stops the engine.
 pub(crate) async fn park(folder: &Path, tool: &HeldTool) -> RunId {
     let engine = engine(folder, tool);
     let run = start(&engine, PARKED).await.expect("started");

@@ -94,7 +94,7 @@ impl RunLog {
                 let intent = (key.to_string(), tool.to_string(), args.to_string());
                 histories.entry(step.path.to_string()).or_default().intents.insert(step.attempt, intent);
             } else if let Some(history) = histories.get_mut(&*step.path) {
-                history.note(step, event);
+                history.record(step, event);
             }
         }
         histories
@@ -120,7 +120,7 @@ impl RunLog {
 }
 
 impl CallHistory {
-    fn note(&mut self, step: &StepRef, event: &Event) {
+    fn record(&mut self, step: &StepRef, event: &Event) {
         let result = match event {
             Event::RetryScheduled { error, .. } if error.kind == FailureKind::Lost => AttemptResult::Lost,
             Event::RetryScheduled { .. } => AttemptResult::Repeated,

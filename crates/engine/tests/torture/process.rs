@@ -11,7 +11,7 @@ use steprail_engine::RunId;
 use super::worker::{JOB, Job, TEST};
 
 /// How long a worker can send no message before it counts as stalled.
-const SILENCE: Duration = Duration::from_mins(1);
+const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Message {
     Event { run: RunId, seq: u64 },
     Ended { n: u64, status: String, seq: u64 },
     Finished,
-    Trouble(String),
+    Error(String),
 }
 
 impl Message {
@@ -39,14 +39,14 @@ impl Message {
                 Some(Self::Ended { n: n.parse().ok()?, status: (*status).to_owned(), seq: seq.parse().ok()? })
             }
             ["Z"] => Some(Self::Finished),
-            ["!", ..] => Some(Self::Trouble(line.to_owned())),
+            ["!", ..] => Some(Self::Error(line.to_owned())),
             // Output of the test harness.
             _ => None,
         }
     }
 }
 
-/// Everything that workers acknowledged so far.
+/// The acknowledgements of all workers so far.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Acks {
     /// Runs that were started.
@@ -58,9 +58,9 @@ pub(crate) struct Acks {
 }
 
 impl Acks {
-    fn note(&mut self, message: &Message) {
+    fn record(&mut self, message: &Message) {
         match message {
-            Message::Trouble(why) => panic!("the worker failed: {why}"),
+            Message::Error(why) => panic!("the worker failed: {why}"),
             Message::Started { n, run } => {
                 let before = self.started.insert(*n, *run);
                 assert!(before.is_none_or(|before| before == *run), "run {n} was started twice");
@@ -94,8 +94,8 @@ impl Acks {
 /// A running worker.
 pub(crate) struct WorkerProcess {
     child: Child,
-    message: Receiver<Message>,
-    born: Instant,
+    messages: Receiver<Message>,
+    started: Instant,
     /// Time from the start of the process to its first call.
     pub first_call: Option<Duration>,
 }
@@ -103,7 +103,7 @@ pub(crate) struct WorkerProcess {
 impl WorkerProcess {
     /// Starts a worker: this program with another test.
     pub(crate) fn start(job: &Job) -> Self {
-        let born = Instant::now();
+        let started = Instant::now();
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args([TEST, "--exact", "--ignored", "--quiet", "--nocapture"])
             .env(JOB, serde_json::to_string(job).expect("JSON"))
@@ -113,35 +113,35 @@ impl WorkerProcess {
             .spawn()
             .expect("a worker");
         let output = BufReader::new(child.stdout.take().expect("its output"));
-        let (sender, message) = channel();
+        let (sender, messages) = channel();
         std::thread::spawn(move || {
             let lines = output.lines().map_while(Result::ok);
             lines.filter_map(|line| Message::parse(&line)).try_for_each(|message| sender.send(message))
         });
-        Self { child, message, born, first_call: None }
+        Self { child, messages, started, first_call: None }
     }
 
     /// Returns the next message; `None` if the worker has exited.
     pub(crate) fn next(&mut self, acks: &mut Acks) -> Option<Message> {
-        let message = match self.message.recv_timeout(SILENCE) {
+        let message = match self.messages.recv_timeout(STALL_TIMEOUT) {
             Ok(message) => message,
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {
                 self.kill();
-                panic!("the worker has been silent for {SILENCE:?}");
+                panic!("the worker has sent no message for {STALL_TIMEOUT:?}");
             }
         };
         if message == Message::Call && self.first_call.is_none() {
-            self.first_call = Some(self.born.elapsed());
+            self.first_call = Some(self.started.elapsed());
         }
-        acks.note(&message);
+        acks.record(&message);
         Some(message)
     }
 
     /// Reads the messages that have arrived, without waiting.
     pub(crate) fn read_pending(&mut self, acks: &mut Acks) {
-        while let Ok(message) = self.message.try_recv() {
-            acks.note(&message);
+        while let Ok(message) = self.messages.try_recv() {
+            acks.record(&message);
         }
     }
 

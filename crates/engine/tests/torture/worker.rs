@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use super::expected::answer;
 use super::ledger::{Ledger, LedgerEvent};
-use super::workflows::{BROKEN, EVENT, FLAKY, IDEMPOTENT, READ, SLOW, WORKFLOWS, definitions};
+use super::workflows::{BROKEN, FLAKY, IDEMPOTENT, READ, SIGNAL, SLOW, WORKFLOWS, definitions};
 
 /// The name of the test that runs the worker, and the environment variable with its job.
 pub(crate) const TEST: &str = "worker";
@@ -34,7 +34,7 @@ pub(crate) struct Job {
     pub database: PathBuf,
     pub ledger: PathBuf,
     /// Number of workers that were started before this one.
-    pub life: u32,
+    pub worker: u32,
     /// The first run to start; earlier ones have ended.
     pub from: u64,
     /// The run to stop before. If set, the worker also answers all open requests and exits.
@@ -90,25 +90,25 @@ async fn work(job: Job) -> Result<(), Error> {
     let store = SqliteStore::open(&job.database, &Options { durability, address: None })?;
     send("B");
     let last = store.readers().expect("a file").last_event()?;
-    let ledger = Arc::new(Ledger::open(&job.ledger, job.life));
-    let (notices, heard) = mpsc::unbounded_channel();
+    let ledger = Arc::new(Ledger::open(&job.ledger, job.worker));
+    let (notices, received) = mpsc::unbounded_channel();
     let engine =
         Engine::builder().store(store).tools(LedgerTools(ledger.clone())).notifier(NoticeForwarder(notices));
-    let engine = engine.limits(limits(job.life)).spawn()?;
+    let engine = engine.limits(limits(job.worker)).spawn()?;
     send("U");
     for definition in definitions() {
         engine.define(&definition, &starter()).await?;
     }
     let next = AtomicU64::new(job.from);
     let worker = Arc::new(Worker { job, engine, ledger, next });
-    tokio::spawn(worker.clone().answer_notices(heard));
+    tokio::spawn(worker.clone().answer_notices(received));
     if worker.job.feed {
         tokio::spawn(worker.clone().send_events(last));
     }
-    let asked = tokio::spawn(worker.clone().answer_open_requests());
+    let answering = tokio::spawn(worker.clone().answer_open_requests());
     let tasks: Vec<_> =
         (0..worker.job.concurrency).map(|_| tokio::spawn(worker.clone().run_continuously())).collect();
-    for task in tasks.into_iter().chain([asked]) {
+    for task in tasks.into_iter().chain([answering]) {
         task.await.expect("no panic")?;
     }
     worker.engine.shutdown().await?;
@@ -117,8 +117,8 @@ async fn work(job: Job) -> Result<(), Error> {
 }
 
 /// Some workers have low limits, so that calls wait for slots.
-fn limits(life: u32) -> Limits {
-    match life % 4 {
+fn limits(worker: u32) -> Limits {
+    match worker % 4 {
         1 => Limits { calls_per_server: 40, ..Limits::default() },
         2 => Limits { calls: 100, calls_per_definition: 10, ..Limits::default() },
         _ => Limits::default(),
@@ -133,22 +133,22 @@ impl Worker {
             if self.job.until.is_some_and(|until| n >= until) {
                 return Ok(());
             }
-            self.one(n).await?;
+            self.run_one(n).await?;
         }
     }
 
-    async fn one(&self, n: u64) -> Result<(), Error> {
+    async fn run_one(&self, n: u64) -> Result<(), Error> {
         let workflow = &WORKFLOWS[usize::try_from(n).expect("a number of runs") % WORKFLOWS.len()];
         let seed = seed_of(self.job.seed, n);
         let start = Start::named(workflow.name, starter()).inputs(json!({ "seed": seed }));
         let run = self.engine.start(start.request_key(n.to_string())).await?;
         send(&format!("S {n} {}", run.id()));
-        if workflow.name == "event" {
+        if workflow.name == "signal" {
             // Fails if the run has ended; an earlier worker may have sent the signal.
-            let _ = self.engine.signal(EVENT, json!({ "n": seed }), Some(run.id())).await;
+            let _ = self.engine.signal(SIGNAL, json!({ "n": seed }), Some(run.id())).await;
         }
         let ended = run.wait().await?;
-        self.ledger.over(run.id());
+        self.ledger.run_ended(run.id());
         send(&format!("E {n} {} {}", ended.run.status.word(), ended.run.seq));
         Ok(())
     }
@@ -227,7 +227,7 @@ struct LedgerTools(Arc<Ledger>);
 impl ToolCaller for LedgerTools {
     fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
-            self.0.call(LedgerEvent::Begun, &call);
+            self.0.call(LedgerEvent::Started, &call);
             send(".");
             // The duration of the call.
             let longest = if &*call.tool == SLOW { 30_000 } else { 4_000 };

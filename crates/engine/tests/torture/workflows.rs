@@ -15,8 +15,8 @@ pub(crate) struct TestWorkflow {
 pub(crate) const WORKFLOWS: &[TestWorkflow] = &[
     TestWorkflow { name: "consent", expect: |expected, seed| sequence(expected, seed, &[ONCE; 5]) },
     TestWorkflow { name: "strict", expect: |expected, seed| sequence(expected, seed, &[STRICT; 5]) },
-    TestWorkflow { name: "spelled", expect: |expected, seed| sequence(expected, seed, &SPELLED) },
-    TestWorkflow { name: "graphed", expect: graphed },
+    TestWorkflow { name: "policies", expect: |expected, seed| sequence(expected, seed, &POLICIES) },
+    TestWorkflow { name: "graph_form", expect: graph_form },
     TestWorkflow { name: "mixed", expect: |expected, seed| sequence(expected, seed, &MIX.repeat(4)) },
     TestWorkflow { name: "route", expect: route },
     TestWorkflow { name: "each", expect: each },
@@ -24,17 +24,17 @@ pub(crate) const WORKFLOWS: &[TestWorkflow] = &[
     TestWorkflow { name: "nested", expect: nested },
     TestWorkflow { name: "timers", expect: timers },
     TestWorkflow { name: "outer", expect: outer },
-    TestWorkflow { name: "event", expect: event },
-    TestWorkflow { name: "circle", expect: circle },
+    TestWorkflow { name: "signal", expect: signal },
+    TestWorkflow { name: "loop_back", expect: loop_back },
     TestWorkflow { name: "gate", expect: gate },
 ];
 
-/// The event that runs of the workflow `event` wait for.
-pub(crate) const EVENT: &str = "go";
+/// The signal that runs of the workflow `signal` wait for.
+pub(crate) const SIGNAL: &str = "go";
 
 /// The tool whose calls must not be repeated without a decision of a human.
 pub(crate) const STRICT: &str = "lab__strict";
-/// The same, with policies that set a number of attempts or an idempotency key and are not consent.
+/// Variants of [`STRICT`] with a retry policy or an idempotency key, which are no consent to a repetition.
 const STRICT_RETRY: &str = "lab__strict_retry";
 const STRICT_KEY: &str = "lab__strict_key";
 const STRICT_ONCE: &str = "lab__strict_once";
@@ -50,7 +50,7 @@ pub(crate) const SLOW: &str = "lab__slow";
 const ONCE: &str = "lab__once";
 const KEYED: &str = "lab__keyed";
 
-const SPELLED: [&str; 5] = [STRICT_RETRY, STRICT_KEY, STRICT_ONCE, STRICT_GLOBAL, STRICT];
+const POLICIES: [&str; 5] = [STRICT_RETRY, STRICT_KEY, STRICT_ONCE, STRICT_GLOBAL, STRICT];
 const MIX: [&str; 5] = [READ, IDEMPOTENT, KEYED, ONCE, FLAKY];
 
 /// Returns all definitions.
@@ -127,7 +127,7 @@ fn route(expected: &mut ExpectedRun, seed: u64) -> Value {
 }
 
 /// The graph form retries by default, which is not consent.
-fn graphed(expected: &mut ExpectedRun, seed: u64) -> Value {
+fn graph_form(expected: &mut ExpectedRun, seed: u64) -> Value {
     let first = expected.call("first", STRICT, seed, &json!(seed), &[]);
     expected.call("second", STRICT, seed, &first["v"], &["first"])
 }
@@ -182,12 +182,12 @@ fn outer(expected: &mut ExpectedRun, seed: u64) -> Value {
     expected.call("after", ONCE, seed, &sub["v"], &["before", "sub/after"])
 }
 
-fn event(expected: &mut ExpectedRun, seed: u64) -> Value {
+fn signal(expected: &mut ExpectedRun, seed: u64) -> Value {
     expected.call("first", ONCE, seed, &json!(seed), &[]);
     expected.call("last", IDEMPOTENT, seed, &json!(seed), &["first"])
 }
 
-fn circle(expected: &mut ExpectedRun, seed: u64) -> Value {
+fn loop_back(expected: &mut ExpectedRun, seed: u64) -> Value {
     let visited = |id: &str, visit: u32| match visit {
         1 => id.to_owned(),
         _ => format!("{id}#{visit}"),

@@ -39,8 +39,8 @@ impl Accounts {
     pub(crate) fn users(&self, by: &User) -> Vec<(String, Stored<UserRecord>)> {
         let sees_all = by.may(Right::Manage);
         let cache = self.cache();
-        let seen = cache.users.iter().filter(|(id, _)| sees_all || **id == by.principal().id);
-        seen.map(|(id, stored)| (id.clone(), stored.clone())).collect()
+        let visible = cache.users.iter().filter(|(id, _)| sees_all || **id == by.principal().id);
+        visible.map(|(id, stored)| (id.clone(), stored.clone())).collect()
     }
 
     /// Stores a user. With `expected`, only if the stored revision is that one; 0 means that there is none.

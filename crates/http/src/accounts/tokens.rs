@@ -53,8 +53,8 @@ impl Accounts {
     pub(crate) fn tokens(&self, by: &User) -> Vec<(String, Token)> {
         let sees_all = by.may(Right::Manage);
         let cache = self.cache();
-        let seen = cache.tokens.iter().filter(|(_, token)| sees_all || token.user == by.principal().id);
-        let mut tokens: Vec<_> = seen.map(|(id, token)| (id.clone(), token.clone())).collect();
+        let visible = cache.tokens.iter().filter(|(_, token)| sees_all || token.user == by.principal().id);
+        let mut tokens: Vec<_> = visible.map(|(id, token)| (id.clone(), token.clone())).collect();
         tokens.sort_by(|(left, l), (right, r)| (l.created_at, left).cmp(&(r.created_at, right)));
         tokens
     }

@@ -36,7 +36,7 @@ pub(super) fn routes(api: Api) -> Api {
         .route(TAG, get("/api/workflow", "List runs").query::<ListQuery>().returns::<Page<Run>>(200, "Newest first."), list)
         .route(TAG, post("/api/workflow", "Start a run").body::<CreateRequest>().returns::<StartedRun>(201, "The run was started."), create)
         .route(TAG, get("/api/workflow/{id}", "Get a run").returns::<Run>(200, run), show)
-        .route(TAG, post("/api/workflow/{id}/ready", "Complete a waiting step").details("The id is the `step_id` of a step. Approves a gate, which needs the right to decide, or delivers the event that the step waits for, with the body as its payload.").optional_body::<Map<String, Value>>().returns::<Run>(200, run), ready)
+        .route(TAG, post("/api/workflow/{id}/ready", "Complete a waiting step").details("The id is the `step_id` of a step. Approves a gate, which needs the right to decide, or sends the signal that the step waits for, with the body as its payload.").optional_body::<Map<String, Value>>().returns::<Run>(200, run), ready)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -143,7 +143,7 @@ async fn ready(
         (KindName::Approve, StepStatus::Waiting) => user.decide(run, &step.path, true, None, None).await?,
         (kind, status) => {
             let detail = format!(
-                "step `{}` ({}) is {} and does not wait for an approval or an event",
+                "step `{}` ({}) is {} and does not wait for an approval or a signal",
                 step.path,
                 kind.word(),
                 status.word()
@@ -167,7 +167,7 @@ async fn find(user: &User, id: &str) -> Result<(RunId, StepRow), Problem> {
     steps.into_iter().find(matches).map(|step| (run, step)).ok_or_else(none)
 }
 
-/// The event that a step waits for.
+/// Name of the signal that a step waits for.
 async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Problem> {
     let mut after = After::Seq(0);
     loop {
@@ -180,7 +180,7 @@ async fn event_of(user: &User, run: RunId, step: &StepRow) -> Result<String, Pro
             (Some(event), _) => return Ok(event),
             (None, Some(last)) => after = After::Seq(last.seq),
             (None, None) => {
-                return Err(Problem::not_found(format!("step `{}` does not wait for an event", step.path)));
+                return Err(Problem::not_found(format!("step `{}` does not wait for a signal", step.path)));
             }
         }
     }

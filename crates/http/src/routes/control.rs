@@ -23,8 +23,8 @@ pub(super) fn routes(api: Api) -> Api {
         .route(TAG, post("/api/v1/runs/{run_id}/resume", "Resume a paused or interrupted run").optional_body::<ResumeRequest>().returns::<Run>(200, changed), resume)
         .route(TAG, post("/api/v1/runs/{run_id}/intervene", "Intervene in a run").details("For people: sets arguments, outputs or inputs, skips a step, supplies its result, or resolves a call with an unknown outcome.").body::<InterventionRequest>().returns::<Run>(200, changed), intervene)
         .route(TAG, post("/api/v1/runs/{run_id}/rerun", "Rerun an ended run").optional_body::<RerunRequest>().returns::<Run>(201, "The new run."), rerun)
-        .route(TAG, post("/api/v1/runs/{run_id}/signal", "Signal a run").details("The event is stored until a step waits for it.").body::<SignalRequest>().returns::<SignalResult>(200, "The event was delivered."), signal)
-        .route(TAG, post("/api/v1/signals", "Signal every run that waits for an event").body::<SignalRequest>().returns::<SignalResult>(200, "The number of runs that received it."), broadcast)
+        .route(TAG, post("/api/v1/runs/{run_id}/signal", "Signal a run").details("The signal is stored until a step waits for it.").body::<SignalRequest>().returns::<SignalResult>(200, "The event was delivered."), signal)
+        .route(TAG, post("/api/v1/signals", "Signal every run that waits for it").body::<SignalRequest>().returns::<SignalResult>(200, "The number of runs that received it."), broadcast)
 }
 
 #[derive(Deserialize, JsonSchema, Default)]
@@ -58,10 +58,10 @@ struct RerunRequest {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SignalRequest {
-    /// Name of the event.
+    /// Name of the signal.
     #[schemars(length(min = 1, max = 256))]
     event: String,
-    /// Payload of the event.
+    /// Payload of the signal.
     #[serde(default)]
     payload: Value,
 }
@@ -70,12 +70,12 @@ impl SignalRequest {
     fn checked(self) -> Result<Self, Problem> {
         match self.event.chars().count() {
             1..=256 => Ok(self),
-            _ => Err(Problem::bad("the name of an event has 1 to 256 characters")),
+            _ => Err(Problem::bad("the name of a signal has 1 to 256 characters")),
         }
     }
 }
 
-/// The runs that received an event.
+/// The number of runs that received a signal.
 #[derive(Serialize, JsonSchema)]
 struct SignalResult {
     /// Number of runs.

@@ -146,8 +146,8 @@ async fn set(
         return Err(problem.hint("use up to 128 letters, digits, `_`, `-` and `.`"));
     }
     if request.value.is_empty() || request.value.len() > steprail_mcp::limits::SECRET_BYTES {
-        let most = steprail_mcp::limits::SECRET_BYTES;
-        return Err(Problem::bad(format!("a secret has 1 to {most} bytes")));
+        let max = steprail_mcp::limits::SECRET_BYTES;
+        return Err(Problem::bad(format!("a secret has 1 to {max} bytes")));
     }
     let (store, value) = (app.secrets.clone(), Secret::new(request.value));
     tracing::info!(by = caller.principal().id, ?scope, name, "secret set");

@@ -51,7 +51,7 @@ struct CreateTokenRequest {
     /// The user whom it authenticates; the caller by default.
     user: Option<String>,
     /// Whether its holder is an agent; true by default.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     agent: bool,
     /// Validity in days; 90 by default.
     #[schemars(range(min = 1, max = 366))]
@@ -64,7 +64,7 @@ struct CreateTokenRequest {
     tools: Option<Vec<String>>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -125,7 +125,7 @@ async fn create(
     Caller(user): Caller,
     Body(request): Body<CreateTokenRequest>,
 ) -> Result<Response, Problem> {
-    let CreateTokenRequest { name, user: whose, agent, days, may, tools } = request;
+    let CreateTokenRequest { name, user: owner, agent, days, may, tools } = request;
     let is_text = |text: &String| !text.is_empty() && text.len() <= 256 && !text.contains(char::is_control);
     if !is_text(&name) || tools.as_ref().is_some_and(|tools| tools.len() > 100 || !tools.iter().all(is_text))
     {
@@ -134,8 +134,8 @@ async fn create(
         ));
     }
     let scope = (may.is_some() || tools.is_some()).then_some(TokenScope { may, tools });
-    let whose = whose.unwrap_or_else(|| user.principal().id.clone());
-    let new = NewToken { user: whose, name, days: days.unwrap_or(TOKEN_DAYS.0), agent, scope };
+    let owner = owner.unwrap_or_else(|| user.principal().id.clone());
+    let new = NewToken { user: owner, name, days: days.unwrap_or(TOKEN_DAYS.0), agent, scope };
     let (id, token, text) = app.accounts.create_token(&user, new).await?;
     Ok((StatusCode::CREATED, Json(CreatedToken { token: text, made: token_info((id, token)) }))
         .into_response())

@@ -145,6 +145,6 @@ impl Check<'_> {
             argument.path, argument.tool.name
         );
         let span = self.span(argument.step, argument.node);
-        self.report(Code::DoubtfulArgument, argument.step, span, message, None);
+        self.report(Code::UnverifiedArgument, argument.step, span, message, None);
     }
 }

@@ -62,7 +62,7 @@ impl Check<'_> {
 
 /// The steps of a block that lead to a step.
 fn predecessors(plan: &Plan, index: StepIx, block: BlockIx) -> BTreeSet<StepIx> {
-    let leads = |from: &StepIx, to: StepIx| match &plan.step(*from).next {
+    let leads_to = |from: &StepIx, to: StepIx| match &plan.step(*from).next {
         Next::End => false,
         Next::Step(next) => *next == to,
         Next::Dependents(next) => next.contains(&to),
@@ -74,7 +74,7 @@ fn predecessors(plan: &Plan, index: StepIx, block: BlockIx) -> BTreeSet<StepIx> 
     let mut visited = BTreeSet::new();
     let mut queue = vec![index];
     while let Some(step) = queue.pop() {
-        let direct = plan.block(block).steps.iter().filter(|from| leads(from, step)).copied();
+        let direct = plan.block(block).steps.iter().filter(|from| leads_to(from, step)).copied();
         queue.extend(direct.filter(|from| visited.insert(*from)));
     }
     visited

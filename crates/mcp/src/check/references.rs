@@ -49,7 +49,7 @@ impl Check<'_> {
     fn dangling(&self, reference: &Ref) -> Option<DanglingReference> {
         let schema = self.schema_of(&reference.root)?;
         let (code, parent) = match SchemaNode::new(&schema).follow(&reference.path) {
-            Err((Property::Undeclared, parent)) => (Code::DoubtfulArgument, parent),
+            Err((Property::Undeclared, parent)) => (Code::UnverifiedArgument, parent),
             Err((Property::Forbidden, parent)) => (Code::UnknownOutput, parent),
             _ => return None,
         };

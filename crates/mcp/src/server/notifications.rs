@@ -15,7 +15,7 @@ use super::federated::{self, Route};
 use super::sessions::{Sessions, session_of};
 use super::subscriptions::{ChangeReceivers, Subscriptions};
 use crate::gateway::Change;
-use crate::limits::NEWS_MS;
+use crate::limits::CHANGE_BATCH_MS;
 
 enum Notification {
     ToolsChanged,
@@ -73,7 +73,7 @@ impl NotificationStream {
 
     /// Collects the notifications for committed events. Events within a short time share one pass.
     async fn on_events(&mut self) {
-        tokio::time::sleep(Duration::from_millis(NEWS_MS)).await;
+        tokio::time::sleep(Duration::from_millis(CHANGE_BATCH_MS)).await;
         self.events.borrow_and_update();
         self.collect_updates().await;
         let (events, has_more) = self.subscriptions.run_events(&self.user).await;
@@ -85,7 +85,7 @@ impl NotificationStream {
 
     /// Handles changes at other servers. Those within a short time are sent once.
     async fn on_server_changes(&mut self, first: Option<Change>) {
-        tokio::time::sleep(Duration::from_millis(NEWS_MS)).await;
+        tokio::time::sleep(Duration::from_millis(CHANGE_BATCH_MS)).await;
         self.on_server_change(first).await;
         while let Some(changes) = &mut self.changes.servers {
             match changes.try_recv() {

@@ -17,7 +17,7 @@ use super::error::{ToolError, ToolResult};
 use super::request::ToolRequest;
 use super::tasks::{self, ResultForm, VIA_EXPOSED, WaitOptions};
 use super::{content, gates};
-use crate::limits::{PASSED_ON_SECS, RELAY_BYTES, RELAY_ROUNDS};
+use crate::limits::{RELAY_BYTES, RELAY_ROUNDS, RELAYED_CALL_SECS};
 use crate::relay::{RelayChannel, RelayMessage, Reply};
 
 /// The answers to the previous `input_required` result of the server, sent along with the arguments.
@@ -102,7 +102,7 @@ async fn relay_call(request: &ToolRequest, tool: &str, round_trip: RoundTrip) ->
     let args = Value::Object(request.params.arguments.clone().unwrap_or_default());
     let user = request.user.via(format!("{VIA_EXPOSED}{tool}")).relaying(relay);
     let run = user.call_tool(tool, &args).await?.id();
-    let response = tasks::respond(request, run, ResultForm::Relayed, WaitOptions::new(PASSED_ON_SECS));
+    let response = tasks::respond(request, run, ResultForm::Relayed, WaitOptions::new(RELAYED_CALL_SECS));
     serve_during(response, request, &capabilities, &mut client).await
 }
 

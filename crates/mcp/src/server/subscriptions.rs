@@ -16,7 +16,7 @@ use super::relayed::severity;
 use super::resources::{self, APPROVALS};
 use super::{Server, Shared};
 use crate::gateway::{Change, ResourceSubscription};
-use crate::limits::{PAGE, RESOURCE_EVENTS, WATCHES};
+use crate::limits::{CLIENT_SUBSCRIPTIONS, PAGE, RESOURCE_EVENTS};
 
 /// The subscriptions of one client. Clones share their state.
 #[derive(Clone, Default)]
@@ -82,8 +82,8 @@ impl Subscriptions {
             SubscribedResource::Federated { route, _watching: watching }
         };
         let mut resources = lock(&self.0.resources);
-        if resources.len() >= WATCHES && !resources.contains_key(&uri) {
-            let message = format!("a client can subscribe to at most {WATCHES} resources");
+        if resources.len() >= CLIENT_SUBSCRIPTIONS && !resources.contains_key(&uri) {
+            let message = format!("a client can subscribe to at most {CLIENT_SUBSCRIPTIONS} resources");
             return Err(ErrorData::invalid_request(message, None));
         }
         resources.insert(uri, resource);
@@ -116,7 +116,7 @@ impl Subscriptions {
     /// Sends the events of a run after a sequence number, until it ends.
     pub(super) fn follow_run(&self, run: RunId, after: u64) {
         let mut runs = lock(&self.0.runs);
-        if runs.len() < WATCHES {
+        if runs.len() < CLIENT_SUBSCRIPTIONS {
             runs.insert(run, after);
         }
     }
@@ -147,7 +147,7 @@ impl Subscriptions {
     pub(super) fn prepare(&self, receivers: ChangeReceivers) {
         let mut prepared = lock(&self.0.prepared);
         prepared.push_back(receivers);
-        if prepared.len() > WATCHES {
+        if prepared.len() > CLIENT_SUBSCRIPTIONS {
             prepared.pop_front();
         }
     }

@@ -9,7 +9,9 @@ use super::snapshot::RunSnapshot;
 use super::values::{ByteRange, ValueRenderer};
 use super::waiting;
 use crate::check::shortened;
-use crate::limits::{ERROR_BYTES, HISTORY, OUTPUT_BYTES, STEP_PAGE_BYTES, STEP_VALUE_BYTES, SUGGESTIONS};
+use crate::limits::{
+    ERROR_BYTES, LISTED_STEPS, OUTPUT_BYTES, STEP_PAGE_BYTES, STEP_VALUE_BYTES, SUGGESTIONS,
+};
 
 /// The inputs and outputs that a result includes.
 #[derive(Debug, Default)]
@@ -47,7 +49,8 @@ pub(super) fn run_with(snapshot: &RunSnapshot, selection: &ValueSelection) -> To
         fields["earlier_steps"] = omitted.into();
     }
     if !waiting.is_empty() {
-        fields["waiting"] = waiting.iter().take(HISTORY).map(|wait| waiting::fields(run, wait)).collect();
+        fields["waiting"] =
+            waiting.iter().take(LISTED_STEPS).map(|wait| waiting::fields(run, wait)).collect();
     }
     let notes = notes(view);
     if !notes.is_empty() {
@@ -82,12 +85,12 @@ fn put_output(fields: &mut Value, run: &RunRow, offset: usize, values: &mut Valu
 fn steps(view: &RunView, selection: &ValueSelection, values: &mut ValueRenderer) -> Vec<Value> {
     let run_error = view.run.error.as_ref();
     if selection.steps.is_empty() {
-        let omitted = view.steps.len().saturating_sub(HISTORY);
+        let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
         return view.steps[omitted..].iter().map(|row| step(row, run_error)).collect();
     }
     let selected: Vec<&StepRow> = view.steps.iter().filter(|step| selection.includes(step)).collect();
     let bytes = if selected.len() == 1 { STEP_PAGE_BYTES } else { STEP_VALUE_BYTES };
-    let omitted = selected.len().saturating_sub(HISTORY);
+    let omitted = selected.len().saturating_sub(LISTED_STEPS);
     let with_values = |row: &&StepRow| {
         let mut fields = step(row, run_error);
         let more = |offset: usize| {
@@ -182,11 +185,11 @@ pub(super) fn notes(view: &RunView) -> Vec<String> {
         .iter()
         .filter(|step| step.status == StepStatus::Failed && !is_retried(view, step))
         .map(|step| step.path.as_str())
-        .take(HISTORY)
+        .take(LISTED_STEPS)
         .collect();
     let failed = (!failed.is_empty())
         .then(|| format!("Note: {} failed, and the definition lets the run continue.", quoted(&failed)));
-    empty.take(HISTORY).chain(failed).collect()
+    empty.take(LISTED_STEPS).chain(failed).collect()
 }
 
 /// Whether another attempt of a step followed.

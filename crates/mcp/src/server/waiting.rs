@@ -28,8 +28,8 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
         WaitCause::Time { until: None } => format!("`{step}` sleeps"),
         WaitCause::Retry { until: Some(until) } => format!("`{step}` will be retried at {}", at(until)),
         WaitCause::Retry { until: None } => format!("`{step}` will be retried"),
-        WaitCause::Event { event: Some(event), .. } => format!("`{step}` waits for the event `{event}`"),
-        WaitCause::Event { event: None, .. } => format!("`{step}` waits for an event"),
+        WaitCause::Signal { event: Some(event), .. } => format!("`{step}` waits for the signal `{event}`"),
+        WaitCause::Signal { event: None, .. } => format!("`{step}` waits for a signal"),
         WaitCause::Server { error } => format!("`{step}` waits for its server: {}", brief(&error.message)),
         WaitCause::IdempotencyKey => {
             format!("`{step}` waits for another step with the same idempotency key")
@@ -68,11 +68,11 @@ pub(super) fn instruction(view: &RunView, action: NextAction<'_>) -> String {
         ),
         NextAction::Signal(WaitingFor { cause, .. }) => {
             let (event, correlate) = match cause {
-                WaitCause::Event { event, correlate } => (event.as_deref(), correlate.as_ref()),
+                WaitCause::Signal { event, correlate } => (event.as_deref(), correlate.as_ref()),
                 _ => (None, None),
             };
             let call = json!({ "run_id": run, "event": event.unwrap_or("…"), "payload": correlate });
-            format!("workflow_signal {call} delivers the event; the payload becomes the output of the step")
+            format!("workflow_signal {call} sends the signal; the payload becomes the output of the step")
         }
         NextAction::Resume => format!("workflow_resume {} resumes the run", json!({ "run_id": run })),
         NextAction::Wait => format!(

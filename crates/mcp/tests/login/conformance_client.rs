@@ -131,7 +131,7 @@ impl Client {
     /// Makes a call as a run of one step. Logs in and answers input requests while it waits.
     async fn call(&mut self, tool: &str, args: &Value) -> Result<(), Failed> {
         let user = Principal { alone: true, ..Principal::user("ann") };
-        let mut news = self.engine.watch_cursor();
+        let mut log_changed = self.engine.watch_cursor();
         let run = self.engine.start(Start::call(tool, args, user.clone())).await?;
         loop {
             tokio::select! {
@@ -140,7 +140,7 @@ impl Client {
                     println!("{tool}: {}", serde_json::to_string(&ended.run)?);
                     return Ok(());
                 }
-                changed = news.changed() => changed?,
+                changed = log_changed.changed() => changed?,
             }
             for approval in self.engine.run_approvals(run.id()).await? {
                 self.engine.answer(run.id(), &approval.path, &user, answer(&approval), None).await?;

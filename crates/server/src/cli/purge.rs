@@ -42,10 +42,10 @@ impl Purge {
 }
 
 /// Deletes in batches, so that no transaction is large.
-fn purge(store: &mut impl Store, now: i64, keep: i64) -> Result<usize, CliError> {
+fn purge(store: &mut impl Store, now: i64, retention: i64) -> Result<usize, CliError> {
     let mut purged = 0;
     loop {
-        let purge = Some(steprail_store::Purge { before: now.saturating_sub(keep), limit: BATCH });
+        let purge = Some(steprail_store::Purge { before: now.saturating_sub(retention), limit: BATCH });
         let batch = match store.commit(&Commit { now, purge, ..Commit::default() }) {
             Ok(committed) => committed.purged,
             Err(Refused::Unavailable(error)) => return Err(error.into()),

@@ -64,8 +64,8 @@ pub(super) struct Resume {
     /// Supply the result of a call with an unknown outcome that took effect
     #[arg(long, value_name = "PATH=JSON", value_parser = values::path_result)]
     happened: Vec<(String, Value)>,
-    /// Send an event to RUN, or to every run that waits for it
-    #[arg(long, value_name = "EVENT=JSON", value_parser = values::event_payload)]
+    /// Send a signal to RUN, or to every run that waits for it
+    #[arg(long, value_name = "EVENT=JSON", value_parser = values::signal_payload)]
     signal: Vec<(String, Value)>,
     /// User who decides [default: you]
     #[arg(long = "as", value_name = "NAME")]
@@ -130,7 +130,7 @@ impl Resume {
         }
     }
 
-    /// Resumes the runs of a tree, sends decisions and resolutions, and then events.
+    /// Resumes the runs of a tree, sends decisions and resolutions, and then signals.
     async fn resume<C: RunClient>(
         &self,
         client: &C,
@@ -148,7 +148,7 @@ impl Resume {
         self.resolve(client, tree).await?;
         for (event, payload) in &self.signal {
             if client.signal(event, payload, run).await? == 0 {
-                output::warning(&format!("no run waits for the event `{event}`; it was not delivered"))?;
+                output::warning(&format!("no run waits for the signal `{event}`; it was not delivered"))?;
             }
         }
         Ok(())

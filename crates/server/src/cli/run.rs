@@ -65,8 +65,8 @@ pub(super) struct Run {
     db: Option<PathBuf>,
     #[command(flatten)]
     tools: ToolArgs,
-    /// Send an event to the run, which stores it until a step waits for it
-    #[arg(long, value_name = "EVENT=JSON", value_parser = values::event_payload)]
+    /// Send a signal to the run, which stores it until a step waits for it
+    #[arg(long, value_name = "EVENT=JSON", value_parser = values::signal_payload)]
     signal: Vec<(String, Value)>,
     /// What a commit survives [default: full, or process for a temporary database]
     #[arg(long)]
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Starts the run and sends its events.
+    /// Starts the run and sends the signals of `--signal`.
     async fn start<C: RunClient>(
         &self,
         client: &C,

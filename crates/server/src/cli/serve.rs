@@ -94,8 +94,8 @@ impl Serve {
         out.flush()?;
         let traces = observe::export_traces(&daemon.engine, &config.telemetry, stop.clone());
         let traces = traces.map_err(CliError::new)?;
-        if let Some(keep) = config.store.keep {
-            spawn_retention(&daemon, keep, &stop);
+        if let Some(retention) = config.store.keep {
+            spawn_retention(&daemon, retention, &stop);
         }
         signals.next().await;
         let result = tokio::select! {
@@ -153,11 +153,11 @@ fn bind_port(config: &Config) -> Result<Option<std::net::TcpListener>, CliError>
 }
 
 /// Purges old runs in the background, once per [`PURGE_INTERVAL`].
-fn spawn_retention(daemon: &Daemon, keep: Duration, stop: &CancellationToken) {
+fn spawn_retention(daemon: &Daemon, retention: Duration, stop: &CancellationToken) {
     let engine = daemon.engine.clone();
     let retention = async move {
         loop {
-            match engine.purge(keep).await {
+            match engine.purge(retention).await {
                 Ok(0) => {}
                 Ok(runs) => tracing::info!(runs, "retention deleted runs"),
                 Err(error) => tracing::warn!(%error, "retention failed"),

@@ -1,4 +1,4 @@
-//! `steprail signal`: sends an event to runs.
+//! `steprail signal`: sends a signal to runs.
 
 use std::process::ExitCode;
 
@@ -12,12 +12,12 @@ use super::shared::server_args::{RequestArgs, find_optional_run};
 use super::shared::values;
 use super::terminal::text::count;
 
-/// Send an event to a run, or to every run that waits for it
+/// Send a signal to a run, or to every run that waits for it
 #[derive(Debug, Args)]
 pub(super) struct Signal {
-    /// Name of the event
+    /// Name of the signal
     event: String,
-    /// Payload of the event, as JSON
+    /// Payload of the signal, as JSON
     #[arg(value_parser = values::json)]
     payload: Option<Value>,
     /// Send it to this run, which stores it until a step waits for it [default: all runs that wait for it now]

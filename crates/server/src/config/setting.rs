@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use steprail_core::diagnostic::Code;
-use steprail_core::spec::value::Period;
+use steprail_core::spec::value::DurationSpec;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -168,10 +168,11 @@ impl Setting for Duration {
 
     fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
         let hint = format!("write {}", Self::expected());
-        let period = Period::parse(text.trim()).map_err(|reason| SettingError::new(reason).hint(hint))?;
-        match period.millis {
+        let duration =
+            DurationSpec::parse(text.trim()).map_err(|reason| SettingError::new(reason).hint(hint))?;
+        match duration.millis {
             0 => Err(SettingError::new(format!("`{text}` is too short")).hint("the minimum is `1ms`")),
-            millis if millis > Period::LONGEST.millis => {
+            millis if millis > DurationSpec::MAX.millis => {
                 Err(SettingError::new(format!("`{text}` is too long"))
                     .hint("the maximum is a thousand years"))
             }

@@ -35,9 +35,9 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     let filter = EnvFilter::builder()
         .parse(level)
         .map_err(|error| format!("invalid log filter `{level}`: {error}; {hint}"))?;
-    // Below `warn`, this target logs authorization codes and tokens.
-    let redaction = "rmcp::transport::auth=warn".parse().map_err(|_| "invalid log filter".to_owned())?;
-    Ok(filter.add_directive(redaction))
+    // Redaction: below `warn`, this target logs authorization codes and tokens.
+    let directive = "rmcp::transport::auth=warn".parse().map_err(|_| "invalid log filter".to_owned())?;
+    Ok(filter.add_directive(directive))
 }
 
 #[cfg(test)]

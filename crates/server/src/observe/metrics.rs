@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 /// Histogram buckets of durations: from a commit in memory to a call of several minutes.
 const SECONDS: [f64; 14] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0];
-/// Histogram buckets of group commit sizes.
+/// Histogram buckets of the number of requests per commit.
 const BATCH_SIZES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 32.0, 128.0, 256.0, 512.0];
 /// Interval at which samples are moved into buckets. Without it they accumulate until the next scrape.
 const UPKEEP: Duration = Duration::from_secs(5);

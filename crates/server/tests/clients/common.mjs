@@ -1,4 +1,4 @@
-// What a TypeScript client does with the server. The clients differ in how they connect, list, call and read.
+// The smoke test of the TypeScript clients. Each client supplies its own ways to connect, list, call and read.
 const TOOLS = `workflow_define workflow_start workflow_status workflow_list_runs
 workflow_cancel workflow_events workflow_list_definitions workflow_lookup`.split(/\s+/);
 const SPEC = `name: smoke
@@ -11,8 +11,8 @@ steps:
 output: 'hello {{inputs.who}}'
 `;
 
-const check = (ok, step, seen) => {
-  if (!ok) throw new Error(`${step}: got ${JSON.stringify(seen)}`);
+const check = (ok, step, actual) => {
+  if (!ok) throw new Error(`${step}: got ${JSON.stringify(actual)}`);
 };
 
 async function steps(client) {
@@ -23,17 +23,17 @@ async function steps(client) {
 
   const call = async (name, args) => {
     const result = await client.callTool(name, args);
-    check(!result.isError, `${name} fails`, result);
-    check(result.structuredContent, `${name} answers without structuredContent`, result);
+    check(!result.isError, `${name} failed`, result);
+    check(result.structuredContent, `${name} returns no structuredContent`, result);
     return result;
   };
 
   let result = await call('workflow_define', { spec_yaml: SPEC });
-  check(result.structuredContent.name === 'smoke', '2 define: another name', result);
+  check(result.structuredContent.name === 'smoke', '2 define: wrong name', result);
 
   result = await call('workflow_start', { name: 'smoke', input: { who: 'world' }, wait_s: 20 });
   check(result.structuredContent.status === 'completed', '3 start: not completed', result);
-  check(result.structuredContent.output === 'hello world', '3 start: another output', result);
+  check(result.structuredContent.output === 'hello world', '3 start: wrong output', result);
   const run_id = result.structuredContent.run_id;
   const text = result.content.filter(part => part.type === 'text').map(part => part.text);
   check(run_id && text.join('\n').includes(run_id), '3 start: the text does not name the run', result);
@@ -44,20 +44,20 @@ async function steps(client) {
   result = await call('workflow_events', { run_id });
   const events = result.structuredContent.events;
   check(Array.isArray(events) && events.length, '5 events: none', result);
-  check(events[0].type === 'run_started', '5 events: another one first', events[0]);
+  check(events[0].type === 'run_started', '5 events: wrong first event', events[0]);
 
   const { contents } = await client.readResource(`workflow://runs/${run_id}`);
-  check(JSON.stringify(JSON.parse(contents[0].text)).includes(run_id), '6 read the run: not named', contents);
+  check(JSON.stringify(JSON.parse(contents[0].text)).includes(run_id), '6 read the run: no run id', contents);
 
   const prompts = (await client.listPrompts()).map(prompt => prompt.name);
   check(['author_workflow', 'explain_run'].every(name => prompts.includes(name)), '7 list prompts: one is missing', prompts);
 
   result = await client.callTool('workflow_status', { run_id: 'no-such-run', wait_s: 0 });
-  check(result.isError === true, '8 status of no run: not an error', result);
+  check(result.isError === true, '8 status of an unknown run: not an error', result);
   return { tools: tools.length, events: events.length, run_id };
 }
 
-/** `connect({ kind, target, rest, headers, era })` gives a client. */
+/** `connect({ kind, target, rest, headers, era })` returns a client. */
 export async function main(name, eras, connect) {
   const [kind, target, ...rest] = process.argv.slice(2);
   const fail = message => {
@@ -68,16 +68,16 @@ export async function main(name, eras, connect) {
     fail(`usage: [ERA=${eras.join('|')}] ${process.argv[1]} stdio COMMAND ARGS... | http URL [TOKEN]`);
   }
   const era = process.env.ERA ?? eras[0];
-  if (!eras.includes(era)) fail(`no such ERA: ${era}; there is ${eras}`);
-  setTimeout(() => fail('nothing more in 60 s'), 60_000).unref();
+  if (!eras.includes(era)) fail(`unknown ERA: ${era}; use one of ${eras}`);
+  setTimeout(() => fail('timed out after 60 s'), 60_000).unref();
   try {
     const headers = kind === 'http' && rest[0] ? { Authorization: `Bearer ${rest[0]}` } : {};
     const client = await connect({ kind, target, rest, headers, era });
-    const got = client.protocol >= '2026-07-28' ? 'modern' : 'legacy';
-    check(era === 'auto' || era === got, `0 connect: wanted ${era}`, client.protocol);
+    const negotiated = client.protocol >= '2026-07-28' ? 'modern' : 'legacy';
+    check(era === 'auto' || era === negotiated, `0 connect: expected ${era}`, client.protocol);
     const report = await steps(client);
     await client.close();
-    console.log(JSON.stringify({ client: name, era: got, ok: true, protocol: client.protocol, ...report }));
+    console.log(JSON.stringify({ client: name, era: negotiated, ok: true, protocol: client.protocol, ...report }));
   } catch (error) {
     fail(error.stack.split('\n    at ')[0]);
   }

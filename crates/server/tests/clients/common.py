@@ -1,4 +1,4 @@
-"""What a Python client does with the server. The clients differ in how they connect, list, call and read."""
+"""The smoke test of the Python clients. Each client supplies its own ways to connect, list, call and read."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ class Failed(Exception):
     pass
 
 
-def check(ok, step, seen):
+def check(ok, step, actual):
     if not ok:
-        raise Failed(f"{step}: got {json.dumps(seen, default=str)}")
+        raise Failed(f"{step}: got {json.dumps(actual, default=str)}")
 
 
 async def steps(client):
@@ -34,16 +34,16 @@ async def steps(client):
 
     async def call(name, arguments):
         result = await client.call(name, arguments)
-        check(not result["isError"], f"{name} fails", result)
-        check(isinstance(result["structured"], dict), f"{name} answers without structuredContent", result)
+        check(not result["isError"], f"{name} failed", result)
+        check(isinstance(result["structured"], dict), f"{name} returns no structuredContent", result)
         return result
 
     result = await call("workflow_define", {"spec_yaml": SPEC})
-    check(result["structured"].get("name") == "smoke", "2 define: another name", result)
+    check(result["structured"].get("name") == "smoke", "2 define: wrong name", result)
 
     result = await call("workflow_start", {"name": "smoke", "input": {"who": "world"}, "wait_s": 20})
     check(result["structured"].get("status") == "completed", "3 start: not completed", result)
-    check(result["structured"].get("output") == "hello world", "3 start: another output", result)
+    check(result["structured"].get("output") == "hello world", "3 start: wrong output", result)
     run = result["structured"].get("run_id")
     check(run and run in result["text"], "3 start: the text does not name the run", result)
 
@@ -53,16 +53,16 @@ async def steps(client):
     result = await call("workflow_events", {"run_id": run})
     events = result["structured"].get("events")
     check(isinstance(events, list) and events, "5 events: none", result)
-    check(events[0].get("type") == "run_started", "5 events: another one first", events[0])
+    check(events[0].get("type") == "run_started", "5 events: wrong first event", events[0])
 
     text = await client.read(f"workflow://runs/{run}")
-    check(run in json.dumps(json.loads(text)), "6 read the run: not named", text)
+    check(run in json.dumps(json.loads(text)), "6 read the run: no run id", text)
 
     prompts = await client.prompts()
     check({"author_workflow", "explain_run"} <= set(prompts), "7 list prompts: one is missing", prompts)
 
     result = await client.call("workflow_status", {"run_id": "no-such-run", "wait_s": 0})
-    check(result["isError"], "8 status of no run: not an error", result)
+    check(result["isError"], "8 status of an unknown run: not an error", result)
     return {"tools": len(tools), "events": len(events), "run_id": run}
 
 
@@ -73,19 +73,19 @@ def leaves(error):
 
 
 def main(name, connect):
-    """`connect(kind, target, rest, mode)` is a context manager that gives a client."""
+    """`connect(kind, target, rest, mode)` is a context manager that yields a client."""
     if len(sys.argv) < 3 or sys.argv[1] not in ("stdio", "http"):
         sys.exit(f"usage: [ERA=legacy|modern|auto] {sys.argv[0]} stdio COMMAND ARGS... | http URL [TOKEN]")
     era = os.environ.get("ERA", "auto")
     if era not in ("legacy", "modern", "auto"):
-        sys.exit(f"{name}: no such ERA: {era}")
+        sys.exit(f"{name}: unknown ERA: {era}")
 
     async def smoke():
-        # To the libraries, "auto" is: modern if the server is, else legacy.
+        # In the libraries, "auto" selects the modern era if the server supports it, otherwise the legacy era.
         async with connect(sys.argv[1], sys.argv[2], sys.argv[3:], "legacy" if era == "legacy" else "auto") as client:
-            got = "modern" if client.protocol >= "2026-07-28" else "legacy"
-            check(era in ("auto", got), f"0 connect: wanted {era}", client.protocol)
-            return {"client": name, "era": got, "ok": True, "protocol": client.protocol, **await steps(client)}
+            negotiated = "modern" if client.protocol >= "2026-07-28" else "legacy"
+            check(era in ("auto", negotiated), f"0 connect: expected {era}", client.protocol)
+            return {"client": name, "era": negotiated, "ok": True, "protocol": client.protocol, **await steps(client)}
 
     try:
         print(json.dumps(asyncio.run(asyncio.wait_for(smoke(), 60))))

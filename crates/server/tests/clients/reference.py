@@ -1,4 +1,4 @@
-"""Connects to each server of a config file with the reference SDK, and prints `NAME TOOLS` for those that answer."""
+"""Connects to each server of a config file with the reference SDK, and prints `NAME NUMBER_OF_TOOLS` for each that responds."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import sys
 from mcp import Client, StdioServerParameters
 
 
-async def look(name, entry):
+async def print_tools(name, entry):
     parameters = StdioServerParameters(command=entry["command"], args=entry["args"], env=entry["env"])
     try:
         async with asyncio.timeout(60), Client(parameters) as client:
@@ -20,7 +20,7 @@ async def main():
     with open(sys.argv[1]) as file:
         servers = json.load(file)["mcpServers"]
     for name, entry in servers.items():
-        await look(name, entry)
+        await print_tools(name, entry)
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Talks to the server with `mcp`, the Python SDK."""
+"""The smoke test with `mcp`, the Python SDK."""
 
 import os
 from contextlib import asynccontextmanager

@@ -1,10 +1,10 @@
-"""Talks to the server with `fastmcp`; `fastmcp_tasks` makes it wait for a call that becomes a task."""
+"""The smoke test with `fastmcp`. With `fastmcp_tasks`, a call that becomes a task waits for its result."""
 
 import os
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-import fastmcp_tasks  # noqa: F401  importing it is what turns tasks on
+import fastmcp_tasks  # noqa: F401  the import enables tasks
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 

@@ -1,4 +1,4 @@
-// Talks to the server with `@modelcontextprotocol/sdk`, the first TypeScript SDK: legacy only.
+// The smoke test with `@modelcontextprotocol/sdk`, version 1 of the TypeScript SDK: legacy era only.
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
@@ -11,11 +11,11 @@ await main('typescript v1', ['legacy'], async ({ kind, target, rest, headers }) 
       : new StreamableHTTPClientTransport(new URL(target), { requestInit: { headers } });
   const client = new Client({ name: 'smoke-v1', version: '1.0.0' });
   let protocol;
-  // The SDK keeps the version to itself, but tells it to the transport.
-  const told = transport.setProtocolVersion?.bind(transport);
+  // The SDK passes the negotiated version only to the transport.
+  const setProtocolVersion = transport.setProtocolVersion?.bind(transport);
   transport.setProtocolVersion = version => {
     protocol = version;
-    told?.(version);
+    setProtocolVersion?.(version);
   };
   await client.connect(transport);
   const pages = async (list, key) => {

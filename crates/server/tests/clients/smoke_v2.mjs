@@ -1,4 +1,4 @@
-// Talks to the server with `@modelcontextprotocol/client`, the second TypeScript SDK: legacy unless told otherwise.
+// The smoke test with `@modelcontextprotocol/client`, version 2 of the TypeScript SDK: legacy era by default.
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { main } from './common.mjs';

@@ -1,10 +1,10 @@
-//! A folder where the real binary runs.
+//! A temporary directory in which the real binary runs.
 
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A folder with the files of a test, where the binary runs.
+/// A temporary directory with files, in which the binary runs.
 pub(crate) struct Folder(pub(crate) TempDir);
 
 impl Folder {
@@ -23,7 +23,7 @@ impl Folder {
         command
     }
 
-    /// What a call prints, and its exit code.
+    /// Runs a command. Returns its output and exit code.
     pub(crate) fn run(&self, arguments: &str) -> String {
         let output = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -1,4 +1,4 @@
-"""Stores every definition of a folder: define.py URL FOLDER."""
+"""Stores every definition of a directory at a server: define.py URL FOLDER."""
 
 import asyncio
 import pathlib

@@ -1,4 +1,4 @@
-"""The fixture tools of the conformance suite, as a server that stands behind the gateway."""
+"""An MCP server behind the gateway, with the fixture tools of the conformance suite."""
 
 import base64
 import struct
@@ -35,43 +35,43 @@ def result(*content, failed: bool = False) -> types.CallToolResult:
 
 @server.tool()
 def test_simple_text() -> types.CallToolResult:
-    """Gives a text."""
+    """Returns a text."""
     return result(text)
 
 
 @server.tool()
 def test_image_content() -> types.CallToolResult:
-    """Gives an image."""
+    """Returns an image."""
     return result(image)
 
 
 @server.tool()
 def test_audio_content() -> types.CallToolResult:
-    """Gives a sound."""
+    """Returns audio."""
     return result(audio)
 
 
 @server.tool()
 def test_embedded_resource() -> types.CallToolResult:
-    """Gives a resource."""
+    """Returns a resource."""
     return result(resource)
 
 
 @server.tool()
 def test_multiple_content_types() -> types.CallToolResult:
-    """Gives a text, an image and a resource."""
+    """Returns a text, an image and a resource."""
     return result(text, image, resource)
 
 
 @server.tool()
 def test_error_handling() -> types.CallToolResult:
-    """Fails."""
+    """Returns a tool error."""
     return result(types.TextContent(type="text", text="This tool intentionally returns an error for testing"), failed=True)
 
 
 @server.tool()
 async def test_tool_with_progress(context: Context) -> types.CallToolResult:
-    """Tells how far it is."""
+    """Reports progress."""
     for progress in (0, 50, 100):
         await context.report_progress(progress, 100, f"{progress} %")
     return result(text)
@@ -79,7 +79,7 @@ async def test_tool_with_progress(context: Context) -> types.CallToolResult:
 
 @server.tool()
 def protocol_error() -> types.CallToolResult:
-    """Is refused by the protocol."""
+    """Fails with a JSON-RPC error."""
     raise MCPError(code=-32603, message="an internal error, on purpose")
 
 

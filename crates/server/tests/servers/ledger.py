@@ -1,10 +1,10 @@
-"""A rude MCP server of the older era, in plain Python: it writes down each call before it works on it.
+"""A faulty MCP server of the legacy era, in plain Python. It logs each call before it executes it.
 
     ledger.py LOG stdio|http [PORT]
 
-Tools: work {n, seconds} writes `n` to LOG, sleeps and answers; read does the same and is annotated as read-only; die ends the
-process; big answers with 40 MB; garbage answers with something that is not JSON; refuse {status} answers with that HTTP status,
-429 only the first time.
+Tools: `work {n, seconds}` writes `n` to LOG, sleeps and responds; `read` does the same and is annotated as read-only; `die`
+ends the process; `big` responds with 40 MB; `garbage` responds with text that is not JSON; `refuse {status}` responds with that
+HTTP status, with 429 only the first time.
 """
 
 import json
@@ -38,17 +38,17 @@ def answer(request):
     if method == "tools/list":
         return {"tools": TOOLS}
     if method == "tools/call":
-        given = params.get("arguments", {})
-        os.write(LOG, f"{params['name']} {given.get('n')}\n".encode())
+        arguments = params.get("arguments", {})
+        os.write(LOG, f"{params['name']} {arguments.get('n')}\n".encode())
         if params["name"] == "die":
             os._exit(9)
-        if params["name"] == "refuse" and (given["status"] != 429 or not refused):
-            refused.append(given["status"])
-            raise Refused(given["status"])
+        if params["name"] == "refuse" and (arguments["status"] != 429 or not refused):
+            refused.append(arguments["status"])
+            raise Refused(arguments["status"])
         if params["name"] == "big":
             return {"content": [{"type": "text", "text": "x" * 40_000_000}]}
-        time.sleep(given.get("seconds", 0))
-        return {"content": [{"type": "text", "text": f"did {given.get('n')}"}]}
+        time.sleep(arguments.get("seconds", 0))
+        return {"content": [{"type": "text", "text": f"did {arguments.get('n')}"}]}
     return None
 
 
@@ -63,7 +63,7 @@ def reply(request):
     return {"jsonrpc": "2.0", "id": request["id"], "result": result}
 
 
-def over_stdio():
+def serve_stdio():
     lock = threading.Lock()
 
     def work(request):
@@ -112,6 +112,6 @@ class Server(ThreadingHTTPServer):
 
 
 if sys.argv[2] == "stdio":
-    over_stdio()
+    serve_stdio()
 else:
     Server(("127.0.0.1", int(sys.argv[3])), Handler).serve_forever()

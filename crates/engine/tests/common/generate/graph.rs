@@ -12,8 +12,8 @@ struct Chain<'c> {
     ids: Vec<String>,
     /// The join of the branch; `None` for the root.
     join: Option<&'c str>,
-    /// Whether the last step needs `done`.
-    says: bool,
+    /// Whether the last step of a branch needs `join`. Otherwise the step that forks names the join.
+    needs_join: bool,
     depth: u32,
 }
 
@@ -22,31 +22,31 @@ impl Writer<'_> {
     pub(super) fn graph(&mut self) -> (String, Steps, Vec<Readable>) {
         let mut steps = Steps::new();
         let mut seen = Vec::new();
-        let most = self.left.clamp(1, 6);
-        let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most));
+        let max_steps = self.left.clamp(1, 6);
+        let count = self.rng.usize(1..=max_steps).max(self.rng.usize(1..=max_steps));
         let chain = self.chain(count, None, true, 2);
         let start = chain.ids[0].clone();
         self.write_chain(&chain, &mut seen, &mut steps);
         (start, steps, seen)
     }
 
-    fn chain<'c>(&mut self, count: usize, join: Option<&'c str>, says: bool, depth: u32) -> Chain<'c> {
+    fn chain<'c>(&mut self, count: usize, join: Option<&'c str>, needs_join: bool, depth: u32) -> Chain<'c> {
         self.left = self.left.saturating_sub(count);
-        Chain { ids: (0..count).map(|_| self.id()).collect(), join, says, depth }
+        Chain { ids: (0..count).map(|_| self.id()).collect(), join, needs_join, depth }
     }
 
     fn write_chain(&mut self, chain: &Chain<'_>, seen: &mut Vec<Readable>, steps: &mut Steps) {
         // Steps before this one may be skipped by a jump.
-        let mut over = 0;
+        let mut skipped_until = 0;
         for at in 0..chain.ids.len() {
             let id = &chain.ids[at];
             let context = StepContext { depth: 1, seen, later: &chain.ids[at + 1..], result: false };
             let GeneratedStep { mut step, seen: mut own, inner } = self.graph_step(id, context);
-            own.sure &= at >= over;
+            own.always_set &= at >= skipped_until;
             seen.push(own.clone());
             seen.extend(inner);
-            let furthest = self.lead_on(chain, at, &own, (&mut step, steps), seen);
-            over = over.max(furthest);
+            let furthest = self.add_transitions(chain, at, &own, (&mut step, steps), seen);
+            skipped_until = skipped_until.max(furthest);
             steps.insert(id.clone(), Value::Object(step));
         }
     }
@@ -59,14 +59,14 @@ impl Writer<'_> {
             step.remove("kind");
             step.insert("tool".into(), Value::Null);
             let seen =
-                Readable { id: id.to_owned(), output: OutputType::Answer, sure: true, declares: false };
+                Readable { id: id.to_owned(), output: OutputType::Answer, always_set: true, declares: false };
             return GeneratedStep { step, seen, inner: Vec::new() };
         }
         self.step(id, context)
     }
 
     /// Adds the transitions of a step. Returns the furthest target.
-    fn lead_on(
+    fn add_transitions(
         &mut self,
         chain: &Chain<'_>,
         at: usize,
@@ -88,7 +88,7 @@ impl Writer<'_> {
         } else if has_next {
             step.insert("next".into(), chain.ids[at + 1].as_str().into());
         } else if let Some(join) = chain.join {
-            if chain.says || self.chance(30) {
+            if chain.needs_join || self.chance(30) {
                 step.insert("join".into(), join.into());
             }
         } else {
@@ -139,20 +139,20 @@ impl Writer<'_> {
         seen: &mut Vec<Readable>,
     ) {
         let join = &chain.ids[at + 1];
-        let fork_says = self.chance(50);
+        let fork_names_join = self.chance(50);
         let before = seen.clone();
         let mut entries = Vec::new();
         for _ in 0..self.rng.u32(2..4) {
             let count = self.rng.usize(1..=2);
-            let branch = self.chain(count, Some(join), !fork_says, chain.depth - 1);
+            let branch = self.chain(count, Some(join), !fork_names_join, chain.depth - 1);
             let mut inside = before.clone();
             self.write_chain(&branch, &mut inside, steps);
             let new = inside.split_off(before.len());
-            seen.extend(new.into_iter().map(|seen| Readable { sure: false, ..seen }));
+            seen.extend(new.into_iter().map(|seen| Readable { always_set: false, ..seen }));
             entries.push(branch.ids[0].clone());
         }
         step.insert("parallel".into(), entries.into());
-        if fork_says {
+        if fork_names_join {
             step.insert("join".into(), join.as_str().into());
         }
     }

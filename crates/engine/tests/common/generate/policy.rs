@@ -85,9 +85,9 @@ impl Writer<'_> {
             22..26 => json!("fail"),
             _ => return false,
         };
-        let goes_on = on_error != "fail";
+        let may_continue = on_error != "fail";
         step.insert("on_error".into(), on_error);
-        goes_on
+        may_continue
     }
 
     /// Adds policies of a block, which are defaults for the steps inside.

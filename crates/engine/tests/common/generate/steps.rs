@@ -26,9 +26,14 @@ pub(super) struct StepContext<'p> {
 
 impl Writer<'_> {
     /// Returns a list of steps, and the steps that can be referenced after it.
-    pub(super) fn list(&mut self, depth: u32, seen: &[Readable], most: usize) -> (Vec<Value>, Vec<Readable>) {
-        let most = most.clamp(1, 6);
-        let count = self.rng.usize(1..=most).max(self.rng.usize(1..=most)).min(self.left.max(1));
+    pub(super) fn list(
+        &mut self,
+        depth: u32,
+        seen: &[Readable],
+        max_steps: usize,
+    ) -> (Vec<Value>, Vec<Readable>) {
+        let max_steps = max_steps.clamp(1, 6);
+        let count = self.rng.usize(1..=max_steps).max(self.rng.usize(1..=max_steps)).min(self.left.max(1));
         self.left = self.left.saturating_sub(count);
         let ids: Vec<String> = (0..count).map(|_| self.id()).collect();
         if count > 1 && self.chance(30) {
@@ -42,14 +47,15 @@ impl Writer<'_> {
         let mut seen = seen.to_vec();
         let mut steps = Vec::new();
         // Steps before this one may be skipped by a jump.
-        let mut over = 0;
+        let mut skipped_until = 0;
         for (at, id) in ids.iter().enumerate() {
             let later = &ids[at + 1..];
             let context = StepContext { depth, seen: &seen, later, result: at > 0 };
             let GeneratedStep { mut step, seen: mut own, inner } = self.step(id, context);
-            own.sure &= at >= over;
+            own.always_set &= at >= skipped_until;
             if let Some(target) = jump(&step) {
-                over = over.max(ids.iter().position(|id| *id == target).unwrap_or_default());
+                skipped_until =
+                    skipped_until.max(ids.iter().position(|id| *id == target).unwrap_or_default());
             }
             step.insert("id".into(), id.as_str().into());
             steps.push(Value::Object(step));
@@ -108,7 +114,7 @@ impl Writer<'_> {
             60..63 => pass(&mut step),
             _ => self.tool(&mut step, context.seen),
         };
-        let goes_on = self.on_error(&mut step, context.later);
+        let may_continue = self.on_error(&mut step, context.later);
         let is_gate = step.get("kind").is_some_and(|kind| kind == "approve");
         if self.options.gates && !is_gate && self.chance(4) {
             step.insert("needs_human".into(), true.into());
@@ -117,9 +123,9 @@ impl Writer<'_> {
         if declares {
             step.insert("outputs".into(), format!("o_{id}").into());
         }
-        let sure = !goes_on && step.get("on_uncertain").is_none_or(|word| word != "skip");
-        inner.iter_mut().for_each(|seen| seen.sure = false);
-        GeneratedStep { step, seen: Readable { id: id.to_owned(), output, sure, declares }, inner }
+        let always_set = !may_continue && step.get("on_uncertain").is_none_or(|word| word != "skip");
+        inner.iter_mut().for_each(|seen| seen.always_set = false);
+        GeneratedStep { step, seen: Readable { id: id.to_owned(), output, always_set, declares }, inner }
     }
 
     fn tool(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
@@ -224,8 +230,12 @@ impl Writer<'_> {
         inner: &mut Vec<Readable>,
     ) -> OutputType {
         step.insert("kind".into(), "branch".into());
-        let maps: Vec<Readable> =
-            context.seen.iter().filter(|seen| seen.output == OutputType::Map && seen.sure).cloned().collect();
+        let maps: Vec<Readable> = context
+            .seen
+            .iter()
+            .filter(|seen| seen.output == OutputType::Map && seen.always_set)
+            .cloned()
+            .collect();
         if !maps.is_empty() && self.chance(20) {
             let on = format!("$.{}.{}", self.pick(&maps).id, self.pick(&["ok", "n", "list", "missing"]));
             step.insert("on".into(), on.into());

@@ -24,21 +24,21 @@ impl Writer<'_> {
             3 if depth > 0 => json!({ "k": self.value(seen, depth - 1) }),
             4 | 5 => format!("<{{{{{}}}}}>", self.scalar(seen)).into(),
             6 => self.pick(&["$user_name", "to $user_email", "{{env.HOME}}", "$$5 and {{{{"]).into(),
-            _ => self.whole(seen).into(),
+            _ => self.whole_value(seen).into(),
         }
     }
 
     /// Generates a reference that keeps the type of its value.
-    fn whole(&mut self, seen: &[Readable]) -> String {
+    fn whole_value(&mut self, seen: &[Readable]) -> String {
         if seen.is_empty() || self.chance(20) {
             return format!("{{{{{}}}}}", self.scalar(seen));
         }
         let seen = self.pick(seen);
         let id = &seen.id;
         match self.rng.u32(0..5) {
-            0 if seen.declares && seen.sure => format!("$o_{id}"),
-            1 if seen.output == OutputType::Map && seen.sure => format!("$.{id}.list"),
-            2 if seen.output == OutputType::Map && seen.sure => {
+            0 if seen.declares && seen.always_set => format!("$o_{id}"),
+            1 if seen.output == OutputType::Map && seen.always_set => format!("$.{id}.list"),
+            2 if seen.output == OutputType::Map && seen.always_set => {
                 format!("{{{{steps.{id}.file_refs[0].uri}}}}")
             }
             3 => format!("{{{{steps.{id}.error.kind | default(\"none\")}}}}"),
@@ -47,8 +47,12 @@ impl Writer<'_> {
     }
 
     /// Adds a default to an expression that may have no value.
-    fn guarded(&mut self, expression: String, seen: &Readable, instead: &str) -> String {
-        if seen.sure || self.chance(4) { expression } else { format!("{expression} | default({instead})") }
+    fn guarded(&mut self, expression: String, seen: &Readable, fallback: &str) -> String {
+        if seen.always_set || self.chance(4) {
+            expression
+        } else {
+            format!("{expression} | default({fallback})")
+        }
     }
 
     /// Generates an expression with a scalar value, unless an item is a list or map.
@@ -65,7 +69,7 @@ impl Writer<'_> {
         }
         let seen = self.pick(seen);
         let id = &seen.id;
-        let (expression, instead) = match seen.output {
+        let (expression, fallback) = match seen.output {
             OutputType::Map => self.pick(&[
                 (format!("steps.{id}.output.n"), "1"),
                 (format!("{id}.word"), "\"b\""),
@@ -76,7 +80,7 @@ impl Writer<'_> {
             OutputType::Answer => (format!("steps.{id}.output.approved"), "false"),
             OutputType::Other => (format!("steps.{id}.status"), "\"none\""),
         };
-        let guarded = self.guarded(expression, &seen, instead);
+        let guarded = self.guarded(expression, &seen, fallback);
         if seen.output == OutputType::List { format!("size({guarded})") } else { guarded }
     }
 

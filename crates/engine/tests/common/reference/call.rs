@@ -13,7 +13,7 @@ use steprail_core::spec::policy::{Effects, KeyScope, OnUncertain};
 
 use super::time::Clock;
 use super::values::invalid;
-use super::{CallRecord, Called, Execution, Run, StepResult, World, after, record_call};
+use super::{CallRecord, Called, Execution, Run, StepResult, World, record_call, retry_delay};
 use crate::common::oracle::{OnCancel, Reaction, Verdict};
 
 /// The concurrency slots of one run.
@@ -87,7 +87,7 @@ struct Claim<'c> {
 }
 
 impl Claim<'_> {
-    fn keep(&self, output: &Value) {
+    fn store_result(&self, output: &Value) {
         let ttl =
             self.ttl_secs.map(|secs| self.world.clock.now() + i64::try_from(secs).expect("a ttl") * 1000);
         if let Some(used) = self.world.keys.0.borrow_mut().get_mut(&self.key) {
@@ -138,16 +138,16 @@ enum NextAction {
 impl Run<'_> {
     /// Calls a tool, and retries according to the policy of the step.
     pub(super) async fn call(&self, execution: &Execution<'_>, call: &Call) -> Result<StepResult, Failure> {
-        let (claim, args, mut place) = match self.prepare(execution, call).await? {
+        let (claim, args, mut slot) = match self.prepare(execution, call).await? {
             Ok(ready) => ready,
             Err(known) => return Ok(StepResult::Continue(known)),
         };
         let (mut attempt, mut refusals) = (1, 0);
         loop {
-            let next = self.attempt_and_resolve(execution, call, (attempt, refusals, &args), place).await;
+            let next = self.attempt_and_resolve(execution, call, (attempt, refusals, &args), slot).await;
             let delay = match next {
                 NextAction::Complete(output) => {
-                    claim.inspect(|claim| claim.keep(&output));
+                    claim.inspect(|claim| claim.store_result(&output));
                     return Ok(StepResult::Continue(output));
                 }
                 NextAction::Fail(failure) => return Err(failure),
@@ -163,22 +163,22 @@ impl Run<'_> {
                 NextAction::AskHuman => unreachable!("a human has answered"),
             };
             self.world.clock.sleep(delay).await;
-            place = self.acquire_slot(execution.n).await;
+            slot = self.acquire_slot(execution.n).await;
         }
     }
 
     /// Waits for a slot and for the idempotency key. A stored result is reused.
     async fn prepare<'f>(&'f self, execution: &Execution<'_>, call: &Call) -> Prepared<'f> {
         loop {
-            let place = self.acquire_slot(execution.n).await;
+            let slot = self.acquire_slot(execution.n).await;
             let (key, args) = self.arguments(execution, call)?;
             return Ok(match self.claim_key(call, key, &args) {
-                None => Ok((None, args, place)),
-                Some(ClaimOutcome::Free(claim)) => Ok((Some(claim), args, place)),
+                None => Ok((None, args, slot)),
+                Some(ClaimOutcome::Free(claim)) => Ok((Some(claim), args, slot)),
                 Some(ClaimOutcome::Hit(output)) => Err(output),
                 Some(ClaimOutcome::Conflict) => return Err(invalid("").code("idempotency_conflict")),
                 Some(ClaimOutcome::Busy(key)) => {
-                    drop(place);
+                    drop(slot);
                     self.key_is_free(&key).await;
                     continue;
                 }
@@ -192,7 +192,7 @@ impl Run<'_> {
         execution: &Execution<'_>,
         call: &Call,
         (attempt, refusals, args): (u32, u32, &Value),
-        place: Slot<'_>,
+        slot: Slot<'_>,
     ) -> NextAction {
         let (failure, late) = match self.attempt(execution, call, (attempt, refusals), args).await {
             AttemptOutcome::Known(Ok(output)) => return NextAction::Complete(output),
@@ -201,7 +201,7 @@ impl Run<'_> {
                 return NextAction::RetryUnsent(i64::try_from(delay).expect("a delay"));
             }
             AttemptOutcome::Known(Err(failure)) => {
-                return after(execution.step, attempt, failure)
+                return retry_delay(execution.step, attempt, failure)
                     .map_or_else(NextAction::Fail, NextAction::Retry);
             }
             AttemptOutcome::Unknown(failure, late) => (failure, late),
@@ -210,17 +210,17 @@ impl Run<'_> {
             Some(verify) => self.probe(execution, verify, attempt).await,
             None => unknown(execution, call, attempt, failure),
         };
-        drop(place);
+        drop(slot);
         if matches!(next, NextAction::AskHuman) { self.ask(execution, attempt, late).await } else { next }
     }
 
     async fn acquire_slot(&self, n: u32) -> Slot<'_> {
-        let mut place = Slot { slots: &self.slots, clock: &self.world.clock, n, taken: false };
-        if !place.take() {
+        let mut slot = Slot { slots: &self.slots, clock: &self.world.clock, n, taken: false };
+        if !slot.take() {
             self.slots.waiting.borrow_mut().insert(n);
-            poll_fn(|_| place.acquire_in_order()).await;
+            poll_fn(|_| slot.acquire_in_order()).await;
         }
-        place
+        slot
     }
 
     /// Returns the idempotency key, if the step has one, and the arguments.
@@ -294,7 +294,7 @@ impl Run<'_> {
         attempt: (u32, u32),
         args: &Value,
     ) -> AttemptOutcome {
-        let (reaction, _made) = self.begin(execution, &call.full_name(), attempt, args);
+        let (reaction, _record) = self.begin(execution, &call.full_name(), attempt, args);
         let clock = &self.world.clock;
         let timeout = execution.step.timeout_ms.map(|millis| i64::try_from(millis).expect("a timeout"));
         let Some(timeout) = timeout.filter(|timeout| *timeout <= reaction.takes) else {
@@ -306,16 +306,18 @@ impl Run<'_> {
                 outcome => AttemptOutcome::Known(outcome),
             };
         };
-        let up = clock.now() + timeout;
+        let deadline = clock.now() + timeout;
         let (ends, output) = match reaction.told {
-            OnCancel::Stops(after) => (up + after, None),
-            OnCancel::Ends(after) => (up + after, Some(reaction.outcome)),
-            OnCancel::Ignores => (up - timeout + reaction.takes, Some(reaction.outcome)),
+            OnCancel::Stops(after) => (deadline + after, None),
+            OnCancel::Ends(after) => (deadline + after, Some(reaction.outcome)),
+            OnCancel::Ignores => (deadline - timeout + reaction.takes, Some(reaction.outcome)),
         };
-        clock.until(ends.min(up + CANCEL_GRACE_MS)).await;
+        clock.until(ends.min(deadline + CANCEL_GRACE_MS)).await;
         match output {
-            Some(Ok(output)) if ends < up + CANCEL_GRACE_MS => AttemptOutcome::Known(Ok(output)),
-            Some(Err(failure)) if ends < up + CANCEL_GRACE_MS && failure.kind == FailureKind::Transport => {
+            Some(Ok(output)) if ends < deadline + CANCEL_GRACE_MS => AttemptOutcome::Known(Ok(output)),
+            Some(Err(failure))
+                if ends < deadline + CANCEL_GRACE_MS && failure.kind == FailureKind::Transport =>
+            {
                 AttemptOutcome::Known(Err(Failure::new(FailureKind::Timeout, "")))
             }
             late => {
@@ -331,10 +333,10 @@ impl Run<'_> {
         else {
             return NextAction::AskHuman;
         };
-        let (reaction, _made) = self.begin(execution, &verify.tool, (attempt, 0), &args);
-        let patience = i64::try_from(execution.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
-        self.world.clock.sleep(reaction.takes.min(patience)).await;
-        if reaction.takes >= patience {
+        let (reaction, _record) = self.begin(execution, &verify.tool, (attempt, 0), &args);
+        let timeout = i64::try_from(execution.step.timeout_ms.unwrap_or(PROBE_MS)).expect("a timeout");
+        self.world.clock.sleep(reaction.takes.min(timeout)).await;
+        if reaction.takes >= timeout {
             return NextAction::AskHuman;
         }
         let Ok(answer) = reaction.outcome else { return NextAction::AskHuman };
@@ -357,9 +359,9 @@ impl Run<'_> {
         let (after, verdict) = self.world.oracle.verdict(&path, attempt);
         let decided = clock.now() + after;
         // A result that arrived during the probe is ignored.
-        let late = late.filter(|(answers, _)| (clock.now()..=decided).contains(answers));
-        if let Some((answers, output)) = late {
-            clock.until(answers).await;
+        let late = late.filter(|(arrives_at, _)| (clock.now()..=decided).contains(arrives_at));
+        if let Some((arrives_at, output)) = late {
+            clock.until(arrives_at).await;
             return NextAction::Complete(output);
         }
         clock.until(decided).await;
@@ -386,17 +388,17 @@ fn unknown(execution: &Execution<'_>, call: &Call, attempt: u32, failure: Failur
         }
         Some(OnUncertain::Retry) | None => {}
     }
-    let harmless = is_repeatable(call);
+    let repeatable = is_repeatable(call);
     let named = retry.is_some_and(|retry| names_unknown(retry, &failure));
     match retry {
-        Some(retry) if attempt < retry.max_attempts && (harmless || named) => {
+        Some(retry) if attempt < retry.max_attempts && (repeatable || named) => {
             NextAction::Retry(delay(retry, attempt))
         }
-        None if harmless && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
+        None if repeatable && failure.kind == FailureKind::Lost && attempt < LOST_ATTEMPTS => {
             NextAction::Retry(lost_delay(attempt))
         }
         // Repeating was allowed, but no attempt is left: the step fails.
-        _ if harmless || named => NextAction::Fail(failure),
+        _ if repeatable || named => NextAction::Fail(failure),
         _ => NextAction::AskHuman,
     }
 }

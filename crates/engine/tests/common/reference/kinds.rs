@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use steprail_core::plan::{Approve, Branch, Foreach, Kind, OnDeny, Parallel, Sleep, Wait, Workflow};
 use steprail_core::run::{Failure, FailureKind, Millis};
-use steprail_core::spec::value::Period;
+use steprail_core::spec::value::DurationSpec;
 use steprail_core::steps::{OnFail, OnTimeout};
 
 use super::time::Parts;
 use super::values::{Scope, check_inputs, invalid};
-use super::{Execution, Part, Run, StepResult, Stop, after, no_branch_matched};
+use super::{Execution, Part, Run, StepResult, Stop, no_branch_matched, retry_delay};
 use crate::common::oracle::{APPROVER, Outcome};
 
 /// The results of concurrent blocks.
@@ -66,8 +66,8 @@ impl Run<'_> {
                 self.block(&scope, parallel.branches[index as usize]).await
             })
         };
-        let run_concurrently = parallel.concurrency.unwrap_or(count);
-        let results = self.run_concurrently(count, run_concurrently, parallel.on_any_fail, &enter).await?;
+        let limit = parallel.concurrency.unwrap_or(count);
+        let results = self.run_concurrently(count, limit, parallel.on_any_fail, &enter).await?;
         let named = results.into_iter().map(|(index, result)| {
             (self.name_of(parallel, index), block_result(result, parallel.on_any_fail))
         });
@@ -88,7 +88,7 @@ impl Run<'_> {
     async fn run_concurrently<'f>(
         &'f self,
         count: u32,
-        run_concurrently: u32,
+        limit: u32,
         on_fail: OnFail,
         enter: &dyn Fn(u32) -> Part<'f, Result<Value, Stop>>,
     ) -> Result<Results, Stop> {
@@ -96,7 +96,7 @@ impl Run<'_> {
         let mut parts = Parts::new(&self.world.clock);
         let mut rest = 0..count;
         loop {
-            while parts.len() < run_concurrently as usize
+            while parts.len() < limit as usize
                 && let Some(index) = rest.next()
             {
                 parts.add(index, enter(index));
@@ -163,13 +163,15 @@ impl Run<'_> {
 
     async fn sleep(&self, execution: &Execution<'_>, sleep: &Sleep) -> Result<Value, Failure> {
         let now = self.world.clock.now();
-        let after = |millis: u64| now + i64::try_from(millis).expect("a length of time");
+        let after = |millis: u64| now + i64::try_from(millis).expect("a duration");
         let due: Millis = match sleep {
             Sleep::For(millis) => after(*millis),
             Sleep::Until(moment) => *moment,
             Sleep::ForComputed(template) => match self.text_value(execution.scope, template)? {
                 Value::Number(secs) => after(secs.as_u64().ok_or_else(|| invalid(""))? * 1000),
-                Value::String(text) => after(Period::parse(&text).map_err(|error| invalid(&error))?.millis),
+                Value::String(text) => {
+                    after(DurationSpec::parse(&text).map_err(|error| invalid(&error))?.millis)
+                }
                 _ => return Err(invalid("")),
             },
             Sleep::UntilComputed(_) => unimplemented!("nothing generates it"),
@@ -201,7 +203,7 @@ impl Run<'_> {
                 Some(Outcome::Cancelled) => Failure::new(FailureKind::Cancelled, ""),
                 None => timed_out(),
             };
-            self.world.clock.sleep(after(execution.step, attempt, failure)?).await;
+            self.world.clock.sleep(retry_delay(execution.step, attempt, failure)?).await;
         }
         unreachable!("attempts are bounded")
     }

@@ -29,7 +29,7 @@ pub(super) struct Clock {
     /// Whether all consequences of events at this time have happened.
     quiet: Cell<bool>,
     /// Whether a future waits for that.
-    patient: Cell<bool>,
+    awaits_quiet: Cell<bool>,
     turns: u32,
     chance: Option<RefCell<fastrand::Rng>>,
 }
@@ -46,7 +46,7 @@ impl Clock {
             next: Cell::new(None),
             again: Cell::new(false),
             quiet: Cell::new(false),
-            patient: Cell::new(false),
+            awaits_quiet: Cell::new(false),
             turns,
             chance,
         }
@@ -63,7 +63,7 @@ impl Clock {
 
     /// Whether all other events at this time have happened.
     pub(super) fn is_quiet(&self) -> bool {
-        self.patient.set(!self.quiet.get());
+        self.awaits_quiet.set(!self.quiet.get());
         self.quiet.get()
     }
 
@@ -87,10 +87,10 @@ impl Clock {
     /// Waits for a future with a timeout. Returns `None` after the timeout.
     pub(super) async fn within<T>(&self, millis: Option<u64>, mut part: Part<'_, T>) -> Option<T> {
         let Some(millis) = millis else { return Some(part.await) };
-        let mut up = Box::pin(self.sleep(i64::try_from(millis).expect("a length of time")));
+        let mut timer = Box::pin(self.sleep(i64::try_from(millis).expect("a duration")));
         poll_fn(|context| match part.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending => up.as_mut().poll(context).map(|()| None),
+            Poll::Pending => timer.as_mut().poll(context).map(|()| None),
         })
         .await
     }
@@ -120,7 +120,7 @@ impl Clock {
             }
             if self.again.get() {
                 self.quiet.set(false);
-            } else if self.patient.take() {
+            } else if self.awaits_quiet.take() {
                 self.quiet.set(true);
             } else {
                 self.quiet.set(false);

@@ -104,8 +104,8 @@ impl Context for Bindings {
 
 impl Run<'_> {
     pub(super) fn value(&self, scope: &Scope<'_>, template: &ValueTemplate) -> Result<Value, Failure> {
-        let known = self.known(scope, |visit| template.roots(visit));
-        template.eval(&known).map_err(|error| invalid(&error.message))
+        let bindings = self.bindings(scope, |visit| template.roots(visit));
+        template.eval(&bindings).map_err(|error| invalid(&error.message))
     }
 
     /// Evaluates to text. A value that is not text becomes JSON.
@@ -117,14 +117,14 @@ impl Run<'_> {
     }
 
     pub(super) fn text_value(&self, scope: &Scope<'_>, template: &Template) -> Result<Value, Failure> {
-        let known = self.known(scope, |visit| template.roots(visit));
-        let value = template.eval(&known).map(std::borrow::Cow::into_owned);
+        let bindings = self.bindings(scope, |visit| template.roots(visit));
+        let value = template.eval(&bindings).map(std::borrow::Cow::into_owned);
         value.map_err(|error| invalid(&error.message))
     }
 
     pub(super) fn holds(&self, scope: &Scope<'_>, condition: &Condition) -> Result<bool, Failure> {
-        let known = self.known(scope, |visit| condition.roots(visit));
-        condition.holds(&known).map_err(|error| invalid(&error.message))
+        let bindings = self.bindings(scope, |visit| condition.roots(visit));
+        condition.holds(&bindings).map_err(|error| invalid(&error.message))
     }
 
     /// Whether a condition on the result of a probe is true.
@@ -134,19 +134,19 @@ impl Run<'_> {
         condition: &Condition,
         answer: Value,
     ) -> Result<bool, Failure> {
-        let mut known = self.known(scope, |visit| condition.roots(visit));
-        known.0.insert(Root::Probe, answer);
-        condition.holds(&known).map_err(|error| invalid(&error.message))
+        let mut bindings = self.bindings(scope, |visit| condition.roots(visit));
+        bindings.0.insert(Root::Probe, answer);
+        condition.holds(&bindings).map_err(|error| invalid(&error.message))
     }
 
-    fn known(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Bindings {
-        let mut known = Bindings::default();
+    fn bindings(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Bindings {
+        let mut bindings = Bindings::default();
         roots(&mut |root| {
             if let Some(value) = self.read(scope, root) {
-                known.0.insert(root.clone(), value);
+                bindings.0.insert(root.clone(), value);
             }
         });
-        known
+        bindings
     }
 
     fn read(&self, scope: &Scope<'_>, root: &Root) -> Option<Value> {
@@ -162,7 +162,7 @@ impl Run<'_> {
             Root::Ambient(Ambient::UserEmail) => Some("ann@example.org".into()),
             Root::Ambient(Ambient::UserId) => Some("ann".into()),
             Root::Ambient(Ambient::RunId) | Root::Probe => None,
-            Root::Failure => self.failing.borrow().as_ref().map(|failure| json!(failure)),
+            Root::Failure => self.failure.borrow().as_ref().map(|failure| json!(failure)),
         }
     }
 }

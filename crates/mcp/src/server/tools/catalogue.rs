@@ -45,7 +45,7 @@ struct Hints {
 const READ_ONLY: Hints = Hints { read_only: true, destructive: false, idempotent: true, open_world: false };
 const ADDITIVE: Hints = Hints { read_only: false, ..READ_ONLY };
 const DESTRUCTIVE: Hints = Hints { destructive: true, ..ADDITIVE };
-/// The tool sends an event to runs, whose steps may do anything next.
+/// The tool sends a signal to runs, whose steps may do anything next.
 const SIGNALS: Hints = Hints { idempotent: false, open_world: true, ..ADDITIVE };
 /// The tool makes calls of other tools.
 const MAKES_CALLS: Hints = Hints { destructive: true, ..SIGNALS };
@@ -115,7 +115,7 @@ pub(super) const ALL: &[ToolDef] = tools! {
     "workflow_define" {
         title: "Define a workflow",
         description: "Stores a workflow definition. Equal content is the same version, changed content a new one; existing \
-                      runs keep theirs. CallReporter every problem with its line and a hint. workflow_guide describes the \
+                      runs keep theirs. Reports every problem with its line and a hint. workflow_guide describes the \
                       language, workflow_tools finds the tools.",
         hints: ADDITIVE,
         rights: RUN,
@@ -222,8 +222,8 @@ pub(super) const ALL: &[ToolDef] = tools! {
         run: rerun::run(rerun::Args),
     }
     "workflow_signal" {
-        title: "Send an event",
-        description: "Delivers an event to a run, which keeps it until a step waits for it; without run_id, to every run \
+        title: "Send a signal",
+        description: "Sends a signal to a run, which keeps it until a step waits for it; without run_id, to every run \
                       that waits for it now.",
         hints: SIGNALS,
         rights: CONTROL,

@@ -12,7 +12,7 @@ use super::super::snapshot::RunSnapshot;
 use super::super::{Shared, view, waiting};
 use super::{RunArgs, run_id};
 use crate::check::{reason, servers};
-use crate::limits::HISTORY;
+use crate::limits::LISTED_STEPS;
 use crate::names::{self, alias};
 
 pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
@@ -37,7 +37,7 @@ pub(in super::super) fn history(view: &RunView) -> Vec<String> {
         run.created_by,
         run.status.word()
     )];
-    let omitted = view.steps.len().saturating_sub(HISTORY);
+    let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
     if omitted > 0 {
         lines.push(format!("({omitted} earlier steps are left out.)"));
     }
@@ -79,7 +79,7 @@ async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {
 fn options_while_open(snapshot: &RunSnapshot) -> Vec<String> {
     let RunSnapshot { view, waiting } = snapshot;
     let waits = waiting.iter().map(WaitingFor::action).filter(|action| *action != NextAction::Wait);
-    let mut actions: Vec<NextAction<'_>> = waits.take(HISTORY).collect();
+    let mut actions: Vec<NextAction<'_>> = waits.take(LISTED_STEPS).collect();
     if next_action(view.run.status, waiting) == Some(NextAction::Resume) {
         actions.insert(0, NextAction::Resume);
     }

@@ -101,9 +101,9 @@ fn search<'t>(tools: &'t [Arc<ToolInfo>], query: &str) -> (Vec<&'t Arc<ToolInfo>
         })
         .collect();
     let all_words = words.is_empty() || scored.iter().any(|(hits, ..)| *hits == words.len());
-    let most = scored.iter().map(|(hits, ..)| *hits).max().unwrap_or_default();
+    let best_hits = scored.iter().map(|(hits, ..)| *hits).max().unwrap_or_default();
     // Include tools that match one word less than the best.
-    let needed = if all_words { words.len() } else { most.saturating_sub(1).max(1) };
+    let needed = if all_words { words.len() } else { best_hits.saturating_sub(1).max(1) };
     scored.retain(|(hits, ..)| *hits >= needed);
     scored.sort_by_key(|(hits, in_name, _)| std::cmp::Reverse((*hits, *in_name)));
     (scored.into_iter().map(|(_, _, tool)| tool).collect(), all_words)

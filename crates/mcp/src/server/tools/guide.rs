@@ -90,6 +90,7 @@ mod tests {
     use steprail_core::expr::Function;
     use steprail_core::load;
     use steprail_core::source::Source;
+    use steprail_core::spec::step::KindName;
 
     use super::{guide, section};
 
@@ -118,6 +119,16 @@ mod tests {
         let named: Vec<&str> = named.collect();
         assert_eq!(named, Function::WORDS);
         assert!(named.iter().all(|name| Function::from_word(name).is_some()));
+    }
+
+    /// `tool` is implied by its field; `tool_remote` and `pass` are left to the reference page.
+    #[test]
+    fn guide_describes_every_step_kind() {
+        let guide = guide();
+        for kind in KindName::ALL.iter().map(|kind| kind.word()) {
+            let is_described = guide.contains(&format!("| `kind: {kind}`"));
+            assert_eq!(is_described, !["tool", "tool_remote", "pass"].contains(&kind), "{kind}");
+        }
     }
 
     #[test]

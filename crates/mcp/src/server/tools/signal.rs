@@ -1,4 +1,4 @@
-//! `workflow_signal`: delivers an event to the runs that wait for it.
+//! `workflow_signal`: sends a signal to a run, or to the runs that wait for it.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,9 +12,9 @@ use super::run_id;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Args {
-    /// Name of the event.
+    /// Name of the signal.
     event: String,
-    /// Payload of the event: any JSON.
+    /// Payload of the signal: any JSON.
     #[serde(default)]
     payload: Value,
     /// The run that receives it.
@@ -26,7 +26,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let run = args.run_id.as_deref().map(run_id).transpose()?;
     let reached = request.user.signal(&args.event, args.payload, run).await?;
     let message = match reached {
-        0 => format!("No run waits for the event `{}`, so it was not delivered.", args.event),
+        0 => format!("No run waits for the signal `{}`, so it was not delivered.", args.event),
         1 => format!("`{}` was delivered to one run.", args.event),
         _ => format!("`{}` was delivered to {reached} runs.", args.event),
     };
@@ -34,7 +34,7 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     Ok(match run {
         Some(run) => output.next(format!("workflow_status {}", json!({ "run_id": run, "wait_s": 30 }))),
         None if reached == 0 => {
-            output.next("workflow_list_runs {\"status\": \"running\"} lists runs that may wait for an event")
+            output.next("workflow_list_runs {\"status\": \"running\"} lists runs that may wait for a signal")
         }
         None => output,
     }

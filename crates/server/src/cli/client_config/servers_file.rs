@@ -108,7 +108,8 @@ impl ServersFile {
     /// A problem of an entry that the file already had.
     pub(crate) fn problem(&self) -> Option<String> {
         let read = Servers::of(&self.servers);
-        let problem = read.warnings.iter().find(|warning| warning.contains("is left out"))?;
+        let prefix = format!("`{}` ", read.invalid.first()?);
+        let problem = read.warnings.iter().find(|warning| warning.starts_with(&prefix))?;
         Some(format!("{}: {problem}", self.file.display()))
     }
 

@@ -80,7 +80,7 @@ impl Invocation {
 
     fn signal_hint(&self, wait: &WaitingFor) -> String {
         let event = match &wait.cause {
-            WaitCause::Event { event: Some(event), .. } => shell_quote(event),
+            WaitCause::Signal { event: Some(event), .. } => shell_quote(event),
             _ => "EVENT".to_owned(),
         };
         let command = match self {
@@ -91,7 +91,7 @@ impl Invocation {
                 format!("{} --signal {event}=JSON", self.resume_command(Some(wait.run_id)))
             }
         };
-        format!("`{}` waits for the event {event}\n  {command}", wait.step)
+        format!("`{}` waits for the signal {event}\n  {command}", wait.step)
     }
 
     fn gate_hint(&self, root: &Run, approval: &Approval, tree: &RunTree) -> String {

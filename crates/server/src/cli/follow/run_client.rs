@@ -64,7 +64,7 @@ pub(crate) trait RunClient {
     /// Resolves a call with an unknown outcome.
     async fn resolve(&self, call: &UnknownCall, resolution: Resolution) -> Result<(), ClientError>;
 
-    /// Sends an event to a run, or to every run that waits for it. Returns the number of runs that received it.
+    /// Sends a signal to a run, or to every run that waits for it. Returns the number of runs that received it.
     async fn signal(&self, event: &str, payload: &Value, run: Option<RunId>) -> Result<usize, ClientError>;
 
     /// Resumes a run if it is paused or interrupted.

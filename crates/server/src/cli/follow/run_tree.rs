@@ -299,7 +299,7 @@ fn started(what: &Started, at: Millis) -> (StepState, Option<String>) {
         Started::Sleep { due } => {
             (StepState::Working, Some(format!("sleeps {}", format_duration(until(*due, at)))))
         }
-        Started::Wait { event, .. } => (StepState::Working, Some(format!("waits for the event {event}"))),
+        Started::Wait { event, .. } => (StepState::Working, Some(format!("waits for the signal {event}"))),
         Started::Workflow { definition, run, .. } => match run.parse() {
             Ok(run) => (StepState::Child(run), Some(format!("runs {definition}"))),
             Err(_) => (StepState::Working, None),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use steprail_core::spec::value::Period;
+use steprail_core::spec::value::DurationSpec;
 
 /// Parses `NAME=VALUE`.
 pub(crate) fn name_value(text: &str) -> Result<(String, String), String> {
@@ -12,7 +12,7 @@ pub(crate) fn name_value(text: &str) -> Result<(String, String), String> {
 }
 
 /// Parses `EVENT=JSON`, or `EVENT` with a null payload.
-pub(crate) fn event_payload(text: &str) -> Result<(String, Value), String> {
+pub(crate) fn signal_payload(text: &str) -> Result<(String, Value), String> {
     let (event, payload) = text.split_once('=').unwrap_or((text, "null"));
     Ok((event.to_owned(), json(payload)?))
 }
@@ -35,5 +35,5 @@ pub(crate) fn json_map(text: &str) -> Result<Map<String, Value>, String> {
 
 /// Parses a duration such as `30d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    Period::parse(text).map(|period| Duration::from_millis(period.millis))
+    DurationSpec::parse(text).map(|duration| Duration::from_millis(duration.millis))
 }
