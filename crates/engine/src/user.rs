@@ -7,8 +7,8 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_store::{
-    After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, Principal, RawEvent, Relay, Right, RunId,
-    RunRow, Schedule, StoredEvent,
+    After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, Principal, RawEvent, Relay, Right,
+    RunId, RunRow, Schedule, StoredEvent,
 };
 
 use crate::definitions::DefineOptions;
@@ -64,7 +64,8 @@ impl User {
         self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
             // Runs that others start from it would not have the scope of this token.
             Error::VersionConflict(_) if self.principal.scope.is_some() => Error::Denied(
-                "a scoped token cannot change a definition; use another name, or a token without a scope".to_owned(),
+                "a scoped token cannot change a definition; use another name, or a token without a scope"
+                    .to_owned(),
             ),
             error => error,
         })

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    Engine, Expected, Failure, FailureKind, NextAction, Options, Principal, RunStatus, RunView, SqliteStore, Tools,
-    User, WaitCause, WaitingFor, Workflow, next_action,
+    Engine, Expected, Failure, FailureKind, NextAction, Options, Principal, RunStatus, RunView, SqliteStore,
+    Tools, User, WaitCause, WaitingFor, Workflow, next_action,
 };
 
 struct Harness {
@@ -98,7 +98,11 @@ async fn timers_retries_and_servers_need_no_action() {
 #[tokio::test]
 async fn parent_lists_its_sub_workflow_and_the_gate_in_it() {
     let harness = Harness::new();
-    harness.user.define("name: inner\nsteps: [{ id: ask, kind: approve }]", None, Expected::Any).await.expect("defined");
+    harness
+        .user
+        .define("name: inner\nsteps: [{ id: ask, kind: approve }]", None, Expected::Any)
+        .await
+        .expect("defined");
     let (view, mut waiting) =
         harness.start("name: outer\nsteps: [{ id: sub, kind: workflow, name: inner }]").await;
     while waiting.len() < 2 {

@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Parent, Payload, Record, RunStatus};
 
 use crate::{
-    Account, AccountKind, Cursor, Definition, Pins, Principal, Purged, Rerun, RunId, Schedule, Session, StoreError,
-    Timer,
+    Account, AccountKind, Cursor, Definition, Pins, Principal, Purged, Rerun, RunId, Schedule, Session,
+    StoreError, Timer,
 };
 
 /// Changes that are applied in one transaction, or not at all.

@@ -24,8 +24,8 @@ pub use error::StoreError;
 pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
-    Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent, Rerun,
-    RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
+    Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent,
+    Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
 };
 pub use schedule::{Fired, Overlap, Schedule};
 

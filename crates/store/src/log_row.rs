@@ -154,9 +154,9 @@ pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
         format!("lower(hex(substr(coalesce({hashes}, x''), {}, {HASH_BYTES})))", number * HASH_BYTES + 1)
     };
     let hashes = HASHES.iter().enumerate().map(|(number, code)| (*code, hash(number)));
-    let restored = fragments.chain(hashes).fold(body.to_owned(), |text, (code, meaning)| {
-        format!("replace({text}, char({code}), {meaning})")
-    });
+    let restored = fragments
+        .chain(hashes)
+        .fold(body.to_owned(), |text, (code, meaning)| format!("replace({text}, char({code}), {meaning})"));
     format!("'[' || {restored} || ']'")
 }
 

@@ -193,7 +193,10 @@ fn an_audit_finds_every_kind_of_damage() {
         ("a time", "UPDATE workflow_log SET at = 3 WHERE id = 3"),
         ("a row in the middle", "DELETE FROM workflow_log WHERE id = 2"),
         ("the last row", "DELETE FROM workflow_log WHERE id = 8"),
-        ("a purged body of a run that exists", "UPDATE workflow_log SET body = '', hashes = zeroblob(32) WHERE id = 2"),
+        (
+            "a purged body of a run that exists",
+            "UPDATE workflow_log SET body = '', hashes = zeroblob(32) WHERE id = 2",
+        ),
         ("the status", "UPDATE runs SET status = 'failed', output_json = NULL WHERE id = 1"),
         ("the inputs", "UPDATE runs SET input_json = '{\"n\":2}' WHERE id = 1"),
         ("the output", "UPDATE runs SET output_json = '\"bad\"' WHERE id = 1"),

@@ -10,7 +10,7 @@ use steprail_core::plan::Hash;
 use steprail_engine::Durability;
 
 use crate::harness::{Harness, database, name, open, own_cpu_time};
-use crate::table::{Row, Table, each, rate, time};
+use crate::table::{Row, Table, per_item, rate, time};
 
 /// Steps per transaction.
 pub(crate) const BATCH: usize = 256;
@@ -19,7 +19,7 @@ const STEPS: usize = 10;
 
 pub(crate) fn run(harness: &Harness, table: &mut Table) {
     let count = harness.size(1_000);
-    let synced = harness.best(|| each(syncs(harness, count), count));
+    let synced = harness.best(|| per_item(syncs(harness, count), count));
     table.add(&Row::new("append 4 KiB and fsync", time(synced)));
     table.add(&Row::new("round trip of a task of the runtime", time(task_round_trip(harness))));
     for durability in [Durability::Full, Durability::Process] {
@@ -57,13 +57,13 @@ pub(crate) fn task_round_trip(harness: &Harness) -> Duration {
             harness.runtime.spawn(async move { sender.send(()) });
             receiver.recv().expect("a message");
         }
-        each(started.elapsed(), count)
+        per_item(started.elapsed(), count)
     })
 }
 
 /// The time of a commit with the rows of one step.
 pub(crate) fn commit_time(harness: &Harness, durability: Durability, count: usize) -> Duration {
-    each(separate_commits(harness, durability, count, r#"{"ok":true}"#), count)
+    per_item(separate_commits(harness, durability, count, r#"{"ok":true}"#), count)
 }
 
 /// The time to write the steps of one run, one commit per step.
@@ -104,8 +104,11 @@ pub(crate) fn batched_commits(harness: &Harness, durability: Durability, runs: u
     let batch = |first: usize, n: usize| {
         (first..(first + BATCH).min(runs + 1)).map(|run| Step::new(run, n, output)).collect()
     };
-    let batches: Vec<Vec<Step>> =
-        (1..=runs).step_by(BATCH).flat_map(|first| (1..=STEPS).map(move |n| (first, n))).map(|(first, n)| batch(first, n)).collect();
+    let batches: Vec<Vec<Step>> = (1..=runs)
+        .step_by(BATCH)
+        .flat_map(|first| (1..=STEPS).map(move |n| (first, n)))
+        .map(|(first, n)| batch(first, n))
+        .collect();
     let (started, before) = (Instant::now(), own_cpu_time());
     batches.iter().for_each(|batch| raw.write(batch));
     Elapsed { wall: started.elapsed(), cpu: own_cpu_time().saturating_sub(before) }
@@ -162,7 +165,8 @@ impl RawDatabase {
         self.statement("BEGIN IMMEDIATE").execute([]).expect("a transaction");
         for step in steps {
             let hashes = [step.hash, step.hash].concat();
-            log.execute(params![step.run, step.n, NOW, step.body, hashes, &step.hash[..]]).expect("a log row");
+            log.execute(params![step.run, step.n, NOW, step.body, hashes, &step.hash[..]])
+                .expect("a log row");
             row.execute(params![step.run, step.n, step.path, step.output, NOW]).expect("a step");
         }
         self.statement("COMMIT").execute([]).expect("a commit");

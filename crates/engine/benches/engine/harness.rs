@@ -154,7 +154,11 @@ impl BenchEngine {
     }
 }
 
-async fn start_and_wait(engine: Engine, name: &'static str, left: std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+async fn start_and_wait(
+    engine: Engine,
+    name: &'static str,
+    left: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+) {
     use std::sync::atomic::Ordering::Relaxed;
     while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
         let run = engine.start(Start::named(name, user())).await.expect("a run");

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use steprail_core::run::{Event, Millis, Payload, Record, TimerKind, ValueChange};
 use steprail_store::{
-    Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, NewClaim, NewRun,
-    Refused, RunCommit, RunId, RunState, ScheduleChange, Store, StoreError, StoredEvent, Timer, Unfinished, Wanted,
+    Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, NewClaim,
+    NewRun, Refused, RunCommit, RunId, RunState, ScheduleChange, Store, StoreError, StoredEvent, Timer,
+    Unfinished, Wanted,
 };
 
 use crate::limits::{CHILD_PAGE, LOG_ROW_EVENTS};
@@ -101,7 +102,10 @@ impl Batch {
         self.store.log(run)
     }
 
-    pub(super) fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError> {
+    pub(super) fn definition(
+        &mut self,
+        which: DefinitionQuery<'_>,
+    ) -> Result<Option<Definition>, StoreError> {
         self.store.definition(which)
     }
 
@@ -245,7 +249,9 @@ fn value_of(record: &Record, seq: u64, wanted: Wanted) -> Option<Payload> {
     let changes = record.event.changes();
     let n = changes.step.as_ref().map(|change| change.step.n);
     match (wanted, changes.value, &record.event) {
-        (Wanted::Input(wanted), Some(ValueChange::StepInput(_)), _) if n == Some(wanted) => record.payload.clone(),
+        (Wanted::Input(wanted), Some(ValueChange::StepInput(_)), _) if n == Some(wanted) => {
+            record.payload.clone()
+        }
         (Wanted::Output(wanted), Some(ValueChange::StepOutput(_)), _) if n == Some(wanted) => {
             record.payload.clone()
         }

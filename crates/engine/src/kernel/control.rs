@@ -17,13 +17,18 @@ impl Kernel {
         match command {
             Command::DeleteDefinition { name, expected, owner } => {
                 let (name, expected, owner) = (name.clone(), *expected, owner.clone());
-                let deleted = self.commit_definition(DefinitionChange::Delete { name, expected, owner }, now)?;
+                let deleted =
+                    self.commit_definition(DefinitionChange::Delete { name, expected, owner }, now)?;
                 Ok(deleted.map(drop))
             }
             Command::Unschedule { name } => Ok(Ok(self.unschedule(name))),
-            Command::PutSession(session) => Ok(self.register(RegistryChange::PutSession((**session).clone()))),
+            Command::PutSession(session) => {
+                Ok(self.register(RegistryChange::PutSession((**session).clone())))
+            }
             Command::DropSession { id } => Ok(self.register(RegistryChange::DropSession(id.clone()))),
-            Command::PutAccount(account) => Ok(self.register(RegistryChange::PutAccount((**account).clone()))),
+            Command::PutAccount(account) => {
+                Ok(self.register(RegistryChange::PutAccount((**account).clone())))
+            }
             Command::DropAccount { kind, id } => {
                 Ok(self.register(RegistryChange::DropAccount(*kind, id.clone())))
             }
@@ -146,13 +151,7 @@ impl Kernel {
         None
     }
 
-    fn decide_gate(
-        &mut self,
-        key: RunId,
-        decision: &Decision<'_>,
-        now: Millis,
-        done: &mut Done,
-    ) -> Answered {
+    fn decide_gate(&mut self, key: RunId, decision: &Decision<'_>, now: Millis, done: &mut Done) -> Answered {
         let Some(entry) = self.runs.get(&key) else { return Ok(Ok(())) };
         let run = entry.head.id;
         let open = entry.run.find(decision.path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));

@@ -148,7 +148,9 @@ impl Kernel {
             Ok(stored) => stored,
             Err(error) => return Ok(Err(error)),
         };
-        let Some(stored) = stored else { return Err(StoreError::Other("a definition was not stored".to_owned())) };
+        let Some(stored) = stored else {
+            return Err(StoreError::Other("a definition was not stored".to_owned()));
+        };
         let known = self.plans.0.get(&stored.id).filter(|known| known.pins == stored.pins);
         Ok(Ok(match known {
             Some(known) => known.clone(),

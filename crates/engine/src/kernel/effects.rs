@@ -299,17 +299,15 @@ impl Kernel {
         for (n, live) in run.live() {
             let Phase::Child { run: child } = &live.phase else { continue };
             let Ok(id) = child.parse::<RunId>() else { continue };
-            let Some(head) = self.find_head(id)?.filter(|head| head.state.status.is_terminal()) else { continue };
+            let Some(head) = self.find_head(id)?.filter(|head| head.state.status.is_terminal()) else {
+                continue;
+            };
             let gave = match head.state.status {
                 RunStatus::Completed => Some(self.batch.value(id, Wanted::Result)?),
                 _ => None,
             };
-            let end = self
-                .batch
-                .log(id)?
-                .into_iter()
-                .rev()
-                .find_map(|event| outcome(&event.event, gave.as_ref()));
+            let end =
+                self.batch.log(id)?.into_iter().rev().find_map(|event| outcome(&event.event, gave.as_ref()));
             let told = end.map(|outcome| Input::ChildEnded { n: *n, attempt: live.attempt, outcome });
             self.messages.extend(told.map(|input| (key, input)));
         }

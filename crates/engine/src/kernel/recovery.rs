@@ -20,7 +20,9 @@ impl Kernel {
         let runs = match interrupt {
             None => self.batch.unfinished(Unfinished::Active, after, RECOVERY_BATCH)?,
             Some(Interrupt::All) => self.batch.unfinished(Unfinished::All, after, RECOVERY_BATCH)?,
-            Some(Interrupt::Declared) => self.batch.unfinished(Unfinished::Interruptible, after, RECOVERY_BATCH)?,
+            Some(Interrupt::Declared) => {
+                self.batch.unfinished(Unfinished::Interruptible, after, RECOVERY_BATCH)?
+            }
         };
         for run in runs.iter().filter(|run| !self.damaged.contains_key(run)).copied().collect::<Vec<_>>() {
             match interrupt {

@@ -138,11 +138,7 @@ impl Kernel {
         }
     }
 
-    pub(super) fn begin_child(
-        &mut self,
-        parent: RunId,
-        child: Spawned,
-    ) {
+    pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned) {
         let Some(entry) = self.runs.get(&parent) else { return };
         // The decision that asked for it may have stopped the step again.
         let live = entry.run.live().get(&child.step.n);

@@ -86,12 +86,7 @@ impl Kernel {
     }
 
     /// Adds the events of a decision to the batch, with their consequences.
-    fn append(
-        &mut self,
-        id: RunId,
-        records: Vec<Record>,
-        done: &mut Done,
-    ) -> Result<(), StoreError> {
+    fn append(&mut self, id: RunId, records: Vec<Record>, done: &mut Done) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get_mut(&id) else { return Ok(()) };
         let compiled = entry.compiled.clone();
         let after = RunState { status: entry.run.status(), active: entry.run.is_active() };
@@ -132,10 +127,14 @@ impl Kernel {
         let scope = call.idempotency.as_ref()?.scope;
         let key = claim_key(head, scope, &call.full_name(), held);
         let result = match (&record.event, &record.payload) {
-            (Event::StepCompleted { .. }, Some(output)) => self.batch.claim_state(&key).ok().and_then(|state| {
-                let (ClaimState::Held { args } | ClaimState::Done { args, .. }) = state else { return None };
-                Some(ClaimState::Done { args, output: output.clone() })
-            }),
+            (Event::StepCompleted { .. }, Some(output)) => {
+                self.batch.claim_state(&key).ok().and_then(|state| {
+                    let (ClaimState::Held { args } | ClaimState::Done { args, .. }) = state else {
+                        return None;
+                    };
+                    Some(ClaimState::Done { args, output: output.clone() })
+                })
+            }
             _ => None,
         };
         self.batch.settle(key.clone(), result);

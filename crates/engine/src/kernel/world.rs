@@ -9,8 +9,8 @@ use steprail_core::expr::Ambient;
 use steprail_core::limits;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Millis, Payload, Started, StepRef,
-    World, WorldError,
+    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Millis, Payload, Started,
+    StepRef, World, WorldError,
 };
 use steprail_store::{ClaimState, DefinitionQuery, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
 

@@ -50,17 +50,7 @@ fn chain(connection: &Connection) -> Vec<String> {
         connection,
         "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes, l.hash FROM workflow_log l
          JOIN runs r ON r.id = l.run_id ORDER BY l.id",
-        |row| {
-            Ok((
-                row.get(0)?,
-                row.get(1)?,
-                row.get(2)?,
-                row.get(3)?,
-                row.get(4)?,
-                row.get(5)?,
-                row.get(6)?,
-            ))
-        },
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?)),
     );
     let mut hash = Hash([0; 32]);
     let mut violations = Vec::new();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use steprail_core::run::{Millis, Payload};
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, Refused, RunId, Store,
-    StoreError, StoredEvent, Unfinished, Wanted,
+    Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, Refused,
+    RunId, Store, StoreError, StoredEvent, Unfinished, Wanted,
 };
 
 /// A handle to a shared store.

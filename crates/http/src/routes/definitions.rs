@@ -252,7 +252,8 @@ fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
         return Ok(Expected::Absent);
     }
     let Some(tag) = value(header::IF_MATCH) else { return Ok(Expected::Any) };
-    let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).and_then(|tag| tag.parse().ok());
+    let version =
+        tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).and_then(|tag| tag.parse().ok());
     version.map(Expected::Version).ok_or_else(|| Problem::bad("`If-Match` must be a version in quotes"))
 }
 

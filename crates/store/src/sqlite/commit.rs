@@ -7,12 +7,11 @@ use steprail_core::run::{Changes, Event, Payload, Record, RunStatus, Started, Va
 use super::project::{Rows, StoredValue};
 use super::{SESSIONS, SqliteStore, definitions, purge, schedules};
 use crate::{
-    Commit, Committed, Conflict, Cursor, DefinitionChange, NewClaim, NewRun, Refused, RegistryChange, RowContent,
-    RunCommit, RunId, RunState, ScheduleChange, StoreError, link,
+    Commit, Committed, Conflict, Cursor, DefinitionChange, NewClaim, NewRun, Refused, RegistryChange,
+    RowContent, RunCommit, RunId, RunState, ScheduleChange, StoreError, link,
 };
 
-const INSERT_LOG: &str =
-    "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status, active, created_by, principal_json,
     parent_id, parent_n, parent_attempt, depth, rerun_json, interruptible, request_key, input_json, input_value,
     created_at)
@@ -20,7 +19,8 @@ const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status,
     FROM workflow_definitions d WHERE d.id = ?2";
 const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at = ?4, output_json = ?5,
     output_value = ?6, error_json = ?7 WHERE id = ?1";
-const INSERT_CLAIM: &str = "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
+const INSERT_CLAIM: &str =
+    "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)
     ON CONFLICT (scope, tool, key) DO UPDATE SET args_hash = excluded.args_hash, run_id = excluded.run_id,
     n = excluded.n, status = 'claimed', result_json = NULL, ttl_secs = excluded.ttl_secs, expires_at = NULL
@@ -101,8 +101,10 @@ impl SqliteStore {
     fn project(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
         let mut rows = Rows { connection: &self.connection, run: key, now: commit.now };
         for record in &run.records {
-            if let Event::StepStarted { step, what: Started::Call { claimed: true, .. }, .. } = &record.event {
-                for claim in run.claims.iter().filter(|claim| claim.n == step.n && record.had_claim.is_none()) {
+            if let Event::StepStarted { step, what: Started::Call { claimed: true, .. }, .. } = &record.event
+            {
+                for claim in run.claims.iter().filter(|claim| claim.n == step.n && record.had_claim.is_none())
+                {
                     self.insert_claim(key, claim, commit)?;
                 }
             }
@@ -183,7 +185,9 @@ impl SqliteStore {
     /// Why a run cannot be inserted: its id or its request key exists.
     fn duplicate_run(&mut self, run: RunId, new: &NewRun) -> Result<Refused, StoreError> {
         Ok(match &new.request_key {
-            Some(key) if self.find_key(run)?.is_none() => Refused::Conflict(Conflict::RequestKey(key.clone())),
+            Some(key) if self.find_key(run)?.is_none() => {
+                Refused::Conflict(Conflict::RequestKey(key.clone()))
+            }
             _ => Refused::Stale(run),
         })
     }

@@ -5,9 +5,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
 use super::rows;
-use crate::{
-    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError,
-};
+use crate::{Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError};
 
 pub(super) fn find(
     connection: &Connection,

@@ -39,20 +39,23 @@ pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreE
     let format = migrate::format(&connection)?;
     let problems = backup::check(&connection, "quick_check")?;
     let _moment = connection.unchecked_transaction()?;
-    let runs =
-        rows::all(&connection, "SELECT status, count(*) FROM runs GROUP BY status", [], |row| {
-            Ok((rows::status(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?, row.get(1)?))
-        })?;
+    let runs = rows::all(&connection, "SELECT status, count(*) FROM runs GROUP BY status", [], |row| {
+        Ok((rows::status(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?, row.get(1)?))
+    })?;
     Ok(Inspected {
         format,
         bytes: size(database),
         log_bytes: size(&beside(database, "-wal")),
         problems,
         runs,
-        active: connection
-            .query_row("SELECT count(*) FROM runs WHERE active = 1", [], |row| row.get(0))?,
+        active: connection.query_row("SELECT count(*) FROM runs WHERE active = 1", [], |row| row.get(0))?,
         stuck: stuck(&connection)?,
-        slow: some_runs(&connection, &format!("active = 1 AND (SELECT l.at FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) < {quiet_since}"))?,
+        slow: some_runs(
+            &connection,
+            &format!(
+                "active = 1 AND (SELECT l.at FROM workflow_log l WHERE l.run_id = r.id ORDER BY l.seq DESC LIMIT 1) < {quiet_since}"
+            ),
+        )?,
     })
 }
 

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, params};
 use steprail_core::run::{
-    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, RunStatus, StepChange, StepInfo, StepRef,
-    StepStatus, TimerKind, ValueChange,
+    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, RunStatus, StepChange, StepInfo,
+    StepRef, StepStatus, TimerKind, ValueChange,
 };
 
 use crate::StoreError;
@@ -31,9 +31,7 @@ impl<'p> StoredValue<'p> {
     ) -> Result<Self, StoreError> {
         match payload {
             None => Ok(Self::default()),
-            Some(payload) if Self::is_inline(payload) => {
-                Ok(Self { inline: Some(payload.json()), id: None })
-            }
+            Some(payload) if Self::is_inline(payload) => Ok(Self { inline: Some(payload.json()), id: None }),
             Some(payload) => {
                 let sql = "INSERT INTO run_values (run_id, json) VALUES (?1, ?2)";
                 connection.prepare_cached(sql)?.execute(params![run, payload.json()])?;
@@ -67,12 +65,15 @@ const UPSERT_STEP: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step
 const UPDATE_STEP: &str = "UPDATE step_runs SET status = ?4, input_json = iif(?5, input_json, ?6),
     input_value = iif(?5, input_value, ?7), error_json = ?8
     WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
-const END_STEP: &str = "UPDATE step_runs SET status = ?4, output_json = ?5, output_value = ?6, error_json = ?7,
+const END_STEP: &str =
+    "UPDATE step_runs SET status = ?4, output_json = ?5, output_value = ?6, error_json = ?7,
     completed_at = ?8 WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
-const INSERT_NEXT_ATTEMPT: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, ready_at)
+const INSERT_NEXT_ATTEMPT: &str =
+    "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, ready_at)
     SELECT run_id, n, attempt + 1, path, step_id, kind, tool, 'pending', ?4
     FROM step_runs WHERE run_id = ?1 AND n = ?2 AND attempt = ?3";
-const INSERT_APPROVAL: &str = "INSERT INTO approvals (run_id, user, n, path, status, digest, prompt, tool, args_json,
+const INSERT_APPROVAL: &str =
+    "INSERT INTO approvals (run_id, user, n, path, status, digest, prompt, tool, args_json,
     args_value, notify_json, requested_at, expires_at, form_json)
     SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM runs WHERE id = ?1";
 
@@ -246,7 +247,12 @@ impl Rows<'_> {
         Ok(())
     }
 
-    fn ask(&self, step: &StepRef, request: &GateRequest<'_>, args: StoredValue<'_>) -> Result<(), StoreError> {
+    fn ask(
+        &self,
+        step: &StepRef,
+        request: &GateRequest<'_>,
+        args: StoredValue<'_>,
+    ) -> Result<(), StoreError> {
         let inserted = self.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
             self.run,
             step.n,

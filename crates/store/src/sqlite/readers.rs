@@ -102,8 +102,10 @@ impl Reads for Readers {
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
         // The row with the position comes first: it may have events after it.
         let from = match after {
-            After::Seq(_) => "l.seq >= coalesce((SELECT max(b.seq) FROM workflow_log b WHERE b.run_id = l.run_id
-                              AND b.seq <= ?2), 0)",
+            After::Seq(_) => {
+                "l.seq >= coalesce((SELECT max(b.seq) FROM workflow_log b WHERE b.run_id = l.run_id
+                              AND b.seq <= ?2), 0)"
+            }
             After::Cursor(_) => "l.id >= ?2",
         };
         let sql = format!(
@@ -147,7 +149,8 @@ impl Reads for Readers {
             rows::each(connection, &sql, params![after.row(), FEED_ROWS], |row| {
                 scanned += 1;
                 last = Cursor::new(row.get(0)?, row.get::<_, u32>(8)? - 1);
-                let (Some(run), Some(by)) = (row.get::<_, Option<String>>(6)?, row.get::<_, Option<String>>(7)?)
+                let (Some(run), Some(by)) =
+                    (row.get::<_, Option<String>>(6)?, row.get::<_, Option<String>>(7)?)
                 else {
                     return Ok(true);
                 };

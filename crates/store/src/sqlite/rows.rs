@@ -9,7 +9,8 @@ use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{
-    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, log_row,
+    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent,
+    log_row,
 };
 
 /// Bytes of events after which a page ends.
@@ -37,10 +38,7 @@ pub(super) const LOG: &str = "l.id, l.seq, l.at, l.body, l.hashes, l.hash";
 
 /// The body of a log row and the hashes that it refers to, from two columns.
 pub(super) fn log_body<'r>(row: &'r Row<'_>, at: usize) -> Result<(&'r str, &'r [u8]), StoreError> {
-    Ok((
-        row.get_ref(at)?.as_str().map_err(damaged)?,
-        row.get_ref(at + 1)?.as_blob().map_err(damaged)?,
-    ))
+    Ok((row.get_ref(at)?.as_str().map_err(damaged)?, row.get_ref(at + 1)?.as_blob().map_err(damaged)?))
 }
 
 /// The events of a log row after a position.

@@ -8,8 +8,9 @@ use steprail_core::run::{Event, Millis, Payload, TimerKind};
 
 use super::{SqliteStore, definitions, rows, schedules};
 use crate::{
-    Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head, Refused,
-    RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Wanted, link, log_row,
+    Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head,
+    Refused, RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Wanted, link,
+    log_row,
 };
 
 /// Runs whose keys are kept in memory.
@@ -82,25 +83,31 @@ impl SqliteStore {
 }
 
 const SELECT_KEY: &str = "SELECT id FROM runs WHERE run_id = ?1";
-const SELECT_HEAD: &str = "SELECT r.definition_id, r.principal_json, p.run_id, r.parent_n, r.parent_attempt, r.depth,
+const SELECT_HEAD: &str =
+    "SELECT r.definition_id, r.principal_json, p.run_id, r.parent_n, r.parent_attempt, r.depth,
     r.rerun_json, r.status, r.active FROM runs r LEFT JOIN runs p ON p.id = r.parent_id WHERE r.run_id = ?1";
 const SELECT_LOG: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash,
     (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1) FROM workflow_log l WHERE l.run_id = ?1 ORDER BY l.seq";
 const SELECT_LOG_ROW: &str = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 AND seq <= ?2
     ORDER BY seq DESC LIMIT 1";
-const SELECT_INPUTS: &str = "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
+const SELECT_INPUTS: &str =
+    "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
     FROM runs WHERE id = ?1";
-const SELECT_RESULT: &str = "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
+const SELECT_RESULT: &str =
+    "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
     FROM runs WHERE id = ?1";
-const SELECT_INPUT: &str = "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
+const SELECT_INPUT: &str =
+    "SELECT coalesce(input_json, (SELECT v.json FROM run_values v WHERE v.id = input_value))
     FROM step_runs WHERE run_id = ?1 AND n = ?2 AND (input_json IS NOT NULL OR input_value IS NOT NULL)
     ORDER BY attempt DESC LIMIT 1";
-const SELECT_OUTPUT: &str = "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
+const SELECT_OUTPUT: &str =
+    "SELECT coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value))
     FROM step_runs WHERE run_id = ?1 AND n = ?2 AND status = 'done'";
 const SELECT_ERROR: &str =
     "SELECT error_json FROM step_runs WHERE run_id = ?1 AND n = ?2 ORDER BY attempt DESC LIMIT 1";
 const SELECT_REQUEST: &str = "SELECT run_id FROM runs WHERE created_by = ?1 AND request_key = ?2";
-const SELECT_TIMERS: &str = "SELECT r.run_id, a.n, a.kind, a.due_at FROM alarms a JOIN runs r ON r.id = a.run_id
+const SELECT_TIMERS: &str =
+    "SELECT r.run_id, a.n, a.kind, a.due_at FROM alarms a JOIN runs r ON r.id = a.run_id
     WHERE a.held = 0 AND a.due_at <= ?1 ORDER BY a.due_at LIMIT ?2";
 const SELECT_WAITING: &str = "SELECT r.run_id, w.n FROM workflow_waits w JOIN runs r ON r.id = w.run_id
     WHERE w.event = ?1 ORDER BY w.run_id, w.n";
@@ -109,9 +116,11 @@ const SELECT_CLAIM: &str = "SELECT args_hash, result_json FROM idempotency_keys
 const SELECT_ACTIVE: &str = "SELECT run_id FROM runs WHERE active = 1 AND id > ?1 ORDER BY id LIMIT ?2";
 const SELECT_INTERRUPTIBLE: &str = "SELECT run_id FROM runs WHERE interruptible = 1 AND completed_at IS NULL
     AND status <> 'interrupted' AND id > ?1 ORDER BY id LIMIT ?2";
-const SELECT_UNFINISHED: &str = "SELECT run_id FROM runs WHERE completed_at IS NULL AND status <> 'interrupted'
+const SELECT_UNFINISHED: &str =
+    "SELECT run_id FROM runs WHERE completed_at IS NULL AND status <> 'interrupted'
     AND id > ?1 ORDER BY id LIMIT ?2";
-const SELECT_CHILDREN: &str = "SELECT run_id FROM runs WHERE parent_id = ?3 AND completed_at IS NULL AND id > ?1
+const SELECT_CHILDREN: &str =
+    "SELECT run_id FROM runs WHERE parent_id = ?3 AND completed_at IS NULL AND id > ?1
     ORDER BY id LIMIT ?2";
 
 impl Store for SqliteStore {

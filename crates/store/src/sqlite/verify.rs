@@ -97,7 +97,8 @@ struct Head {
     last_n: u32,
 }
 
-const HEAD: &str = "SELECT r.id, r.run_id, r.status, coalesce((SELECT max(s.n) FROM step_runs s WHERE s.run_id = r.id), 0)
+const HEAD: &str =
+    "SELECT r.id, r.run_id, r.status, coalesce((SELECT max(s.n) FROM step_runs s WHERE s.run_id = r.id), 0)
     FROM runs r";
 /// A row of the log, its run, and the hash of the row before.
 const ROW: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash, r.run_id, l.run_id,
@@ -154,7 +155,12 @@ impl Audit<'_> {
     }
 
     /// Verifies the links of rows. With `after`, the rows have no gaps. Returns the last row.
-    fn links(&mut self, sql: &str, params: impl Params, after: Option<i64>) -> Result<Option<i64>, StoreError> {
+    fn links(
+        &mut self,
+        sql: &str,
+        params: impl Params,
+        after: Option<i64>,
+    ) -> Result<Option<i64>, StoreError> {
         let connection = self.connection;
         let (mut last, mut expected) = (None, after.map(|after| after + 1));
         rows::each(connection, sql, params, |row| {
@@ -201,7 +207,8 @@ impl Audit<'_> {
         let sql = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 ORDER BY seq";
         let mut statement = connection.prepare_cached(sql)?;
         let mut found = statement.query([head.key])?;
-        let mut log = Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, given: BTreeMap::new() };
+        let mut log =
+            Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, given: BTreeMap::new() };
         while let Some(row) = found.next()? {
             let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
             if seq != log.last + 1 {
@@ -226,7 +233,8 @@ impl Audit<'_> {
             let what = format!("the log ends here as {}, and the run is {}", log.status.word(), head.status);
             self.damaged(Some(id), Some(log.last), what);
         } else if log.last_n != head.last_n {
-            let what = format!("the log ends with step {}, and the run has {} steps", log.last_n, head.last_n);
+            let what =
+                format!("the log ends with step {}, and the run has {} steps", log.last_n, head.last_n);
             self.damaged(Some(id), Some(log.last), what);
         }
         Ok(self.tell())

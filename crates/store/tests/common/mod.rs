@@ -1,9 +1,9 @@
 //! Definitions and runs, written as an engine would write them.
 
 use serde_json::Value;
+use std::sync::Arc;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Payload, Record, Run, RunStatus};
-use std::sync::Arc;
 use steprail_store::{
     Commit, DefinitionChange, Expected, NewDefinition, NewRun, Principal, RunCommit, RunId, RunState, Store,
 };
@@ -74,7 +74,14 @@ pub(crate) fn begin(store: &mut impl Store, number: u128, inputs: Value, more: V
 /// A further decision of a run, which moves it from one status to another.
 pub(crate) fn decide(store: &mut impl Store, run: RunId, seq: u64, states: [RunStatus; 2], record: Record) {
     let [before, after] = states.map(|status| RunState { status, active: false });
-    let decision =
-        RunCommit { run, expected_seq: seq, new: None, records: vec![record], before, after, claims: Vec::new() };
+    let decision = RunCommit {
+        run,
+        expected_seq: seq,
+        new: None,
+        records: vec![record],
+        before,
+        after,
+        claims: Vec::new(),
+    };
     store.commit(&Commit { now: 2, runs: vec![decision], ..Commit::default() }).expect("a decision");
 }
