@@ -7,19 +7,20 @@ use std::sync::mpsc;
 use serde_json::Value;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{Storage, StoreError};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access::AllowAll;
 use crate::calls::{Calls, Ports};
 use crate::clock::{Clock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
-use crate::engine::Engine;
+use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::read_pool::ReadPool;
+use crate::run_signals::RunSignals;
 
 /// Builds an engine. Only the store is required; without tools, every call fails.
 #[derive(Default)]
@@ -125,6 +126,7 @@ impl Builder {
         notify_when_available(&*tools, sender.clone());
         let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
         let (fault, fault_watch) = watch::channel(None);
+        let run_signals = Arc::new(RunSignals::default());
         let (recovered, is_recovered) = watch::channel(false);
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
         let metrics = Arc::new(Metrics::new());
@@ -139,6 +141,7 @@ impl Builder {
             notifier: self.notifier,
             runtime,
             last_event,
+            run_signals: run_signals.clone(),
             fault,
             recovered,
             recovery: [(Some(interrupt), None), (None, None)].into(),
@@ -149,7 +152,17 @@ impl Builder {
         };
         spawn_thread(driver).map_err(|error| no_thread(&error))?;
         let requests = self.limits.requests;
-        Ok(Engine::new(sender, read_pool, last_event_watch, fault_watch, clock, authorizer, requests))
+        Ok(Engine(Arc::new(Shared {
+            messages: sender,
+            read_pool,
+            last_event: last_event_watch,
+            run_signals,
+            fault: fault_watch,
+            clock,
+            authorizer,
+            request_slots: Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)),
+            definition_changes: watch::Sender::new(0),
+        })))
     }
 }
 

@@ -62,13 +62,27 @@ impl Calls {
         self.in_flight.len()
     }
 
-    /// Starts a call. It sends `CallEnded` exactly once.
-    pub(crate) fn start(&mut self, order: CallOrder) {
+    /// Starts calls. Each sends `CallEnded` exactly once. They are handed to the runtime together, which costs one wake-up.
+    pub(crate) fn start_all(&mut self, orders: Vec<CallOrder>) {
+        if orders.is_empty() {
+            return;
+        }
+        let calls: Vec<_> = orders.into_iter().map(|order| self.prepare(order)).collect();
+        self.metrics.calls_in_flight(self.in_flight.len());
+        match <[_; 1]>::try_from(calls) {
+            Ok([call]) => drop(self.runtime.spawn(call)),
+            Err(calls) => drop(self.runtime.spawn(async move {
+                calls.into_iter().for_each(|call| drop(tokio::spawn(call)));
+            })),
+        }
+    }
+
+    /// The future of a call, which ends early if all calls are abandoned.
+    fn prepare(&mut self, order: CallOrder) -> impl Future<Output = Option<()>> + Send + use<> {
         let token = CancellationToken::new();
         self.in_flight.insert(order.id, token.clone());
-        self.metrics.calls_in_flight(self.in_flight.len());
         let (ports, messages, metrics) = (self.ports.clone(), self.messages.clone(), self.metrics.clone());
-        self.runtime.spawn(self.abandoned.clone().run_until_cancelled_owned(async move {
+        self.abandoned.clone().run_until_cancelled_owned(async move {
             let id = order.id;
             let reporter = CallReporter::to_log(id, messages.clone());
             let started = Instant::now();
@@ -77,7 +91,7 @@ impl Calls {
             let request = Request::Notification(Notification::CallEnded { id, outcome });
             // If the engine has stopped, recovery treats the call as lost.
             let _ = messages.send(Message::Request(request));
-        }));
+        })
     }
 
     /// Cancels the token of a call.

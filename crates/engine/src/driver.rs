@@ -17,6 +17,7 @@ use crate::kernel::{Effect, Handled, Interrupt, Kernel, Notification, Recover, R
 use crate::limits::{BATCH, FAULT_DELAY_MS};
 use crate::metrics::{self, Metrics};
 use crate::ports::Notifier;
+use crate::run_signals::RunSignals;
 
 /// A message to the engine thread.
 pub(crate) enum Message {
@@ -41,6 +42,7 @@ pub(crate) struct Driver {
     pub notifier: Option<Arc<dyn Notifier>>,
     pub runtime: Handle,
     pub last_event: watch::Sender<Cursor>,
+    pub run_signals: Arc<RunSignals>,
     pub fault: watch::Sender<Option<StoreError>>,
     /// Reads block until this is true: before recovery, rows show calls of the previous engine as in flight.
     pub recovered: watch::Sender<bool>,
@@ -61,6 +63,12 @@ pub(crate) struct Backlog {
     requests: Vec<Request>,
     retry_at: Option<Instant>,
     delay_ms: u64,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.run_signals.close();
+    }
 }
 
 /// A shutdown in progress: its reply and its deadline.
@@ -204,10 +212,12 @@ impl Driver {
     fn carry_out(&mut self, handled: Handled) {
         if let Some(cursor) = handled.last_event {
             self.last_event.send_replace(cursor);
+            self.run_signals.notify(&handled.changed);
         }
+        let mut orders = Vec::new();
         for effect in handled.effects {
             match effect {
-                Effect::Call(order) => self.calls.start(*order),
+                Effect::Call(order) => orders.push(*order),
                 Effect::Cancel(id) => self.calls.cancel(id),
                 Effect::Reply(response) => response.send(),
                 Effect::Forget(state) => self.calls.release_input_request(&state),
@@ -218,6 +228,7 @@ impl Driver {
                 }
             }
         }
+        self.calls.start_all(orders);
         match handled.fault {
             Some(fault) => self.store_failed(fault, handled.halts, handled.retry),
             None if self.halted.is_none()

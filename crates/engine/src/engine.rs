@@ -18,6 +18,7 @@ use crate::kernel::{Command, Reply, Request};
 use crate::ports::Authorizer;
 use crate::read_pool::ReadPool;
 use crate::registry::Registry;
+use crate::run_signals::RunSignals;
 
 /// A handle to an engine. Clones share the engine, which stops when the last of them is dropped.
 ///
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) read_pool: ReadPool,
     /// Cursor of the last committed event.
     pub(crate) last_event: watch::Receiver<Cursor>,
+    pub(crate) run_signals: Arc<RunSignals>,
     pub(crate) fault: watch::Receiver<Option<StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
@@ -50,27 +52,6 @@ impl Engine {
     /// Returns a builder for an engine.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    pub(crate) fn new(
-        messages: Sender<Message>,
-        read_pool: ReadPool,
-        last_event: watch::Receiver<Cursor>,
-        fault: watch::Receiver<Option<StoreError>>,
-        clock: Arc<dyn Clock>,
-        authorizer: Arc<dyn Authorizer>,
-        request_slots: usize,
-    ) -> Self {
-        Self(Arc::new(Shared {
-            messages,
-            read_pool,
-            last_event,
-            fault,
-            clock,
-            authorizer,
-            request_slots: Semaphore::new(request_slots.clamp(1, Semaphore::MAX_PERMITS)),
-            definition_changes: watch::Sender::new(0),
-        }))
     }
 
     /// Sends a request to the kernel and waits for its reply.

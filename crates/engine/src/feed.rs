@@ -13,10 +13,36 @@ use crate::read_pool::ReadPool;
 /// not hold up the engine or other readers. A new subscription with the cursor of an event continues after that event.
 pub struct Subscription {
     read_pool: ReadPool,
-    last_event: watch::Receiver<Cursor>,
+    changes: Changes,
     /// Where the next page begins.
     position: Position,
     page: VecDeque<StoredEvent>,
+}
+
+/// What wakes a subscription.
+pub(crate) enum Changes {
+    /// Every commit with events.
+    OfAll(watch::Receiver<Cursor>),
+    /// Commits of one run.
+    OfRun(watch::Receiver<()>),
+}
+
+impl Changes {
+    /// Marks the changes so far as seen. Called before a read, so that no later change is missed.
+    fn mark_seen(&mut self) {
+        match self {
+            Self::OfAll(receiver) => drop(receiver.borrow_and_update()),
+            Self::OfRun(receiver) => drop(receiver.borrow_and_update()),
+        }
+    }
+
+    /// Waits for the next change. False when the engine has stopped.
+    async fn changed(&mut self) -> bool {
+        match self {
+            Self::OfAll(receiver) => receiver.changed().await.is_ok(),
+            Self::OfRun(receiver) => receiver.changed().await.is_ok(),
+        }
+    }
 }
 
 /// A position in the log of all runs or of one run.
@@ -48,8 +74,8 @@ impl Position {
 }
 
 impl Subscription {
-    pub(crate) fn new(read_pool: ReadPool, last_event: watch::Receiver<Cursor>, position: Position) -> Self {
-        Self { read_pool, last_event, position, page: VecDeque::new() }
+    pub(crate) fn new(read_pool: ReadPool, changes: Changes, position: Position) -> Self {
+        Self { read_pool, changes, position, page: VecDeque::new() }
     }
 
     /// Waits for the next event. Returns `None` when the engine has stopped.
@@ -58,12 +84,12 @@ impl Subscription {
             if let Some(event) = self.page.pop_front() {
                 return Ok(Some(event));
             }
-            self.last_event.borrow_and_update();
+            self.changes.mark_seen();
             let position = self.position;
             self.page = self.read_pool.read(move |readers| position.read(readers)).await?.into();
             if let Some(last) = self.page.back() {
                 self.position = position.after(last);
-            } else if self.last_event.changed().await.is_err() {
+            } else if !self.changes.changed().await {
                 return Ok(None);
             }
         }

@@ -33,6 +33,7 @@ mod queries;
 mod read_pool;
 mod registry;
 mod reporter;
+mod run_signals;
 mod runs;
 mod start;
 mod trace;

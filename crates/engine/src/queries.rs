@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::feed::{Position, Subscription};
+use crate::feed::{Changes, Position, Subscription};
 use crate::kernel::no_run;
 
 /// A run with its steps, open approvals and unknown outcomes.
@@ -88,7 +88,11 @@ impl Engine {
     }
 
     fn subscription(&self, position: Position) -> Subscription {
-        Subscription::new(self.0.read_pool.clone(), self.0.last_event.clone(), position)
+        let changes = match position {
+            Position::OfAll(_) => Changes::OfAll(self.0.last_event.clone()),
+            Position::OfRun(run, _) => Changes::OfRun(self.0.run_signals.watch(run)),
+        };
+        Subscription::new(self.0.read_pool.clone(), changes, position)
     }
 
     /// The cursor of the last committed event of all runs. A subscription after it delivers only new events.

@@ -76,6 +76,11 @@ impl Batch {
         Ok(committed)
     }
 
+    /// The runs with events in the batch.
+    pub(super) fn changed_runs(&self) -> Vec<RunId> {
+        self.commit.runs.iter().map(|decided| decided.run).collect()
+    }
+
     /// Appends a decision. Decisions of one run that follow each other share a row of the log.
     pub(super) fn append(&mut self, decided: Decided, records: Vec<Record>) {
         let Decided { run, expected_seq, new, before, after } = decided;

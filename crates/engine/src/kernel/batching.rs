@@ -100,6 +100,7 @@ impl Kernel {
             handled.fault = done.fault.or(handled.fault.take());
             handled.halts |= done.halts;
             handled.last_event = done.last_event.or(handled.last_event);
+            handled.changed.append(&mut done.changed);
             handled.stats.add(&done.stats);
         }
     }
@@ -125,8 +126,10 @@ impl Kernel {
         let mut retries = 0;
         while retries < RETRIES {
             let (mut done, answers) = self.decide_all(requests, now)?;
+            let changed = self.batch.changed_runs();
             match self.batch.commit() {
                 Ok(committed) => {
+                    handled.changed = changed;
                     done.last_event = committed.last_event;
                     self.answer(answers, committed.purged, &mut done);
                     self.committed(&mut done);

@@ -108,6 +108,8 @@ pub struct Handled {
     pub halts: bool,
     /// The cursor of the last event that was committed.
     pub last_event: Option<Cursor>,
+    /// Runs with new events.
+    pub changed: Vec<RunId>,
     /// What was committed, counted.
     pub stats: CommitStats,
 }

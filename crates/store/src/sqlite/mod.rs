@@ -8,6 +8,8 @@ mod lock;
 mod migrate;
 mod project;
 mod purge;
+#[cfg(test)]
+mod query_plans;
 mod readers;
 mod restore;
 mod rows;

@@ -20,9 +20,9 @@ const BELOW: &str = "WITH RECURSIVE below (id, above) AS (
                                             WHERE s.run_id = b.id AND s.n = c.parent_n LIMIT 1), '')
     FROM runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
 
-/// Rows of the log that one page of a feed reads at most. The feed of a user whose runs are idle advances by pages
-/// without events.
-const FEED_ROWS: usize = 5_000;
+/// Rows of the log that one page of the feed of a user reads at most. While the runs of the user are idle, the feed
+/// advances by pages without events.
+const FEED_ROWS: i64 = 5_000;
 
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 4;
@@ -43,11 +43,16 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = if let Some(connection) = idle { connection } else { read_only(&self.path)? };
         let answer = ask(&connection)?;
+        self.keep(connection);
+        Ok(answer)
+    }
+
+    /// Keeps a connection for the next query.
+    pub(super) fn keep(&self, connection: Connection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS {
             idle.push(connection);
         }
-        Ok(answer)
     }
 
     fn all<T>(
@@ -146,7 +151,8 @@ impl Reads for Readers {
         self.with(|connection| {
             let mut page = rows::PageBuilder::new(limit);
             let (mut scanned, mut last) = (0, after);
-            rows::each(connection, &sql, params![after.row(), FEED_ROWS], |row| {
+            let limit = user.map_or(i64::MAX, |_| FEED_ROWS);
+            rows::each(connection, &sql, params![after.row(), limit], |row| {
                 scanned += 1;
                 last = Cursor::new(row.get(0)?, row.get::<_, u32>(8)? - 1);
                 let (Some(run), Some(by)) =
@@ -185,7 +191,7 @@ impl Reads for Readers {
 
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
-            "{BELOW} SELECT {} FROM below b JOIN approvals a ON a.run_id = b.id JOIN runs r ON r.id = b.id
+            "{BELOW} SELECT {} FROM below b CROSS JOIN approvals a ON a.run_id = b.id JOIN runs r ON r.id = b.id
              WHERE a.status = 'open' ORDER BY a.id",
             rows::APPROVAL
         );
@@ -195,7 +201,7 @@ impl Reads for Readers {
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json, s.attempt FROM below b
-             JOIN step_runs s ON s.run_id = b.id JOIN runs r ON r.id = b.id
+             CROSS JOIN step_runs s ON s.run_id = b.id JOIN runs r ON r.id = b.id
              WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
         );
         self.all(&sql, [run.to_string()], |row| {
