@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::limits::FEED_PAGE;
+use crate::quotas::SubscriptionSlot;
 use crate::read_pool::ReadPool;
 
 /// Delivers the events after a cursor in order, without gaps or repetitions. It reads from the log, so a slow reader does
@@ -17,6 +18,8 @@ pub struct Subscription {
     run: Option<RunId>,
     cursor: i64,
     page: VecDeque<StoredEvent>,
+    /// The slot in the quota of the user; `None` if the subscription acts as no user.
+    _slot: Option<SubscriptionSlot>,
 }
 
 impl Subscription {
@@ -26,7 +29,12 @@ impl Subscription {
         run: Option<RunId>,
         cursor: i64,
     ) -> Self {
-        Self { read_pool, last_event, run, cursor, page: VecDeque::new() }
+        Self { read_pool, last_event, run, cursor, page: VecDeque::new(), _slot: None }
+    }
+
+    /// The same subscription, counted in the quota of a user while it is open.
+    pub(crate) fn counted_by(self, slot: SubscriptionSlot) -> Self {
+        Self { _slot: Some(slot), ..self }
     }
 
     /// The cursor after the last event that was returned. A new subscription with it continues there. It is a sequence

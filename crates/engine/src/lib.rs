@@ -30,11 +30,13 @@ mod limits;
 mod metrics;
 mod ports;
 mod queries;
+mod quotas;
 mod read_pool;
 mod registry;
 mod reporter;
 mod runs;
 mod start;
+mod supervision;
 mod trace;
 mod user;
 mod waiting;
@@ -52,6 +54,7 @@ pub use ports::{
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
 };
 pub use queries::RunView;
+pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
 pub use registry::Registry;
 pub use reporter::CallReporter;
 pub use runs::{Resume, RunHandle};

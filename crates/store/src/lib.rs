@@ -19,7 +19,7 @@ pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
     Account, AccountKind, Appended, Approval, ClaimKey, Definition, EventPage, Head, KeyState, ListRuns,
     NewDefinition, NewRun, Pins, Purged, RawEvent, Rerun, RunId, RunKey, RunRow, Session, StepRow,
-    StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
+    StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
@@ -145,6 +145,8 @@ pub trait Reads: Send + Sync {
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
+    /// What a user occupies. At most `limit` unfinished runs are counted.
+    fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
     /// The session of a client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every account.

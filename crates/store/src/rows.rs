@@ -158,6 +158,17 @@ pub struct Head {
     pub status: RunStatus,
     /// Whether its row says that an engine is at work with it.
     pub active: bool,
+    /// Bytes that it counts for in the quota of its user.
+    pub stored_bytes: u64,
+}
+
+/// What a user occupies, for quotas.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Unfinished runs, without those that another run waits for.
+    pub active_runs: u64,
+    /// Bytes of runs and definitions.
+    pub stored_bytes: u64,
 }
 
 /// An event of the log.

@@ -281,6 +281,7 @@ impl Kernel {
     /// A run ended: the step that waits for it is told, and runs that it waited for are stopped.
     fn run_ended(&mut self, key: RunKey, record: &Record, status: RunStatus) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
+        self.quotas.ended(&entry.head);
         if status != RunStatus::Completed {
             for child in self.store.children(key)? {
                 let reason = "the run that waited for it ended".into();

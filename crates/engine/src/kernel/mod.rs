@@ -8,6 +8,8 @@ mod control;
 mod definitions;
 mod effects;
 mod flights;
+mod quarantine;
+mod quotas;
 mod recovery;
 mod request;
 mod schedule;
@@ -38,6 +40,7 @@ use crate::ports::ToolCaller;
 use cache::{Hashes, Values};
 use definitions::Plans;
 use flights::Flights;
+use quotas::QuotaLedger;
 use world::{KernelWorld, Reusable};
 
 /// What a kernel is made of.
@@ -79,6 +82,7 @@ pub struct Kernel {
     at: Option<RunKey>,
     /// Runs that cannot go on because what is stored of them is damaged. The others do.
     damaged: BTreeMap<RunKey, StoreError>,
+    quotas: QuotaLedger,
 }
 
 /// When the next timer is due, as long as nothing has changed it.
@@ -141,6 +145,7 @@ impl Kernel {
             next_timer: NextTimer::Unknown,
             at: None,
             damaged: BTreeMap::new(),
+            quotas: QuotaLedger::default(),
         })
     }
 
@@ -261,12 +266,7 @@ impl Kernel {
         self.store.begin()?;
         self.children = 0;
         let mut done = Done::default();
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in requests {
-            answers.push(self.carry_out(request, now, &mut done)?);
-            self.follow_up(now, &mut done)?;
-        }
-        self.admit_waiting(now, &mut done)?;
+        let answers = self.or_quarantine(|kernel| kernel.carry_out_all(requests, now, &mut done))?;
         self.at = None;
         self.store.commit()?;
         for answer in answers {
@@ -287,14 +287,30 @@ impl Kernel {
         Ok(())
     }
 
+    fn carry_out_all(
+        &mut self,
+        requests: &[Request],
+        now: Millis,
+        done: &mut Done,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.carry_out(request, now, done)?);
+            self.follow_up(now, done)?;
+        }
+        self.admit_waiting(now, done)?;
+        Ok(answers)
+    }
+
     /// Carries out a request within the open transaction. An error of the request is its answer; an error of the
     /// store undoes the transaction.
     fn carry_out(&mut self, request: &Request, now: Millis, done: &mut Done) -> Result<Answer, StoreError> {
         self.at = None;
         Ok(Answer::Now(match request {
-            Request::Define(define, reply) => {
-                reply.with(self.define(&define.spec, &define.source, &define.by, false, now)?)
-            }
+            Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by)? {
+                Some(exceeded) => Err(exceeded),
+                None => self.define(&define.spec, &define.source, &define.by, false, now)?,
+            }),
             Request::Start(start, reply) => reply.with(self.start(start, now)?),
             Request::Wait(run, reply) => match self.find_status(*run)? {
                 Ok((key, status)) if !status.is_terminal() => return Ok(Answer::Later(key, reply.clone())),
@@ -305,6 +321,7 @@ impl Kernel {
             Request::Purge(before, reply) => {
                 // A call that was told to stop may still answer, and its answer is written.
                 let before = (*before).min(now.saturating_sub(2 * CANCEL_GRACE_MS));
+                self.quotas.purged();
                 reply.with(Ok(self.store.purge(before, now, crate::limits::PURGE_BATCH)?))
             }
             Request::Recover(Recover { after, interrupt }, reply) => {
@@ -386,6 +403,7 @@ impl Kernel {
         if records.is_empty() {
             return Ok(false);
         }
+        entry.head.stored_bytes += self.quotas.stored(&entry.head.principal.id, &records);
         let appended = self.store.append(&mut entry.head, &entry.run, &records, now)?;
         records.iter().for_each(|record| entry.hashes.note(&record.event));
         self.values.keep(key, &records);
@@ -461,6 +479,7 @@ impl Kernel {
     /// What is in memory is what was committed: runs that ended go, runs that wait may go.
     fn committed(&mut self, done: &mut Done) {
         self.flights.commit();
+        self.quotas.commit();
         for key in std::mem::take(&mut self.touched) {
             let Some(entry) = self.runs.get_mut(&key) else { continue };
             let status = entry.run.status();
@@ -483,15 +502,12 @@ impl Kernel {
         }
     }
 
-    /// Whether some runs cannot go on.
-    pub fn has_damage(&self) -> bool {
-        !self.damaged.is_empty()
-    }
-
     /// Drops what was decided but not stored. True if it was the fault of a run that is now known to be damaged.
     fn forget(&mut self, error: &StoreError) -> bool {
         self.store.rollback();
-        let is_damage = matches!(error, StoreError::Corrupt(_) | StoreError::Other(_));
+        self.quotas.rollback();
+        let is_damage =
+            matches!(error, StoreError::Corrupt(_) | StoreError::Other(_) | StoreError::Quarantined { .. });
         // A run that was only about to be created is gone with the transaction.
         let stored = |run: &RunKey| self.store.has_run(*run).unwrap_or(false);
         let found = self.at.take().filter(|run| is_damage && !self.damaged.contains_key(run)).filter(stored);

@@ -33,6 +33,9 @@ impl Kernel {
         start: &StartRun,
         now: Millis,
     ) -> Result<Result<RunId, Error>, StoreError> {
+        if let Some(exceeded) = self.exceeded_quota(start, now)? {
+            return Ok(Err(exceeded));
+        }
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -198,6 +201,7 @@ impl Kernel {
             hash: Hash([0; 32]),
             status: RunStatus::Pending,
             active: false,
+            stored_bytes: self.quotas.started(&seed.principal.id, parent.is_some(), seed.inputs, now),
         };
         let entry = Entry {
             head,

@@ -57,6 +57,7 @@ CREATE TABLE workflow_runs (
     completed_at   INTEGER,
     seq            INTEGER NOT NULL CHECK (seq >= 0),
     head_hash      BLOB    NOT NULL CHECK (length(head_hash) = 32),
+    stored_bytes   INTEGER NOT NULL DEFAULT 0 CHECK (stored_bytes >= 0),
     CHECK ((completed_at IS NOT NULL) = (status = 'completed' OR status = 'failed' OR status = 'cancelled')),
     CHECK ((output_json IS NOT NULL) = (status = 'completed')),
     CHECK (active = 0 OR status IN ('running', 'paused'))
@@ -88,6 +89,39 @@ BEFORE UPDATE OF run_id, definition_id, status, active, created_by, principal_js
 WHEN OLD.completed_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'a run that ended stays as it is');
+END;
+
+-- A quota asks for the unfinished runs of a user, without those that another run waits for.
+CREATE INDEX idx_runs_unfinished ON workflow_runs (created_by) WHERE completed_at IS NULL AND parent_id IS NULL;
+
+-- Bytes of the runs that ended and of the definitions of each user, so that a quota never has to add up a history.
+-- Unfinished runs have theirs in `stored_bytes`.
+CREATE TABLE workflow_usage (
+    created_by TEXT    PRIMARY KEY,
+    bytes      INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER usage_of_ended_runs AFTER UPDATE OF stored_bytes ON workflow_runs WHEN NEW.completed_at IS NOT NULL
+BEGIN
+    INSERT INTO workflow_usage VALUES (NEW.created_by, NEW.stored_bytes
+            - CASE WHEN OLD.completed_at IS NULL THEN 0 ELSE OLD.stored_bytes END)
+    ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER usage_without_deleted_runs AFTER DELETE ON workflow_runs
+BEGIN
+    UPDATE workflow_usage SET bytes = bytes - OLD.stored_bytes WHERE created_by = OLD.created_by;
+END;
+
+CREATE TRIGGER usage_of_definitions AFTER INSERT ON workflow_definitions
+BEGIN
+    INSERT INTO workflow_usage VALUES (NEW.created_by, octet_length(NEW.spec_json))
+    ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER usage_without_deleted_definitions AFTER DELETE ON workflow_definitions
+BEGIN
+    UPDATE workflow_usage SET bytes = bytes - octet_length(OLD.spec_json) WHERE created_by = OLD.created_by;
 END;
 
 -- Apart from the run's row, which is written with every step: a list of 100,000 items is not written with it.

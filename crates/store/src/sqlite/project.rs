@@ -60,8 +60,8 @@ impl SqliteStore {
         let (status, active) = (run.status(), run.is_active());
         let changed = if (status, active) == (head.status, head.active) {
             let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
-                       current_step = coalesce(?5, current_step) WHERE id = ?1 AND seq < ?2";
-            let params = params![head.key.0, head.seq, &head.hash.0[..], now, current];
+                       current_step = coalesce(?5, current_step), stored_bytes = ?6 WHERE id = ?1 AND seq < ?2";
+            let params = params![head.key.0, head.seq, &head.hash.0[..], now, current, head.stored_bytes];
             self.connection.prepare_cached(sql)?.execute(params)?
         } else {
             let end = status.is_terminal().then_some(now);
@@ -76,7 +76,7 @@ impl SqliteStore {
             let error = error.map(serde_json::to_string).transpose()?;
             let sql = "UPDATE workflow_runs SET seq = ?2, head_hash = ?3, updated_at = ?4,
                        current_step = coalesce(?5, current_step), active = ?6, status = ?7, completed_at = ?8,
-                       output_json = ?9, error_json = ?10 WHERE id = ?1 AND seq < ?2";
+                       output_json = ?9, error_json = ?10, stored_bytes = ?11 WHERE id = ?1 AND seq < ?2";
             self.connection.prepare_cached(sql)?.execute(params![
                 head.key.0,
                 head.seq,
@@ -87,7 +87,8 @@ impl SqliteStore {
                 status.word(),
                 end,
                 output,
-                error
+                error,
+                head.stored_bytes
             ])?
         };
         (head.status, head.active) = (status, active);

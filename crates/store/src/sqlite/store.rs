@@ -146,7 +146,7 @@ impl Store for SqliteStore {
 
     fn head(&mut self, run: RunKey) -> Result<Head, StoreError> {
         let sql = "SELECT run_id, definition_id, principal_json, parent_id, parent_n, parent_attempt, depth,
-                   rerun_json, seq, head_hash, status, active FROM workflow_runs WHERE id = ?1";
+                   rerun_json, seq, head_hash, status, active, stored_bytes FROM workflow_runs WHERE id = ?1";
         let found = self.one(sql, [run.0], |row| {
             let parent: Option<i64> = row.get(3)?;
             let step: (Option<u32>, Option<u32>) = (row.get(4)?, row.get(5)?);
@@ -167,6 +167,7 @@ impl Store for SqliteStore {
                 hash: rows::hash_from_bytes(row.get_ref(9)?.as_blob().map_err(rows::damaged)?)?,
                 status: rows::status(row.get_ref(10)?.as_str().map_err(rows::damaged)?)?,
                 active: row.get(11)?,
+                stored_bytes: row.get(12)?,
             })
         })?;
         found.ok_or_else(|| StoreError::Corrupt(format!("run {} is gone", run.0)))
