@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_engine::{Error, Right, RunId, RunRow, User};
+use steprail_engine::{Error, Right, RunId, RunRow, SubscriptionSlot, User};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -21,6 +21,8 @@ pub(crate) struct Follower {
     is_behind: bool,
     /// When the bandwidth limit allows the next batch.
     throttled_until: Option<Instant>,
+    /// The slot in the quota of the user.
+    _slot: SubscriptionSlot,
 }
 
 impl Follower {
@@ -28,18 +30,20 @@ impl Follower {
     pub(crate) fn of_run(hub: Arc<Hub>, user: User, row: &RunRow, after: u64) -> Result<Self, Error> {
         let cursor = i64::try_from(after).unwrap_or(i64::MAX);
         check_cursor(cursor, i64::try_from(row.seq).unwrap_or(i64::MAX))?;
-        let run = row.run_id;
+        let (run, slot) = (row.run_id, user.open_subscription()?);
         let live = Some(hub.follow_run(run));
-        Ok(Self { user, hub, run: Some(run), cursor, live, is_behind: true, throttled_until: None })
+        let (run, throttled_until) = (Some(run), None);
+        Ok(Self { user, hub, run, cursor, live, is_behind: true, throttled_until, _slot: slot })
     }
 
     /// Follows every run that the user may view, after a cursor.
     pub(crate) fn of_all(hub: Arc<Hub>, user: User, after: i64) -> Result<Self, Error> {
         check_cursor(after, hub.cursor())?;
+        let slot = user.open_subscription()?;
         let live = Some(hub.follow_all());
         // A new follower waits as long as the others.
         let throttled_until = Some(hub.bandwidth.charge(0));
-        Ok(Self { user, hub, run: None, cursor: after, live, is_behind: true, throttled_until })
+        Ok(Self { user, hub, run: None, cursor: after, live, is_behind: true, throttled_until, _slot: slot })
     }
 
     /// Continues with the current rights of the user. Returns false if the run is not visible any more.

@@ -176,10 +176,16 @@ async fn subscribe(
 ) -> Result<Value, Problem> {
     let Subscribe { run_id, after } = read(params)?;
     let hub = app.hub.clone();
-    let follower = match run_id {
-        Some(run) => {
+    let row = match run_id {
+        Some(run) => Some(user.row(run).await?),
+        None => None,
+    };
+    // The slot of the previous subscription is free for this one.
+    *following = None;
+    let follower = match row {
+        Some(row) => {
             let after = u64::try_from(after.unwrap_or_default()).unwrap_or_default();
-            Follower::of_run(hub, user.clone(), &user.row(run).await?, after)?
+            Follower::of_run(hub, user.clone(), &row, after)?
         }
         None => Follower::of_all(hub, user.clone(), after.unwrap_or_else(|| app.engine.cursor()))?,
     };
