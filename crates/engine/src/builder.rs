@@ -16,11 +16,13 @@ use crate::driver::{Backlog, Driver, Message};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
-use crate::limits::Limits;
+use crate::limits::{Limits, OWNER_REQUESTS};
 use crate::metrics::Metrics;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
+use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
 use crate::run_signals::RunSignals;
+use crate::supervision;
 
 /// Builds an engine. Only the store is required; without tools, every call fails.
 #[derive(Default)]
@@ -114,19 +116,23 @@ impl Builder {
         let authorizer = self.authorizer.unwrap_or_else(|| Arc::new(AllowAll));
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let env = Value::Object(self.env.into_iter().map(|(name, value)| (name, value.into())).collect());
-        let kernel = Kernel::new(Setup {
+        let mut kernel = Kernel::new(Setup {
             store: storage.writer,
             tools: tools.clone(),
             limits: self.limits.clone(),
             env: Arc::new(env),
             random: fastrand::Rng::new(),
         })?;
+        kernel.enforce_quotas(self.limits.quotas.clone(), storage.readers.clone());
         let (sender, messages) = mpsc::channel();
+        let (urgent_sender, urgent) = mpsc::channel();
         wake_on_change(&*clock, sender.clone());
         notify_when_available(&*tools, sender.clone());
         let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
         let (fault, fault_watch) = watch::channel(None);
         let run_signals = Arc::new(RunSignals::default());
+        let (failure, failure_watch) = watch::channel(None);
+        let (damaged, damaged_watch) = watch::channel(BTreeMap::new());
         let (recovered, is_recovered) = watch::channel(false);
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
         let metrics = Arc::new(Metrics::new());
@@ -135,6 +141,7 @@ impl Builder {
         let driver = Driver {
             kernel,
             messages,
+            urgent,
             calls: Calls::new(ports, runtime.clone(), sender.clone(), metrics.clone()),
             metrics,
             clock: clock.clone(),
@@ -143,6 +150,7 @@ impl Builder {
             last_event,
             run_signals: run_signals.clone(),
             fault,
+            damaged,
             recovered,
             recovery: [(Some(interrupt), None), (None, None)].into(),
             backlog: Backlog::default(),
@@ -150,18 +158,24 @@ impl Builder {
             halted: None,
             shutdown_timeout: self.limits.shutdown,
         };
-        spawn_thread(driver).map_err(|error| no_thread(&error))?;
-        let requests = self.limits.requests;
+        supervision::spawn(driver, failure).map_err(|error| no_thread(&error))?;
         Ok(Engine(Arc::new(Shared {
             messages: sender,
+            urgent: urgent_sender,
             read_pool,
             last_event: last_event_watch,
             run_signals,
             fault: fault_watch,
+            failure: failure_watch,
+            damaged: damaged_watch,
             clock,
             authorizer,
-            request_slots: Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)),
+            request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
+            owner_slots: Semaphore::new(OWNER_REQUESTS),
             definition_changes: watch::Sender::new(0),
+            quotas: self.limits.quotas,
+            subscriptions: OpenSubscriptions::default(),
+            scheduling: tokio::sync::Mutex::default(),
         })))
     }
 }
@@ -177,16 +191,6 @@ fn notify_when_available(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>
         let notification = Notification::ServerAvailable { server: server.into() };
         let _ = messages.send(Message::Request(Request::Notification(notification)));
     }));
-}
-
-fn spawn_thread(driver: Driver) -> std::io::Result<()> {
-    let thread = std::thread::Builder::new().name("steprail".to_owned());
-    let thread = thread.spawn(move || {
-        if let Some((reply, abandoned)) = driver.run() {
-            reply.send(Ok(abandoned));
-        }
-    });
-    thread.map(drop)
 }
 
 fn no_thread(error: &std::io::Error) -> Error {

@@ -22,6 +22,7 @@ use crate::kernel::{CallId, CallOrder, Notification, Request};
 use crate::metrics::Metrics;
 use crate::ports::{ArtefactStore, Authorizer, Outcome, ToolCall, ToolCaller};
 use crate::reporter::CallReporter;
+use crate::supervision::panic_message;
 use crate::trace::RunTrace;
 
 /// The ports that a call uses.
@@ -229,8 +230,7 @@ impl<F: Future<Output = Result<Payload, Failure>>> Future for CatchPanic<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let inner = self.0.as_mut();
         catch_unwind(AssertUnwindSafe(|| inner.poll(context))).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            let text = panic_message(&*panic);
             Poll::Ready(Err(
                 Failure::new(FailureKind::ToolError, format!("the tool panicked: {text}")).code("panic")
             ))

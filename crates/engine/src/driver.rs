@@ -1,6 +1,6 @@
 //! The engine thread: receives messages, passes batches of requests to the kernel and carries out its effects.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use steprail_core::run::Millis;
 use steprail_store::{Cursor, RunId, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::calls::Calls;
 use crate::clock::Clock;
@@ -18,12 +19,15 @@ use crate::limits::{BATCH, FAULT_DELAY_MS};
 use crate::metrics::{self, Metrics};
 use crate::ports::Notifier;
 use crate::run_signals::RunSignals;
+use crate::supervision::panic_message;
 
 /// A message to the engine thread.
 pub(crate) enum Message {
     Request(Request),
-    /// The clock was set by hand.
+    /// The clock was set by hand, or there is an urgent message.
     Wake,
+    /// Replies at once: a health check of the thread.
+    Probe(Reply<()>),
     /// Shuts the engine down. The reply is the number of abandoned calls.
     Stop(Reply<usize>),
 }
@@ -36,6 +40,8 @@ const MAX_WAIT: Duration = Duration::from_mins(1);
 pub(crate) struct Driver {
     pub kernel: Kernel,
     pub messages: Receiver<Message>,
+    /// Probes and commands of the owner, which overtake other messages.
+    pub urgent: Receiver<Message>,
     pub calls: Calls,
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
@@ -44,6 +50,8 @@ pub(crate) struct Driver {
     pub last_event: watch::Sender<Cursor>,
     pub run_signals: Arc<RunSignals>,
     pub fault: watch::Sender<Option<StoreError>>,
+    /// Runs that do not continue, each with the reason.
+    pub damaged: watch::Sender<BTreeMap<RunId, StoreError>>,
     /// Reads block until this is true: before recovery, rows show calls of the previous engine as in flight.
     pub recovered: watch::Sender<bool>,
     /// The passes of recovery that are left, each with the run to continue after.
@@ -76,8 +84,8 @@ type Shutdown = Option<(Reply<usize>, Instant)>;
 
 impl Driver {
     /// Works until the engine is shut down. Returns the reply and the number of abandoned calls. The reply must be sent
-    /// after this returns, because the return closes the store.
-    pub(crate) fn run(mut self) -> Option<(Reply<usize>, usize)> {
+    /// after the driver was dropped, because that closes the store.
+    pub(crate) fn run(&mut self) -> Option<(Reply<usize>, usize)> {
         let mut shutdown: Shutdown = None;
         self.recover();
         self.recovered.send_replace(true);
@@ -90,6 +98,9 @@ impl Driver {
                 Ok(message) => self.accept(message, &mut batch, &mut shutdown),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
+            }
+            for message in self.urgent.try_iter().take(BATCH).collect::<Vec<_>>() {
+                self.accept(message, &mut batch, &mut shutdown);
             }
             while batch.len() < BATCH {
                 let Ok(message) = self.messages.try_recv() else { break };
@@ -164,6 +175,7 @@ impl Driver {
                 }
             }
             Message::Wake => {}
+            Message::Probe(reply) => reply.send(Ok(())),
             Message::Stop(_) if shutdown.is_some() => {}
             Message::Stop(reply) => {
                 self.kernel.stop_admitting();
@@ -223,13 +235,20 @@ impl Driver {
                 Effect::Forget(state) => self.calls.release_input_request(&state),
                 Effect::Notify(notice) => {
                     if let Some(notifier) = self.notifier.clone() {
-                        self.runtime.spawn(async move { notifier.notify(notice).await });
+                        let notifying = self.runtime.spawn(async move { notifier.notify(notice).await });
+                        self.runtime.spawn(report_panic(notifying));
                     }
                 }
             }
         }
         self.calls.start_all(orders);
+        self.publish_damage();
         match handled.fault {
+            Some(fault @ StoreError::Quarantined { .. }) if handled.retry.is_empty() => {
+                // The store accepts writes: other runs continue, and the health check passes.
+                tracing::error!(code = fault.code(), "{fault}");
+                metrics::panicked("decision");
+            }
             Some(fault) => self.store_failed(fault, handled.halts, handled.retry),
             None if self.halted.is_none()
                 && !self.kernel.has_damage()
@@ -240,6 +259,15 @@ impl Driver {
                 self.fault.send_replace(None);
             }
             None => {}
+        }
+    }
+
+    /// Publishes the runs that do not continue. Their number only grows.
+    fn publish_damage(&self) {
+        let damaged = self.kernel.damaged();
+        if damaged.len() != self.damaged.borrow().len() {
+            self.metrics.damaged_runs(damaged.len());
+            self.damaged.send_replace(damaged.clone());
         }
     }
 
@@ -254,7 +282,7 @@ impl Driver {
             return;
         }
         // Damage affects one run and does not heal, so there is nothing to retry.
-        if !fault.may_pass() {
+        if !fault.may_pass() && retry.is_empty() {
             return;
         }
         // Due timers are still in the store and need no place in the backlog.
@@ -298,5 +326,16 @@ impl Driver {
                 _ => {}
             }
         }
+    }
+}
+
+/// Reports a panic of the notifier. The notice is lost; the engine continues.
+async fn report_panic(notifying: JoinHandle<()>) {
+    if let Err(error) = notifying.await
+        && error.is_panic()
+    {
+        let panic = error.into_panic();
+        tracing::error!("the notifier panicked: {}", panic_message(&*panic));
+        metrics::panicked("notifier");
     }
 }

@@ -1,12 +1,13 @@
 //! The handle to an engine: requests, rights and lifecycle. Its other methods are in `definitions.rs`, `runs.rs`,
 //! `decisions.rs` and `queries.rs`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use steprail_core::run::Millis;
-use steprail_store::{Cursor, Principal, Reads, Right, StoreError};
+use steprail_store::{Cursor, Principal, Reads, Right, RunId, StoreError};
 use tokio::sync::{Semaphore, watch};
 
 use crate::builder::Builder;
@@ -16,9 +17,11 @@ use crate::driver::Message;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request};
 use crate::ports::Authorizer;
+use crate::quotas::{OpenSubscriptions, Quotas};
 use crate::read_pool::ReadPool;
 use crate::registry::Registry;
 use crate::run_signals::RunSignals;
+use crate::supervision::Failure;
 
 /// A handle to an engine. Clones share the engine, which stops when the last of them is dropped.
 ///
@@ -29,15 +32,26 @@ pub struct Engine(pub(crate) Arc<Shared>);
 /// The state that all handles share.
 pub(crate) struct Shared {
     pub(crate) messages: Sender<Message>,
+    /// Messages that overtake those of `messages`.
+    pub(crate) urgent: Sender<Message>,
     pub(crate) read_pool: ReadPool,
     /// Cursor of the last committed event.
     pub(crate) last_event: watch::Receiver<Cursor>,
     pub(crate) run_signals: Arc<RunSignals>,
     pub(crate) fault: watch::Receiver<Option<StoreError>>,
+    pub(crate) failure: watch::Receiver<Option<Failure>>,
+    /// Runs that do not continue, each with the reason.
+    pub(crate) damaged: watch::Receiver<BTreeMap<RunId, StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
     /// Bounds the requests in the queue of the engine.
     pub(crate) request_slots: Semaphore,
+    /// Bounds the commands of the owner in the queue, so that other users cannot fill it.
+    pub(crate) owner_slots: Semaphore,
+    pub(crate) quotas: Quotas,
+    pub(crate) subscriptions: OpenSubscriptions,
+    /// Serialises the creation of schedules, so that a counted quota still holds.
+    pub(crate) scheduling: tokio::sync::Mutex<()>,
     /// The number of changes to definitions.
     pub(crate) definition_changes: watch::Sender<u64>,
 }
@@ -59,11 +73,28 @@ impl Engine {
         let (reply, result) = Reply::channel();
         let request = request(reply);
         let is_wait = matches!(request, Request::Wait(..));
-        let slot = self.0.request_slots.acquire().await.map_err(|_| Error::Stopped)?;
-        self.0.messages.send(Message::Request(request)).map_err(|_| Error::Stopped)?;
+        let is_owners = self.0.quotas.owner.as_ref().is_some_and(|owner| request.is_control_by(owner));
+        let slots = if is_owners { &self.0.owner_slots } else { &self.0.request_slots };
+        let slot = slots.acquire().await.map_err(|_| Error::Stopped)?;
+        let message = Message::Request(request);
+        if is_owners {
+            self.send_urgent(message)?;
+        } else {
+            self.0.messages.send(message).map_err(|_| self.stopped())?;
+        }
         // A wait can last as long as its run and must not block other requests.
         let _slot = (!is_wait).then_some(slot);
-        result.await.map_err(|_| Error::Stopped)?
+        match result.await {
+            Ok(result) => result,
+            Err(_) => Err(self.dropped().await),
+        }
+    }
+
+    /// Sends a message that overtakes others.
+    pub(crate) fn send_urgent(&self, message: Message) -> Result<(), Error> {
+        self.0.urgent.send(message).map_err(|_| self.stopped())?;
+        // The thread blocks on the other channel.
+        self.0.messages.send(Message::Wake).map_err(|_| self.stopped())
     }
 
     pub(crate) async fn command(&self, command: Command) -> Result<(), Error> {
@@ -124,12 +155,21 @@ impl Engine {
         self.0.fault.clone()
     }
 
+    /// The number of runs that do not continue: their stored state is damaged, or their decision panicked.
+    /// [`crate::RunView::damage`] has the reason.
+    pub fn damaged_runs(&self) -> usize {
+        self.0.damaged.borrow().len()
+    }
+
     /// Stops the engine: starts no more calls and waits for those in flight, up to [`crate::Limits::shutdown`].
     /// Returns the number of calls that were abandoned.
     pub async fn shutdown(&self) -> Result<usize, Error> {
         let (reply, abandoned) = Reply::channel();
-        self.0.messages.send(Message::Stop(reply)).map_err(|_| Error::Stopped)?;
-        abandoned.await.map_err(|_| Error::Stopped)?
+        self.0.messages.send(Message::Stop(reply)).map_err(|_| self.stopped())?;
+        match abandoned.await {
+            Ok(abandoned) => abandoned,
+            Err(_) => Err(self.dropped().await),
+        }
     }
 }
 

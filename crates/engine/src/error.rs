@@ -1,7 +1,12 @@
 //! Errors of the engine, grouped by what the caller can do about them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use steprail_core::diagnostic::Diagnostic;
 use steprail_store::{Conflict, Cursor, StoreError};
+
+use crate::quotas::QuotaExceeded;
 
 /// An error of the engine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -33,9 +38,18 @@ pub enum Error {
     /// The store failed. The request changed nothing.
     #[error("{0}")]
     Storage(StoreError),
+    /// A quota of the user is exhausted.
+    #[error("{0}")]
+    QuotaExceeded(QuotaExceeded),
     /// The engine was shut down.
     #[error("the engine was shut down")]
     Stopped,
+    /// The engine thread panicked.
+    #[error("the engine thread panicked: {0}; restart the process, and recovery continues the runs")]
+    Failed(Arc<str>),
+    /// The engine thread did not respond to a probe.
+    #[error("the engine thread did not respond within {} ms", .0.as_millis())]
+    Unresponsive(Duration),
 }
 
 fn first(diagnostics: &[Diagnostic]) -> &str {
@@ -54,7 +68,10 @@ impl Error {
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
             Self::Storage(error) => error.code(),
+            Self::QuotaExceeded(_) => "quota_exceeded",
             Self::Stopped => "stopped",
+            Self::Failed(_) => "engine_failed",
+            Self::Unresponsive(_) => "engine_unresponsive",
         }
     }
 }

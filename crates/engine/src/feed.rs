@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::limits::FEED_PAGE;
+use crate::quotas::SubscriptionSlot;
 use crate::read_pool::ReadPool;
 
 /// Delivers the events after a cursor in order, without gaps or repetitions. It reads from the log, so a slow reader does
@@ -17,6 +18,8 @@ pub struct Subscription {
     /// Where the next page begins.
     position: Position,
     page: VecDeque<StoredEvent>,
+    /// The slot in the quota of the user; `None` if the subscription acts as no user.
+    _slot: Option<SubscriptionSlot>,
 }
 
 /// What wakes a subscription.
@@ -75,7 +78,12 @@ impl Position {
 
 impl Subscription {
     pub(crate) fn new(read_pool: ReadPool, changes: Changes, position: Position) -> Self {
-        Self { read_pool, changes, position, page: VecDeque::new() }
+        Self { read_pool, changes, position, page: VecDeque::new(), _slot: None }
+    }
+
+    /// The same subscription, counted in the quota of a user while it is open.
+    pub(crate) fn counted_by(self, slot: SubscriptionSlot) -> Self {
+        Self { _slot: Some(slot), ..self }
     }
 
     /// Waits for the next event. Returns `None` when the engine has stopped.

@@ -30,12 +30,14 @@ mod limits;
 mod metrics;
 mod ports;
 mod queries;
+mod quotas;
 mod read_pool;
 mod registry;
 mod reporter;
 mod run_signals;
 mod runs;
 mod start;
+mod supervision;
 mod trace;
 mod user;
 mod waiting;
@@ -53,6 +55,7 @@ pub use ports::{
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
 };
 pub use queries::RunView;
+pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
 pub use registry::Registry;
 pub use reporter::CallReporter;
 pub use runs::{Resume, RunHandle};

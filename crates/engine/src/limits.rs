@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::quotas::Quotas;
+
 /// Configurable limits of an engine. [`steprail_core::limits`] has the limits of one run.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -15,6 +17,8 @@ pub struct Limits {
     pub requests: usize,
     /// How long a shutdown waits for calls in flight.
     pub shutdown: Duration,
+    /// Limits per user.
+    pub quotas: Quotas,
 }
 
 impl Default for Limits {
@@ -25,6 +29,7 @@ impl Default for Limits {
             calls_per_server: 512,
             requests: 10_000,
             shutdown: Duration::from_secs(20),
+            quotas: Quotas::default(),
         }
     }
 }
@@ -47,6 +52,14 @@ pub(crate) const CHILD_PAGE: usize = 1_000;
 pub(crate) const RECOVERY_BATCH: usize = 256;
 /// The maximum number of runs that a purge deletes per commit.
 pub(crate) const PURGE_BATCH: usize = 100;
+/// The maximum number of commands of the owner in the queue of the engine, beside [`Limits::requests`].
+pub(crate) const OWNER_REQUESTS: usize = 64;
+/// The number of unfinished runs of a user up to which they are counted exactly, if the quota is not higher.
+pub(crate) const COUNTED_RUNS: u64 = 10_000;
+/// The number of users whose usage is cached.
+pub(crate) const QUOTA_USERS: usize = 10_000;
+/// The bytes that an event counts for in the quota of stored bytes, beside its value.
+pub(crate) const EVENT_BYTES: usize = 256;
 /// Backoff after a failure of the store: the first and the longest delay, in milliseconds.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
 /// The number of threads in the read pool.

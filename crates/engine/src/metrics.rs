@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     commit_batch: Histogram,
     queue: Gauge,
     in_flight: Gauge,
+    damaged: Gauge,
     call_ok: Histogram,
     call_input_required: Histogram,
     /// In the order of [`FailureKind::WORDS`].
@@ -53,6 +54,7 @@ impl Metrics {
             commit_batch: histogram!("steprail_commit_batch_size"),
             queue: gauge!("steprail_queue_length"),
             in_flight: gauge!("steprail_calls_in_flight"),
+            damaged: gauge!("steprail_damaged_runs"),
             call_ok: call("ok"),
             call_input_required: call("asked"),
             call_failed: FailureKind::WORDS.iter().map(|word| call(word)).collect(),
@@ -87,6 +89,10 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn damaged_runs(&self, runs: usize) {
+        self.damaged.set(number(runs));
+    }
+
     pub(crate) fn calls_in_flight(&self, calls: usize) {
         self.in_flight.set(number(calls));
     }
@@ -95,6 +101,16 @@ impl Metrics {
 /// Counts a failure of the store. Failures are rare, so there is no registered handle.
 pub(crate) fn storage_fault(code: &'static str) {
     counter!("steprail_storage_faults_total", "code" => code).increment(1);
+}
+
+/// Counts a panic: of the engine thread, of the decision of one run, or of the notifier.
+pub(crate) fn panicked(place: &'static str) {
+    counter!("steprail_panics_total", "place" => place).increment(1);
+}
+
+/// Counts a request that a quota rejected, by the quota.
+pub(crate) fn quota_exceeded(quota: &'static str) {
+    counter!("steprail_quota_rejections_total", "quota" => quota).increment(1);
 }
 
 fn count(counters: &[Counter], counts: &[u32]) {
@@ -121,6 +137,9 @@ fn describe() {
     describe_counter!("steprail_approvals_decided_total", "Approvals decided or expired, by decision");
     describe_counter!("steprail_timers_fired_total", "Timers fired, by kind");
     describe_counter!("steprail_storage_faults_total", "Failures of the store, by error code");
+    describe_counter!("steprail_panics_total", "Panics, by place: engine, decision, notifier");
+    describe_counter!("steprail_quota_rejections_total", "Requests rejected by a quota, by quota");
+    describe_gauge!("steprail_damaged_runs", "Runs that are quarantined or damaged");
     describe_gauge!("steprail_calls_in_flight", "Tool calls in flight");
     describe_gauge!("steprail_queue_length", "Runs waiting for a concurrency slot");
     describe_histogram!(

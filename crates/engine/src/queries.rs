@@ -25,6 +25,9 @@ pub struct RunView {
     /// Calls with unknown outcomes of the run and of the runs that it waits for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_calls: Vec<UnknownCall>,
+    /// Why the run does not continue, if its stored state is damaged or its decision panicked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 impl Engine {
@@ -34,9 +37,12 @@ impl Engine {
             let Some(row) = readers.run(run)? else { return Ok(None) };
             let approvals = readers.run_approvals(run)?;
             let unknown_calls = readers.unknown_calls(run)?;
-            Ok(Some(RunView { run: row, steps: readers.steps(run)?, approvals, unknown_calls }))
+            let steps = readers.steps(run)?;
+            Ok(Some(RunView { run: row, steps, approvals, unknown_calls, damage: None }))
         });
-        view.await?.ok_or_else(|| no_run(run))
+        let view = view.await?.ok_or_else(|| no_run(run))?;
+        let damage = self.0.damaged.borrow().get(&view.run.run_id).map(ToString::to_string);
+        Ok(RunView { damage, ..view })
     }
 
     /// Returns a run without its steps.

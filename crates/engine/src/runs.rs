@@ -105,7 +105,10 @@ impl Engine {
                 match self.resume(row.run_id, by, Resume::default()).await {
                     Ok(()) => count += 1,
                     // Another caller has resumed the run, or it is damaged.
-                    Err(Error::Conflict(_) | Error::Storage(StoreError::Corrupt(_))) => {}
+                    Err(
+                        Error::Conflict(_)
+                        | Error::Storage(StoreError::Corrupt(_) | StoreError::Quarantined { .. }),
+                    ) => {}
                     Err(error) => return Err(error),
                 }
             }

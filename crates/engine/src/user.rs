@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{DefinitionVersion, no_run};
 use crate::queries::RunView;
+use crate::quotas::{Quota, QuotaExceeded};
 use crate::runs::{Resume, RunHandle};
 use crate::start::{Start, Workflow};
 use crate::trace::TraceParent;
@@ -36,6 +37,10 @@ impl Engine {
 }
 
 impl User {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// The principal of the user.
     pub fn principal(&self) -> &Principal {
         &self.principal
@@ -132,7 +137,10 @@ impl User {
     /// Stores a schedule whose runs act as this user. Returns it with the next time at which it is due.
     pub async fn schedule(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
         self.require(Right::Workflow)?;
-        self.require_schedule_owner(&schedule.name).await?;
+        let _scheduling = self.engine.0.scheduling.lock().await;
+        let schedules = self.engine.schedules().await?;
+        self.require_schedule_owner(&schedules, &schedule.name)?;
+        self.require_schedule_quota(&schedules, &schedule.name)?;
         schedule.principal = self.principal.clone();
         schedule.due = self.engine.schedule(schedule.clone()).await?;
         Ok(schedule)
@@ -141,17 +149,28 @@ impl User {
     /// Deletes a schedule. Runs that it started continue.
     pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
         self.require(Right::Workflow)?;
-        self.require_schedule_owner(name).await?;
+        self.require_schedule_owner(&self.engine.schedules().await?, name)?;
         self.engine.unschedule(name).await
     }
 
     /// Changing a schedule of another user needs the right `administer`.
-    async fn require_schedule_owner(&self, name: &str) -> Result<(), Error> {
-        let schedules = self.engine.schedules().await?;
+    fn require_schedule_owner(&self, schedules: &[Schedule], name: &str) -> Result<(), Error> {
         match schedules.iter().find(|schedule| schedule.name == name) {
             Some(known) if known.principal.id != self.principal.id => self.require(Right::Administer),
             _ => Ok(()),
         }
+    }
+
+    /// A schedule that replaces one of the user does not count.
+    fn require_schedule_quota(&self, schedules: &[Schedule], name: &str) -> Result<(), Error> {
+        let (quotas, user) = (&self.engine.0.quotas, &self.principal.id);
+        let Some(limit) = quotas.schedules.filter(|_| quotas.bind(user)) else { return Ok(()) };
+        let others =
+            schedules.iter().filter(|known| known.principal.id == *user && known.name != name).count();
+        if others < limit as usize {
+            return Ok(());
+        }
+        Err(QuotaExceeded::amount(Quota::Schedules, user, limit.into()))
     }
 
     /// Returns the events after a cursor of the runs that the user may see, each with the id of the user who started the run.
@@ -269,7 +288,8 @@ impl User {
     /// Subscribes to the events of a run after a position.
     pub async fn follow(&self, run: RunId, after: After) -> Result<Subscription, Error> {
         self.row(run).await?;
-        Ok(self.engine.subscribe_run(run, after))
+        let slot = self.open_subscription()?;
+        Ok(self.engine.subscribe_run(run, after).counted_by(slot))
     }
 
     /// Returns open approvals of a run and of the runs that it waits for.

@@ -8,6 +8,8 @@ pub mod accounts;
 mod api;
 mod api_page;
 mod authentication;
+mod body_deadline;
+mod connections;
 mod extract;
 mod listen;
 mod metrics;
@@ -36,6 +38,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub use access_policy::AccessPolicy;
+pub use connections::ConnectionLimits;
 pub use metrics::describe as describe_metrics;
 pub use problem::Problem;
 pub use state::{App, Options};
@@ -60,7 +63,8 @@ impl App {
     ) -> std::io::Result<String> {
         let url = format!("http://{}", listener.local_addr()?);
         let url = self.url.get_or_init(|| url).clone();
-        tokio::spawn(listen::serve(listener, public_router(self, server, stop), stop.clone()));
+        let router = public_router(self, server, stop);
+        tokio::spawn(listen::serve(listener, router, self.connections, stop.clone()));
         Ok(url)
     }
 
@@ -71,6 +75,7 @@ impl App {
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
             .layer(from_fn_with_state(self.clone(), authentication::as_owner))
+            .layer(from_fn(body_deadline::enforce))
             .with_state(self.clone());
         let stop = stop.clone();
         tokio::spawn(async move {
@@ -116,6 +121,7 @@ fn public_router(app: &App, server: &Server, stop: &CancellationToken) -> Router
         .layer(from_fn_with_state(app.clone(), authentication::authenticate))
         .merge(open_routes().method_not_allowed_fallback(method_not_allowed).with_state(app.clone()))
         .layer(from_fn_with_state(app.clone(), access_policy::enforce))
+        .layer(from_fn(body_deadline::enforce))
         .layer(from_fn(metrics::record_request))
 }
 

@@ -13,11 +13,20 @@ const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 /// Describes the metrics of HTTP to the installed recorder.
 pub fn describe() {
     describe_counter!("steprail_http_requests_total", "HTTP requests by route, method and status");
+    describe_counter!(
+        "steprail_http_connections_rejected_total",
+        "HTTP connections closed because of a limit"
+    );
     describe_histogram!(
         "steprail_http_request_duration_seconds",
         Unit::Seconds,
         "Duration of HTTP requests by route"
     );
+}
+
+/// Counts a connection that was closed because of a limit.
+pub(crate) fn rejected_connection() {
+    counter!("steprail_http_connections_rejected_total").increment(1);
 }
 
 /// Records every request.

@@ -1,13 +1,14 @@
 //! Health checks, metrics, and the description of the API.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use serde_json::Value;
-use steprail_engine::Right;
+use steprail_engine::{Error, Right};
 
 use crate::App;
 use crate::accounts::oidc;
@@ -19,14 +20,22 @@ pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Readiness: the store accepts writes.
+/// Time that the engine thread has to respond to a health check.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Readiness: the engine thread responds and the store accepts writes.
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    match app.engine.fault() {
-        None => (StatusCode::OK, "ready\n").into_response(),
-        Some(fault) => {
-            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, fault.code(), fault.to_string());
-            problem.hint("run `steprail doctor`").into_response()
-        }
+    let fault = match app.engine.probe(PROBE_TIMEOUT).await {
+        Ok(()) => app.engine.fault().map(Error::Storage),
+        Err(error) => Some(error),
+    };
+    if let Some(fault) = fault {
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, fault.code(), fault.to_string());
+        return problem.hint("run `steprail doctor`").into_response();
+    }
+    match app.engine.damaged_runs() {
+        0 => "ready\n".into_response(),
+        runs => format!("ready\ndamaged or quarantined runs: {runs}\n").into_response(),
     }
 }
 

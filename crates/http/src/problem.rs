@@ -84,10 +84,21 @@ impl From<Error> for Problem {
             Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
             Error::VersionConflict(_) => StatusCode::PRECONDITION_FAILED,
             Error::Denied(_) => StatusCode::FORBIDDEN,
-            Error::Storage(_) | Error::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            // A rate recovers by itself; an amount has to be freed, as with quotas of Kubernetes.
+            Error::QuotaExceeded(exceeded) if exceeded.retry_after_ms.is_some() => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Error::QuotaExceeded(_) => StatusCode::FORBIDDEN,
+            Error::Storage(_) | Error::Stopped | Error::Failed(_) | Error::Unresponsive(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         };
         let problem = Self::new(status, error.code(), error.to_string());
         match error {
+            Error::QuotaExceeded(exceeded) => {
+                let retry_after = exceeded.retry_after_secs().and_then(|seconds| u32::try_from(seconds).ok());
+                Self { retry_after, ..problem }.hint(exceeded.hint())
+            }
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
         }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access_policy::AccessPolicy;
 use crate::accounts::oidc::Oidc;
 use crate::accounts::{Accounts, LoadedAccounts, SessionLifetime};
+use crate::connections::ConnectionLimits;
 use crate::stream::Hub;
 use crate::views::Tool;
 
@@ -39,6 +40,8 @@ pub struct Options {
     pub url: Option<String>,
     /// The maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
+    /// Limits on the connections of a port.
+    pub connections: ConnectionLimits,
 }
 
 /// The HTTP surface of one engine. A clone is another handle to it.
@@ -59,6 +62,7 @@ pub struct State {
     pub(crate) metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     pub(crate) url: OnceLock<String>,
     pub(crate) max_body_bytes: usize,
+    pub(crate) connections: ConnectionLimits,
 }
 
 impl Deref for App {
@@ -85,6 +89,7 @@ impl App {
             metrics: options.metrics,
             url: options.url.map_or_else(OnceLock::new, OnceLock::from),
             max_body_bytes: options.max_body_bytes,
+            connections: options.connections,
             engine,
         }))
     }

@@ -166,6 +166,12 @@ impl Client {
         self.retry(async |client| client.read(client.request(Method::GET, path)).await).await
     }
 
+    /// The response of the health check `/readyz`.
+    pub(crate) async fn readiness(&self) -> Result<String, ClientError> {
+        let response = self.send(self.http.get(format!("{}/readyz", self.base))).await?;
+        response.text().await.map_err(|error| self.unreachable(&error))
+    }
+
     /// `get` with query parameters. Null values are left out.
     pub(crate) async fn query<T: DeserializeOwned>(
         &self,

@@ -58,6 +58,8 @@ pub struct RunCommit {
     pub after: RunState,
     /// Idempotency keys that the run claims. Precondition: each is free.
     pub claims: Vec<NewClaim>,
+    /// Bytes that the run counts for in the quota of its user. Written with a change of its state.
+    pub stored_bytes: u64,
 }
 
 /// The state of a run that its row contains.

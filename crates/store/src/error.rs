@@ -18,6 +18,16 @@ pub enum StoreError {
     /// The file is damaged, or what is in it does not fit together.
     #[error("the database is damaged: {0}; stop, keep a copy, and restore a backup")]
     Corrupt(String),
+    /// The decision of one run panicked. The run does not continue until the next start.
+    #[error(
+        "run {run} is quarantined: its decision panicked: {reason}; please report this; the next start tries it again"
+    )]
+    Quarantined {
+        /// Id of the run, or its number if the id is not known.
+        run: String,
+        /// The message of the panic.
+        reason: String,
+    },
     /// Another process has the database.
     #[error("the database {path} is in use by process {holder}; stop that one first, or use another file")]
     InUse {
@@ -57,6 +67,7 @@ impl StoreError {
             Self::ReadOnly(_) => "storage_readonly",
             Self::Io(_) => "storage_io",
             Self::Corrupt(_) => "storage_corrupt",
+            Self::Quarantined { .. } => "run_quarantined",
             Self::InUse { .. } => "storage_in_use",
             Self::Newer { .. } => "storage_newer",
             Self::Foreign(_) => "storage_foreign",

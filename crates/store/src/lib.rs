@@ -25,7 +25,7 @@ pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{
     Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent,
-    Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Wanted, attempt_digest,
+    Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
 };
 pub use schedule::{Fired, Overlap, Schedule};
 
@@ -122,6 +122,8 @@ pub trait Reads: Send + Sync {
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
+    /// What a user occupies. At most `limit` unfinished runs are counted.
+    fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
     /// The session of a client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every account.

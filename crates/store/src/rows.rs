@@ -103,6 +103,17 @@ pub struct Head {
     pub rerun: Option<Rerun>,
     /// The state in its row.
     pub state: RunState,
+    /// Bytes that it counts for in the quota of its user.
+    pub stored_bytes: u64,
+}
+
+/// What a user occupies, for quotas.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Unfinished runs, without those that another run waits for.
+    pub active_runs: u64,
+    /// Bytes of runs and definitions.
+    pub stored_bytes: u64,
 }
 
 /// An event of the log.

@@ -44,6 +44,8 @@ pub(super) struct Decided {
     pub new: Option<Box<NewRun>>,
     pub before: RunState,
     pub after: RunState,
+    /// Bytes that the run counts for in the quota of its user.
+    pub stored_bytes: u64,
 }
 
 impl Batch {
@@ -83,7 +85,7 @@ impl Batch {
 
     /// Appends a decision. Decisions of one run that follow each other share a row of the log.
     pub(super) fn append(&mut self, decided: Decided, records: Vec<Record>) {
-        let Decided { run, expected_seq, new, before, after } = decided;
+        let Decided { run, expected_seq, new, before, after, stored_bytes } = decided;
         if let Some(new) = &new {
             self.pending.note_run(run, new);
         }
@@ -93,9 +95,13 @@ impl Batch {
             Some(last) if last.run == run && last.records.len() + records.len() <= LOG_ROW_EVENTS => {
                 last.records.extend(records);
                 last.claims.extend(claims);
-                last.after = after;
+                (last.after, last.stored_bytes) = (after, stored_bytes);
             }
-            _ => self.commit.runs.push(RunCommit { run, expected_seq, new, records, before, after, claims }),
+            _ => {
+                let decision =
+                    RunCommit { run, expected_seq, new, records, before, after, claims, stored_bytes };
+                self.commit.runs.push(decision);
+            }
         }
     }
 

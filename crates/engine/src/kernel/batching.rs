@@ -125,7 +125,7 @@ impl Kernel {
     fn transact(&mut self, requests: &[Request], now: Millis, handled: &mut Handled) -> Result<(), Rejected> {
         let mut retries = 0;
         while retries < RETRIES {
-            let (mut done, answers) = self.decide_all(requests, now)?;
+            let (mut done, answers) = self.or_quarantine(|kernel| kernel.decide_all(requests, now))?;
             let changed = self.batch.changed_runs();
             match self.batch.commit() {
                 Ok(committed) => {
@@ -189,7 +189,8 @@ impl Kernel {
 
     /// Marks the run that was being decided as damaged, if it is at fault.
     fn quarantine(&mut self, error: &StoreError) -> bool {
-        let is_damage = matches!(error, StoreError::Corrupt(_) | StoreError::Other(_));
+        let is_damage =
+            matches!(error, StoreError::Corrupt(_) | StoreError::Other(_) | StoreError::Quarantined { .. });
         let suspect = self.at.take().filter(|run| is_damage && !self.damaged.contains_key(run));
         // A run that was about to be created does not exist.
         let Some(run) = suspect.filter(|run| matches!(self.batch.head(*run), Ok(Some(_)) | Err(_))) else {
@@ -217,6 +218,7 @@ impl Kernel {
         self.values.clear();
         self.flights.undo();
         self.deadlines.undo();
+        self.quotas.rollback();
     }
 
     /// A request that was not committed: the caller gets an error, and a notification is kept.

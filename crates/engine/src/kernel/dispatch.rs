@@ -18,7 +18,10 @@ impl Kernel {
     ) -> Result<Answer, StoreError> {
         self.at = None;
         Ok(Answer::Now(match request {
-            Request::Define(define, reply) => reply.with(self.define(define, false, now)?),
+            Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by)? {
+                Some(exceeded) => Err(exceeded),
+                None => self.define(define, false, now)?,
+            }),
             Request::Start(start, reply) => reply.with(self.start(start, now)?),
             Request::Wait(run, reply) => match self.find_status(*run)? {
                 Ok(status) if !status.is_terminal() => return Ok(Answer::Later(*run, reply.clone())),
@@ -29,6 +32,7 @@ impl Kernel {
             Request::Purge(before, reply) => {
                 // A call that was cancelled may still return, and its result is logged.
                 let before = (*before).min(now.saturating_sub(2 * CANCEL_GRACE_MS));
+                self.quotas.purged();
                 self.batch.commit.purge = Some(Purge { before, limit: PURGE_BATCH });
                 return Ok(Answer::Purged(reply.clone()));
             }

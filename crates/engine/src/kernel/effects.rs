@@ -280,6 +280,7 @@ impl Kernel {
     /// A run ended: the step that waits for it is told, and runs that it waited for are stopped.
     fn run_ended(&mut self, key: RunId, record: &Record, status: RunStatus) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
+        self.quotas.ended(&entry.head);
         if status != RunStatus::Completed {
             for child in self.batch.children(key)? {
                 let reason = "the run that waited for it ended".into();

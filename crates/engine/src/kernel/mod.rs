@@ -12,6 +12,8 @@ mod definitions;
 mod dispatch;
 mod effects;
 mod flights;
+mod quarantine;
+mod quotas;
 mod recovery;
 mod request;
 mod run_map;
@@ -44,6 +46,7 @@ use cache::Values;
 use deadlines::Deadlines;
 use definitions::Plans;
 use flights::Flights;
+use quotas::QuotaLedger;
 use run_map::Entry;
 
 /// What a kernel is made of.
@@ -86,6 +89,7 @@ pub struct Kernel {
     at: Option<RunId>,
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
+    quotas: QuotaLedger,
 }
 
 /// When the next durable timer is due, until a change of timers.
@@ -137,6 +141,7 @@ impl Kernel {
             next_timer: NextTimer::Unknown,
             at: None,
             damaged: BTreeMap::new(),
+            quotas: QuotaLedger::default(),
         })
     }
 
@@ -174,11 +179,6 @@ impl Kernel {
     /// No further calls are begun: the engine is about to stop.
     pub fn stop_admitting(&mut self) {
         self.flights.close();
-    }
-
-    /// Whether some runs cannot continue.
-    pub fn has_damage(&self) -> bool {
-        !self.damaged.is_empty()
     }
 }
 

@@ -41,6 +41,26 @@ impl Request {
         matches!(self, Self::Notification(_))
     }
 
+    /// Whether the request is a command with which a user controls runs and decides.
+    pub(crate) fn is_control_by(&self, user: &str) -> bool {
+        let Self::Command(command, _) = self else { return false };
+        match &**command {
+            Command::Cancel { by, .. } | Command::Pause { by, .. } | Command::Resume { by, .. } => by == user,
+            Command::Decide { by, .. }
+            | Command::MayDecide { by, .. }
+            | Command::Resolve { by, .. }
+            | Command::Intervene { by, .. } => by.id == user,
+            Command::DeleteDefinition { .. }
+            | Command::Unschedule { .. }
+            | Command::PutSession(_)
+            | Command::DropSession { .. }
+            | Command::PutAccount(_)
+            | Command::DropAccount { .. }
+            | Command::Sync
+            | Command::Check(_) => false,
+        }
+    }
+
     /// Replies with an error. A notification has no reply.
     pub fn reject(&self, error: Error) {
         match self {

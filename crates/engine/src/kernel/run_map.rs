@@ -65,6 +65,7 @@ impl Kernel {
     pub(super) fn committed(&mut self, done: &mut Done) {
         self.flights.commit();
         self.deadlines.commit();
+        self.quotas.commit();
         for id in std::mem::take(&mut self.touched) {
             let Some(entry) = self.runs.get_mut(&id) else { continue };
             let status = entry.run.status();

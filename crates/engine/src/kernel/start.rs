@@ -34,6 +34,9 @@ impl Kernel {
         start: &StartRun,
         now: Millis,
     ) -> Result<Result<RunId, Error>, StoreError> {
+        if let Some(exceeded) = self.exceeded_quota(start, now)? {
+            return Ok(Err(exceeded));
+        }
         let (compiled, rerun, rerun_of, inputs) = match self.find_workflow(start, now)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
@@ -66,7 +69,7 @@ impl Kernel {
             rerun_of,
             request_key: start.request_key.as_deref(),
         };
-        self.begin(seed);
+        self.begin(seed, now);
         Ok(Ok(start.id))
     }
 
@@ -138,7 +141,7 @@ impl Kernel {
         }
     }
 
-    pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned) {
+    pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned, now: Millis) {
         let Some(entry) = self.runs.get(&parent) else { return };
         // The decision that asked for it may have stopped the step again.
         let live = entry.run.live().get(&child.step.n);
@@ -165,11 +168,11 @@ impl Kernel {
             rerun_of: None,
             request_key: None,
         };
-        self.begin(seed);
+        self.begin(seed, now);
     }
 
     /// Creates a run. Its first event is committed with its first decision.
-    fn begin(&mut self, seed: RunSeed<'_>) {
+    fn begin(&mut self, seed: RunSeed<'_>, now: Millis) {
         let plan = &seed.compiled.plan;
         let started = Event::RunStarted {
             definition: plan.name.clone(),
@@ -192,6 +195,7 @@ impl Kernel {
             depth: parent.map_or(0, |(_, step)| step.depth),
             rerun: seed.rerun.clone(),
             state: RunState { status: RunStatus::Pending, active: false },
+            stored_bytes: self.quotas.started(&seed.principal.id, parent.is_some(), seed.inputs, now),
         };
         self.values.put(seed.id, Wanted::Inputs, seed.inputs.clone());
         self.touched.insert(seed.id);

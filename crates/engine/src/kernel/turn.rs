@@ -29,7 +29,7 @@ impl Kernel {
         }
         self.append(id, records, done)?;
         for child in spawned {
-            self.begin_child(id, child);
+            self.begin_child(id, child, now);
         }
         Ok(true)
     }
@@ -90,12 +90,14 @@ impl Kernel {
         let Some(entry) = self.runs.get_mut(&id) else { return Ok(()) };
         let compiled = entry.compiled.clone();
         let after = RunState { status: entry.run.status(), active: entry.run.is_active() };
+        entry.head.stored_bytes += self.quotas.stored(&entry.head.principal.id, &records);
         let decided = Decided {
             run: id,
             expected_seq: entry.run.seq().saturating_sub(records.len() as u64),
             new: entry.new.take(),
             before: entry.head.state,
             after,
+            stored_bytes: entry.head.stored_bytes,
         };
         entry.head.state = after;
         let head = entry.head.clone();

@@ -69,6 +69,9 @@ pub struct Run {
     /// What the run waits for: approvals first, then calls with an unknown outcome, then other steps; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Vec<WaitingFor>>,
+    /// Why the run does not continue, if its stored state is damaged or its decision panicked; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 /// A call with an unknown outcome.
@@ -149,6 +152,7 @@ impl Run {
             approvals: None,
             unknown_calls: None,
             waiting: None,
+            damage: None,
         }
     }
 }
@@ -164,12 +168,12 @@ impl Run {
 
 impl From<RunView> for Run {
     fn from(view: RunView) -> Self {
-        let RunView { run, steps, approvals, unknown_calls } = view;
+        let RunView { run, steps, approvals, unknown_calls, damage } = view;
         let (id, input, output) = (run.run_id, Some(run.input.clone()), run.output.clone());
         let steps = Some(steps.into_iter().map(|step| Step::new(id, step)).collect());
         let approvals = Some(approvals.into_iter().map(Approval::from).collect());
         let unknown_calls = Some(unknown_calls.into_iter().map(UnknownCall::from).collect());
-        Self { input, output, steps, approvals, unknown_calls, ..Self::summary(run) }
+        Self { input, output, steps, approvals, unknown_calls, damage, ..Self::summary(run) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_engine::{After, Cursor, Error, Right, RunId, User};
+use steprail_engine::{After, Cursor, Error, Right, RunId, SubscriptionSlot, User};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -23,24 +23,48 @@ pub(crate) struct Follower {
     is_behind: bool,
     /// When the bandwidth limit allows the next batch.
     throttled_until: Option<Instant>,
+    /// The slot in the quota of the user.
+    _slot: SubscriptionSlot,
 }
 
 impl Follower {
     /// Follows one run, which the user may view, after a cursor.
     pub(crate) async fn of_run(hub: Arc<Hub>, user: User, run: RunId, cursor: Cursor) -> Result<Self, Error> {
         hub.check_cursor(cursor).await?;
+        let slot = user.open_subscription()?;
         let live = Some(hub.follow_run(run));
         let seq = (cursor == Cursor::START).then_some(0);
-        Ok(Self { user, hub, run: Some(run), cursor, seq, live, is_behind: true, throttled_until: None })
+        Ok(Self {
+            user,
+            hub,
+            run: Some(run),
+            cursor,
+            seq,
+            live,
+            is_behind: true,
+            throttled_until: None,
+            _slot: slot,
+        })
     }
 
     /// Follows every run that the user may view, after a cursor.
     pub(crate) async fn of_all(hub: Arc<Hub>, user: User, cursor: Cursor) -> Result<Self, Error> {
         hub.check_cursor(cursor).await?;
+        let slot = user.open_subscription()?;
         let live = Some(hub.follow_all());
         // A new follower waits as long as the others.
         let throttled_until = Some(hub.bandwidth.charge(0));
-        Ok(Self { user, hub, run: None, cursor, seq: None, live, is_behind: true, throttled_until })
+        Ok(Self {
+            user,
+            hub,
+            run: None,
+            cursor,
+            seq: None,
+            live,
+            is_behind: true,
+            throttled_until,
+            _slot: slot,
+        })
     }
 
     /// Continues with the current rights of the user. Returns false if the run is not visible any more.

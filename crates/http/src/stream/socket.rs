@@ -178,11 +178,13 @@ async fn subscribe(
     let Subscribe { run_id, after } = read(params)?;
     let after: Option<Cursor> = page::cursor(after.as_deref())?;
     let (hub, user) = (app.hub.clone(), user.clone());
+    if let Some(run) = run_id {
+        user.row(run).await?;
+    }
+    // The slot of the previous subscription is free for this one.
+    *following = None;
     let follower = match run_id {
-        Some(run) => {
-            user.row(run).await?;
-            Follower::of_run(hub, user, run, after.unwrap_or(Cursor::START)).await?
-        }
+        Some(run) => Follower::of_run(hub, user, run, after.unwrap_or(Cursor::START)).await?,
         None => Follower::of_all(hub, user, after.unwrap_or_else(|| app.engine.cursor())).await?,
     };
     *following = Some(Following { follower, waiting: VecDeque::new() });

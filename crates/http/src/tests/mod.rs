@@ -1,6 +1,7 @@
 //! Tests of the HTTP surface, with a real database and a manual clock.
 
 mod matrix;
+mod quotas;
 mod rest;
 mod routes;
 mod secrets;
@@ -18,8 +19,8 @@ use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Annotations, Durability, Engine, ManualClock, Options, Principal, Right, SqliteStore, TokenScope,
-    ToolCall, Tools,
+    Annotations, Durability, Engine, Limits, ManualClock, Options, Principal, Quotas, Right, SqliteStore,
+    TokenScope, ToolCall, Tools,
 };
 use steprail_mcp::{MemorySecrets, Server, Settings};
 use tempfile::TempDir;
@@ -29,7 +30,7 @@ use tower::ServiceExt;
 use crate::accounts::{DAY_MS, LoadedAccounts, NewToken, Role, SessionLifetime, UserRecord};
 use crate::peer::Peer;
 use crate::views::Tool;
-use crate::{AccessPolicy, App, public_router};
+use crate::{AccessPolicy, App, ConnectionLimits, public_router};
 
 /// A definition with a gate and a call after it.
 const GATED: &str = "
@@ -80,6 +81,10 @@ impl TestServer {
     }
 
     pub(super) fn with(access_policy: AccessPolicy) -> Self {
+        Self::with_quotas(access_policy, Quotas::default())
+    }
+
+    pub(super) fn with_quotas(access_policy: AccessPolicy, quotas: Quotas) -> Self {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
@@ -87,6 +92,7 @@ impl TestServer {
         let accounts = LoadedAccounts::load(&store.readers().expect("readers"), owner).expect("accounts");
         let clock = Arc::new(ManualClock::at(1_800_000_000_000));
         let builder = Engine::builder().store(store).tools(tools()).clock(clock.clone());
+        let builder = builder.limits(Limits { quotas, ..Limits::default() });
         let engine = builder.authorizer(accounts.access()).spawn().expect("an engine");
         let stop = CancellationToken::new();
         let app = App::new(
@@ -103,6 +109,7 @@ impl TestServer {
                 metrics: None,
                 url: Some("http://localhost".to_owned()),
                 max_body_bytes: 1024 * 1024,
+                connections: ConnectionLimits::default(),
             },
             stop.clone(),
         );

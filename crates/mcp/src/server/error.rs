@@ -79,7 +79,10 @@ impl From<Error> for ToolError {
             Error::Denied(_) => {
                 "tell the user: a person with the right has to do it, or an administrator has to grant the right"
             }
-            Error::Storage(_) | Error::Stopped => {
+            Error::QuotaExceeded(exceeded) => {
+                return Self::new(error.code(), error.to_string()).hint(exceeded.hint());
+            }
+            Error::Storage(_) | Error::Stopped | Error::Failed(_) | Error::Unresponsive(_) => {
                 "call again in a moment; if it fails again, ask the user to run: steprail doctor"
             }
         };
@@ -90,7 +93,13 @@ impl From<Error> for ToolError {
 /// An error of the engine as a JSON-RPC error, for requests without a tool result.
 pub(super) fn protocol_error(error: &Error) -> ErrorData {
     match error {
-        Error::Storage(_) | Error::Stopped => ErrorData::internal_error(error.to_string(), None),
+        Error::Storage(_) | Error::Stopped | Error::Failed(_) | Error::Unresponsive(_) => {
+            ErrorData::internal_error(error.to_string(), None)
+        }
+        Error::QuotaExceeded(exceeded) => {
+            let data = json!({ "code": error.code(), "hint": exceeded.hint() });
+            ErrorData::invalid_request(error.to_string(), Some(data))
+        }
         _ => ErrorData::invalid_params(error.to_string(), None),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{CustomNotification, ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::{NotificationContext, Peer, SubscriptionContext};
-use steprail_engine::{Cursor, User};
+use steprail_engine::{Cursor, Error, SubscriptionSlot, User};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{broadcast, watch};
 
@@ -36,12 +36,21 @@ struct NotificationStream {
     changes: ChangeReceivers,
     events: watch::Receiver<Cursor>,
     pending: VecDeque<Notification>,
+    /// The slot in the quota of the user.
+    _slot: SubscriptionSlot,
 }
 
 impl NotificationStream {
-    fn new(server: &Server, user: User, subscriptions: Subscriptions, changes: ChangeReceivers) -> Self {
-        let events = server.shared.engine.watch_cursor();
-        Self { server: server.clone(), user, subscriptions, changes, events, pending: VecDeque::new() }
+    /// Fails if the quota of the user is exhausted.
+    fn new(
+        server: &Server,
+        user: User,
+        subscriptions: Subscriptions,
+        changes: ChangeReceivers,
+    ) -> Result<Self, Error> {
+        let slot = user.open_subscription()?;
+        let (server, events) = (server.clone(), server.shared.engine.watch_cursor());
+        Ok(Self { server, user, subscriptions, changes, events, pending: VecDeque::new(), _slot: slot })
     }
 
     async fn next(&mut self) -> Notification {
@@ -167,7 +176,11 @@ pub(super) fn start_session(server: &Server, context: NotificationContext<RoleSe
     }
     let Ok(user) = server.user(&context.extensions) else { return };
     let changes = ChangeReceivers::new(&server.shared);
-    let stream = NotificationStream::new(server, user, server.subscriptions.clone(), changes);
+    let stream = match NotificationStream::new(server, user, server.subscriptions.clone(), changes) {
+        Ok(stream) => stream,
+        // `notifications/initialized` has no response that could report it.
+        Err(error) => return tracing::warn!(%error, "an MCP session gets no notifications"),
+    };
     let session = session_of(&context.extensions).map(str::to_owned);
     tokio::spawn(async move { send_all(stream, session, context.peer).await });
 }
@@ -217,7 +230,8 @@ pub(super) async fn listen(server: &Server, context: SubscriptionContext) -> Res
             tracing::debug!(%error, "cannot subscribe to a resource");
         }
     }
-    let mut stream = NotificationStream::new(server, user, subscriptions, changes);
+    let stream = NotificationStream::new(server, user, subscriptions, changes);
+    let mut stream = stream.map_err(|error| super::error::protocol_error(&error))?;
     // Changes before the first event are notified at once.
     stream.events.mark_changed();
     loop {

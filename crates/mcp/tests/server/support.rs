@@ -8,8 +8,8 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Builder, Continuation, Engine, Failure, Grants, InputRequest, Options, Outcome, Principal, Right,
-    RunId, SqliteStore, ToolCall, Tools, Workflow,
+    Access, Builder, Continuation, Engine, Failure, Grants, InputRequest, Limits, Options, Outcome,
+    Principal, Quotas, Right, RunId, SqliteStore, ToolCall, Tools, Workflow,
 };
 use steprail_mcp::{Gateway, Server, Settings};
 use tempfile::TempDir;
@@ -82,6 +82,12 @@ impl Fixture {
     pub(crate) fn with_gateway(gateway: &Gateway) -> Self {
         let tools = gateway.clone();
         Self::build(|builder| builder.tools(tools), Some(gateway.clone()), Settings::default())
+    }
+
+    /// A fixture whose users have quotas.
+    pub(crate) fn with_quotas(quotas: Quotas) -> Self {
+        let limits = Limits { quotas, ..Limits::default() };
+        Self::build(|builder| builder.limits(limits), None, Settings::default())
     }
 
     fn build(

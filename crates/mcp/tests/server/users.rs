@@ -2,7 +2,7 @@
 
 use rmcp::model::{CallToolRequestParams, GetTaskParams};
 use serde_json::{Value, json};
-use steprail_engine::Principal;
+use steprail_engine::{Principal, Quotas};
 use tokio_util::sync::CancellationToken;
 
 use super::support::{Fixture, call, fields, outcome, principal};
@@ -122,4 +122,22 @@ async fn task_is_hidden_from_other_users() {
     starter.cancel_task(rmcp::model::CancelTaskParams::new(id.clone())).await.expect("cancelled");
     let ended = starter.get_task(GetTaskParams::new(id)).await.expect("a task");
     assert_eq!(serde_json::to_value(&ended).expect("JSON")["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn exhausted_quota_is_an_error_with_a_hint() {
+    let fixture = Fixture::with_quotas(Quotas { active_runs: Some(1), ..Quotas::default() });
+    let client = fixture.client("starter").await;
+    let waits = "name: waits\nsteps: [{ id: w, kind: wait, event: go }]";
+    let start = || call(&client, "workflow_start", json!({ "spec_yaml": waits, "wait_s": 0 }));
+    assert_eq!(outcome(&start().await), "ok");
+    let rejected = start().await;
+    assert_eq!(outcome(&rejected), "quota_exceeded");
+    let hint = fields(&rejected)["error"]["hint"].as_str().expect("a hint").to_owned();
+    assert_eq!(hint, "wait until runs end, or cancel some; the operator can raise `quota.active_runs`");
+    let other = fixture.client("runner").await;
+    assert_eq!(
+        outcome(&call(&other, "workflow_start", json!({ "spec_yaml": waits, "wait_s": 0 })).await),
+        "ok"
+    );
 }

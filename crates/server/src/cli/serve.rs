@@ -97,11 +97,17 @@ impl Serve {
         if let Some(retention) = config.store.keep {
             spawn_retention(&daemon, retention, &stop);
         }
-        signals.next().await;
+        let engine = daemon.engine.clone();
+        let failure = tokio::select! {
+            () = signals.next() => None,
+            failure = engine.failed() => Some(failure),
+        };
         let result = tokio::select! {
             result = shut_down(daemon, &stop) => result,
             () = signals.next_after_notice() => Ok(ExitCode::from(exit::INTERRUPTED)),
         };
+        // The exit code tells the supervisor of the process to start it again.
+        let result = failure.map_or(result, |failure| Err(failure.into()));
         let _ = std::fs::remove_file(home.pid_file());
         // Wait for the last spans to be exported.
         if let Some(traces) = traces {

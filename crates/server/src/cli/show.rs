@@ -39,6 +39,7 @@ impl Show {
     fn describe(&self, run: &Run) -> String {
         let mut lines: Vec<String> = run.steps.iter().flatten().map(describe_step).collect();
         lines.push(summary(run));
+        lines.extend(run.damage.iter().map(|damage| format!("\x1b[31m{}\x1b[0m", sanitize(damage))));
         let hints = Invocation::Server(self.request.server.clone()).hints(run, &RunTree::default());
         lines.extend(hints.iter().map(|hint| format!("\n{hint}")));
         lines.join("\n")

@@ -10,8 +10,8 @@ use super::declare::{Key, Section, settings};
 use super::secret::Secret;
 use super::setting::Setting;
 use super::types::{
-    AuthMode, Exposed, FilePath, HostName, Listen, Location, LogFilter, LogFormat, Size, ToolName, Url,
-    WebOrigin,
+    Amount, AuthMode, Exposed, FilePath, HostName, Listen, Location, LogFilter, LogFormat, Size, SizeLimit,
+    ToolName, Url, WebOrigin,
 };
 
 settings! {
@@ -81,6 +81,23 @@ settings! {
         calls: NonZeroU32 = NonZeroU32::new(Limits::default().calls).unwrap_or(NonZeroU32::MIN);
         /// Time that calls in flight have to end at shutdown.
         shutdown: Duration = Limits::default().shutdown;
+    }
+    /// Quotas, so that one user or one address cannot use up the capacity that others need. `0` means no limit. They do not
+    /// apply to the owner of the data directory, who is the only user while `auth.mode` is `single`.
+    quota: Quota {
+        /// Maximum number of unfinished runs per user. Runs of sub-workflows do not count.
+        active_runs: Amount = Amount(10_000);
+        /// Maximum number of runs that a user starts per minute, also through schedules. Runs of sub-workflows do not count.
+        starts_per_minute: Amount = Amount(6_000);
+        /// Maximum size of the stored runs and definitions of a user: their values, and 256 bytes per event.
+        stored_bytes: SizeLimit = SizeLimit(10_000_000_000);
+        /// Maximum number of schedules per user.
+        schedules: Amount = Amount(1_000);
+        /// Maximum number of open event streams per user: server-sent events, `WebSocket` subscriptions and MCP sessions.
+        subscriptions: Amount = Amount(256);
+        /// Maximum number of HTTP connections per address; an IPv6 network of 64 bits counts as one address. Loopback
+        /// addresses are exempt. Set it to 0 if a reverse proxy on another machine forwards all requests.
+        connections: Amount = Amount(1_024);
     }
     /// The log on standard error.
     log: Log {

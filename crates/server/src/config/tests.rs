@@ -93,6 +93,13 @@ ask_clients = true
 [engine]
 calls = 0x10
 shutdown = '1500ms'
+[quota]
+active_runs = 100
+starts_per_minute = 60
+stored_bytes = '1GiB'
+schedules = 0
+subscriptions = 8
+connections = 0x20
 [log]
 format = 'json'
 level = 'warn,steprail=debug'

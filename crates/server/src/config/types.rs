@@ -11,6 +11,8 @@ use steprail_core::diagnostic::{quoted, suggest};
 use steprail_core::spec::value::ToolName as CoreToolName;
 use steprail_engine::Durability;
 use steprail_mcp::{Expose, ToolNames};
+use toml::Spanned;
+use toml::de::DeValue;
 
 use super::setting::{ReadContext, Setting, SettingError, string};
 
@@ -272,6 +274,71 @@ impl fmt::Display for Size {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().find(|(_, bytes)| self.0.is_multiple_of(*bytes)).unwrap_or(&("B", 1));
         write!(out, "{}{}", self.0 / unit.1, unit.0)
+    }
+}
+
+/// A maximum number; 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Amount(pub u32);
+
+impl Amount {
+    pub(crate) fn limit(self) -> Option<u32> {
+        Some(self.0).filter(|limit| *limit > 0)
+    }
+}
+
+impl Setting for Amount {
+    fn expected() -> String {
+        format!("an integer from 0 (no limit) to {}", u32::MAX)
+    }
+
+    fn from_text(text: &str, _: &ReadContext) -> Result<Self, SettingError> {
+        let text = text.trim();
+        text.parse().map(Self).map_err(|_| SettingError::new(format!("`{text}` is not {}", Self::expected())))
+    }
+
+    fn from_toml(value: &Spanned<DeValue>, _: &ReadContext) -> Result<Self, SettingError> {
+        match value.get_ref() {
+            DeValue::Integer(number) => {
+                u32::from_str_radix(number.as_str(), number.radix()).map(Self).map_err(|_| {
+                    SettingError::new(format!("`{number}` is not {}", Self::expected())).at(value.span())
+                })
+            }
+            _ => Err(SettingError::wrong_type::<Self>(value)),
+        }
+    }
+
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(self.0.into())
+    }
+}
+
+/// A maximum number of bytes; 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SizeLimit(pub u64);
+
+impl SizeLimit {
+    pub(crate) fn limit(self) -> Option<u64> {
+        Some(self.0).filter(|limit| *limit > 0)
+    }
+}
+
+impl Setting for SizeLimit {
+    fn expected() -> String {
+        format!("{}, or `0` for no limit", Size::expected())
+    }
+
+    fn from_text(text: &str, context: &ReadContext) -> Result<Self, SettingError> {
+        match text.trim() {
+            "0" => Ok(Self(0)),
+            text => Size::from_text(text, context)
+                .map(|Size(bytes)| Self(bytes))
+                .map_err(|_| SettingError::invalid_text::<Self>(text, "a size")),
+        }
+    }
+
+    fn to_toml(&self) -> Option<toml::Value> {
+        if self.0 == 0 { Some(string("0")) } else { Size(self.0).to_toml() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bridge;
 mod data_dir;
+mod fd_limit;
 mod open;
 mod sockets;
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use steprail_core::run::Millis;
-use steprail_engine::{Engine, Error, Limits, Options, Principal, SqliteStore};
+use steprail_engine::{Engine, Error, Limits, Options, Principal, Quotas, SqliteStore};
 use steprail_http::accounts::oidc::{Oidc, OidcSettings};
 use steprail_http::accounts::{LoadedAccounts, SessionLifetime};
-use steprail_http::{AccessPolicy, App};
+use steprail_http::{AccessPolicy, App, ConnectionLimits};
 use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, DataDir};
+use super::{Daemon, DataDir, fd_limit};
 use crate::config::Config;
 use crate::config::types::{AuthMode, Location};
 use crate::observe::Metrics;
@@ -38,13 +38,14 @@ impl Daemon {
         let requires_sign_in = config.auth.mode == AuthMode::Users;
         let owner = Principal { alone: !requires_sign_in, ..Principal::user(owner) };
         let no_readers = || StoreError::Other("cannot read the database".to_owned());
-        let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
         let oidc = identity_provider(config).await?;
         let limits = Limits {
             calls: config.engine.calls.get(),
             shutdown: config.engine.shutdown,
+            quotas: quotas(config, &owner.id),
             ..Limits::default()
         };
+        let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
         let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits);
         let engine = builder.authorizer(accounts.access()).spawn()?;
         let settings = Settings {
@@ -69,10 +70,27 @@ impl Daemon {
                 metrics: Some(Arc::new(move || metrics.render())),
                 url: config.http.url.as_ref().map(|url| (**url).to_owned()),
                 max_body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
+                connections: ConnectionLimits {
+                    per_address: config.quota.connections.limit(),
+                    ..ConnectionLimits::for_descriptors(fd_limit::raise())
+                },
             },
             stop.clone(),
         );
         Ok(Self { engine, tools, server, app })
+    }
+}
+
+/// The quotas of users other than the owner.
+fn quotas(config: &Config, owner: &str) -> Quotas {
+    let quota = &config.quota;
+    Quotas {
+        active_runs: quota.active_runs.limit(),
+        starts_per_minute: quota.starts_per_minute.limit(),
+        stored_bytes: quota.stored_bytes.limit(),
+        schedules: quota.schedules.limit(),
+        subscriptions: quota.subscriptions.limit(),
+        owner: Some(owner.to_owned()),
     }
 }
 

@@ -64,6 +64,7 @@ CREATE TABLE runs (
     error_json     TEXT,
     created_at     INTEGER NOT NULL,
     completed_at   INTEGER,
+    stored_bytes   INTEGER NOT NULL CHECK (stored_bytes >= 0),
     CHECK ((completed_at IS NOT NULL) = (status = 'completed' OR status = 'failed' OR status = 'cancelled')),
     CHECK ((input_json IS NULL) <> (input_value IS NULL)),
     CHECK ((output_json IS NOT NULL OR output_value IS NOT NULL) = (status = 'completed')),
@@ -103,6 +104,38 @@ CREATE TRIGGER inputs_never_change
 BEFORE UPDATE OF run_id, definition_id, created_by, principal_json, input_json, input_value, created_at ON runs
 BEGIN
     SELECT RAISE(ABORT, 'the start of a run never changes');
+END;
+
+-- Quotas: the unfinished runs of a user, without those that another run waits for.
+CREATE INDEX idx_runs_of_user ON runs (created_by) WHERE completed_at IS NULL AND parent_id IS NULL;
+
+-- Bytes of the ended runs and of the definitions of each user, so that a quota never adds up a history. Unfinished runs
+-- have theirs in `stored_bytes`.
+CREATE TABLE workflow_usage (
+    created_by TEXT    PRIMARY KEY,
+    bytes      INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER usage_of_ended_runs AFTER UPDATE OF stored_bytes ON runs WHEN NEW.completed_at IS NOT NULL
+BEGIN
+    INSERT INTO workflow_usage VALUES (NEW.created_by, NEW.stored_bytes)
+    ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER usage_without_deleted_runs AFTER DELETE ON runs
+BEGIN
+    UPDATE workflow_usage SET bytes = bytes - OLD.stored_bytes WHERE created_by = OLD.created_by;
+END;
+
+CREATE TRIGGER usage_of_definitions AFTER INSERT ON workflow_definitions
+BEGIN
+    INSERT INTO workflow_usage VALUES (NEW.created_by, octet_length(NEW.spec_json))
+    ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+
+CREATE TRIGGER usage_without_deleted_definitions AFTER DELETE ON workflow_definitions
+BEGIN
+    UPDATE workflow_usage SET bytes = bytes - octet_length(OLD.spec_json) WHERE created_by = OLD.created_by;
 END;
 
 -- Values that are too large for the rows that refer to them. They are written once.

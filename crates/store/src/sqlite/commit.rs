@@ -14,11 +14,11 @@ use crate::{
 const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status, active, created_by, principal_json,
     parent_id, parent_n, parent_attempt, depth, rerun_json, interruptible, request_key, input_json, input_value,
-    created_at)
-    SELECT ?1, d.id, d.name, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+    created_at, stored_bytes)
+    SELECT ?1, d.id, d.name, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
     FROM workflow_definitions d WHERE d.id = ?2";
 const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at = ?4, output_json = ?5,
-    output_value = ?6, error_json = ?7 WHERE id = ?1";
+    output_value = ?6, error_json = ?7, stored_bytes = ?8 WHERE id = ?1";
 const INSERT_CLAIM: &str =
     "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)
@@ -158,7 +158,8 @@ impl SqliteStore {
             new.request_key,
             inputs.inline,
             inputs.id,
-            commit.now
+            commit.now,
+            run.stored_bytes
         ]);
         match inserted {
             Err(error) if is_duplicate(&error) => return Err(self.duplicate_run(run.run, new)?),
@@ -211,7 +212,8 @@ impl SqliteStore {
             end,
             output.inline,
             output.id,
-            error
+            error,
+            run.stored_bytes
         ])?;
         match changed {
             1 => Ok(()),

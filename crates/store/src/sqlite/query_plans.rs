@@ -198,6 +198,7 @@ fn write(store: &mut SqliteStore) {
         before: state(before),
         after: state(after),
         claims,
+        stored_bytes: 0,
     };
     let first = decision(
         id(1),
@@ -312,6 +313,7 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     readers.last_event().expect("a cursor");
     let _ = readers.run_approvals(id(1)).expect("approvals");
     let _ = readers.unknown_calls(id(1)).expect("calls");
+    let _ = readers.usage("ann", 10).expect("usage");
     let _ = readers.session("s").expect("a session");
     let _ = readers.accounts().expect("accounts");
     let _ = readers.schedules().expect("schedules");

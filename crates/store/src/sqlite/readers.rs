@@ -10,7 +10,7 @@ use super::{definitions, read_only, rows, schedules};
 use crate::Reads;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, attempt_digest,
+    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -210,6 +210,15 @@ impl Reads for Readers {
             let digest = attempt_digest(run_id, &path, row.get(5)?);
             Ok(UnknownCall { run_id, path, shown, digest, tool, error: rows::failure(row, 4)? })
         })
+    }
+
+    fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError> {
+        let sql = "SELECT count(*), coalesce(sum(stored_bytes), 0)
+                          + coalesce((SELECT bytes FROM workflow_usage WHERE created_by = ?1), 0)
+                   FROM (SELECT stored_bytes FROM runs INDEXED BY idx_runs_of_user
+                         WHERE created_by = ?1 AND completed_at IS NULL AND parent_id IS NULL LIMIT ?2)";
+        let read = |row: &Row<'_>| Ok(Usage { active_runs: row.get(0)?, stored_bytes: row.get(1)? });
+        Ok(self.all(sql, params![user, limit], read)?.pop().unwrap_or_default())
     }
 
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError> {

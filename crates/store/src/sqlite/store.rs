@@ -85,7 +85,7 @@ impl SqliteStore {
 const SELECT_KEY: &str = "SELECT id FROM runs WHERE run_id = ?1";
 const SELECT_HEAD: &str =
     "SELECT r.definition_id, r.principal_json, p.run_id, r.parent_n, r.parent_attempt, r.depth,
-    r.rerun_json, r.status, r.active FROM runs r LEFT JOIN runs p ON p.id = r.parent_id WHERE r.run_id = ?1";
+    r.rerun_json, r.status, r.active, r.stored_bytes FROM runs r LEFT JOIN runs p ON p.id = r.parent_id WHERE r.run_id = ?1";
 const SELECT_LOG: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash,
     (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1) FROM workflow_log l WHERE l.run_id = ?1 ORDER BY l.seq";
 const SELECT_LOG_ROW: &str = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 AND seq <= ?2
@@ -154,6 +154,7 @@ impl Store for SqliteStore {
                     status: rows::status(row.get_ref(7)?.as_str().map_err(rows::damaged)?)?,
                     active: row.get(8)?,
                 },
+                stored_bytes: row.get(9)?,
             })
         })
     }

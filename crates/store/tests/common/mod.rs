@@ -58,6 +58,7 @@ pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Ve
         before: RunState { status: RunStatus::Pending, active: false },
         after: RunState { status: run.status(), active: run.is_active() },
         claims: Vec::new(),
+        stored_bytes: 0,
     }
 }
 
@@ -83,6 +84,7 @@ pub(crate) fn decide(store: &mut impl Store, run: RunId, seq: u64, states: [RunS
         before,
         after,
         claims: Vec::new(),
+        stored_bytes: 0,
     };
     store.commit(&Commit { now: 2, runs: vec![decision], ..Commit::default() }).expect("a decision");
 }

@@ -30,7 +30,11 @@ pub(super) async fn check(home: &DataDir) -> (Finding, bool) {
     let hint = format!("see {}, stop the process, and start `steprail serve`", home.log().display());
     let started = Instant::now();
     let problem = match (timeout(TIMEOUT, request(home)).await, process) {
-        (Ok(Ok(())), _) => {
+        (Ok(Ok(Readiness { notes })), _) if !notes.is_empty() => {
+            let hint = "`steprail runs` and `steprail show RUN` find the run; report the cause";
+            return (Finding::warning(TOPIC, format!("{name} is ready, {notes}"), hint), true);
+        }
+        (Ok(Ok(_)), _) => {
             let millis = started.elapsed().as_millis();
             return (Finding::ok(TOPIC, format!("{name} responded within {millis} ms")), true);
         }
@@ -45,12 +49,20 @@ pub(super) async fn check(home: &DataDir) -> (Finding, bool) {
     (Finding::problem(TOPIC, problem, hint), true)
 }
 
-async fn request(home: &DataDir) -> Result<(), Failure> {
+/// The response of the health check.
+struct Readiness {
+    /// Lines after `ready`.
+    notes: String,
+}
+
+async fn request(home: &DataDir) -> Result<Readiness, Failure> {
     daemon::connect(home, &home.human_socket()).await.map_err(|_| Failure::NotListening)?;
     let address = ServerAddress::Local(home.clone());
     let client = Client::connect(address, Autostart::IfDatabaseExists).await;
     let client = client.map_err(|error| Failure::Response(error.message()))?;
-    client.get::<Me>("/me").await.map(drop).map_err(|error| Failure::Response(error.message()))
+    client.get::<Me>("/me").await.map_err(|error| Failure::Response(error.message()))?;
+    let text = client.readiness().await.map_err(|error| Failure::Response(error.message()))?;
+    Ok(Readiness { notes: text.lines().skip(1).collect::<Vec<_>>().join("; ") })
 }
 
 /// The process in daemon.pid, if it exists.

@@ -102,7 +102,7 @@ impl From<ClientError> for CliError {
                 Self::Failed { message, hint: Some(hint.to_owned()), code: exit::UNREACHABLE }
             }
             ClientError::Problem(problem) => {
-                let code = if problem.status >= 500 { exit::STORAGE } else { exit::INVALID };
+                let code = if problem.status >= 500 { exit::INTERNAL } else { exit::INVALID };
                 let mut message = String::from(problem.detail);
                 for finding in &problem.problems {
                     message.push_str(&format!("\n{}", super::source_file::format_finding(finding)));

@@ -13,8 +13,9 @@ pub(crate) const WAITING: u8 = 3;
 pub(crate) const CANCELLED: u8 = 4;
 /// The server cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 5;
-/// The database failed, and a retry does not help.
-pub(crate) const STORAGE: u8 = 70;
+/// The database failed and a retry does not help, or the engine thread panicked and the process must be restarted
+/// (`EX_SOFTWARE`).
+pub(crate) const INTERNAL: u8 = 70;
 /// Another process holds the lock of the database.
 pub(crate) const IN_USE: u8 = 73;
 /// Interrupted by Ctrl-C: 128 + SIGINT, as shells report it.
@@ -44,7 +45,7 @@ pub(crate) fn of_error(error: &Error) -> u8 {
         Error::Storage(StoreError::InUse { .. }) => IN_USE,
         // Nothing was opened or written: the path is wrong, or a permission is missing.
         Error::Storage(StoreError::ReadOnly(_) | StoreError::Exists(_)) => INVALID,
-        Error::Storage(_) | Error::Stopped => STORAGE,
+        Error::Storage(_) | Error::Stopped | Error::Failed(_) | Error::Unresponsive(_) => INTERNAL,
         _ => INVALID,
     }
 }
