@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use steprail_core::limits::SLICE_EVENTS;
+
 use crate::quotas::Quotas;
 
 /// Configurable limits of an engine. [`steprail_core::limits`] has the limits of one run.
@@ -19,6 +21,12 @@ pub struct Limits {
     pub shutdown: Duration,
     /// Limits per user.
     pub quotas: Quotas,
+    /// The number of events after which a decision of a run makes no further transition. The run continues after other
+    /// runs had their turn.
+    pub slice_events: usize,
+    /// The number of slices per commit: of runs that continue, and of events after which decisions make only the events
+    /// that their inputs cause directly.
+    pub slices_per_commit: usize,
 }
 
 impl Default for Limits {
@@ -30,6 +38,8 @@ impl Default for Limits {
             requests: 10_000,
             shutdown: Duration::from_secs(20),
             quotas: Quotas::default(),
+            slice_events: SLICE_EVENTS,
+            slices_per_commit: 4,
         }
     }
 }
@@ -42,7 +52,7 @@ pub(crate) const PARKED_RUNS: usize = 1_024;
 pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
 /// The maximum number of cached plans.
 pub(crate) const CACHED_PLANS: usize = 1_000;
-/// The maximum number of child runs that start in one transaction. It bounds definitions that call themselves.
+/// The maximum number of child runs that start in one transaction or wait to continue. It bounds definitions that call themselves.
 pub(crate) const CHILD_RUNS: usize = 2_000;
 /// The maximum number of events in a row of the log that several decisions share.
 pub(crate) const LOG_ROW_EVENTS: usize = 1_000;

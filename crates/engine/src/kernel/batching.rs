@@ -167,6 +167,7 @@ impl Kernel {
             answers.push(self.dispatch(request, now, &mut done)?);
             self.deliver_messages(now, &mut done)?;
         }
+        self.continue_some(now, &mut done)?;
         self.admit_waiting(now, &mut done)?;
         self.at = None;
         Ok((done, answers))
@@ -218,6 +219,7 @@ impl Kernel {
         self.values.clear();
         self.flights.undo();
         self.deadlines.undo();
+        self.continuations.undo();
         self.quotas.rollback();
     }
 

@@ -6,6 +6,7 @@
 mod batch;
 mod batching;
 mod cache;
+mod continuations;
 mod control;
 mod deadlines;
 mod definitions;
@@ -43,6 +44,7 @@ use crate::limits::Limits;
 use crate::ports::ToolCaller;
 use batch::Batch;
 use cache::Values;
+use continuations::{Continuations, Slices};
 use deadlines::Deadlines;
 use definitions::Plans;
 use flights::Flights;
@@ -71,6 +73,9 @@ pub struct Kernel {
     secret: [u8; 32],
     random: fastrand::Rng,
     runs: HashMap<RunId, Entry>,
+    slices: Slices,
+    /// Runs whose last decision reached its limit of events.
+    continuations: Continuations,
     /// The number of child runs that the batch in progress starts.
     children: usize,
     /// Waiting runs in memory, the longest wait first.
@@ -129,6 +134,8 @@ impl Kernel {
             secret,
             random: setup.random,
             runs: HashMap::new(),
+            slices: Slices::new(&setup.limits),
+            continuations: Continuations::default(),
             children: 0,
             parked: VecDeque::new(),
             plans: Plans::default(),

@@ -47,6 +47,7 @@ impl Kernel {
         }
         self.find_ended_children(id, &run)?;
         self.deadlines.load(id, &run);
+        self.continuations.loaded(id, &head, &run);
         let entry = Entry {
             head,
             run,
@@ -66,6 +67,7 @@ impl Kernel {
         self.flights.commit();
         self.deadlines.commit();
         self.quotas.commit();
+        self.continuations.commit();
         for id in std::mem::take(&mut self.touched) {
             let Some(entry) = self.runs.get_mut(&id) else { continue };
             let status = entry.run.status();

@@ -220,7 +220,7 @@ impl Kernel {
             parked: false,
         };
         self.runs.insert(seed.id, entry);
-        self.messages.push_back((seed.id, Input::Begin));
+        self.messages.push_back((seed.id, Input::Continue));
     }
 
     pub(super) fn compiled(&mut self, definition: i64) -> Result<Arc<Compiled>, StoreError> {

@@ -23,7 +23,7 @@ impl Kernel {
             return Ok(false);
         }
         self.touched.insert(id);
-        let (records, spawned) = self.decide(id, input, now)?;
+        let (records, spawned) = self.decide(id, input, now, self.slice_limit(done))?;
         if records.is_empty() {
             return Ok(false);
         }
@@ -39,6 +39,7 @@ impl Kernel {
         id: RunId,
         input: Input,
         now: Millis,
+        limit: usize,
     ) -> Result<(Vec<Record>, Vec<Spawned>), StoreError> {
         let Some(entry) = self.runs.get_mut(&id) else { return Ok(Default::default()) };
         // Runs that wait for a slot come first; each of them starts one call at a time.
@@ -60,7 +61,7 @@ impl Kernel {
             flights: &mut self.flights,
             plans: &mut self.plans,
             reusable: &mut entry.reusable,
-            children: self.children,
+            children: self.children + self.continuations.children(),
             hashes: &entry.hashes,
             now,
             quota,
@@ -68,13 +69,14 @@ impl Kernel {
             server: Box::default(),
             fault: None,
         };
-        let decided = decide(&compiled.plan, &mut entry.run, input, &mut world);
+        let decided = decide(&compiled.plan, &mut entry.run, input, limit, &mut world);
         let (spawned, fault) = (world.spawned, world.fault);
         let records = match (decided, fault) {
             (Ok(records), _) => records,
             (Err(_), Some(fault)) => return Err(fault),
             (Err(error), None) => return Err(StoreError::Other(error.0)),
         };
+        self.continuations.note(id, &entry.head, &entry.run);
         let mut first = std::mem::take(&mut entry.unwritten);
         let records = if first.is_empty() {
             records

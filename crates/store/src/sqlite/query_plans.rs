@@ -85,7 +85,8 @@ fn scans(connection: &Connection, sql: &str) -> Vec<String> {
         let table = line.strip_prefix("SCAN ").map(|rest| rest.split(' ').next().unwrap_or_default());
         // Parts of a recursive query and subqueries have names of their own.
         table.is_some_and(|table| {
-            !SMALL_TABLES.contains(&table) && !matches!(table, "b" | "below" | "CONSTANT")
+            !SMALL_TABLES.contains(&table)
+                && !(matches!(table, "b" | "below" | "CONSTANT") || table.starts_with("(subquery"))
         })
     };
     lines.iter().filter(is_scan).map(|line| format!("{line}: {sql}")).collect()

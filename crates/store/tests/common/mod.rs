@@ -56,7 +56,7 @@ pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Ve
         })),
         records,
         before: RunState { status: RunStatus::Pending, active: false },
-        after: RunState { status: run.status(), active: run.is_active() },
+        after: RunState { status: run.status(), active: false },
         claims: Vec::new(),
         stored_bytes: 0,
     }
