@@ -8,6 +8,7 @@ use super::phase::Phase;
 use super::state::{Live, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{Failure, Input, Millis, Payload, ValueChange};
+use crate::budget::Budget;
 use crate::expr::StepIx;
 use crate::plan::{Kind, Plan, Step, Target};
 
@@ -28,6 +29,7 @@ pub fn decide(
         outputs: BTreeMap::new(),
         inputs: BTreeMap::new(),
         full: false,
+        budget: Budget::decision(),
     };
     let may_begin = matches!(input, Input::Admitted);
     decision.handle(input)?;
@@ -54,6 +56,8 @@ pub(super) struct Decision<'d> {
     pub inputs: BTreeMap<u32, Payload>,
     /// Whether admission reported that all slots are in use.
     pub full: bool,
+    /// The cost that the evaluations of this decision may cause.
+    pub budget: Budget,
 }
 
 /// A pending transition. Transitions are queued, since a long chain of steps can end in one decision and

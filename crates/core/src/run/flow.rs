@@ -6,6 +6,7 @@ use super::parts::{Next, ScopeKey, StepRef};
 use super::phase::Phase;
 use super::state::StepStatus;
 use super::{Failure, FailureKind, Payload};
+use crate::budget::Budget;
 use crate::expr::StepIx;
 use crate::plan::{BlockIx, Kind, Next as Leads, OnError, Plan, Target};
 
@@ -201,6 +202,8 @@ impl Decision<'_> {
             return Ok(());
         }
         self.emit(Event::RunFailing { error });
+        // The run may have failed because the budget is exhausted. Its cleanup can still be evaluated.
+        self.budget = Budget::decision();
         self.enter_block(ScopeKey::FAILURE)
     }
 
