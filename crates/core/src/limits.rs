@@ -101,6 +101,10 @@ pub const REFUSED_DELAYS_MS: [u64; 6] = [1_000, 2_000, 5_000, 10_000, 30_000, 60
 pub const RETRY_AFTER_MS: u64 = 24 * 3_600_000;
 /// Grace period of a call after its cancellation, in milliseconds.
 pub const CANCEL_GRACE_MS: i64 = 5_000;
+/// Number of events after which a decision makes no further transition. The rest follows in later decisions.
+pub const SLICE_EVENTS: usize = 256;
+/// Size of the payloads of a decision after which it makes no further transition, in bytes.
+pub const SLICE_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum size of a progress message or task id of a call, in bytes.
 pub const REPORT_BYTES: usize = 1_000;
 

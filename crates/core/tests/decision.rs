@@ -8,7 +8,7 @@ use steprail_core::budget::Budget;
 use steprail_core::limits::{DECISION_COST, EVALUATION_COST};
 use steprail_core::load;
 use steprail_core::plan::Plan;
-use steprail_core::run::{Event, FailureKind, Input, Payload, Record, Run, decide};
+use steprail_core::run::{Event, FailureKind, Input, Payload, Record, Run};
 use steprail_core::source::Source;
 use world::{Memory, end};
 
@@ -107,11 +107,13 @@ fn size_of_the_values_of_one_evaluation_is_limited() {
     let plan = plan(&format!("name: wide\nsteps: [{}]\noutput: [{}]\n", steps.join(", "), reads.join(", ")));
     let output = Payload::new(json!({ "id": 1, "rest": "x".repeat(15 * 1024 * 1024) }));
     let (mut memory, mut run) = (Memory::new(json!({})), Run::default());
-    let mut records = decide(&plan, &mut run, Input::Begin, &mut memory).expect("a decision");
+    let mut records = memory.decide(&plan, &mut run, Input::Continue);
     for n in 1..=5 {
-        memory.outputs.insert(n, output.clone());
         let ended = Input::CallEnded { n, attempt: 1, outcome: Ok(output.clone()) };
-        records = decide(&plan, &mut run, ended, &mut memory).expect("a decision");
+        records = memory.decide(&plan, &mut run, ended);
+        while run.owes_continuation() {
+            records.extend(memory.decide(&plan, &mut run, Input::Continue));
+        }
     }
     let message = limit_of(&records);
     assert_eq!(message, "the values that the evaluation reads exceed the limit of 67108864 bytes");

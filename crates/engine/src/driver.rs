@@ -76,9 +76,10 @@ impl Driver {
         loop {
             self.recover();
             self.fire_timers(shutdown.is_some());
+            let continues = shutdown.is_none() && self.continues();
             let wait = self.wait_time(shutdown.as_ref().map(|(_, deadline)| *deadline));
             let mut batch = Vec::new();
-            match self.receive(wait) {
+            match self.receive(wait, continues) {
                 Ok(message) => self.accept(message, &mut batch, &mut shutdown),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -89,7 +90,7 @@ impl Driver {
             }
             self.retry_backlog(&mut batch);
             self.hold_until_recovered(&mut batch);
-            if !batch.is_empty() {
+            if !batch.is_empty() || continues {
                 self.handle(batch);
             }
             if let Some((_, deadline)) = &shutdown
@@ -124,9 +125,17 @@ impl Driver {
         self.calls.in_flight()
     }
 
+    /// Whether a run is to be continued, and the store accepts writes.
+    fn continues(&self) -> bool {
+        self.kernel.owes_continuation() && self.backlog.retry_at.is_none() && self.halted.is_none()
+    }
+
     /// Receives the next message. While calls are in flight the thread polls first, which costs less than to block and be
-    /// woken for a message that is likely to come soon.
-    fn receive(&self, wait: Duration) -> Result<Message, RecvTimeoutError> {
+    /// woken for a message that is likely to come soon. If a run is to be continued, the thread does not wait.
+    fn receive(&self, wait: Duration, continues: bool) -> Result<Message, RecvTimeoutError> {
+        if continues {
+            return self.messages.recv_timeout(Duration::ZERO);
+        }
         if self.calls.in_flight() > 0 {
             let until = Instant::now() + SPIN_TIME;
             while Instant::now() < until {

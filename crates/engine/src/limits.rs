@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use steprail_core::limits::SLICE_EVENTS;
+
 /// Configurable limits of an engine. [`steprail_core::limits`] has the limits of one run.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -15,6 +17,12 @@ pub struct Limits {
     pub requests: usize,
     /// How long a shutdown waits for calls in flight.
     pub shutdown: Duration,
+    /// The number of events after which a decision of a run makes no further transition. The run continues after other
+    /// runs had their turn.
+    pub slice_events: usize,
+    /// The number of slices per commit: of runs that continue, and of events after which decisions make only the events
+    /// that their inputs cause directly.
+    pub slices_per_commit: usize,
 }
 
 impl Default for Limits {
@@ -25,6 +33,8 @@ impl Default for Limits {
             calls_per_server: 512,
             requests: 10_000,
             shutdown: Duration::from_secs(20),
+            slice_events: SLICE_EVENTS,
+            slices_per_commit: 4,
         }
     }
 }
@@ -37,7 +47,7 @@ pub(crate) const PARKED_RUNS: usize = 1_024;
 pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
 /// The maximum number of cached plans.
 pub(crate) const CACHED_PLANS: usize = 1_000;
-/// The maximum number of child runs that start in one transaction. It bounds definitions that call themselves.
+/// The maximum number of child runs that start in one transaction or wait to continue. It bounds definitions that call themselves.
 pub(crate) const CHILD_RUNS: usize = 2_000;
 /// The maximum number of runs that recovery loads per commit.
 pub(crate) const RECOVERY_BATCH: usize = 256;

@@ -17,6 +17,7 @@ use steprail_core::load;
 use steprail_core::plan::Plan;
 use steprail_core::run::FailureKind;
 use steprail_core::source::Source;
+use steprail_engine::Limits;
 
 /// Number of orders of simultaneous events that are tried if the outcome depends on the order.
 const ORDERS: u64 = 40;
@@ -62,8 +63,18 @@ fn check(seed: u64) -> Result<Verdict, String> {
     let plans: BTreeMap<String, Plan> = definitions.iter().map(|text| plan(text)).collect();
     let tell = |ties| story(interpret(&plans, MAIN, &case.inputs, (&oracle, EPOCH), ties));
     let expected = tell(Ties::InOrder);
-    let actual =
-        play(&case, oracle, &definitions).map_err(|problem| report(seed, &case, &expected, &problem))?;
+    let run = |limits| {
+        play(&case, oracle, &definitions, limits).map_err(|problem| report(seed, &case, &expected, &problem))
+    };
+    let actual = run(Limits::default())?;
+    // The limit of a decision does not change the outcome.
+    let slice_events = usize::try_from(seed % 4).unwrap_or_default() + 1;
+    let sliced = run(Limits { slice_events, slices_per_commit: 1, ..Limits::default() })?;
+    if sliced != actual {
+        let both =
+            format!("{}\n--- with {slice_events} events per decision\n{}", show(&actual), show(&sliced));
+        return Err(report(seed, &case, &expected, &both));
+    }
     let orders = if actual == expected { 4 } else { ORDERS };
     let others: Vec<RunTrace> = (0..orders).map(|order| tell(ties(order))).collect();
     let settled = others.iter().all(|other| *other == expected);
@@ -82,8 +93,8 @@ fn is_verbose() -> bool {
 }
 
 /// Runs a case with the engine.
-fn play(case: &Generated, oracle: Oracle, definitions: &[&str]) -> Result<RunTrace, String> {
-    let mut player = Player::new(oracle, definitions);
+fn play(case: &Generated, oracle: Oracle, definitions: &[&str], limits: Limits) -> Result<RunTrace, String> {
+    let mut player = Player::new(oracle, definitions, limits);
     let outcome = player.play(MAIN, case.inputs.clone());
     if is_verbose() {
         println!("{}", player.log());

@@ -2,9 +2,10 @@
 
 use super::changes::{ApprovalOutcome, BlockEnd, Changes, GateChange, Late, Replaced, RunChange, StepChange};
 use super::event::Event;
-use super::parts::{InputResponse, ScopeKey, StepInfo, StepRef};
+use super::owed::tolerates_failures;
+use super::parts::{Ending, InputResponse, ScopeKey, StepInfo, StepRef};
 use super::phase::Phase;
-use super::state::{BlockState, Done, Live, Run, RunStatus, StepStatus};
+use super::state::{Cancelling, Done, Live, ReadyKey, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
 use crate::plan::{Kind, Next as Leads, Plan};
 
@@ -21,11 +22,15 @@ impl Run {
     }
 
     fn apply_to_run(&mut self, plan: &Plan, change: &RunChange<'_>) {
-        if let Some(scope) = change.opens {
-            self.scopes.entry(scope).or_default();
-        }
         if let Some(error) = change.failing {
             self.failing = Some(error.clone());
+            self.block_changed(ScopeKey::ROOT);
+        }
+        if let Some(scope) = change.opens {
+            self.open_block(plan, scope, None);
+        }
+        if let Some((reason, by)) = change.cancelling {
+            self.cancelling = Some(Cancelling { reason: reason.into(), by: by.map(Into::into) });
         }
         if let Some(event) = change.signal {
             self.signals.push_back((event.into(), self.seq));
@@ -33,7 +38,7 @@ impl Run {
         if let Some(path) = change.edited {
             self.edits.insert(path.into(), self.seq);
             // The approval was for other arguments.
-            if let Some(live) = self.live.values_mut().find(|live| *live.path == *path) {
+            if let Some(live) = self.paths.get(path).and_then(|n| self.live.get_mut(n)) {
                 live.approved = false;
             }
         }
@@ -59,7 +64,7 @@ impl Run {
         let step = change.step;
         self.track_late_result(step, change.late);
         if let Some(status) = change.status.filter(|_| change.ends()) {
-            return self.leave(plan, step, status);
+            return self.leave(plan, &change, status);
         }
         if change.begins {
             self.edits.remove(&*step.path);
@@ -69,6 +74,7 @@ impl Run {
         }
         if let Some(phase) = change.phase.take() {
             self.set_phase(step.n, phase);
+            self.blocks_changed(plan, step.n);
         }
         if let Some(live) = self.live.get_mut(&step.n) {
             live.apply(plan, &change);
@@ -78,6 +84,12 @@ impl Run {
         }
         if let Some(block) = change.memo.block {
             self.block_ended(plan, step.n, &block);
+        }
+        if let Some(to) = change.memo.taken {
+            self.choice_taken(plan, step.n, to);
+        }
+        if change.memo.ending.is_some() {
+            self.blocks_changed(plan, step.n);
         }
     }
 
@@ -105,61 +117,73 @@ impl Run {
         }
         let Some(at) = plan.find(&place.id) else { return };
         self.last_n = step.n;
-        let scope = self.scope_entered(place.scope);
-        scope.live.insert(step.n);
-        *scope.visits.entry(at).or_default() += 1;
+        if self.open_scope(place.scope) {
+            self.open_block(plan, place.scope, Some(at));
+        }
+        if let Some(scope) = self.scopes.get_mut(&place.scope) {
+            *scope.visits.entry(at).or_default() += 1;
+        }
+        self.members.insert((place.scope, step.n));
+        self.paths.insert(step.path.clone(), step.n);
         self.live.insert(step.n, Live::new(at, place.scope, step));
         self.moving += 1;
+        self.entered(place.scope, at);
+        self.blocks_changed(plan, place.scope.n);
     }
 
-    fn scope_entered(&mut self, key: ScopeKey) -> &mut BlockState {
+    /// Notes that a block is running. Returns whether it was not before.
+    fn open_scope(&mut self, key: ScopeKey) -> bool {
         if let Some(Live { phase: Phase::Blocks(progress), .. }) = self.live.get_mut(&key.n)
             && progress.open.insert(key.index)
         {
             progress.next = progress.next.max(key.index + 1);
         }
-        self.scopes.entry(key).or_default()
+        !self.scopes.contains_key(&key)
     }
 
     /// Changes the phase of an execution and updates the counters of the run.
     fn set_phase(&mut self, n: u32, phase: Phase) {
         let Some(live) = self.live.get_mut(&n) else { return };
-        let before = std::mem::replace(&mut live.phase, phase);
+        let (before, live_step) = (std::mem::replace(&mut live.phase, phase), live.step);
         let after = &self.live[&n].phase;
         let (blocks, attention) = (after.is_blocks(), after.needs_attention());
-        let (call, ready) = (after.is_call(), after.is_ready());
-        self.uncount(n, &before);
+        let (call, ready) = (after.is_call(), ready_key(n, live_step, after));
+        self.uncount(n, live_step, &before);
         self.attention += u32::from(attention);
         self.moving += u32::from(!attention && !blocks);
         self.calls += u32::from(call);
-        if ready {
-            self.ready.insert(n);
-        }
+        self.ready.extend(ready);
     }
 
-    fn uncount(&mut self, n: u32, phase: &Phase) {
+    fn uncount(&mut self, n: u32, step: StepIx, phase: &Phase) {
         let attention = phase.needs_attention();
         self.attention -= u32::from(attention);
         self.moving -= u32::from(!attention && !phase.is_blocks());
         self.calls -= u32::from(phase.is_call());
-        self.ready.remove(&n);
+        if let Some(key) = ready_key(n, step, phase) {
+            self.ready.remove(&key);
+        }
     }
 
-    fn leave(&mut self, plan: &Plan, step: &StepRef, status: StepStatus) {
+    fn leave(&mut self, plan: &Plan, change: &StepChange<'_>, status: StepStatus) {
+        let step = change.step;
         let Some(live) = self.live.remove(&step.n) else { return };
-        self.uncount(step.n, &live.phase);
+        self.members.remove(&(live.scope, step.n));
+        self.paths.remove(&live.path);
+        self.uncount(step.n, live.step, &live.phase);
         if let Phase::Blocks(progress) = &live.phase {
             for index in &progress.open {
                 self.close(plan, ScopeKey { n: step.n, index: *index }, live.step, live.scope);
             }
         }
+        self.drop_step(step.n);
         let Some(scope) = self.scopes.get_mut(&live.scope) else { return };
-        scope.live.remove(&step.n);
         scope.done.insert(live.step, Done { n: step.n, status });
         if status != StepStatus::Cancelled && comes_last(plan, live.step, scope.last_step) {
             scope.last = (status == StepStatus::Done).then_some(step.n);
             scope.last_step = Some(live.step);
         }
+        self.step_ended(plan, (&live, step), status, change.error);
     }
 
     fn block_ended(&mut self, plan: &Plan, n: u32, block: &BlockEnd<'_>) {
@@ -169,14 +193,21 @@ impl Run {
             progress.open.remove(&block.index);
             progress.next = progress.next.max(block.index + 1);
             progress.ended += 1;
-            progress.results.insert(block.index, block.error.cloned().map_or(Ok(block.result), Err));
+            let failed = block.error.cloned().map(Box::new);
+            progress.results.insert(block.index, failed.map_or(Ok(block.result), Err));
+        }
+        if let Some(error) = block.error.filter(|_| !tolerates_failures(plan, step)) {
+            let failed = || Box::new(Ending::Failed { error: error.clone() });
+            live.ending.get_or_insert_with(failed);
         }
         self.close(plan, ScopeKey { n, index: block.index }, step, scope);
+        self.blocks_changed(plan, n);
     }
 
     /// Removes a block. Its results become visible in the enclosing block, unless it is an item of a `foreach`.
     fn close(&mut self, plan: &Plan, key: ScopeKey, owner: StepIx, enclosing: ScopeKey) {
         let Some(ended) = self.scopes.remove(&key) else { return };
+        self.drop_transitions(key, &ended);
         if matches!(plan.step(owner).kind, Kind::Foreach(_)) {
             return;
         }
@@ -184,6 +215,11 @@ impl Run {
             enclosing.done.extend(ended.done);
         }
     }
+}
+
+/// The place of an execution among the ready ones, if it is one.
+fn ready_key(n: u32, step: StepIx, phase: &Phase) -> Option<ReadyKey> {
+    phase.is_ready().then_some(ReadyKey { for_slot: *phase == Phase::Ready, step, n })
 }
 
 /// Whether the output of a step that ended becomes the output of its block: the last step to end, or in a DAG
@@ -221,6 +257,9 @@ impl Live {
         if let Some(gate) = &change.gate {
             self.apply_gate(gate);
         }
+        if let Some(ending) = memo.ending {
+            self.ending = Some(Box::new(ending.clone()));
+        }
     }
 
     fn next_attempt(&mut self, attempt: u32, restarted: bool) {
@@ -244,7 +283,7 @@ impl Live {
                     response.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
                 }
             }
-            GateChange::Decided(_) => {}
+            GateChange::Decided(_) => self.denied = true,
             GateChange::Escalated { level: before } => {
                 if let Phase::Gate { level, .. } = &mut self.phase {
                     *level = before + 1;

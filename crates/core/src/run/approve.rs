@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::decide::{Attempt, DecideResult, Decision, Task};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::parts::{InputRequest, Started, StepRef};
 use super::phase::Phase;
@@ -176,7 +176,6 @@ impl Decision<'_> {
 
     fn denied(&mut self, n: u32, step: &StepRef, by: Option<Box<str>>, reason: &str) -> DecideResult {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
-        let scope = live.scope;
         if let Some(response) = &live.input_response {
             let confirms_call = response.is_call_confirmation();
             self.emit(Event::ApprovalDenied { step: step.clone(), by, reason: reason.into() });
@@ -205,14 +204,8 @@ impl Decision<'_> {
                 };
                 self.fail(n, Failure::new(kind, message).code("denied"))
             }
-            OnDeny::Continue => self.complete(n, decision_output(false, by.as_deref(), Some(reason)), None),
-            OnDeny::Goto(to) => {
-                let output = decision_output(false, by.as_deref(), Some(reason));
-                let event = Event::StepCompleted { step: step.clone(), output: output.hash(), from: None };
-                self.record(event, Some(output));
-                self.enqueue(Task::GoTo { scope, to });
-                self.enqueue(Task::Settle { scope });
-                Ok(())
+            OnDeny::Continue | OnDeny::Goto(_) => {
+                self.complete(n, decision_output(false, by.as_deref(), Some(reason)), None)
             }
         }
     }

@@ -5,19 +5,19 @@ use serde_json::{Map, Value};
 use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::flow::no_branch_matched;
+use super::owed::Collected;
 use super::parts::{Next, ScopeKey, Started};
 use super::payload::fits;
-use super::phase::{Phase, Progress};
+use super::phase::Phase;
 use super::values::Evaluated;
 use super::{Failure, Payload, WorldError};
 use crate::plan::{Branch, Foreach, Kind, Parallel, Plan};
 use crate::steps::OnFail;
 
 impl Decision<'_> {
-    pub(super) fn begin_parallel(&mut self, attempt: &Attempt, parallel: &Parallel) -> DecideResult {
+    pub(super) fn begin_parallel(&mut self, attempt: &Attempt, parallel: &Parallel) {
         let branches = u32::try_from(parallel.branches.len()).unwrap_or(u32::MAX);
         self.emit_started(attempt, Started::Parallel { branches }, None);
-        self.blocks_moved(attempt.n())
     }
 
     pub(super) fn begin_branch(&mut self, attempt: &Attempt, branch: &Branch) -> DecideResult {
@@ -39,119 +39,110 @@ impl Decision<'_> {
         self.enter_block(ScopeKey { n: attempt.n(), index })
     }
 
-    /// Enters further blocks, up to the concurrency of the step.
-    pub(super) fn enter_more(&mut self, n: u32) -> DecideResult {
-        let Some((_, step)) = self.live(n) else { return Ok(()) };
-        let concurrency = match &step.kind {
-            Kind::Foreach(foreach) => foreach.concurrency,
-            Kind::Parallel(parallel) => parallel.concurrency.unwrap_or(u32::MAX),
-            _ => 1,
-        };
-        loop {
-            let Some(Phase::Blocks(progress)) = self.run.live.get(&n).map(|live| &live.phase) else {
-                return Ok(());
-            };
-            let open = u32::try_from(progress.open.len()).unwrap_or(u32::MAX);
-            if progress.next >= progress.total || open >= concurrency {
-                return Ok(());
-            }
-            let scope = ScopeKey { n, index: progress.next };
-            let has_steps =
-                self.block_of(scope).is_some_and(|block| !self.plan.block(block).entry.is_empty());
-            if !has_steps {
-                self.end_empty(scope);
-                continue;
-            }
-            self.enter_block(scope)?;
-            // The block was not entered, because the run has reached a limit.
-            if !self.run.scopes.contains_key(&scope) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Completes a block without steps.
-    fn end_empty(&mut self, scope: ScopeKey) {
-        if let Some(step) = self.run.step_ref(scope.n) {
-            self.emit(Event::BlockCompleted { step, index: scope.index, result: None, error: None });
-        }
-    }
-
-    /// Ends a block, and fails or continues the step that it belongs to.
-    pub(super) fn block_ended(
-        &mut self,
-        scope: ScopeKey,
-        result: Option<u32>,
-        error: Option<Failure>,
-    ) -> DecideResult {
-        let Some(step) = self.run.step_ref(scope.n) else { return Ok(()) };
-        let failed = error.clone();
-        self.emit(Event::BlockCompleted { step, index: scope.index, result, error });
-        match failed {
-            Some(error) if !self.tolerates(scope.n) => self.fail(scope.n, error),
-            _ => self.blocks_moved(scope.n),
-        }
-    }
-
-    /// Enters further blocks, or completes the step if all have ended.
-    pub(super) fn blocks_moved(&mut self, n: u32) -> DecideResult {
-        self.enter_more(n)?;
+    /// Makes the next transition of a step with blocks: it ends early, enters a block, or completes.
+    pub(super) fn continue_step(&mut self, n: u32) -> DecideResult {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
+        if let Some(ending) = &live.ending {
+            let ending = (**ending).clone();
+            return self.end_step(n, ending);
+        }
         let Phase::Blocks(progress) = &live.phase else { return Ok(()) };
         if progress.ended < progress.total {
-            return Ok(());
+            let index = progress.next;
+            return self.enter_block(ScopeKey { n, index });
         }
-        let progress = progress.clone();
         let output = match &step.kind {
-            Kind::Foreach(foreach) => self.list_of_results(&progress, foreach)?,
-            Kind::Parallel(parallel) => self.map_of_results(&progress, parallel)?,
-            _ => match progress.results.into_values().next() {
-                Some(Ok(Some(n))) => Ok(self.output(n)?),
-                _ => Ok(Payload::default()),
-            },
+            Kind::Foreach(foreach) => self.list_of_results(n, foreach)?,
+            Kind::Parallel(parallel) => self.map_of_results(n, parallel)?,
+            _ => Some(self.result_of_branch(n)?),
         };
         match output {
-            Ok(output) => self.complete(n, output, None),
-            Err(error) => self.fail(n, error),
+            Some(Ok(output)) => self.complete(n, output, None),
+            Some(Err(error)) => self.fail(n, error),
+            None => Ok(()),
         }
     }
 
-    fn tolerates(&self, n: u32) -> bool {
-        let on_fail = match self.live(n).map(|(_, step)| &step.kind) {
-            Some(Kind::Foreach(foreach)) => foreach.on_item_fail,
-            Some(Kind::Parallel(parallel)) => parallel.on_any_fail,
-            _ => OnFail::Abort,
+    /// Enters a block of a step: starts its first entry step. A block without steps ends at once.
+    fn enter_block(&mut self, scope: ScopeKey) -> DecideResult {
+        let plan = self.plan;
+        let block = self.run.block_of(plan, scope).map(|block| plan.block(block));
+        if let Some(first) = block.and_then(|block| block.entry.first()) {
+            return self.enter(scope, *first);
+        }
+        self.block_ended(scope, None, None);
+        Ok(())
+    }
+
+    /// Ends a block. The step that it belongs to continues, or fails with it.
+    pub(super) fn block_ended(&mut self, scope: ScopeKey, result: Option<u32>, error: Option<Failure>) {
+        if let Some(step) = self.run.step_ref(scope.n) {
+            self.emit(Event::BlockCompleted { step, index: scope.index, result, error });
+        }
+    }
+
+    /// Returns the output of a `foreach`; `None` if results are still to be read in further decisions.
+    fn list_of_results(&mut self, n: u32, foreach: &Foreach) -> Result<Collection, WorldError> {
+        let collected = self.collect(n, foreach.on_item_fail)?;
+        Ok(collected.map(|values| values.map(|values| Payload::new(Value::Array(values)))))
+    }
+
+    fn map_of_results(&mut self, n: u32, parallel: &Parallel) -> Result<Collection, WorldError> {
+        let collected = self.collect(n, parallel.on_any_fail)?;
+        let named = |values: Vec<Value>| -> Map<String, Value> {
+            (0..).zip(values).map(|(index, value)| (branch_name(self.plan, parallel, index), value)).collect()
         };
-        on_fail == OnFail::Continue
+        Ok(collected.map(|values| values.map(|values| Payload::new(Value::Object(named(values))))))
     }
 
-    fn list_of_results(&mut self, progress: &Progress, foreach: &Foreach) -> Evaluated<Payload> {
-        let (mut list, mut bytes) = (Vec::with_capacity(progress.results.len()), 0);
-        for result in progress.results.values() {
-            list.push(self.result_value(result, foreach.on_item_fail, &mut bytes)?);
+    fn result_of_branch(&mut self, n: u32) -> Evaluated<Payload> {
+        let result = match &self.run.live.get(&n).map(|live| &live.phase) {
+            Some(Phase::Blocks(progress)) => progress.results.values().next().cloned(),
+            _ => None,
+        };
+        match result {
+            Some(Ok(Some(n))) => self.output(n).map(Ok),
+            _ => Ok(Ok(Payload::default())),
+        }
+    }
+
+    /// Reads the results of the blocks of a step, as long as there is room. What was read is kept for the next decision.
+    fn collect(
+        &mut self,
+        n: u32,
+        on_fail: OnFail,
+    ) -> Result<Option<Result<Vec<Value>, Failure>>, WorldError> {
+        let mut collected = std::mem::take(&mut self.run.scratch.collected);
+        if collected.n != n {
+            collected = Collected { n, ..Collected::default() };
+        }
+        loop {
+            let Some(Phase::Blocks(progress)) = self.run.live.get(&n).map(|live| &live.phase) else {
+                return Ok(None);
+            };
+            let next = u32::try_from(collected.values.len()).unwrap_or(u32::MAX);
+            if next >= progress.total {
+                return Ok(Some(Ok(collected.values)));
+            }
+            let result = progress.results.get(&next).cloned().unwrap_or(Ok(None));
+            if !self.has_room() {
+                self.run.scratch.collected = collected;
+                self.is_cut = true;
+                return Ok(None);
+            }
+            self.reads += 1;
+            let value = self.result_value(&result, on_fail, &mut collected.bytes)?;
+            collected.values.push(value);
             // Checked in the loop, so that the list never grows far beyond the limit in memory.
-            if let Err(error) = fits(&Value::Null, bytes) {
-                return Ok(Err(error));
+            if let Err(error) = fits(&Value::Null, collected.bytes) {
+                return Ok(Some(Err(error)));
             }
         }
-        Ok(Ok(Payload::new(Value::Array(list))))
-    }
-
-    fn map_of_results(&mut self, progress: &Progress, parallel: &Parallel) -> Evaluated<Payload> {
-        let (mut map, mut bytes) = (Map::new(), 0);
-        for (index, result) in &progress.results {
-            let name = branch_name(self.plan, parallel, *index);
-            map.insert(name, self.result_value(result, parallel.on_any_fail, &mut bytes)?);
-            if let Err(error) = fits(&Value::Null, bytes) {
-                return Ok(Err(error));
-            }
-        }
-        Ok(Ok(Payload::new(Value::Object(map))))
     }
 
     fn result_value(
         &mut self,
-        result: &Result<Option<u32>, Failure>,
+        result: &Result<Option<u32>, Box<Failure>>,
         on_fail: OnFail,
         bytes: &mut usize,
     ) -> Result<Value, WorldError> {
@@ -172,6 +163,9 @@ impl Decision<'_> {
         })
     }
 }
+
+/// The output of a step with blocks, or why it cannot be formed; `None` while results are still to be read.
+type Collection = Option<Result<Payload, Failure>>;
 
 /// Returns the key of a branch's result: the name of the branch, the id of its only step, or its number.
 fn branch_name(plan: &Plan, parallel: &Parallel, index: u32) -> String {

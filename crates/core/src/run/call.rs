@@ -229,7 +229,7 @@ impl Decision<'_> {
         Ok(())
     }
 
-    fn late_result(&mut self, n: u32, attempt: u32) {
+    pub(super) fn late_result(&mut self, n: u32, attempt: u32) {
         if let Some(path) = self.run.abandoned.get(&(n, attempt)).cloned() {
             self.emit(Event::LateResult { step: super::StepRef { n, path, attempt } });
         }

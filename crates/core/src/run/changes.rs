@@ -1,7 +1,7 @@
 //! What each event changes, in one place. State, rows, metrics, traces and displays are derived from it.
 
 use super::event::Event;
-use super::parts::{PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
+use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
 use super::phase::{Phase, Progress};
 use super::state::{RunStatus, StepStatus};
 use super::{Failure, Millis};
@@ -29,6 +29,8 @@ pub struct RunChange<'e> {
     pub error: Option<&'e Failure>,
     /// The failure that starts the steps of `on_failure`.
     pub(super) failing: Option<&'e Failure>,
+    /// The reason of a cancellation in several decisions, and the user.
+    pub(super) cancelling: Option<(&'e str, Option<&'e str>)>,
     /// The block whose steps start.
     pub(super) opens: Option<ScopeKey>,
     /// The name of a signal that is buffered until a step waits for it.
@@ -201,6 +203,10 @@ pub(super) struct Memo<'e> {
     pub signal: Option<u64>,
     /// The end of a block of the execution.
     pub block: Option<BlockEnd<'e>>,
+    /// The target of its conditional transition.
+    pub taken: Option<&'e Next>,
+    /// How it ends after the executions in its blocks are cancelled.
+    pub ending: Option<&'e Ending>,
 }
 
 /// A wait for a server that cannot accept a call.
@@ -323,6 +329,11 @@ impl Event {
                 Changes::from(status(RunStatus::Completed)).with(ValueChange::RunOutput(*output))
             }
             Self::RunFailed { error } => RunChange { error: Some(error), ..status(RunStatus::Failed) }.into(),
+            Self::RunCancelling { reason, by } => {
+                // It ends a pause and an interruption: the engine works on the run until it is cancelled.
+                let cancelling = Some((&**reason, by.as_deref()));
+                RunChange { cancelling, ..status(RunStatus::Running) }.into()
+            }
             Self::RunCancelled { .. } => status(RunStatus::Cancelled).into(),
             Self::SignalReceived { event, payload } => {
                 RunChange { signal: Some(event), inline: Some(payload), ..RunChange::default() }.into()
@@ -419,6 +430,14 @@ impl Event {
                 let memo = Memo { block: Some(block), ..Memo::default() };
                 StepChange { memo, ..about(step) }.into()
             }
+            Self::BranchTaken { step, to } => {
+                let memo = Memo { taken: Some(to), ..Memo::default() };
+                StepChange { memo, ..about(step) }.into()
+            }
+            Self::StepEnding { step, how } => {
+                let memo = Memo { ending: Some(how), ..Memo::default() };
+                StepChange { memo, ..about(step) }.into()
+            }
             Self::ApprovalRequested {
                 step,
                 digest,
@@ -470,8 +489,7 @@ impl Event {
             Self::UncertaintyResolved { step, .. }
             | Self::StepProgressed { step, .. }
             | Self::CallResumed { step, .. }
-            | Self::ToolChanged { step, .. }
-            | Self::BranchTaken { step, .. } => about(step).into(),
+            | Self::ToolChanged { step, .. } => about(step).into(),
         }
     }
 }

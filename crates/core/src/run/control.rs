@@ -1,21 +1,14 @@
-//! Cancel, pause and resume.
+//! Pause and resume.
 
 use super::decide::{DecideResult, Decision};
 use super::event::Event;
 use super::lost::RESTARTED;
-use super::parts::{PauseReason, ScopeKey};
+use super::parts::PauseReason;
 use super::state::RunStatus;
 use super::{Failure, FailureKind};
 use crate::plan::RetryPolicy;
 
 impl Decision<'_> {
-    /// Cancels the run and all of its steps. Later results are logged and change nothing.
-    pub(super) fn cancel_run(&mut self, by: Option<Box<str>>, reason: Box<str>) {
-        self.cancel_scope(ScopeKey::ROOT);
-        self.cancel_scope(ScopeKey::FAILURE);
-        self.emit(Event::RunCancelled { reason, by });
-    }
-
     /// Pauses the run: no further steps start. Calls in flight continue, and their results count.
     pub(super) fn pause(&mut self, by: Box<str>) {
         if !self.run.is_held() {

@@ -1,23 +1,30 @@
-//! Decides which events follow from an input, and runs the queue of transitions that they cause.
+//! Decides which events follow from an input, and makes the transitions that they cause, up to a limit.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::event::Event;
-use super::parts::{Next, PauseReason, ScopeKey, Started, StepInfo, StepRef};
+use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef};
 use super::phase::Phase;
-use super::state::{Live, Run, RunStatus};
+use super::state::{Live, ReadyKey, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{Failure, Input, Millis, Payload, ValueChange};
 use crate::budget::Budget;
 use crate::expr::StepIx;
-use crate::plan::{Kind, Plan, Step, Target};
+use crate::limits::SLICE_BYTES;
+use crate::plan::{Kind, Plan, Step};
 
 /// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
 /// cannot be committed, the caller must rebuild the run from the log.
+///
+/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks.
+/// The transition that reaches the limit is completed, so the number of events can exceed it by a few. Then the run
+/// owes a continuation ([`Run::owes_continuation`]).
 pub fn decide(
     plan: &Plan,
     run: &mut Run,
     input: Input,
+    limit: usize,
     world: &mut dyn World,
 ) -> Result<Vec<Record>, WorldError> {
     let mut decision = Decision {
@@ -25,21 +32,23 @@ pub fn decide(
         run,
         world,
         records: Vec::new(),
-        tasks: VecDeque::new(),
+        limit,
+        reads: 0,
+        bytes: 0,
+        is_cut: false,
         outputs: BTreeMap::new(),
         inputs: BTreeMap::new(),
         full: false,
         budget: Budget::decision(),
     };
-    let may_begin = matches!(input, Input::Admitted);
+    let may_begin = matches!(input, Input::Admitted | Input::Continue);
     decision.handle(input)?;
-    if decision.records.is_empty() && decision.tasks.is_empty() && !may_begin {
-        // A stale or repeated input must not start steps that wait for a slot.
-        return Ok(Vec::new());
+    // A stale or repeated input must not start steps that wait for a slot.
+    if may_begin || !decision.records.is_empty() {
+        decision.make_transitions()?;
+        decision.begin_ready()?;
+        decision.settle_status();
     }
-    decision.run_tasks()?;
-    decision.begin_ready()?;
-    decision.settle_status();
     Ok(decision.records)
 }
 
@@ -49,8 +58,14 @@ pub(super) struct Decision<'d> {
     pub run: &'d mut Run,
     pub world: &'d mut dyn World,
     pub records: Vec<Record>,
-    /// Transitions that are still to be made in this decision.
-    tasks: VecDeque<Task>,
+    /// Number of events, and of results of blocks that are read, after which no further transition is made.
+    limit: usize,
+    /// Number of results of blocks that were read.
+    pub reads: usize,
+    /// Size of the payloads of the events.
+    bytes: usize,
+    /// Whether the decision ends before a transition is complete: results of blocks are left to read.
+    pub is_cut: bool,
     /// Outputs and inputs of executions that are not in the store yet.
     pub outputs: BTreeMap<u32, Payload>,
     pub inputs: BTreeMap<u32, Payload>,
@@ -60,53 +75,39 @@ pub(super) struct Decision<'d> {
     pub budget: Budget,
 }
 
-/// A pending transition. Transitions are queued, since a long chain of steps can end in one decision and
-/// recursion would be unbounded.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// A step ended, and its block continues with the next steps.
-    Advance { scope: ScopeKey, step: StepIx, ended: StepRef },
-    /// A block continues with the target of a transition.
-    GoTo { scope: ScopeKey, to: Target },
-    /// A step failed, and its block with it.
-    Fail { scope: ScopeKey, error: Failure },
-    /// A block ends if it has no steps left to run.
-    Settle { scope: ScopeKey },
-}
-
-impl Task {
-    fn scope(&self) -> ScopeKey {
-        match self {
-            Self::Advance { scope, .. }
-            | Self::GoTo { scope, .. }
-            | Self::Fail { scope, .. }
-            | Self::Settle { scope } => *scope,
-        }
-    }
-}
-
 /// The result of a transition; its effects are in the [`Decision`].
 pub(super) type DecideResult = Result<(), WorldError>;
 
 impl<'d> Decision<'d> {
     fn handle(&mut self, input: Input) -> DecideResult {
         let status = self.run.status;
+        let is_over = status.is_terminal() || self.run.cancelling.is_some();
+        let is_doomed = input.execution().is_some_and(|n| self.run.is_doomed(n));
         match input {
+            // The execution counts as cancelled: only its event is still to come.
+            Input::CallEnded { n, attempt, outcome } if is_doomed => {
+                self.doomed_call_ended(n, attempt, outcome.is_ok());
+                Ok(())
+            }
+            Input::AnsweredLate { n, attempt, .. } if is_doomed => {
+                self.late_result(n, attempt);
+                Ok(())
+            }
+            _ if is_doomed => Ok(()),
             Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
             Input::Reported { n, attempt, report } => {
                 self.reported(n, attempt, report);
                 Ok(())
             }
             Input::AnsweredLate { n, attempt, output } => self.answered_late(n, attempt, output),
-            _ if status.is_terminal() => Ok(()),
+            _ if is_over => Ok(()),
             Input::Resume { by, force } => self.resume(by, &force),
             Input::Cancel { by, reason } => {
                 self.cancel_run(by, reason);
                 Ok(())
             }
-            Input::Begin => self.enter_block(ScopeKey::ROOT),
-            // `decide` starts the ready steps after every input.
-            Input::Admitted => Ok(()),
+            // `decide` makes transitions and starts ready steps after every input.
+            Input::Continue | Input::Admitted => Ok(()),
             Input::TimerFired { n, timer } => self.timer_fired(n, timer),
             Input::Decided { n, approved, by, reason, digest, answer } => {
                 self.decided(n, approved, by, reason.as_deref(), digest, answer)
@@ -128,34 +129,29 @@ impl<'d> Decision<'d> {
         }
     }
 
-    fn run_tasks(&mut self) -> DecideResult {
-        while let Some(task) = self.tasks.pop_front() {
-            if self.run.status.is_terminal() {
-                self.tasks.clear();
-                break;
+    /// Whether the decision may make another transition.
+    pub(super) fn has_room(&self) -> bool {
+        self.records.len() + self.reads < self.limit && self.bytes < SLICE_BYTES
+    }
+
+    /// Makes the transitions that the run owes, as long as there is room.
+    fn make_transitions(&mut self) -> DecideResult {
+        while self.has_room() && !self.is_cut && !self.run.status.is_terminal() {
+            let before = self.records.len();
+            match (self.run.cancelling.clone(), self.run.owed.first().copied()) {
+                (Some(cancelling), _) => self.cancel_run(cancelling.by, cancelling.reason),
+                (None, Some(owing)) => match owing.block {
+                    None => self.continue_step(owing.n)?,
+                    Some(index) => self.continue_block(ScopeKey { n: owing.n, index })?,
+                },
+                (None, None) => break,
             }
-            match task {
-                Task::Advance { scope, step, ended } => self.advance(scope, step, &ended)?,
-                Task::GoTo { scope, to } => self.go_to(scope, to)?,
-                Task::Fail { scope, error } => self.fail_block(scope, error)?,
-                Task::Settle { scope } => self.settle_block(scope)?,
+            // A transition without an event would be made again for ever.
+            if self.records.len() == before && !self.is_cut {
+                return Err(WorldError("a transition of the run has no events".to_owned()));
             }
         }
         Ok(())
-    }
-
-    pub(super) fn enqueue(&mut self, task: Task) {
-        self.tasks.push_back(task);
-    }
-
-    /// Whether transitions of a block are pending.
-    pub(super) fn has_tasks(&self, scope: ScopeKey) -> bool {
-        self.tasks.iter().any(|task| task.scope() == scope)
-    }
-
-    /// Drops the pending transitions of a block that ends.
-    pub(super) fn drop_tasks(&mut self, scope: ScopeKey) {
-        self.tasks.retain(|task| task.scope() != scope);
     }
 
     /// Records an event and applies it to the run.
@@ -183,6 +179,7 @@ impl<'d> Decision<'d> {
         let entered = || n.and_then(|n| self.run.live.get(&n)).map(|live| live.step);
         record.at = record.at.or_else(entered);
         self.buffer_value(&record);
+        self.bytes += record.payload.as_ref().map_or(0, |payload| payload.json().len());
         self.records.push(record);
     }
 
@@ -222,52 +219,35 @@ impl<'d> Decision<'d> {
         self.record(Event::StepStarted { step: attempt.step_ref.clone(), place, what, until }, payload);
     }
 
-    /// Completes a step. Fails it if the output exceeds the limits.
+    /// Completes a step whose blocks have ended. Fails it if the output exceeds the limits.
     pub(super) fn complete(&mut self, n: u32, output: Payload, from: Option<&str>) -> DecideResult {
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
-        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
-            return Ok(());
-        };
         if let Err(error) = output.fits() {
             return self.fail(n, error);
         }
-        let event =
-            Event::StepCompleted { step: step.clone(), output: output.hash(), from: from.map(Into::into) };
+        let event = Event::StepCompleted { step, output: output.hash(), from: from.map(Into::into) };
         self.record(event, Some(output));
-        self.enqueue(Task::Advance { scope, step: at, ended: step });
         Ok(())
     }
 
     /// Fails a step without further attempts. Its `on_error` decides how the block continues.
-    #[expect(clippy::unnecessary_wraps, reason = "has the signature of the other transitions")]
     pub(super) fn fail(&mut self, n: u32, error: Failure) -> DecideResult {
-        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
-        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else {
-            return Ok(());
-        };
-        self.cancel_blocks(n);
-        let cause = error.clone().caused_by(&step.path);
-        self.emit(Event::StepFailed { step: step.clone(), error });
-        self.after_failure(scope, at, step, cause);
-        Ok(())
+        self.end_step(n, Ending::Failed { error })
     }
 
     /// Skips a step; its block continues.
-    pub(super) fn skip(&mut self, n: u32, reason: &str) {
-        let Some(step) = self.run.step_ref(n) else { return };
-        let Some((scope, at)) = self.run.live.get(&n).map(|live| (live.scope, live.step)) else { return };
-        self.cancel_blocks(n);
-        self.emit(Event::StepSkipped { step: step.clone(), reason: reason.into() });
-        self.enqueue(Task::Advance { scope, step: at, ended: step });
+    pub(super) fn skip(&mut self, n: u32, reason: &str) -> DecideResult {
+        self.end_step(n, Ending::Skipped { reason: reason.into() })
     }
 
     /// Pauses a run that waits only for humans, and resumes it when that changes.
     fn settle_status(&mut self) {
         let run = &self.run;
-        if run.status.is_terminal() || run.status == RunStatus::Interrupted || run.is_held() {
+        let is_over = run.status.is_terminal() || run.cancelling.is_some();
+        if is_over || run.status == RunStatus::Interrupted || run.is_held() {
             return;
         }
-        let waits = run.attention > 0 && run.moving == 0;
+        let waits = run.attention > 0 && run.moving == 0 && run.owed.is_empty();
         match (waits, run.status) {
             (true, RunStatus::Running) => {
                 self.emit(Event::RunPaused { reason: PauseReason::Attention, by: None });
@@ -313,23 +293,31 @@ impl Decision<'_> {
         self.begin_attempt(&Attempt { step_ref, scope: live.scope, step: live.step })
     }
 
-    /// Starts the ready steps, until all slots are in use.
+    /// Starts the ready steps, until all slots are in use or the decision is full.
     fn begin_ready(&mut self) -> DecideResult {
-        if self.run.ready.is_empty() || self.run.is_held() {
-            return Ok(());
-        }
-        let ready: Vec<u32> = self.run.ready.iter().copied().collect();
         self.full = false;
-        for n in ready {
-            if self.full || self.run.is_held() || self.run.status.is_terminal() {
+        self.run.scratch.has_untried = false;
+        let mut after = Bound::Unbounded;
+        while !self.full && self.may_begin_ready() {
+            let Some(ready) = self.run.ready.range((after, Bound::Unbounded)).next().copied() else { break };
+            if !self.has_room() {
+                self.run.scratch.has_untried = true;
                 break;
             }
-            if self.run.ready.contains(&n) {
-                self.begin(n)?;
-                self.run_tasks()?;
-            }
+            let before = self.records.len();
+            self.begin(ready.n)?;
+            // Without an event, its server has no free slot or is unavailable, and the same holds for the step's other
+            // executions.
+            let is_refused = self.records.len() == before;
+            after = Bound::Excluded(if is_refused { ReadyKey { n: u32::MAX, ..ready } } else { ready });
+            self.make_transitions()?;
         }
         Ok(())
+    }
+
+    /// Whether ready steps may start. While transitions are owed, some of them may be about to be cancelled.
+    fn may_begin_ready(&self) -> bool {
+        !self.is_cut && !self.run.is_held() && !self.run.status.is_terminal() && !self.run.owes_continuation()
     }
 
     pub(super) fn begin_attempt(&mut self, attempt: &Attempt) -> DecideResult {
@@ -346,7 +334,10 @@ impl Decision<'_> {
         match &step.kind {
             Kind::Call(call) => self.begin_call(attempt, call),
             Kind::Foreach(foreach) => self.begin_foreach(attempt, foreach),
-            Kind::Parallel(parallel) => self.begin_parallel(attempt, parallel),
+            Kind::Parallel(parallel) => {
+                self.begin_parallel(attempt, parallel);
+                Ok(())
+            }
             Kind::Branch(branch) => self.begin_branch(attempt, branch),
             Kind::Approve(_) if approved => self.pass_gate(attempt.n()),
             Kind::Approve(approve) => self.begin_approve(attempt, approve),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::parts::{Next, Parent, PauseReason, Resolved, Started, StepInfo, StepRef};
+use super::parts::{Ending, Next, Parent, PauseReason, Resolved, Started, StepInfo, StepRef};
 use super::state::RunStatus;
 use super::{Failure, Millis};
 use crate::plan::Hash;
@@ -62,6 +62,15 @@ pub enum Event {
     RunFailed {
         /// The failure of the run.
         error: Failure,
+    },
+    /// The run is being cancelled, and more steps are left than one decision cancels. No further step starts, and
+    /// `run_cancelled` follows.
+    RunCancelling {
+        /// The reason of the cancellation.
+        reason: Box<str>,
+        /// The user who cancelled it; `None` if its parent or a timeout did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<str>>,
     },
     /// The run was cancelled.
     RunCancelled {
@@ -278,6 +287,14 @@ pub enum Event {
         /// The failure of the block.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
+    },
+    /// A step ends early, and more steps in its blocks are left than one decision cancels. None of them starts any
+    /// more, and the end of the step follows.
+    StepEnding {
+        /// The attempt.
+        step: StepRef,
+        /// How it ends.
+        how: Ending,
     },
     /// An approval or an input was requested from a human.
     ApprovalRequested {

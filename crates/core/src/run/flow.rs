@@ -1,44 +1,29 @@
-//! Control flow: entering blocks, transitions between steps, and the end of blocks and of the run.
+//! Control flow: transitions between steps, and the end of blocks and of the run.
 
-use super::decide::{Attempt, DecideResult, Decision, Task};
+use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
-use super::parts::{Next, ScopeKey, StepRef};
+use super::owed::Transition;
+use super::parts::{Ending, Next, ScopeKey, StepRef};
 use super::phase::Phase;
-use super::state::StepStatus;
 use super::{Failure, FailureKind, Payload};
 use crate::budget::Budget;
 use crate::expr::StepIx;
-use crate::plan::{BlockIx, Kind, Next as Leads, OnError, Plan, Target};
+use crate::plan::{Next as Leads, OnError, Target};
 
 impl Decision<'_> {
-    /// Returns the block of the plan that a scope executes.
-    pub(super) fn block_of(&self, scope: ScopeKey) -> Option<BlockIx> {
-        match scope {
-            ScopeKey::ROOT => Some(Plan::ROOT),
-            ScopeKey::FAILURE => self.plan.on_failure,
-            ScopeKey { n, index } => {
-                let at = index as usize;
-                match &self.live(n)?.1.kind {
-                    Kind::Foreach(foreach) => Some(foreach.body),
-                    Kind::Parallel(parallel) => parallel.branches.get(at).copied(),
-                    Kind::Branch(branch) => branch.cases.get(at).map(|case| case.then).or(branch.otherwise),
-                    _ => None,
-                }
-            }
+    /// Makes the next transition of a block.
+    pub(super) fn continue_block(&mut self, scope: ScopeKey) -> DecideResult {
+        let Some(state) = self.run.scopes.get(&scope) else { return Ok(()) };
+        if let Some(error) = &state.failing {
+            let error = (**error).clone();
+            self.fail_block(scope, error);
+            return Ok(());
         }
-    }
-
-    /// Starts the entry steps of a block. A block without steps ends at once.
-    pub(super) fn enter_block(&mut self, scope: ScopeKey) -> DecideResult {
-        let Some(block) = self.block_of(scope) else { return Ok(()) };
-        let plan = self.plan;
-        for step in &plan.block(block).entry {
-            self.enter(scope, *step)?;
+        match state.owed.front().cloned() {
+            Some(Transition::Enter(step)) => self.enter(scope, step),
+            Some(Transition::Choose { step, ended }) => self.choose_next(scope, step, &ended),
+            None => self.settle_block(scope),
         }
-        if plan.block(block).entry.is_empty() {
-            self.enqueue(Task::Settle { scope });
-        }
-        Ok(())
     }
 
     /// Starts a new execution of a step in a block, unless a limit of the run is reached.
@@ -56,33 +41,22 @@ impl Decision<'_> {
             None
         };
         if let Some(message) = exceeded {
-            let error = Failure::limit(message).caused_by(&path);
-            self.enqueue(Task::Fail { scope, error });
+            // The limit stays exceeded, so the block fails also if its steps are cancelled in several decisions.
+            self.fail_block(scope, Failure::limit(message).caused_by(&path));
             return Ok(());
         }
         let step_ref = StepRef { n: self.run.last_n + 1, path: path.into(), attempt: 1 };
         self.begin_attempt(&Attempt { step_ref, scope, step })
     }
 
-    /// Continues a block after a step ended.
-    pub(super) fn advance(&mut self, scope: ScopeKey, step: StepIx, ended: &StepRef) -> DecideResult {
-        if !self.run.scopes.contains_key(&scope) {
-            return Ok(());
-        }
+    /// Takes the conditional transition of a step that ended.
+    fn choose_next(&mut self, scope: ScopeKey, step: StepIx, ended: &StepRef) -> DecideResult {
         let plan = self.plan;
-        match &plan.step(step).next {
-            Leads::End => {}
-            Leads::Step(next) => self.enter(scope, *next)?,
-            Leads::Dependents(waiting) => self.enter_dependents(scope, waiting)?,
-            Leads::Choose { choices, otherwise } => match self.choose(scope, choices, *otherwise)? {
-                Ok(to) => {
-                    self.emit_branch_taken(ended, self.name_of(to));
-                    self.go_to(scope, to)?;
-                }
-                Err(error) => self.enqueue(Task::Fail { scope, error: error.caused_by(&ended.path) }),
-            },
+        let Leads::Choose { choices, otherwise } = &plan.step(step).next else { return Ok(()) };
+        match self.choose(scope, choices, *otherwise)? {
+            Ok(to) => self.emit_branch_taken(ended, self.name_of(to)),
+            Err(error) => self.fail_block(scope, error.caused_by(&ended.path)),
         }
-        self.enqueue(Task::Settle { scope });
         Ok(())
     }
 
@@ -90,13 +64,6 @@ impl Decision<'_> {
         match to {
             Target::Step(step) => Next::Step(self.step(step).id.clone()),
             Target::End => Next::End,
-        }
-    }
-
-    pub(super) fn go_to(&mut self, scope: ScopeKey, to: Target) -> DecideResult {
-        match to {
-            Target::Step(step) => self.enter(scope, step),
-            Target::End => Ok(()),
         }
     }
 
@@ -116,41 +83,37 @@ impl Decision<'_> {
         Ok(otherwise.ok_or_else(no_branch_matched))
     }
 
-    /// Starts the steps of a DAG whose dependencies have all ended.
-    fn enter_dependents(&mut self, scope: ScopeKey, waiting: &[StepIx]) -> DecideResult {
-        for step in waiting {
-            let Some(state) = self.run.scopes.get(&scope) else { return Ok(()) };
-            let ended =
-                |need: &StepIx| state.done.get(need).is_some_and(|done| done.status != StepStatus::Cancelled);
-            let begun = state.visits.contains_key(step);
-            // The last dependency is the most likely to be open. Checked in order, a wide join would be quadratic.
-            if !begun && self.step(*step).needs.iter().rev().all(ended) {
-                self.enter(scope, *step)?;
+    /// Ends a step after the executions in its blocks are cancelled. If they are too many for this decision, the next
+    /// one continues.
+    pub(super) fn end_step(&mut self, n: u32, ending: Ending) -> DecideResult {
+        let is_over = self.cancel_inside(n);
+        let Some(step) = self.run.step_ref(n) else { return Ok(()) };
+        if !is_over {
+            if self.run.live.get(&n).is_some_and(|live| live.ending.is_none()) {
+                self.emit(Event::StepEnding { step, how: ending });
             }
-        }
-        Ok(())
-    }
-
-    /// Continues or fails a block after a step failed, as the step's `on_error` says.
-    pub(super) fn after_failure(&mut self, scope: ScopeKey, at: StepIx, step: StepRef, error: Failure) {
-        match self.step(at).on_error {
-            OnError::Fail => self.enqueue(Task::Fail { scope, error }),
-            OnError::Continue => self.enqueue(Task::Advance { scope, step: at, ended: step }),
-            OnError::Goto(to) => {
-                self.emit_branch_taken(&step, self.name_of(to));
-                self.enqueue(Task::GoTo { scope, to });
-                self.enqueue(Task::Settle { scope });
-            }
-        }
-    }
-
-    /// Ends a block if it has no steps left to run.
-    pub(super) fn settle_block(&mut self, scope: ScopeKey) -> DecideResult {
-        let state = self.run.scopes.get(&scope);
-        if state.is_some_and(|state| !state.live.is_empty()) || self.has_tasks(scope) {
             return Ok(());
         }
-        let last = state.and_then(|state| state.last);
+        match ending {
+            Ending::Failed { error } => {
+                let at = self.run.live.get(&n).map(|live| self.step(live.step).on_error);
+                self.emit(Event::StepFailed { step: step.clone(), error });
+                if let Some(OnError::Goto(to)) = at {
+                    self.emit_branch_taken(&step, self.name_of(to));
+                }
+                Ok(())
+            }
+            Ending::Skipped { reason } => {
+                self.emit(Event::StepSkipped { step, reason });
+                Ok(())
+            }
+            Ending::Completed { output, by } => self.complete(n, Payload::new(output), Some(&by)),
+        }
+    }
+
+    /// Ends a block that has no steps left to run.
+    fn settle_block(&mut self, scope: ScopeKey) -> DecideResult {
+        let last = self.run.scopes.get(&scope).and_then(|state| state.last);
         match scope {
             ScopeKey::ROOT => self.complete_run(last),
             ScopeKey::FAILURE => {
@@ -158,20 +121,26 @@ impl Decision<'_> {
                 self.emit_failed(error);
                 Ok(())
             }
-            _ => self.block_ended(scope, last, None),
+            _ => {
+                self.block_ended(scope, last, None);
+                Ok(())
+            }
         }
     }
 
-    /// Fails a block: cancels its other steps and ends the enclosing step or the run.
-    pub(super) fn fail_block(&mut self, scope: ScopeKey, error: Failure) -> DecideResult {
-        self.cancel_scope(scope);
-        self.drop_tasks(scope);
+    /// Fails a block: cancels its other steps, then ends it or the run.
+    fn fail_block(&mut self, scope: ScopeKey, error: Failure) {
+        while let Some(n) = self.run.first_in(scope) {
+            if !self.has_room() {
+                return;
+            }
+            self.cancel_innermost(n);
+        }
         match scope {
             ScopeKey::ROOT => self.fail_run(error),
             ScopeKey::FAILURE => {
                 let first = self.run.failing.clone();
                 self.emit_failed(first.or(Some(error)));
-                Ok(())
             }
             _ => self.block_ended(scope, None, Some(error)),
         }
@@ -182,7 +151,10 @@ impl Decision<'_> {
         let output = match &plan.output {
             Some(template) => match self.eval(ScopeKey::ROOT, template)? {
                 Ok(value) => Payload::new(value),
-                Err(error) => return self.fail_run(error),
+                Err(error) => {
+                    self.fail_run(error);
+                    return Ok(());
+                }
             },
             None => match last {
                 Some(n) => self.output(n)?,
@@ -190,21 +162,21 @@ impl Decision<'_> {
             },
         };
         if let Err(error) = output.fits() {
-            return self.fail_run(error);
+            self.fail_run(error);
+            return Ok(());
         }
         self.record(Event::RunCompleted { output: output.hash() }, Some(output));
         Ok(())
     }
 
-    fn fail_run(&mut self, error: Failure) -> DecideResult {
+    fn fail_run(&mut self, error: Failure) {
         if self.plan.on_failure.is_none() || self.run.failing.is_some() {
             self.emit_failed(Some(error));
-            return Ok(());
+        } else {
+            self.emit(Event::RunFailing { error });
+            // The run may have failed because the budget is exhausted. Its cleanup can still be evaluated.
+            self.budget = Budget::decision();
         }
-        self.emit(Event::RunFailing { error });
-        // The run may have failed because the budget is exhausted. Its cleanup can still be evaluated.
-        self.budget = Budget::decision();
-        self.enter_block(ScopeKey::FAILURE)
     }
 
     fn emit_failed(&mut self, error: Option<Failure>) {
@@ -212,29 +184,54 @@ impl Decision<'_> {
         self.emit(Event::RunFailed { error });
     }
 
-    /// Cancels all steps in a scope.
-    pub(super) fn cancel_scope(&mut self, scope: ScopeKey) {
-        let Some(state) = self.run.scopes.get(&scope) else { return };
-        for n in state.live.clone() {
-            self.cancel_step(n);
+    /// Cancels the run and all of its steps. Later results are logged and change nothing. If the steps are too many for
+    /// this decision, the next one continues.
+    pub(super) fn cancel_run(&mut self, by: Option<Box<str>>, reason: Box<str>) {
+        let is_over = self.cancel_inside(ScopeKey::ROOT.n);
+        if is_over {
+            self.emit(Event::RunCancelled { reason, by });
+        } else if self.run.cancelling.is_none() {
+            self.emit(Event::RunCancelling { reason, by });
         }
     }
 
-    /// Cancels all steps in the blocks of an execution.
-    pub(super) fn cancel_blocks(&mut self, n: u32) {
-        let Some(Phase::Blocks(progress)) = self.run.live.get(&n).map(|live| &live.phase) else { return };
-        for index in progress.open.clone() {
-            let scope = ScopeKey { n, index };
-            self.cancel_scope(scope);
-            self.drop_tasks(scope);
+    /// Cancels the executions in the blocks of an execution, as long as there is room. Returns whether none is left.
+    fn cancel_inside(&mut self, n: u32) -> bool {
+        loop {
+            let Some(inner) = self.run.members_of(n).next() else { return true };
+            if !self.has_room() {
+                return false;
+            }
+            self.cancel_innermost(inner);
         }
+    }
+
+    /// Cancels an execution, or the first one in its blocks that has none inside.
+    fn cancel_innermost(&mut self, n: u32) {
+        let mut innermost = n;
+        while let Some(inner) = self.run.members_of(innermost).next() {
+            innermost = inner;
+        }
+        self.cancel_step(innermost);
     }
 
     fn cancel_step(&mut self, n: u32) {
-        self.cancel_blocks(n);
         let Some(step) = self.run.step_ref(n) else { return };
         let in_flight = self.run.live.get(&n).is_some_and(|live| live.phase.is_call());
         self.emit(Event::StepCancelled { step, in_flight });
+    }
+
+    /// Handles the end of a call whose step is about to be cancelled: the step is cancelled first.
+    pub(super) fn doomed_call_ended(&mut self, n: u32, attempt: u32, is_result: bool) {
+        let Some(live) = self.run.live.get(&n).filter(|live| live.attempt == attempt) else { return };
+        let is_call = matches!(live.phase, Phase::Calling | Phase::Stopping);
+        if !live.phase.is_call() {
+            return;
+        }
+        self.cancel_step(n);
+        if is_result && is_call {
+            self.late_result(n, attempt);
+        }
     }
 }
 

@@ -28,7 +28,7 @@ impl Decision<'_> {
             return self.fail_before_start(attempt, error);
         }
         self.emit_started(attempt, Started::Foreach { items: count, input: items.hash() }, Some(items));
-        self.blocks_moved(attempt.n())
+        Ok(())
     }
 }
 

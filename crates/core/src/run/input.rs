@@ -9,8 +9,8 @@ use crate::plan::Hash;
 /// Something that happened outside the run. A stale or repeated input causes no events.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The run was created. Its first steps start.
-    Begin,
+    /// The run was created, or its last decision reached the limit of events: it makes its next transitions.
+    Continue,
     /// A call ended.
     CallEnded {
         /// Number of the execution.
@@ -122,6 +122,30 @@ pub enum Input {
         /// The user who made it.
         by: Box<str>,
     },
+}
+
+impl Input {
+    /// The execution that the input is for.
+    pub(super) fn execution(&self) -> Option<u32> {
+        match self {
+            Self::CallEnded { n, .. }
+            | Self::Reported { n, .. }
+            | Self::AnsweredLate { n, .. }
+            | Self::TimerFired { n, .. }
+            | Self::Decided { n, .. }
+            | Self::ChildEnded { n, .. }
+            | Self::KeyFreed { n }
+            | Self::Resolve { n, .. } => Some(*n),
+            Self::Continue
+            | Self::Admitted
+            | Self::Signalled { .. }
+            | Self::Cancel { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Interrupt
+            | Self::Intervene { .. } => None,
+        }
+    }
 }
 
 /// The decision of a human about a call with an unknown outcome.

@@ -3,7 +3,7 @@
 use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::input::{Edit, Intervention};
-use super::parts::StepRef;
+use super::parts::{Ending, StepRef};
 use super::phase::Phase;
 
 impl Decision<'_> {
@@ -22,20 +22,21 @@ impl Decision<'_> {
                 self.emit(Event::ValueSet { id, value, by });
                 Ok(())
             }
-            Intervention::Skip { path } => {
-                if let Some((n, _)) = self.run.find(&path) {
-                    self.skip(n, &format!("skipped by {by}"));
-                }
-                Ok(())
-            }
-            Intervention::SupplyResult { path, output } => match self.run.find(&path).map(|(n, _)| n) {
-                Some(n) => {
-                    self.cancel_blocks(n);
-                    self.complete(n, output, Some(&by))
-                }
+            Intervention::Skip { path } => match self.changeable(&path) {
+                Some(n) => self.skip(n, &format!("skipped by {by}")),
+                None => Ok(()),
+            },
+            Intervention::SupplyResult { path, output } => match self.changeable(&path) {
+                Some(n) if self.run.members_of(n).next().is_none() => self.complete(n, output, Some(&by)),
+                Some(n) => self.end_step(n, Ending::Completed { output: output.value().clone(), by }),
                 None => Ok(()),
             },
         }
+    }
+
+    /// Finds an execution that a human may end.
+    fn changeable(&self, path: &str) -> Option<u32> {
+        self.run.find(path).map(|(n, _)| n).filter(|n| !self.run.is_doomed(*n))
     }
 
     /// Replaces an open approval, because the arguments changed.

@@ -39,8 +39,7 @@ impl Decision<'_> {
         match call.on_uncertain.or(self.world.annotations(&call.full_name()).on_uncertain) {
             Some(OnUncertain::Fail) => return self.fail(n, error),
             Some(OnUncertain::Skip) => {
-                self.skip(n, "the outcome of the call is unknown");
-                return Ok(());
+                return self.skip(n, "the outcome of the call is unknown");
             }
             Some(OnUncertain::Ask) => {
                 self.mark_uncertain(n, error);
@@ -167,10 +166,7 @@ impl Decision<'_> {
         match resolution {
             Resolution::Happened(output) => self.complete(n, output, Some("resolution")),
             Resolution::Retry => self.schedule_retry(n, lost, &RetryPolicy::immediate()),
-            Resolution::Skip => {
-                self.skip(n, "skipped after an unknown outcome");
-                Ok(())
-            }
+            Resolution::Skip => self.skip(n, "skipped after an unknown outcome"),
             Resolution::Fail => self.fail(n, lost),
         }
     }

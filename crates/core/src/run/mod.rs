@@ -7,6 +7,9 @@
 //!
 //! [`decide`] returns no events for a stale or repeated input; that is not an error. Values are read
 //! through [`World`], so a [`Run`] holds positions and no outputs of steps.
+//!
+//! A decision is a slice: it ends after a bounded number of events. The transitions that are left follow from the
+//! events, so a run that is rebuilt from its log owes the same ones ([`Run::owes_continuation`]).
 
 mod apply;
 mod approve;
@@ -23,6 +26,7 @@ mod input;
 mod intervene;
 mod lost;
 mod missing;
+mod owed;
 mod parts;
 mod path;
 mod payload;
@@ -46,8 +50,8 @@ pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
 pub use lost::RESTARTED;
 pub use parts::{
-    InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, ScopeKey, Started, StepInfo,
-    StepRef, TimerKind,
+    Ending, InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, ScopeKey, Started,
+    StepInfo, StepRef, TimerKind,
 };
 pub use payload::{Payload, is_deeper};
 pub use phase::Phase;

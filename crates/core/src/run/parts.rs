@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Millis;
+use super::{Failure, Millis};
 use crate::limits;
 use crate::plan::Hash;
 
@@ -122,6 +122,29 @@ pub enum Next {
     Step(Box<str>),
     /// The end of the block.
     End,
+}
+
+/// How a step ends whose blocks are cancelled first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Ending {
+    /// It fails.
+    Failed {
+        /// The failure.
+        error: Failure,
+    },
+    /// It is skipped.
+    Skipped {
+        /// The reason for skipping it.
+        reason: Box<str>,
+    },
+    /// It completes with a result that a user supplied.
+    Completed {
+        /// The result.
+        output: Value,
+        /// The user.
+        by: Box<str>,
+    },
 }
 
 /// Why a run is paused.

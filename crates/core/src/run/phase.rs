@@ -130,5 +130,5 @@ pub struct Progress {
     /// Blocks that are running.
     pub(super) open: BTreeSet<u32>,
     /// Results of the blocks that ended: the execution whose output is the result, or the failure.
-    pub(super) results: BTreeMap<u32, Result<Option<u32>, Failure>>,
+    pub(super) results: BTreeMap<u32, Result<Option<u32>, Box<Failure>>>,
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::parts::{InputResponse, PauseReason, ScopeKey, StepRef};
+use super::owed::{Owing, Scratch, Transition};
+use super::parts::{Ending, InputResponse, PauseReason, ScopeKey, StepRef};
 use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
 
@@ -125,12 +126,22 @@ pub struct Run {
     pub(super) paused: Option<PauseReason>,
     /// Why the run failed, while the steps of `on_failure` run.
     pub(super) failing: Option<Failure>,
+    /// Why the run is cancelled, while its steps are cancelled in several decisions.
+    pub(super) cancelling: Option<Cancelling>,
     /// Block executions that have not ended.
     pub(super) scopes: BTreeMap<ScopeKey, BlockState>,
     /// Executions that have not ended, in the order of their start.
     pub(super) live: BTreeMap<u32, Live>,
+    /// The same executions by their block.
+    pub(super) members: BTreeSet<(ScopeKey, u32)>,
+    /// The same executions by their path.
+    pub(super) paths: BTreeMap<Arc<str>, u32>,
+    /// Blocks and steps that have a transition to make.
+    pub(super) owed: BTreeSet<Owing>,
+    /// Executions that ended and whose conditional transition is still to be chosen, with their block.
+    pub(super) choices: BTreeMap<u32, ScopeKey>,
     /// Executions that can start as soon as they are admitted.
-    pub(super) ready: BTreeSet<u32>,
+    pub(super) ready: BTreeSet<ReadyKey>,
     /// Number of the last execution.
     pub(super) last_n: u32,
     /// Number of executions that wait for a human.
@@ -149,13 +160,34 @@ pub struct Run {
     pub(super) abandoned: BTreeMap<(u32, u32), Arc<str>>,
     /// Sequence number of the last event.
     pub(super) seq: u64,
+    /// What the last decision left for the next one. Not a part of the state.
+    pub(super) scratch: Scratch,
+}
+
+/// Why a run is cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cancelling {
+    pub reason: Box<str>,
+    pub by: Option<Box<str>>,
+}
+
+/// Orders ready executions. One that waits for the same server or slot as the previous one directly follows it, so
+/// that all of them can be skipped at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ReadyKey {
+    /// Whether it waits for a slot, and not for its server.
+    pub for_slot: bool,
+    pub step: StepIx,
+    pub n: u32,
 }
 
 /// The state of a block execution.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct BlockState {
-    /// Executions in the block that have not ended.
-    pub live: BTreeSet<u32>,
+    /// Transitions that follow from the start of the block and from steps that ended, in order.
+    pub owed: VecDeque<Transition>,
+    /// Why the block fails: its executions are cancelled, then it ends.
+    pub failing: Option<Box<Failure>>,
     /// How the steps of the block ended.
     pub done: BTreeMap<StepIx, Done>,
     /// Number of executions per step.
@@ -211,6 +243,10 @@ pub struct Live {
     pub refusals: u32,
     /// When its wait for the server expires.
     pub wait_until: Option<Millis>,
+    /// Whether a human denied it, or its approval expired.
+    pub denied: bool,
+    /// How it ends after the executions in its blocks are cancelled.
+    pub ending: Option<Box<Ending>>,
 }
 
 impl Live {
@@ -233,6 +269,8 @@ impl Live {
             probes: 0,
             refusals: 0,
             wait_until: None,
+            denied: false,
+            ending: None,
         }
     }
 
@@ -283,23 +321,55 @@ impl Run {
         self.paused == Some(PauseReason::Requested) || self.status == RunStatus::Interrupted
     }
 
-    /// Whether the engine has work to do: calls in flight, or steps that wait for a slot.
+    /// Whether the engine has work to do: transitions to make, calls in flight, or steps that wait for a slot.
     pub fn is_active(&self) -> bool {
-        let held = self.is_held();
         !self.status.is_terminal()
             && self.status != RunStatus::Interrupted
-            && (self.calls > 0 || (!self.ready.is_empty() && !held))
+            && (self.owes_transition() || self.calls > 0 || self.has_startable())
     }
 
-    /// Whether execution `n` is `other` or runs inside its blocks.
-    pub fn is_within(&self, n: u32, other: u32) -> bool {
-        let enclosing = |n: &u32| self.live.get(n).map(|live| live.scope.n);
-        std::iter::successors(Some(n), enclosing).any(|n| n == other)
+    /// Whether steps are ready and may start.
+    pub fn has_startable(&self) -> bool {
+        !self.ready.is_empty() && !self.is_held()
     }
 
-    /// The executions that can start as soon as they are admitted.
-    pub fn ready(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ready.iter().copied()
+    /// Whether the last decision reached its limit, so that [`super::Input::Continue`] is due after other runs had their
+    /// turn.
+    pub fn owes_continuation(&self) -> bool {
+        self.owes_transition() || self.scratch.has_untried
+    }
+
+    /// Whether a transition follows from the log that is not in it yet.
+    pub(super) fn owes_transition(&self) -> bool {
+        self.cancelling.is_some() || !self.owed.is_empty()
+    }
+
+    /// Whether the next transition cancels steps, because the run, a step or a block ends early.
+    pub fn is_ending(&self) -> bool {
+        let fails = |owing: &Owing| match owing.block {
+            None => self.live.get(&owing.n).is_some_and(|live| live.ending.is_some()),
+            Some(index) => {
+                let scope = ScopeKey { n: owing.n, index };
+                self.scopes.get(&scope).is_some_and(|scope| scope.failing.is_some())
+            }
+        };
+        self.cancelling.is_some() || self.owed.first().is_some_and(fails)
+    }
+
+    /// Whether the run is being cancelled in several decisions.
+    pub fn is_cancelling(&self) -> bool {
+        self.cancelling.is_some()
+    }
+
+    /// The execution `n` and all executions in its blocks.
+    pub fn within(&self, n: u32) -> Vec<(u32, &Live)> {
+        let mut found: Vec<u32> = vec![n];
+        let mut at = 0;
+        while let Some(n) = found.get(at).copied() {
+            found.extend(self.members_of(n));
+            at += 1;
+        }
+        found.into_iter().filter_map(|n| Some((n, self.live.get(&n)?))).collect()
     }
 
     /// The calls in flight according to the log, which recovery treats as lost.
@@ -309,12 +379,13 @@ impl Run {
 
     /// Finds the execution with a path, if it has not ended.
     pub fn find(&self, path: &str) -> Option<(u32, &Live)> {
-        self.live.iter().find(|(_, live)| &*live.path == path).map(|(n, live)| (*n, live))
+        let n = *self.paths.get(path)?;
+        Some((n, self.live.get(&n)?))
     }
 
     /// Whether the run has ended or can continue. Every run satisfies this after every decision.
     pub fn has_future(&self) -> bool {
-        self.status.is_terminal() || !self.live.is_empty()
+        self.status.is_terminal() || !self.live.is_empty() || self.owes_transition()
     }
 
     pub(super) fn step_ref(&self, n: u32) -> Option<StepRef> {

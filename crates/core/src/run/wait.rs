@@ -53,9 +53,9 @@ impl Decision<'_> {
     /// Delivers a signal to the first step that waits for it. If none does, the signal is buffered if `keep` is set and the
     /// buffer has room, and dropped otherwise.
     pub(super) fn signalled(&mut self, event: Box<str>, payload: Value, keep: bool) -> DecideResult {
-        let waiting = self.run.live.iter().find(|(_, live)| match &live.phase {
+        let waiting = self.run.live.iter().find(|(n, live)| match &live.phase {
             Phase::Waiting { event: name, correlate } => {
-                *name == event && correlates(&payload, correlate.as_ref())
+                *name == event && correlates(&payload, correlate.as_ref()) && !self.run.is_doomed(**n)
             }
             _ => false,
         });

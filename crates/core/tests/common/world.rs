@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::expr::Ambient;
+use steprail_core::limits::SLICE_EVENTS;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{
     Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Input, Millis, Payload,
-    Record, Run, World, WorldError, decide,
+    Record, Run, ValueChange, World, WorldError, decide,
 };
 
 /// The values of a run, and the plan of the workflow that it can start.
@@ -17,16 +18,37 @@ pub(crate) struct Memory {
     pub inputs: Payload,
     pub child: Option<Plan>,
     pub outputs: HashMap<u32, Payload>,
+    /// Arguments of calls and items of loops.
+    pub items: HashMap<u32, Payload>,
 }
 
 impl Memory {
     pub(crate) fn new(inputs: Value) -> Self {
-        Self { inputs: Payload::new(inputs), child: None, outputs: HashMap::new() }
+        Self { inputs: Payload::new(inputs), child: None, outputs: HashMap::new(), items: HashMap::new() }
     }
 
-    /// Begins a run and returns its events.
+    /// Begins a run and returns its events, until it waits or ends.
     pub(crate) fn begin(&mut self, plan: &Plan) -> Vec<Record> {
-        decide(plan, &mut Run::default(), Input::Begin, self).expect("a decision")
+        let mut run = Run::default();
+        let mut records = self.decide(plan, &mut run, Input::Continue);
+        while run.owes_continuation() {
+            records.extend(self.decide(plan, &mut run, Input::Continue));
+        }
+        records
+    }
+
+    /// Makes a decision and keeps its values.
+    pub(crate) fn decide(&mut self, plan: &Plan, run: &mut Run, input: Input) -> Vec<Record> {
+        let records = decide(plan, run, input, SLICE_EVENTS, self).expect("a decision");
+        for record in &records {
+            let (Some(payload), Some(step)) = (&record.payload, record.event.step()) else { continue };
+            match record.event.changes().value {
+                Some(ValueChange::StepOutput(_)) => drop(self.outputs.insert(step.n, payload.clone())),
+                Some(ValueChange::StepInput(_)) => drop(self.items.insert(step.n, payload.clone())),
+                _ => {}
+            }
+        }
+        records
     }
 }
 
@@ -56,8 +78,8 @@ impl World for Memory {
         self.outputs.get(&n).cloned().ok_or_else(|| WorldError("no output".to_owned()))
     }
 
-    fn input(&mut self, _: u32) -> Result<Payload, WorldError> {
-        Err(WorldError("no input".to_owned()))
+    fn input(&mut self, n: u32) -> Result<Payload, WorldError> {
+        self.items.get(&n).cloned().ok_or_else(|| WorldError("no input".to_owned()))
     }
 
     fn error(&mut self, _: u32) -> Result<Payload, WorldError> {

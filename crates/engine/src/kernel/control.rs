@@ -3,7 +3,7 @@
 use serde_json::Value;
 use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
-use steprail_core::run::{Input, Intervention, Live, Millis, Phase, RunStatus, is_deeper};
+use steprail_core::run::{Input, Intervention, Live, Millis, Phase, Run, RunStatus, is_deeper};
 use steprail_store::{Principal, RunId, RunKey, StoreError, attempt_digest};
 
 use super::{Command, Done, Kernel, Signal, no_run};
@@ -57,6 +57,11 @@ impl Kernel {
                 Ok(may_decide(kind, &entry.head.principal, by))
             }
             Command::Cancel { run, by, reason } => {
+                let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                // The first cancellation counts.
+                if self.runs.get(&key).is_some_and(|entry| entry.run.is_cancelling()) {
+                    return Ok(Ok(()));
+                }
                 let input = Input::Cancel { by: Some(by.as_str().into()), reason: reason.as_str().into() };
                 self.act(*run, input, "cancelled", now, done)
             }
@@ -108,8 +113,11 @@ impl Kernel {
         if self.input(key, input, now, done)? {
             return Ok(Ok(()));
         }
-        let status = self.runs.get(&key).map_or(RunStatus::Pending, |entry| entry.run.status());
-        Ok(Err(Error::Conflict(format!("run {run} is {} and cannot be {what}", status.word()))))
+        let state = match self.runs.get(&key).map(|entry| &entry.run) {
+            Some(state) if state.is_cancelling() => "being cancelled",
+            state => state.map_or(RunStatus::Pending, Run::status).word(),
+        };
+        Ok(Err(Error::Conflict(format!("run {run} is {state} and cannot be {what}"))))
     }
 
     fn cannot_resume(
@@ -293,9 +301,12 @@ impl Kernel {
     ) -> Result<Option<Error>, StoreError> {
         let Some(entry) = self.runs.get(&key) else { return Ok(None) };
         let plan = &entry.compiled.plan;
-        let within = |n: u32| target.is_none_or(|target| entry.run.is_within(n, target));
+        let executions = match target {
+            Some(target) => entry.run.within(target),
+            None => entry.run.live().iter().map(|(n, live)| (*n, live)).collect(),
+        };
         let mut children = Vec::new();
-        for (_, live) in entry.run.live().iter().filter(|(n, _)| within(**n)) {
+        for (_, live) in executions {
             match &live.phase {
                 Phase::Gate { .. } => {
                     if let Err(error) = may_decide(&plan.step(live.step).kind, &entry.head.principal, by) {

@@ -4,6 +4,7 @@
 //! start and to cancel, replies, notices. State in memory is a cache of the store and can be evicted at any time.
 
 mod cache;
+mod continuations;
 mod control;
 mod definitions;
 mod effects;
@@ -36,6 +37,7 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::ports::ToolCaller;
 use cache::{Hashes, Values};
+use continuations::{Continuations, Slices};
 use definitions::Plans;
 use flights::Flights;
 use world::{KernelWorld, Reusable};
@@ -62,6 +64,9 @@ pub struct Kernel {
     secret: [u8; 32],
     random: fastrand::Rng,
     runs: HashMap<RunKey, Entry>,
+    slices: Slices,
+    /// Runs whose last decision reached its limit of events.
+    continuations: Continuations,
     /// Runs that others wait for and that began in the transaction under way.
     children: usize,
     /// Runs in memory that wait for something, the ones that wait longest first.
@@ -130,6 +135,8 @@ impl Kernel {
             secret,
             random: setup.random,
             runs: HashMap::new(),
+            slices: Slices::new(&setup.limits),
+            continuations: Continuations::default(),
             children: 0,
             parked: VecDeque::new(),
             plans: Plans::default(),
@@ -266,6 +273,7 @@ impl Kernel {
             answers.push(self.carry_out(request, now, &mut done)?);
             self.follow_up(now, &mut done)?;
         }
+        self.continue_some(now, &mut done)?;
         self.admit_waiting(now, &mut done)?;
         self.at = None;
         self.store.commit()?;
@@ -344,6 +352,7 @@ impl Kernel {
         }
         self.load(key)?;
         self.touched.insert(key);
+        let limit = self.slice_limit(done);
         let Some(entry) = self.runs.get_mut(&key) else { return Ok(false) };
         let compiled = entry.compiled.clone();
         // Those who wait for a place go first; each of them begins one call at a time.
@@ -364,7 +373,7 @@ impl Kernel {
             flights: &mut self.flights,
             plans: &mut self.plans,
             reusable: &mut entry.reusable,
-            children: self.children,
+            children: self.children + self.continuations.children(),
             hashes: &entry.hashes,
             now,
             quota,
@@ -372,13 +381,14 @@ impl Kernel {
             server: Box::default(),
             fault: None,
         };
-        let decided = decide(&compiled.plan, &mut entry.run, input, &mut world);
+        let decided = decide(&compiled.plan, &mut entry.run, input, limit, &mut world);
         let (spawned, fault) = (world.spawned, world.fault);
         let records = match (decided, fault) {
             (Ok(records), _) => records,
             (Err(_), Some(fault)) => return Err(fault),
             (Err(error), None) => return Err(StoreError::Other(error.0)),
         };
+        self.continuations.note(key, &entry.head, &entry.run);
         let records = match std::mem::take(&mut entry.unwritten) {
             first if first.is_empty() => records,
             first => first.into_iter().chain(records).collect(),
@@ -443,6 +453,7 @@ impl Kernel {
             return Err(StoreError::Corrupt(format!("the log of run {} is not what was written", head.id)));
         }
         self.find_ended_children(key, &run)?;
+        self.continuations.loaded(key, &head, &run);
         let principal = Arc::new(head.principal.clone());
         let entry = Entry {
             head,
@@ -461,6 +472,7 @@ impl Kernel {
     /// What is in memory is what was committed: runs that ended go, runs that wait may go.
     fn committed(&mut self, done: &mut Done) {
         self.flights.commit();
+        self.continuations.commit();
         for key in std::mem::take(&mut self.touched) {
             let Some(entry) = self.runs.get_mut(&key) else { continue };
             let status = entry.run.status();
@@ -509,6 +521,7 @@ impl Kernel {
         }
         self.values.clear();
         self.flights.undo();
+        self.continuations.undo();
         found.is_some()
     }
 

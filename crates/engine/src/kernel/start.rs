@@ -213,7 +213,7 @@ impl Kernel {
         self.touched.insert(key);
         self.children += usize::from(seed.parent.is_some());
         self.runs.insert(key, entry);
-        self.follow_ups.push_back((key, Input::Begin));
+        self.follow_ups.push_back((key, Input::Continue));
         Ok(())
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
             violations.push(format!("run {id}: status {status}, but the log says {}", fold.status));
         }
         let terminal = matches!(status.as_str(), "completed" | "failed" | "cancelled");
-        if !terminal && fold.live.is_empty() {
+        if !terminal && !active && fold.live.is_empty() {
             violations.push(format!("run {id}: {status}, but it can never continue"));
         }
         if active && (terminal || status == "interrupted") {
@@ -65,7 +65,9 @@ struct Fold {
 impl Fold {
     fn apply(&mut self, event: &Event) {
         match event {
-            Event::RunStarted { .. } | Event::RunResumed { .. } => self.status = "running",
+            Event::RunStarted { .. } | Event::RunResumed { .. } | Event::RunCancelling { .. } => {
+                self.status = "running";
+            }
             Event::RunPaused { .. } => self.status = "paused",
             Event::RunInterrupted {} => self.status = "interrupted",
             Event::RunCompleted { .. } => self.status = "completed",

@@ -84,6 +84,8 @@ pub(crate) struct Bench {
     pub calls: BTreeMap<CallId, CallOrder>,
     /// Calls that were cancelled.
     pub stopped: Vec<CallId>,
+    /// Whether runs continue only when the test says so.
+    pub by_hand: bool,
     ids: u128,
 }
 
@@ -99,6 +101,7 @@ impl Bench {
             seed,
             calls: BTreeMap::new(),
             stopped: Vec::new(),
+            by_hand: false,
             ids: 0,
         };
         bench.boot(store);
@@ -146,8 +149,20 @@ impl Bench {
         self.kernel.as_mut().expect("a kernel")
     }
 
-    /// Handles requests and records the calls that result.
+    /// Handles requests, then continues runs until no continuation is owed.
     pub(crate) fn handle(&mut self, requests: Vec<Request>) -> Handled {
+        let mut handled = self.commit(requests);
+        while !self.by_hand && handled.fault.is_none() && self.kernel().owes_continuation() {
+            let next = self.commit(Vec::new());
+            handled.effects.extend(next.effects);
+            handled.last_event = next.last_event.or(handled.last_event);
+            handled.fault = next.fault;
+        }
+        handled
+    }
+
+    /// Handles requests in one commit and records the calls that result.
+    pub(crate) fn commit(&mut self, requests: Vec<Request>) -> Handled {
         let now = self.now;
         let handled = self.kernel().handle(requests, now);
         for effect in &handled.effects {

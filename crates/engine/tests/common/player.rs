@@ -44,11 +44,11 @@ enum WorldAction {
 }
 
 impl Player {
-    pub(crate) fn new(oracle: Oracle, definitions: &[&str]) -> Self {
+    pub(crate) fn new(oracle: Oracle, definitions: &[&str], limits: Limits) -> Self {
         let store = Arc::new(Mutex::new(SqliteStore::in_memory().expect("a database")));
         let tools = NoTools::default();
         let shared = Box::new(Shared::new(store.clone()));
-        let mut bench = Bench::new(shared, tools, Limits::default(), oracle.seed);
+        let mut bench = Bench::new(shared, tools, limits, oracle.seed);
         definitions.iter().for_each(|definition| bench.define(definition));
         Self {
             bench,
@@ -190,7 +190,8 @@ impl Player {
         for (run, event) in self.new_events() {
             self.notice(run, &event);
         }
-        let new = self.bench.calls.values().filter(|order| !self.calls.contains_key(&order.id));
+        let is_known = |id: &CallId| self.calls.contains_key(id) || self.told.contains(id);
+        let new = self.bench.calls.values().filter(|order| !is_known(&order.id));
         for order in new.cloned().collect::<Vec<_>>() {
             self.called(&order);
         }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use steprail_core::run::{
-    Edit, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution, Started,
+    Edit, Ending, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution,
+    Started,
 };
 use steprail_core::spec::value::Period;
 use steprail_engine::kernel::{
@@ -101,6 +102,22 @@ impl Scenario {
                 self.bench.tools.set(word, first, second);
                 vec![self.bench.notify(Notification::ServerAvailable { server: first.into() })]
             }
+            "slice" => {
+                self.bench.limits.slice_events = first.parse().expect("a number of events");
+                self.bench.limits.slices_per_commit = second.parse().expect("a number of slices");
+                self.bench.by_hand = true;
+                let store = self.bench.die();
+                self.bench.boot(store);
+                Vec::new()
+            }
+            "continue" if first == "all" => {
+                let mut all = Vec::new();
+                while self.bench.kernel().owes_continuation() {
+                    all.push(self.bench.commit(Vec::new()));
+                }
+                all
+            }
+            "continue" => vec![self.bench.commit(Vec::new())],
             "advance" => {
                 let period = Period::parse(rest).expect("a length of time");
                 self.bench.advance(i64::try_from(period.millis).expect("a length of time"))
@@ -373,7 +390,12 @@ fn describe(event: &Event) -> String {
         Event::ApprovalDenied { by, reason, .. } => format!("by {by:?}: {reason}"),
         Event::ApprovalEscalated { notify, .. } => format!("to {}", notify.join(", ")),
         Event::UncertaintyResolved { how, by, .. } => format!("{how:?} by {by}"),
-        Event::RunCancelled { reason, .. } => reason.to_string(),
+        Event::RunCancelled { reason, .. } | Event::RunCancelling { reason, .. } => reason.to_string(),
+        Event::StepEnding { how, .. } => match how {
+            Ending::Failed { error } => format!("failed: {error}"),
+            Ending::Skipped { reason } => format!("skipped: {reason}"),
+            Ending::Completed { output, by } => format!("completed by {by}: {output}"),
+        },
         Event::RunPaused { reason, .. } => format!("{reason:?}"),
         Event::SignalReceived { event, .. } => event.to_string(),
         Event::StepProgressed { progress, total, message, .. } => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use steprail_core::run::{Event, Millis, Started};
+use steprail_core::run::{Event, Millis, Run, Started};
 use steprail_engine::kernel::CallOrder;
 use steprail_engine::{RunId, RunStatus};
 
@@ -23,6 +23,7 @@ impl Sim {
             self.violations.extend(broken.into_iter().map(|broken| format!("{definition}: {broken}")));
             self.check_approvals(run);
             self.check_results(run, &events);
+            self.check_fold(run, &events);
         }
         self.check_calls_in_flight();
         self.check_reused_results();
@@ -30,6 +31,21 @@ impl Sim {
             if self.events(*run).is_empty() {
                 self.violations.push(format!("run {run} was acknowledged and is missing"));
             }
+        }
+    }
+
+    /// The state in memory is the fold of the log, at the boundaries of slices too.
+    fn check_fold(&mut self, run: RunId, events: &[(Millis, Event)]) {
+        let Some((_, Event::RunStarted { definition, .. })) = events.first() else { return };
+        let plan = &self.plans[&**definition];
+        let mut folded = Run::default();
+        events.iter().for_each(|(_, event)| folded.apply(plan, event));
+        let state = self.bench.kernel().inspect(run).ok().flatten();
+        if state.as_ref() != Some(&folded) {
+            self.violations.push(format!("run {run}: the state is {state:?}, but the log says {folded:?}"));
+        }
+        if !folded.has_future() {
+            self.violations.push(format!("run {run}: can never continue: {folded:?}"));
         }
     }
 

@@ -80,6 +80,8 @@ struct Tally {
     uncertain: u64,
     /// Results of superseded attempts.
     late: u64,
+    /// Commits that continued runs.
+    slices: u64,
     simulated_days: i64,
 }
 
@@ -92,6 +94,7 @@ impl Tally {
         self.faults += sim.fault_count;
         self.uncertain += sim.uncertain;
         self.late += sim.late;
+        self.slices += sim.slices;
         self.simulated_days += (sim.bench.now - common::EPOCH) / 86_400_000;
     }
 }
@@ -118,6 +121,8 @@ struct Sim {
     fault_count: u64,
     uncertain: u64,
     late: u64,
+    /// Commits that continued runs.
+    slices: u64,
     violations: Vec<String>,
     trace_log: String,
     verbose: bool,
@@ -152,6 +157,10 @@ impl Sim {
             ..Limits::default()
         };
         let limits = if rng.u8(0..4) == 0 { narrow } else { Limits::default() };
+        // With small slices, most decisions take several commits, and faults and kills happen between them.
+        let (slice_events, slices_per_commit) = (rng.usize(1..4), rng.usize(1..3));
+        let sliced = Limits { slice_events, slices_per_commit, ..limits.clone() };
+        let limits = if rng.bool() { sliced } else { limits };
         let mortal = rng.u8(0..4) != 0;
         let shared = Shared::with_faults(store.clone(), faults.clone());
         let bench = Bench::new(Box::new(shared), tools, limits, seed);
@@ -172,6 +181,7 @@ impl Sim {
             fault_count: 0,
             uncertain: 0,
             late: 0,
+            slices: 0,
             violations: Vec::new(),
             trace_log: String::new(),
             verbose,
@@ -213,6 +223,9 @@ impl Sim {
 
     /// Makes one random event happen.
     fn turn(&mut self) {
+        if self.rng.u8(0..4) != 0 {
+            self.continue_runs();
+        }
         match self.rng.u32(0..100) {
             0..12 => self.start_run(),
             12..15 => self.change_server(),
@@ -272,6 +285,7 @@ impl Sim {
         self.server_is_up();
         for _ in 0..QUIET_TURNS {
             self.try_backlog();
+            self.continue_runs();
             if !self.violations.is_empty() || self.unfinished().is_empty() {
                 break;
             }

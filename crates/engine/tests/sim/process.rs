@@ -50,6 +50,18 @@ impl Sim {
         self.check();
     }
 
+    /// Continues runs: one commit, and all that are owed once faults have stopped.
+    pub(super) fn continue_runs(&mut self) {
+        while self.bench.kernel().owes_continuation() {
+            self.slices += 1;
+            self.trace(format_args!("continue"));
+            self.submit(Vec::new());
+            if !self.quiet {
+                return;
+            }
+        }
+    }
+
     pub(super) fn try_backlog(&mut self) {
         let backlog = std::mem::take(&mut self.backlog);
         if !backlog.is_empty() {

@@ -204,6 +204,7 @@ impl TrackedRun {
             | Event::VerifyStarted { .. }
             | Event::LateResult { .. }
             | Event::BranchTaken { .. }
+            | Event::StepEnding { .. }
             | Event::ApprovalEscalated { .. }
             | Event::ArgumentsEdited { .. } => None,
             Event::RunStarted { .. }
@@ -211,6 +212,7 @@ impl TrackedRun {
             | Event::RunResumed { .. }
             | Event::RunInterrupted {}
             | Event::RunFailing { .. }
+            | Event::RunCancelling { .. }
             | Event::RunCompleted { .. }
             | Event::RunFailed { .. }
             | Event::RunCancelled { .. }
