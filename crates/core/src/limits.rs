@@ -60,8 +60,11 @@ pub const REGEX_CACHE_BYTES: usize = 1024 * 1024;
 /// Maximum cost of one evaluation: an expression, a condition, a template or the arguments of a step, in units (see
 /// [`crate::budget`]). Spending it takes about 10 ms.
 pub const EVALUATION_COST: u64 = 1_000_000;
-/// Maximum cost of all evaluations of one decision of a run, in units.
+/// Maximum cost of all evaluations of one decision of a run, in units. A decision makes no further transition after it has
+/// spent [`EVALUATION_COST`], so only a single step with several expensive evaluations can reach this limit.
 pub const DECISION_COST: u64 = 2 * EVALUATION_COST;
+/// Maximum cost of a decision and of those that continue it, in units: the work that follows from one input of a run.
+pub const CHAIN_COST: u64 = 100 * EVALUATION_COST;
 /// Cost of a check against a JSON Schema that is allowed for each value in the checked value, besides
 /// [`EVALUATION_COST`], in units.
 pub const CHECK_COST_PER_NODE: u64 = 100;

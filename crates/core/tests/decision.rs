@@ -5,10 +5,10 @@ mod world;
 
 use serde_json::{Value, json};
 use steprail_core::budget::Budget;
-use steprail_core::limits::{DECISION_COST, EVALUATION_COST};
+use steprail_core::limits::{CHAIN_COST, DECISION_COST, EVALUATION_COST};
 use steprail_core::load;
 use steprail_core::plan::Plan;
-use steprail_core::run::{Event, FailureKind, Input, Payload, Record, Run};
+use steprail_core::run::{Event, FailureKind, Input, Payload, Record};
 use steprail_core::source::Source;
 use world::{Memory, end};
 
@@ -41,7 +41,7 @@ fn membership_test_in_a_loop_over_the_same_list_fails_the_run() {
     let records = Memory::new(numbers(20_000)).begin(&looped("7 in inputs.big", 1));
     let message = limit_of(&records);
     let expected =
-        format!("the cost of the steps that run without waiting exceeds the limit of {DECISION_COST} units");
+        format!("the cost of the steps that run without waiting exceeds the limit of {CHAIN_COST} units");
     assert!(message.contains(&expected), "{message}");
     assert!(message.starts_with("each["), "the step is named: {message}");
 }
@@ -52,6 +52,60 @@ fn cheap_conditions_of_a_long_loop_stay_within_the_budget() {
         let records = Memory::new(numbers(50_000)).begin(&looped("item > 5", concurrency));
         assert_eq!(end(&records), Some(Ok(())));
     }
+}
+
+#[test]
+fn decision_ends_when_its_evaluations_are_expensive() {
+    let plan = looped("7 in inputs.big", 1);
+    let mut memory = Memory::new(numbers(20_000));
+    let mut run = memory.start(&plan);
+    let records = memory.decide(&plan, &mut run, Input::Continue);
+    // The items cost about 10,000 units, and each condition 20,000.
+    let checks = records.iter().filter(|record| matches!(record.event, Event::BranchTaken { .. })).count();
+    assert!((45..=50).contains(&checks), "{checks}");
+    assert!(run.owes_continuation());
+}
+
+#[test]
+fn each_input_of_a_run_has_a_budget_of_its_own() {
+    let text = "
+name: calls
+inputs: { big: { type: array } }
+steps:
+  - id: each
+    items: [1, 2, 3]
+    steps:
+      - { id: call, tool: t }
+      - id: inner
+        items: '{{inputs.big}}'
+        steps:
+          - { id: check, if: '7 in inputs.big', then: [], else: [] }
+";
+    // Each inner loop costs half of what may follow from one input.
+    let plan = plan(text);
+    let mut memory = Memory::new(numbers(7_000));
+    let mut run = memory.start(&plan);
+    let mut records = memory.decide(&plan, &mut run, Input::Continue);
+    for _ in 0..3 {
+        let (n, _) = run.calls().next().expect("a call");
+        let ended = Input::CallEnded { n, attempt: 1, outcome: Ok(Payload::default()) };
+        records = memory.decide(&plan, &mut run, ended);
+        while run.owes_continuation() {
+            records.extend(memory.decide(&plan, &mut run, Input::Continue));
+        }
+    }
+    assert_eq!(end(&records), Some(Ok(())));
+}
+
+#[test]
+fn conditions_of_one_step_share_a_budget() {
+    let cases = "      - { if: '7 in inputs.big', then: [] }\n".repeat(10);
+    let text = format!(
+        "name: cases\ninputs: {{ big: {{ type: array }} }}\nsteps:\n  - id: pick\n    kind: branch\n    cases:\n{cases}    else: []\n"
+    );
+    let message = limit_of(&Memory::new(numbers(300_000)).begin(&plan(&text)));
+    let expected = format!("exceeds the limit of {DECISION_COST} units");
+    assert!(message.contains(&expected), "{message}");
 }
 
 #[test]
@@ -106,7 +160,8 @@ fn size_of_the_values_of_one_evaluation_is_limited() {
     let reads: Vec<String> = (1..=5).map(|n| format!("'{{{{s{n}.id}}}}'")).collect();
     let plan = plan(&format!("name: wide\nsteps: [{}]\noutput: [{}]\n", steps.join(", "), reads.join(", ")));
     let output = Payload::new(json!({ "id": 1, "rest": "x".repeat(15 * 1024 * 1024) }));
-    let (mut memory, mut run) = (Memory::new(json!({})), Run::default());
+    let mut memory = Memory::new(json!({}));
+    let mut run = memory.start(&plan);
     let mut records = memory.decide(&plan, &mut run, Input::Continue);
     for n in 1..=5 {
         let ended = Input::CallEnded { n, attempt: 1, outcome: Ok(output.clone()) };

@@ -13,7 +13,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::limits::{CHECK_COST_PER_NODE, DECISION_COST, EVALUATION_COST, MAX_CHECK_COST};
+use crate::limits::{CHAIN_COST, CHECK_COST_PER_NODE, DECISION_COST, EVALUATION_COST, MAX_CHECK_COST};
 
 /// A number of cost units that may be spent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ enum CostLimit {
     Evaluation,
     /// [`DECISION_COST`], for all evaluations of one decision of a run.
     Decision,
+    /// [`CHAIN_COST`], for a decision and those that it continues.
+    Chain,
     /// For the check of a value against a schema; grows with the value.
     Check(u64),
 }
@@ -46,9 +48,11 @@ impl Budget {
         Self { spent: 0, available: EVALUATION_COST, allowance: 0, limit: CostLimit::Evaluation }
     }
 
-    /// The budget of one decision of a run.
-    pub fn decision() -> Self {
-        Self { spent: 0, available: DECISION_COST, allowance: 0, limit: CostLimit::Decision }
+    /// The budget of one decision of a run. `before` is the cost of the decisions that it continues.
+    pub fn decision(before: u64) -> Self {
+        let left = CHAIN_COST.saturating_sub(before);
+        let limit = if left < DECISION_COST { CostLimit::Chain } else { CostLimit::Decision };
+        Self { spent: 0, available: left.min(DECISION_COST), allowance: 0, limit }
     }
 
     /// The budget to check a value against a schema. It grows with the value, up to a maximum.
@@ -109,7 +113,12 @@ impl fmt::Display for Exhausted {
             ),
             CostLimit::Decision => write!(
                 out,
-                "the cost of the steps that run without waiting exceeds the limit of {DECISION_COST} units; simplify \
+                "the cost of the conditions and templates of a step exceeds the limit of {DECISION_COST} units; \
+                 simplify them, or let a tool do this work"
+            ),
+            CostLimit::Chain => write!(
+                out,
+                "the cost of the steps that run without waiting exceeds the limit of {CHAIN_COST} units; simplify \
                  their conditions and templates, or let a tool do this work"
             ),
             CostLimit::Check(units) => {

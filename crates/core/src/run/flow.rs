@@ -175,7 +175,8 @@ impl Decision<'_> {
         } else {
             self.emit(Event::RunFailing { error });
             // The run may have failed because the budget is exhausted. Its cleanup can still be evaluated.
-            self.budget = Budget::decision();
+            self.run.scratch.cost = 0;
+            self.budget = Budget::decision(0);
         }
     }
 

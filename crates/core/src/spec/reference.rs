@@ -245,8 +245,13 @@ impl Page<'_> {
                 FAILS,
             ),
             (
-                "all evaluations of one decision: the steps that run without waiting",
+                "all evaluations of one step that starts or ends, such as the cases of a `branch`",
                 units(limits::DECISION_COST),
+                FAILS,
+            ),
+            (
+                "all evaluations that follow from one input of a run (its start, a result, a timer) without waiting",
+                units(limits::CHAIN_COST),
                 FAILS,
             ),
             ("stored values that one evaluation reads", megabytes(limits::EVALUATION_BYTES), FAILS),

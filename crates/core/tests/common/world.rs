@@ -27,9 +27,25 @@ impl Memory {
         Self { inputs: Payload::new(inputs), child: None, outputs: HashMap::new(), items: HashMap::new() }
     }
 
+    /// The state of a run that was created.
+    pub(crate) fn start(&self, plan: &Plan) -> Run {
+        let mut run = Run::default();
+        let started = Event::RunStarted {
+            definition: plan.name.clone(),
+            version: 1,
+            hash: plan.hash,
+            by: "ann".into(),
+            inputs: self.inputs.hash(),
+            parent: None,
+            rerun_of: None,
+        };
+        run.apply(plan, &started);
+        run
+    }
+
     /// Begins a run and returns its events, until it waits or ends.
     pub(crate) fn begin(&mut self, plan: &Plan) -> Vec<Record> {
-        let mut run = Run::default();
+        let mut run = self.start(plan);
         let mut records = self.decide(plan, &mut run, Input::Continue);
         while run.owes_continuation() {
             records.extend(self.decide(plan, &mut run, Input::Continue));
