@@ -47,7 +47,7 @@ impl Decision<'_> {
             return self.end_step(n, ending);
         }
         let Phase::Blocks(progress) = &live.phase else { return Ok(()) };
-        if progress.ended < progress.total {
+        if !progress.is_complete() {
             let index = progress.next;
             return self.enter_block(ScopeKey { n, index });
         }

@@ -17,6 +17,7 @@ mod parked;
 mod restart;
 mod sequential;
 mod soak;
+mod stall;
 mod start;
 mod table;
 mod throughput;
@@ -41,6 +42,7 @@ const CASES: &[(&str, Case)] = &[
     ("parallel", parallel::run),
     ("start", start::run),
     ("foreach", foreach::run),
+    ("stall", stall::run),
     ("bytes", bytes::run),
     ("cancel", cancel::run),
     ("restart", restart::run),
