@@ -2,6 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use steprail_core::budget::Budget;
 use steprail_core::expr::Condition;
 mod run;
 
@@ -9,7 +10,7 @@ fuzz_target!(|text: &str| {
     let mut run = run::Run::new();
     for condition in [Condition::parse(text, &mut run), Condition::parse_result(text, &mut run)] {
         match condition {
-            Ok(condition) => drop(condition.holds(&run)),
+            Ok(condition) => drop(condition.holds(&run, &mut Budget::evaluation())),
             Err(problem) => run::check(&problem, text),
         }
     }

@@ -2,6 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use steprail_core::budget::Budget;
 use steprail_core::expr::Template;
 mod run;
 
@@ -11,6 +12,6 @@ fuzz_target!(|text: &str| {
     let template = Template::parse(text, &mut run, &mut problems);
     problems.iter().for_each(|problem| run::check(problem, text));
     if problems.is_empty() {
-        let _ = template.eval(&run);
+        let _ = template.eval(&run, &mut Budget::evaluation());
     }
 });

@@ -3,11 +3,15 @@
 //! Compare ratios within one run, because other load changes the absolute times. The `floor_` cases measure the YAML parser
 //! and `serde_json` alone on the same text.
 
+#[path = "../tests/common/expensive.rs"]
+mod expensive;
+
 use std::fmt::Write;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::{Value, json};
+use steprail_core::budget::Budget;
 use steprail_core::expr::{Condition, Context, Problem, Ref, RefPath, Resolve, Root, Template, parse};
 use steprail_core::source::Source;
 use steprail_core::{load, plan::StepIx};
@@ -102,20 +106,36 @@ fn evaluation(criterion: &mut Criterion) {
     for bytes in [1_000, 10_000, 1_000_000] {
         let context = output(bytes);
         group.bench_function(BenchmarkId::new("reference", bytes), |b| {
-            b.iter(|| black_box(&reference).eval(&context).is_ok());
+            b.iter(|| black_box(&reference).eval(&context, &mut Budget::evaluation()).is_ok());
         });
         group.bench_function(BenchmarkId::new("condition", bytes), |b| {
-            b.iter(|| black_box(&condition).holds(&context));
+            b.iter(|| black_box(&condition).holds(&context, &mut Budget::evaluation()));
         });
         group.bench_function(BenchmarkId::new("jsonpath_condition", bytes), |b| {
-            b.iter(|| black_box(&jsonpath).holds(&context));
+            b.iter(|| black_box(&jsonpath).holds(&context, &mut Budget::evaluation()));
         });
         group.bench_function(BenchmarkId::new("mixed_template", bytes), |b| {
-            b.iter(|| black_box(&mixed).eval(&context).is_ok());
+            b.iter(|| black_box(&mixed).eval(&context, &mut Budget::evaluation()).is_ok());
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, definitions, evaluation);
+/// The time of evaluations that spend a known part of their budget, for each kind of work. The time of an exhausted budget
+/// is `time * EVALUATION_COST / spent`; the name of each benchmark ends with the spent units in thousands.
+fn budget(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("budget");
+    for case in expensive::cases() {
+        let expr = parse(case.text, &mut OneStep).unwrap();
+        let context = Values((case.values)(case.sizes.0)["x"].clone());
+        let mut spent = Budget::evaluation();
+        let _ = expr.eval(&context, &mut spent);
+        group.bench_function(BenchmarkId::new(case.name, spent.spent() / 1_000), |b| {
+            b.iter(|| expr.eval(&context, &mut Budget::evaluation()).is_ok());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, definitions, evaluation, budget);
 criterion_main!(benches);

@@ -15,6 +15,8 @@
 // Input must not be able to cause a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub(crate) mod bounded_regex;
+pub mod budget;
 pub mod diagnostic;
 pub mod document;
 pub mod draw;

@@ -39,10 +39,39 @@ pub const JSONPATH_BYTES: usize = 512;
 pub const JSONPATH_DEPTH: usize = 16;
 /// Maximum size of the result of an expression or string template, in bytes.
 pub const RESULT_BYTES: usize = 1024 * 1024;
-/// Maximum size of a compiled regular expression, in bytes.
-pub const REGEX_BYTES: usize = 1024 * 1024;
-/// Maximum number of different regular expressions in a definition.
-pub const REGEXES: usize = 100;
+/// Maximum size of a regular expression, in bytes.
+pub const REGEX_BYTES: usize = 4 * 1024;
+/// Maximum nesting of groups and repetitions in a regular expression.
+pub const REGEX_DEPTH: u32 = 32;
+/// Maximum number of positions of a regular expression, with its repetitions written out: `[a-z]{3}x` has four.
+pub const REGEX_POSITIONS: usize = 2_500;
+/// Maximum size of a regular expression in ranges of characters, with its repetitions written out: `\w` has about 770.
+pub const REGEX_RANGES: usize = 100_000;
+/// Maximum number of different regular expressions in the expressions of a definition, in the schemas of its inputs, or in
+/// the schema of a tool.
+pub const REGEXES: usize = 250;
+/// Maximum size of those regular expressions together, in ranges of characters.
+pub const REGEXES_RANGES: usize = 200_000;
+/// Maximum size of a compiled regular expression in memory, in bytes.
+pub const COMPILED_REGEX_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum size of the cache for matches of a regular expression, in bytes.
+pub const REGEX_CACHE_BYTES: usize = 1024 * 1024;
+
+/// Maximum cost of one evaluation: an expression, a condition, a template or the arguments of a step, in units (see
+/// [`crate::budget`]). Spending it takes about 10 ms.
+pub const EVALUATION_COST: u64 = 1_000_000;
+/// Maximum cost of all evaluations of one decision of a run, in units. A decision makes no further transition after it has
+/// spent [`EVALUATION_COST`], so only a single step with several expensive evaluations can reach this limit.
+pub const DECISION_COST: u64 = 2 * EVALUATION_COST;
+/// Maximum cost of a decision and of those that continue it, in units: the work that follows from one input of a run.
+pub const CHAIN_COST: u64 = 100 * EVALUATION_COST;
+/// Cost of a check against a JSON Schema that is allowed for each value in the checked value, besides
+/// [`EVALUATION_COST`], in units.
+pub const CHECK_COST_PER_NODE: u64 = 100;
+/// Maximum of that allowance, in units.
+pub const MAX_CHECK_COST: u64 = 50 * EVALUATION_COST;
+/// Maximum size of all stored values that one evaluation reads, as JSON, in bytes.
+pub const EVALUATION_BYTES: usize = 4 * PAYLOAD_BYTES;
 
 /// Maximum `idempotency_ttl_secs`: ten years.
 pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
@@ -110,15 +139,11 @@ pub(crate) fn cut(mut text: String, bytes: usize) -> String {
     text
 }
 
-/// Nested and repeated parts of one JSON Schema.
+/// Maximum number of nested and repeated parts of a JSON Schema.
 pub const SCHEMA_NODES: usize = 20_000;
-/// Levels of nesting of one JSON Schema.
+/// Maximum nesting of a JSON Schema.
 pub const SCHEMA_DEPTH: usize = 64;
-/// Nested evaluations of schemas, references included.
+/// Maximum size of the JSON pointer of a part of a JSON Schema, in bytes.
+pub const SCHEMA_POINTER_BYTES: usize = 2 * 1024;
+/// Maximum nesting of evaluations of JSON Schemas, including references.
 pub const SCHEMA_CALLS: usize = 400;
-/// Steps that checking a value may take,
-pub const SCHEMA_STEPS: usize = 20_000;
-/// and more for each value in it.
-pub const SCHEMA_STEPS_PER_NODE: usize = 100;
-/// Bytes of a compiled regular expression of a schema.
-pub const PATTERN_BYTES: usize = 1 << 20;

@@ -1,6 +1,7 @@
 //! Tests the plans of the three forms: blocks, transitions, inherited policies, references.
 
 use serde_json::{Value, json};
+use steprail_core::budget::Budget;
 use steprail_core::expr::{Context, Root};
 use steprail_core::plan::{BackoffKind, Kind, Next, OnDeny, OnError, Plan, StepIx};
 use steprail_core::source::Source;
@@ -206,7 +207,7 @@ impl Context for Run {
 fn arguments(text: &str, id: &str, run: &Run) -> Result<Value, String> {
     let plan = plan(text);
     match &plan.step(plan.find(id).unwrap()).kind {
-        Kind::Call(call) => call.args.eval(run).map_err(|error| error.to_string()),
+        Kind::Call(call) => call.args.eval(run, &mut Budget::evaluation()).map_err(|error| error.to_string()),
         other => panic!("{other:?}"),
     }
 }
@@ -350,6 +351,6 @@ steps:
     );
     let Next::Choose { choices, .. } = &plan.steps[0].next else { panic!("a choice") };
     let run = |output: Value| Run { inputs: json!({}), output, item: json!(null) };
-    let holds = |output| choices[0].when.holds(&run(output)).unwrap();
+    let holds = |output| choices[0].when.holds(&run(output), &mut Budget::evaluation()).unwrap();
     assert!(holds(json!({ "approved": true, "by": "ann" })) && !holds(json!({ "approved": false })));
 }

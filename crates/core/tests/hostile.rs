@@ -185,6 +185,7 @@ fn expensive_jsonpath_is_rejected() {
         format!("$.a[?{}@.x]", "!".repeat(400)),
         format!("$.a{}", "[*,*]".repeat(90)),
         "$.a..[?count($..[?count($..*)>0])>0]".to_owned(),
+        format!("$.a[?@{}]", "[*,*]".repeat(20)),
         format!("$.a[?@.x{}]", " && @.x".repeat(2_000)),
         r#"$.a[*]["\u"]"#.to_owned(),
         r#"$.a[*]["\ud800"]"#.to_owned(),
@@ -270,12 +271,80 @@ fn message_with_a_long_key_is_truncated() {
 #[test]
 fn number_of_regular_expressions_is_limited() {
     let mut text = String::from("name: r\ninputs: {x: string}\nsteps:\n");
-    for at in 0..200 {
+    for at in 0..limits::REGEXES + 50 {
         let _ = writeln!(text, " - {{id: s{at}, if: \"matches(x, 'a{{{at}}}')\", then: [], else: []}}");
     }
     let loaded = load_small("r.yaml", text);
-    assert_eq!(loaded.diagnostics.len(), 200 - limits::REGEXES);
-    assert!(loaded.diagnostics.iter().all(|diagnostic| diagnostic.code == Code::InvalidExpression));
+    assert_eq!(codes(&loaded), [Code::LimitExceeded; 50]);
+}
+
+#[test]
+fn size_of_regular_expressions_is_limited() {
+    let conditions = |patterns: &[String]| {
+        let mut text = String::from("name: r\ninputs: {x: string}\nsteps:\n");
+        for (at, pattern) in patterns.iter().enumerate() {
+            let _ = writeln!(text, " - {{id: s{at}, if: \"matches(x, '{pattern}')\", then: [], else: []}}");
+        }
+        load_small("r.yaml", text)
+    };
+    let inputs = |patterns: &[String]| {
+        let mut text = String::from("name: r\ninputs:\n");
+        for (at, pattern) in patterns.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "  x{at}: {{properties: {{a: {{patternProperties: {{'{pattern}': true}}}}}}}}"
+            );
+        }
+        text.push_str("steps: [{id: a, tool: t}]\n");
+        load_small("r.yaml", text)
+    };
+    for pattern in [
+        "(a{50}){51}",
+        "[a-z]{100000}",
+        "((((a{10}){10}){10}){10}){10}",
+        &"(".repeat(2_000),
+        &"(a".repeat(40),
+    ] {
+        for loaded in [conditions(&[pattern.to_owned()]), inputs(&[pattern.to_owned()])] {
+            assert!(loaded.plan.is_none(), "{pattern}");
+            assert_eq!(loaded.diagnostics.len(), 1, "{:?}", loaded.diagnostics);
+        }
+    }
+    let long = inputs(&["a".repeat(limits::REGEX_BYTES + 1)]);
+    assert!(long.diagnostics[0].message.contains("too large"), "{:?}", long.diagnostics);
+    // Each is allowed, but not all of them together: their compilation would take seconds.
+    let unicode: Vec<String> = (1..100).map(|n| format!("\\\\\\\\s{{{n}}}\\\\\\\\w{{20}}")).collect();
+    let loaded = conditions(&unicode);
+    assert!(loaded.plan.is_none());
+    assert!(codes(&loaded).iter().all(|code| *code == Code::LimitExceeded), "{:?}", loaded.diagnostics);
+}
+
+#[test]
+fn functions_of_jsonpath_that_compile_regular_expressions_are_rejected() {
+    for function in ["match", "search"] {
+        let text = format!(
+            "name: f\nsteps:\n  - {{ id: a, tool: t }}\n  - {{ id: b, tool: t, args: {{ v: \"$.a[?{function}(@.x, 'a')]\" }} }}\n"
+        );
+        rejects("f.yaml", text, Code::InvalidJsonPath);
+    }
+}
+
+#[test]
+fn large_schemas_are_read_in_bounded_memory() {
+    // Each reference would store the path to it.
+    let key = "k".repeat(100_000);
+    let parts: Vec<String> = (0..10_000).map(|n| format!("\"p{n}\":{{\"$ref\":\"#\"}}")).collect();
+    let schema = format!(r#"{{"properties":{{"{key}":{{"properties":{{{}}}}}}}}}"#, parts.join(","));
+    let text = format!(r#"{{"name":"s","inputs":{{"x":{schema}}},"steps":[{{"id":"a","tool":"t"}}]}}"#);
+    rejects("s.json", text, Code::InvalidValue);
+    // The default is compared with every choice.
+    let choices: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
+    let default = format!("[{}]", choices.join(","));
+    let text = format!(
+        r#"{{"name":"s","inputs":{{"x":{{"enum":[{}],"default":{default}}}}},"steps":[{{"id":"a","tool":"t"}}]}}"#,
+        choices.join(",")
+    );
+    rejects("s.json", text, Code::InvalidValue);
 }
 
 #[test]

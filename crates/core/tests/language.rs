@@ -4,6 +4,7 @@ mod common;
 
 use common::Names;
 use serde_json::{Value, json};
+use steprail_core::budget::Budget;
 use steprail_core::expr::{Condition, Template, parse};
 
 fn values() -> Value {
@@ -43,7 +44,9 @@ fn evaluated(script: &str, eval: impl Fn(&str, &mut Names) -> Result<Value, Stri
 
 fn expression(text: &str, names: &mut Names) -> Result<Value, String> {
     let expr = parse(text, names).map_err(|problem| format!("{} at {:?}", problem.message, problem.at))?;
-    expr.eval(names).map(std::borrow::Cow::into_owned).map_err(|error| format!("{:?}: {error}", error.kind))
+    expr.eval(names, &mut Budget::evaluation())
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|error| format!("{:?}: {error}", error.kind))
 }
 
 fn template(text: &str, names: &mut Names) -> Result<Value, String> {
@@ -52,7 +55,10 @@ fn template(text: &str, names: &mut Names) -> Result<Value, String> {
     if let Some(problem) = problems.first() {
         return Err(format!("{} at {:?}", problem.message, problem.at));
     }
-    template.eval(names).map(std::borrow::Cow::into_owned).map_err(|error| error.to_string())
+    template
+        .eval(names, &mut Budget::evaluation())
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -249,7 +255,7 @@ fn templates_keep_types_only_when_whole() {
 fn conditions_evaluate_to_booleans() {
     let holds = |text: &str, names: &mut Names| {
         let condition = Condition::parse(text, names).map_err(|problem| problem.message)?;
-        condition.holds(names).map(Value::Bool).map_err(|error| error.to_string())
+        condition.holds(names, &mut Budget::evaluation()).map(Value::Bool).map_err(|error| error.to_string())
     };
     insta::assert_snapshot!(evaluated(
         r#"
@@ -312,7 +318,7 @@ fn result_conditions_compare_loosely() {
                     Ok(condition) => condition,
                     Err(problem) => return Some(format!("error: {}", problem.message)),
                 };
-                match condition.holds(&names) {
+                match condition.holds(&names, &mut Budget::evaluation()) {
                     Ok(holds) => holds.then(|| result.to_string()),
                     Err(_) => None,
                 }
@@ -334,8 +340,11 @@ fn result_size_is_limited() {
     let mut names = Names::new(&json!({ "long": long }));
     for text in ["long + long", "join([long, long], \"\")", "toJson([long, long])"] {
         let expr = parse(text, &mut names).unwrap();
-        assert!(expr.eval(&names).unwrap_err().to_string().contains("larger than"), "{text}");
+        assert!(
+            expr.eval(&names, &mut Budget::evaluation()).unwrap_err().to_string().contains("larger than"),
+            "{text}"
+        );
     }
     let template = Template::parse("{{long}} {{long}}", &mut names, &mut Vec::new());
-    assert!(template.eval(&names).is_err());
+    assert!(template.eval(&names, &mut Budget::evaluation()).is_err());
 }

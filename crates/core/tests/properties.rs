@@ -5,6 +5,7 @@ mod common;
 use common::Names;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use steprail_core::budget::Budget;
 use steprail_core::expr::{Template, parse};
 use steprail_core::load;
 use steprail_core::source::Source;
@@ -220,7 +221,7 @@ proptest! {
         let mut names = Names::new(&json!({ "it": value }));
         for text in ["{{it}}", "{{ it }}", "$it", "{{ (it) }}"] {
             let template = Template::parse(text, &mut names, &mut Vec::new());
-            prop_assert_eq!(&*template.eval(&names).unwrap(), &value);
+            prop_assert_eq!(&*template.eval(&names, &mut Budget::evaluation()).unwrap(), &value);
         }
     }
 
@@ -229,7 +230,7 @@ proptest! {
         let mut names = Names::new(&json!({ "it": text }));
         let template = Template::parse("<{{it}}>", &mut names, &mut Vec::new());
         let expected = Value::from(format!("<{text}>"));
-        prop_assert_eq!(&*template.eval(&names).unwrap(), &expected);
+        prop_assert_eq!(&*template.eval(&names, &mut Budget::evaluation()).unwrap(), &expected);
     }
 
     #[test]
@@ -280,7 +281,7 @@ proptest! {
         let theirs = program.execute(&cel::Context::default());
         let mut names = Names::default();
         let expr = parse(&text, &mut names).unwrap();
-        if let (Ok(cel::Value::Bool(theirs)), Ok(ours)) = (theirs, expr.eval(&names)) {
+        if let (Ok(cel::Value::Bool(theirs)), Ok(ours)) = (theirs, expr.eval(&names, &mut Budget::evaluation())) {
             prop_assert_eq!(&*ours, &Value::Bool(theirs), "{}", text);
         }
     }

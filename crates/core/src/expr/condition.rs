@@ -6,6 +6,7 @@ use super::eval::{Context, EvalError, truthy};
 use super::lexer::{Token, name_length};
 use super::reference::{IfMissing, Ref, RefPath, Resolve, Segment};
 use super::{Expr, Problem, jsonpath, parser};
+use crate::budget::Budget;
 use crate::diagnostic::Code;
 
 /// A condition, which is true or false.
@@ -91,10 +92,12 @@ impl Condition {
     }
 
     /// Whether the condition is true.
-    pub fn holds(&self, context: &dyn Context) -> Result<bool, EvalError> {
+    pub fn holds(&self, context: &dyn Context, budget: &mut Budget) -> Result<bool, EvalError> {
         match self {
-            Self::Expr(expr) => expr.eval(context).map(|value| truthy(&value)),
-            Self::Result { result, is, not } => result.eval(context).map(|value| is.matches(value) != *not),
+            Self::Expr(expr) => expr.eval(context, budget).map(|value| truthy(&value)),
+            Self::Result { result, is, not } => {
+                result.eval(context, budget).map(|value| is.matches(value) != *not)
+            }
         }
     }
 

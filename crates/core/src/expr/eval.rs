@@ -7,7 +7,14 @@ use serde_json::{Number, Value};
 
 use super::reference::{IfMissing, Ref, Root, Segment};
 use super::{Expr, Operator};
+use crate::budget::value::{self, equal, owned};
+use crate::budget::{Budget, Exhausted};
 use crate::limits;
+
+/// The cost of following one segment of a reference.
+const SEGMENT_COST: usize = 3;
+/// Bytes of an index in a message.
+const INDEX_BYTES: usize = 80;
 
 /// The values that an evaluation reads.
 pub trait Context {
@@ -33,7 +40,7 @@ pub enum EvalErrorKind {
     Type,
     /// Division by zero, or a number out of range.
     Arithmetic,
-    /// A result above [`limits::RESULT_BYTES`].
+    /// A result above [`limits::RESULT_BYTES`], or an evaluation that exhausts its budget.
     Limit,
 }
 
@@ -55,28 +62,44 @@ impl std::fmt::Display for EvalError {
 
 impl std::error::Error for EvalError {}
 
+impl From<Exhausted> for EvalError {
+    fn from(exhausted: Exhausted) -> Self {
+        Self::new(EvalErrorKind::Limit, exhausted.to_string())
+    }
+}
+
 impl Expr {
     /// Evaluates the expression. Existing values are borrowed.
-    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
+    pub fn eval<'c>(
+        &'c self,
+        context: &'c dyn Context,
+        budget: &mut Budget,
+    ) -> Result<Cow<'c, Value>, EvalError> {
+        budget.charge(1)?;
         match self {
             Self::Literal(value) => Ok(Cow::Borrowed(value)),
-            Self::Ref(reference) => reference.eval(context).map(Cow::Borrowed),
-            Self::Query(query) => query.eval(context).map(Cow::Owned),
+            Self::Ref(reference) => reference.eval(context, budget).map(Cow::Borrowed),
+            Self::Query(query) => query.eval(context, budget).map(Cow::Owned),
             Self::List(items) => {
-                let values = items.iter().map(|item| item.eval(context).map(Cow::into_owned));
-                values.collect::<Result<Vec<_>, _>>().map(|list| Cow::Owned(Value::Array(list)))
+                let values = items.iter().map(|item| Ok(owned(item.eval(context, budget)?, budget)?));
+                values.collect::<Result<Vec<_>, EvalError>>().map(|list| Cow::Owned(Value::Array(list)))
             }
-            Self::Not(inner) => inner.eval(context).map(|value| Cow::Owned(Value::Bool(!truthy(&value)))),
-            Self::Negate(inner) => negate(&*inner.eval(context)?),
-            Self::Binary(operator, sides) => operator.eval(&sides.0, &sides.1, context),
+            Self::Not(inner) => {
+                inner.eval(context, budget).map(|value| Cow::Owned(Value::Bool(!truthy(&value))))
+            }
+            Self::Negate(inner) => negate(&*inner.eval(context, budget)?),
+            Self::Binary(operator, sides) => operator.eval(&sides.0, &sides.1, context, budget),
             Self::Choose(parts) => {
-                let chosen = if truthy(&*parts.0.eval(context)?) { &parts.1 } else { &parts.2 };
-                chosen.eval(context)
+                let chosen = if truthy(&*parts.0.eval(context, budget)?) { &parts.1 } else { &parts.2 };
+                chosen.eval(context, budget)
             }
-            Self::Get(parts) => get(parts.0.eval(context)?, &*parts.1.eval(context)?),
-            Self::Call(function, arguments) => function.eval(arguments, context),
-            Self::Matches(inner, regex) => match &*inner.eval(context)? {
-                Value::String(text) => Ok(Cow::Owned(Value::Bool(regex.is_match(text)))),
+            Self::Get(parts) => {
+                let value = parts.0.eval(context, budget)?;
+                get(value, &*parts.1.eval(context, budget)?, budget)
+            }
+            Self::Call(function, arguments) => function.eval(arguments, context, budget),
+            Self::Matches(inner, regex) => match &*inner.eval(context, budget)? {
+                Value::String(text) => Ok(Cow::Owned(Value::Bool(regex.is_match(text, budget)?))),
                 other => Err(wrong_type("`matches` takes text", other)),
             },
         }
@@ -85,9 +108,10 @@ impl Expr {
 
 impl Ref {
     /// Returns the value that the reference points to.
-    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<&'c Value, EvalError> {
+    pub fn eval<'c>(&'c self, context: &'c dyn Context, budget: &mut Budget) -> Result<&'c Value, EvalError> {
         static NULL: Value = Value::Null;
         static EMPTY: Value = Value::String(String::new());
+        budget.charge(SEGMENT_COST * (1 + self.path.len()))?;
         let found = match context.value(&self.root) {
             None => Err(None),
             Some(start) => walk(start, &self.path).map_err(|segment| Some((start, segment))),
@@ -125,7 +149,7 @@ fn present(value: &Value) -> String {
         Value::Object(map) => {
             let short = |key: &&String| key.len() <= limits::SHOWN_KEY_BYTES;
             let keys: Vec<&str> =
-                map.keys().filter(short).take(limits::SHOWN_KEYS).map(String::as_str).collect();
+                map.keys().take(limits::SHOWN_KEYS).filter(short).map(String::as_str).collect();
             let left = map.len() - keys.len();
             let more = if left > 0 { format!(" and {left} more") } else { String::new() };
             format!("; there is {}{more}", crate::diagnostic::quoted(&keys))
@@ -157,9 +181,13 @@ fn position(index: i64, length: usize) -> Option<usize> {
 }
 
 /// Evaluates `a[b]`.
-fn get<'c>(value: Cow<'c, Value>, index: &Value) -> Result<Cow<'c, Value>, EvalError> {
+fn get<'c>(value: Cow<'c, Value>, index: &Value, budget: &mut Budget) -> Result<Cow<'c, Value>, EvalError> {
+    budget.charge(SEGMENT_COST)?;
     let segment = match index {
-        Value::String(key) => Segment::Key(key.as_str().into()),
+        Value::String(key) => {
+            budget.charge_search(key.len())?;
+            Segment::Key(key.as_str().into())
+        }
         Value::Number(number) => match number.as_i64() {
             Some(index) => Segment::Index(index),
             None => return Err(wrong_type("an index is a whole number or text", index)),
@@ -168,9 +196,15 @@ fn get<'c>(value: Cow<'c, Value>, index: &Value) -> Result<Cow<'c, Value>, EvalE
     };
     let found = match value {
         Cow::Borrowed(value) => step(value, &segment).map(Cow::Borrowed),
-        Cow::Owned(value) => step(&value, &segment).cloned().map(Cow::Owned),
+        Cow::Owned(value) => match step(&value, &segment) {
+            Some(found) => Some(Cow::Owned(value::copy(found, budget)?)),
+            None => None,
+        },
     };
-    found.ok_or_else(|| EvalError::new(EvalErrorKind::Missing, format!("there is no item or key {index}")))
+    found.ok_or_else(|| {
+        let index = limits::cut(index.to_string(), INDEX_BYTES);
+        EvalError::new(EvalErrorKind::Missing, format!("there is no item or key {index}"))
+    })
 }
 
 /// Whether a value is truthy: not `false`, `null`, 0, `""` or an empty list or map.
@@ -191,26 +225,40 @@ impl Operator {
         left: &'c Expr,
         right: &'c Expr,
         context: &'c dyn Context,
+        budget: &mut Budget,
     ) -> Result<Cow<'c, Value>, EvalError> {
-        let left = left.eval(context)?;
+        let left = left.eval(context, budget)?;
+        let is_decided = match self {
+            Self::And => !truthy(&left),
+            Self::Or => truthy(&left),
+            _ => false,
+        };
+        if is_decided {
+            return Ok(Cow::Owned(Value::Bool(self == Self::Or)));
+        }
+        let right = right.eval(context, budget)?;
         let answer = match self {
-            Self::And => truthy(&left) && truthy(&*right.eval(context)?),
-            Self::Or => truthy(&left) || truthy(&*right.eval(context)?),
-            Self::Equal => equal(&left, &*right.eval(context)?),
-            Self::NotEqual => !equal(&left, &*right.eval(context)?),
-            Self::Less => compare(&left, &*right.eval(context)?)?.is_lt(),
-            Self::LessOrEqual => compare(&left, &*right.eval(context)?)?.is_le(),
-            Self::Greater => compare(&left, &*right.eval(context)?)?.is_gt(),
-            Self::GreaterOrEqual => compare(&left, &*right.eval(context)?)?.is_ge(),
-            Self::In => contains(&*right.eval(context)?, &left)?,
+            Self::And | Self::Or => truthy(&right),
+            Self::Equal => equal(&left, &right, budget)?,
+            Self::NotEqual => !equal(&left, &right, budget)?,
+            Self::Less => compare(&left, &right, budget)?.is_lt(),
+            Self::LessOrEqual => compare(&left, &right, budget)?.is_le(),
+            Self::Greater => compare(&left, &right, budget)?.is_gt(),
+            Self::GreaterOrEqual => compare(&left, &right, budget)?.is_ge(),
+            Self::In => contains(&right, &left, budget)?,
             Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Remainder => {
-                return self.compute(&left, &*right.eval(context)?);
+                return self.compute(&left, &right, budget);
             }
         };
         Ok(Cow::Owned(Value::Bool(answer)))
     }
 
-    fn compute(self, left: &Value, right: &Value) -> Result<Cow<'static, Value>, EvalError> {
+    fn compute(
+        self,
+        left: &Value,
+        right: &Value,
+        budget: &mut Budget,
+    ) -> Result<Cow<'static, Value>, EvalError> {
         match (left, right) {
             (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
                 (Some(left), Some(right)) => self.compute_integers(left, right),
@@ -222,6 +270,7 @@ impl Operator {
                 if left.len() + right.len() > limits::RESULT_BYTES {
                     return Err(EvalError::too_large());
                 }
+                budget.charge_bytes(left.len() + right.len())?;
                 bounded(format!("{left}{right}"))
             }
             (Value::Number(_), other) | (other, _) => Err(wrong_type("arithmetic takes numbers", other)),
@@ -269,27 +318,15 @@ fn negate(value: &Value) -> Result<Cow<'static, Value>, EvalError> {
     }
 }
 
-/// JSON equality, except that numbers are equal by value: `1 == 1.0`.
-pub(super) fn equal(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::Number(left), Value::Number(right)) => compare_numbers(left, right) == Some(Ordering::Equal),
-        (Value::Array(left), Value::Array(right)) => {
-            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| equal(left, right))
-        }
-        (Value::Object(left), Value::Object(right)) => {
-            let same = |(key, value)| right.get(key).is_some_and(|other| equal(value, other));
-            left.len() == right.len() && left.iter().all(same)
-        }
-        _ => left == right,
-    }
-}
-
-fn compare(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
+fn compare(left: &Value, right: &Value, budget: &mut Budget) -> Result<Ordering, EvalError> {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => {
-            compare_numbers(left, right).ok_or_else(|| arithmetic(false))
+            value::order(left, right).ok_or_else(|| arithmetic(false))
         }
-        (Value::String(left), Value::String(right)) => Ok(left.cmp(right)),
+        (Value::String(left), Value::String(right)) => {
+            budget.charge_bytes(left.len().min(right.len()))?;
+            Ok(left.cmp(right))
+        }
         _ => Err(EvalError::new(
             EvalErrorKind::Type,
             format!("cannot order {} and {}", type_name(left), type_name(right)),
@@ -297,21 +334,24 @@ fn compare(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
     }
 }
 
-fn compare_numbers(left: &Number, right: &Number) -> Option<Ordering> {
-    match (left.as_i64(), right.as_i64()) {
-        (Some(left), Some(right)) => Some(left.cmp(&right)),
-        _ => match (left.as_u64(), right.as_u64()) {
-            (Some(left), Some(right)) => Some(left.cmp(&right)),
-            _ => left.as_f64()?.partial_cmp(&right.as_f64()?),
-        },
-    }
-}
-
-pub(super) fn contains(container: &Value, item: &Value) -> Result<bool, EvalError> {
+pub(super) fn contains(container: &Value, item: &Value, budget: &mut Budget) -> Result<bool, EvalError> {
     match (container, item) {
-        (Value::Array(items), _) => Ok(items.iter().any(|other| equal(other, item))),
-        (Value::Object(map), Value::String(key)) => Ok(map.contains_key(key)),
-        (Value::String(text), Value::String(part)) => Ok(text.contains(part.as_str())),
+        (Value::Array(items), _) => {
+            for other in items {
+                if equal(other, item, budget)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        (Value::Object(map), Value::String(key)) => {
+            budget.charge_search(key.len())?;
+            Ok(map.contains_key(key))
+        }
+        (Value::String(text), Value::String(part)) => {
+            budget.charge_search(text.len() + part.len())?;
+            Ok(text.contains(part.as_str()))
+        }
         (other, _) => Err(wrong_type("expected a list, a map or text", other)),
     }
 }
@@ -341,10 +381,19 @@ pub(super) fn bounded<'v>(text: String) -> Result<Cow<'v, Value>, EvalError> {
 }
 
 /// Appends a value as text. Values that are not text are appended as JSON.
-pub(super) fn push_text(value: &Value, out: &mut String) -> Result<(), EvalError> {
+pub(super) fn push_text(value: &Value, out: &mut String, budget: &mut Budget) -> Result<(), EvalError> {
     match value {
-        Value::String(text) => out.push_str(text),
-        other => out.push_str(&other.to_string()),
+        Value::String(text) => {
+            budget.charge_bytes(text.len())?;
+            out.push_str(text);
+        }
+        other => out.push_str(&json_text(other, budget)?),
     }
     if out.len() > limits::RESULT_BYTES { Err(EvalError::too_large()) } else { Ok(()) }
+}
+
+/// Converts a value to JSON text.
+pub(super) fn json_text(value: &Value, budget: &mut Budget) -> Result<String, EvalError> {
+    value::charge_json(value, budget)?;
+    Ok(value.to_string())
 }

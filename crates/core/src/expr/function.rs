@@ -4,11 +4,18 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::eval::{Context, EvalError, EvalErrorKind, bounded};
+use super::eval::{Context, EvalError, EvalErrorKind, bounded, json_text};
 use super::reference::Resolve;
 use super::{Expr, Problem};
+use crate::bounded_regex::RegexError;
+use crate::budget::{Budget, Exhausted};
 use crate::diagnostic::Code;
 use crate::limits;
+
+/// The cost of a text that a function creates, besides its bytes.
+const PART_COST: usize = 5;
+/// Bytes of text that are parsed or change their case for one unit.
+const CONVERTED_BYTES: usize = 2;
 
 macro_rules! functions {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal $arity:expr;)+) => {
@@ -103,9 +110,7 @@ impl Function {
                 let Some(Expr::Literal(Value::String(pattern))) = arguments.pop() else {
                     return Err(problem("the pattern of `matches` must be text in quotes".to_owned()));
                 };
-                let regex = names.regex(&pattern);
-                let regex =
-                    regex.map_err(|reason| problem(format!("invalid regular expression: {reason}")))?;
+                let regex = names.regex(&pattern).map_err(|error| invalid_regex(&error, at.clone()))?;
                 Ok(Expr::Matches(Box::new(arguments.remove(0)), regex))
             }
             _ => Ok(Expr::Call(self, arguments)),
@@ -116,14 +121,15 @@ impl Function {
         self,
         arguments: &'c [Expr],
         context: &'c dyn Context,
+        budget: &mut Budget,
     ) -> Result<Cow<'c, Value>, EvalError> {
         let [first, rest @ ..] = arguments else { return Ok(Cow::Owned(Value::Null)) };
-        let first = first.eval(context);
+        let first = first.eval(context, budget);
         match self {
             Self::Has => return non_null(first).map(|value| owned(value.is_some())),
             Self::Default => {
                 return match (non_null(first)?, rest) {
-                    (None, [fallback]) => fallback.eval(context),
+                    (None, [fallback]) => fallback.eval(context, budget),
                     (value, _) => Ok(value.unwrap_or_default()),
                 };
             }
@@ -131,15 +137,16 @@ impl Function {
         }
         let first = first?;
         match rest {
-            [] => self.eval_unary(first),
+            [] => self.eval_unary(first, budget),
             [second, ..] => {
-                let second = second.eval(context)?;
-                self.eval_binary(&first, &second)
+                let second = second.eval(context, budget)?;
+                self.eval_binary(&first, &second, budget)
             }
         }
     }
 
-    fn eval_unary(self, value: Cow<'_, Value>) -> Result<Cow<'_, Value>, EvalError> {
+    fn eval_unary<'v>(self, value: Cow<'v, Value>, budget: &mut Budget) -> Result<Cow<'v, Value>, EvalError> {
+        self.charge_unary(&value, budget)?;
         match (self, &*value) {
             (Self::Size, Value::String(text)) => Ok(owned(text.chars().count())),
             (Self::Size, Value::Array(items)) => Ok(owned(items.len())),
@@ -154,7 +161,7 @@ impl Function {
                 Ok(owned(keys.into_iter().cloned().collect::<Vec<_>>()))
             }
             (Self::String, Value::String(_)) => Ok(value),
-            (Self::String | Self::ToJson, other) => bounded(other.to_string()),
+            (Self::String | Self::ToJson, other) => bounded(json_text(other, budget)?),
             (Self::Number, Value::Number(_)) => Ok(value),
             (Self::Number, Value::String(text)) => match serde_json::from_str(text.trim()) {
                 Ok(Value::Number(number)) => Ok(owned(Value::Number(number))),
@@ -166,6 +173,23 @@ impl Function {
                 })
             }
             _ => Err(self.type_error(&value)),
+        }
+    }
+
+    /// Charges a function of one argument, except for conversions to JSON.
+    fn charge_unary(self, value: &Value, budget: &mut Budget) -> Result<(), Exhausted> {
+        match (self, value) {
+            (Self::Size, Value::String(text)) => budget.charge_bytes(text.len()),
+            (Self::Trim, Value::String(text)) => budget.charge_search(text.len()),
+            (Self::Lower | Self::Upper | Self::Number | Self::FromJson, Value::String(text)) => {
+                budget.charge(text.len() / CONVERTED_BYTES)
+            }
+            (Self::Keys, Value::Object(map)) => {
+                let bytes: usize = map.keys().map(String::len).sum();
+                budget.charge(map.len() * PART_COST)?;
+                budget.charge_bytes(bytes)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -186,20 +210,28 @@ impl Function {
         })
     }
 
-    fn eval_binary(self, first: &Value, second: &Value) -> Result<Cow<'static, Value>, EvalError> {
+    fn eval_binary(
+        self,
+        first: &Value,
+        second: &Value,
+        budget: &mut Budget,
+    ) -> Result<Cow<'static, Value>, EvalError> {
         match (self, first, second) {
-            (Self::Contains, container, item) => super::eval::contains(container, item).map(owned),
+            (Self::Contains, container, item) => super::eval::contains(container, item, budget).map(owned),
             (Self::StartsWith, Value::String(text), Value::String(part)) => {
+                budget.charge_bytes(part.len())?;
                 Ok(owned(text.starts_with(part.as_str())))
             }
             (Self::EndsWith, Value::String(text), Value::String(part)) => {
+                budget.charge_bytes(part.len())?;
                 Ok(owned(text.ends_with(part.as_str())))
             }
             (Self::Join, Value::Array(items), Value::String(between)) => {
                 let mut out = String::new();
                 for (index, item) in items.iter().enumerate() {
+                    budget.charge_bytes(between.len())?;
                     out.push_str(if index > 0 { between } else { "" });
-                    super::eval::push_text(item, &mut out)?;
+                    super::eval::push_text(item, &mut out, budget)?;
                 }
                 bounded(out)
             }
@@ -207,7 +239,13 @@ impl Function {
                 if text.len() > limits::RESULT_BYTES {
                     return Err(EvalError::too_large());
                 }
-                Ok(owned(text.split(between.as_str()).map(str::to_owned).collect::<Vec<_>>()))
+                budget.charge_search(text.len())?;
+                let mut parts = Vec::new();
+                for part in text.split(between.as_str()) {
+                    budget.charge(PART_COST)?;
+                    parts.push(Value::from(part));
+                }
+                Ok(owned(parts))
             }
             _ => Err(self.type_error(first)),
         }
@@ -230,6 +268,15 @@ fn non_null(result: Result<Cow<'_, Value>, EvalError>) -> Result<Option<Cow<'_, 
         Err(error) if error.kind == EvalErrorKind::Missing => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The problem of a pattern that cannot be compiled.
+fn invalid_regex(error: &RegexError, at: std::ops::Range<usize>) -> Problem {
+    let code = match error {
+        RegexError::Invalid(_) => Code::InvalidExpression,
+        RegexError::TooLarge(_) => Code::LimitExceeded,
+    };
+    Problem::new(code, at, error.to_string())
 }
 
 fn owned<'v>(value: impl Into<Value>) -> Cow<'v, Value> {

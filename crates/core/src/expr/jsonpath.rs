@@ -12,11 +12,17 @@ use super::eval::{Context, EvalError};
 use super::lexer::constant_segment;
 use super::reference::{Ref, RefPath, Resolve, Segment};
 use super::{Expr, Problem};
+use crate::budget::value::copy;
+use crate::budget::{Budget, Exhausted};
 use crate::diagnostic::Code;
 use crate::limits;
 
-/// The maximum number of unions (`[a,b]`) in a query. Each can multiply the number of matches.
-const UNIONS: usize = 8;
+/// The maximum number of commas in a query. Each union (`[a,b]`) can multiply the number of matches.
+const COMMAS: usize = 8;
+/// The cost of visiting a value with one segment of a query.
+const VISIT_COST: usize = 3;
+/// Bytes of a filter that are evaluated for one unit.
+const FILTER_BYTES: usize = 2;
 
 /// A query that can match any number of values.
 #[derive(Debug, Clone)]
@@ -25,13 +31,39 @@ pub struct Query {
     pub base: Ref,
     /// The query from there.
     path: JsonPath,
+    /// An upper bound of its cost for each value that it can visit.
+    cost: usize,
+    /// The number of levels that it can visit; `None` with `..`.
+    levels: Option<usize>,
 }
 
 impl Query {
-    /// Returns the list of matches.
-    pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
-        let start = self.base.eval(context)?;
-        Ok(self.path.query(start).iter().map(|found| (*found).clone()).collect())
+    /// Returns the list of matches. The library cannot be interrupted, so the query is charged before it runs, for every
+    /// value that it can visit.
+    pub fn eval(&self, context: &dyn Context, budget: &mut Budget) -> Result<Value, EvalError> {
+        let start = self.base.eval(context, budget)?;
+        self.charge_visits(start, self.levels, budget)?;
+        let found = self.path.query(start);
+        let copies = found.iter().map(|found| Ok(copy(found, budget)?));
+        copies.collect::<Result<Vec<_>, EvalError>>().map(Value::Array)
+    }
+
+    fn charge_visits(
+        &self,
+        value: &Value,
+        levels: Option<usize>,
+        budget: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        budget.charge(self.cost)?;
+        let below = match levels {
+            Some(0) => return Ok(()),
+            levels => levels.map(|levels| levels - 1),
+        };
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.charge_visits(item, below, budget)),
+            Value::Object(map) => map.values().try_for_each(|item| self.charge_visits(item, below, budget)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -42,8 +74,9 @@ pub(super) fn compile(text: &str, at: Range<usize>, names: &mut dyn Resolve) -> 
 }
 
 fn compile_query(text: &str, range: Range<usize>, names: &mut dyn Resolve) -> Result<Expr, Problem> {
-    check(text)?;
+    let mut shape = check(text)?;
     let (segments, at) = leading_segments(text);
+    shape.segments = shape.segments.saturating_sub(segments.len());
     if !matches!(segments.first(), Some(Segment::Key(_))) {
         return Err(problem(text, "a JSONPath starts with the name of a step or input")
             .hint("write `$.step.field`; for text that starts with a dollar sign, write `$$`"));
@@ -53,7 +86,7 @@ fn compile_query(text: &str, range: Range<usize>, names: &mut dyn Resolve) -> Re
     let path = RefPath { dollar: false, segments, written: text.into(), at: range };
     let base = names.resolve(path)?;
     Ok(match query {
-        Some(path) => Expr::Query(Query { base, path }),
+        Some(path) => Expr::Query(Query { base, path, cost: shape.cost(), levels: shape.levels() }),
         None => Expr::Ref(base),
     })
 }
@@ -124,8 +157,33 @@ fn unquoted(text: &str, start: usize) -> impl Iterator<Item = (usize, u8, bool)>
     })
 }
 
-/// Rejects queries that would overflow the stack of the library or take excessive time.
-fn check(text: &str) -> Result<(), Problem> {
+/// The parts of a query that determine its cost.
+#[derive(Default)]
+struct Shape {
+    /// Names, brackets and the like, also inside filters.
+    segments: usize,
+    /// The number of `..`.
+    descents: usize,
+    /// The number of commas outside quotes.
+    commas: usize,
+    /// The bytes of filters.
+    filter_bytes: usize,
+}
+
+impl Shape {
+    /// An upper bound of the cost for each value that the query can visit. A union of n selectors multiplies the matches by
+    /// n, and at most doubles them for each comma.
+    fn cost(&self) -> usize {
+        (VISIT_COST * self.segments.max(1) + self.filter_bytes / FILTER_BYTES) << self.commas
+    }
+
+    fn levels(&self) -> Option<usize> {
+        (self.descents == 0).then_some(self.segments)
+    }
+}
+
+/// Rejects queries that would overflow the stack of the library or take excessive time, and measures the others.
+fn check(text: &str) -> Result<Shape, Problem> {
     if text.len() > limits::JSONPATH_BYTES {
         let message = format!("a JSONPath has at most {} bytes", limits::JSONPATH_BYTES);
         return Err(Problem::new(Code::LimitExceeded, 0..text.len(), message));
@@ -133,15 +191,19 @@ fn check(text: &str) -> Result<(), Problem> {
     if !strings_are_closed(text) {
         return Err(problem(text, "a quoted text is not closed or has an incomplete escape"));
     }
-    let (mut depth, mut filters, mut descents, mut unions) = (0usize, Vec::new(), 0, 0);
+    let (mut depth, mut filters, mut shape) = (0usize, Vec::new(), Shape::default());
     let mut previous = 0;
     for (at, byte, quoted) in unquoted(text, 0) {
+        shape.filter_bytes += usize::from(!filters.is_empty());
         if quoted {
             previous = 0;
             continue;
         }
         match byte {
-            b'[' | b'(' => depth += 1,
+            b'[' | b'(' => {
+                depth += 1;
+                shape.segments += 1;
+            }
             b']' | b')' => {
                 depth = depth.saturating_sub(1);
                 filters.retain(|opened| *opened <= depth);
@@ -157,8 +219,9 @@ fn check(text: &str) -> Result<(), Problem> {
             b'.' if previous == b'.' && !filters.is_empty() => {
                 return Err(problem(text, "`..` is not allowed inside a filter"));
             }
-            b'.' if previous == b'.' => descents += 1,
-            b',' if filters.is_empty() => unions += 1,
+            b'.' if previous == b'.' => shape.descents += 1,
+            b'.' => shape.segments += 1,
+            b',' => shape.commas += 1,
             b'!' | b'-' if !filters.is_empty() && previous == byte => {
                 return Err(problem(text, "repeated operator"));
             }
@@ -172,10 +235,12 @@ fn check(text: &str) -> Result<(), Problem> {
             return Err(Problem::new(Code::LimitExceeded, 0..text.len(), message));
         }
     }
-    match (descents, unions) {
-        (2.., _) => Err(problem(text, "`..` is allowed only once in a JSONPath")),
-        (_, unions) if unions > UNIONS => Err(problem(text, &format!("a JSONPath has at most {UNIONS} `,`"))),
-        _ => Ok(()),
+    match shape {
+        Shape { descents: 2.., .. } => Err(problem(text, "`..` is allowed only once in a JSONPath")),
+        Shape { commas, .. } if commas > COMMAS => {
+            Err(problem(text, &format!("a JSONPath has at most {COMMAS} `,`")))
+        }
+        shape => Ok(shape),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The expression language: references, expressions, JSONPath, conditions and templates.
 //!
 //! Expressions are parsed and resolved once, when a definition is compiled. Evaluation borrows from the
-//! values of a run and is bounded: the language has no loops, and text that it builds is limited to
-//! [`crate::limits::RESULT_BYTES`].
+//! values of a run and is bounded: the language has no loops, text that it builds is limited to
+//! [`crate::limits::RESULT_BYTES`], and all work is charged to a [`crate::budget::Budget`].
 
 mod condition;
 mod eval;
@@ -18,13 +18,12 @@ pub use eval::{Context, EvalError, EvalErrorKind, truthy};
 pub use function::Function;
 pub use jsonpath::Query;
 pub use parser::parse;
-pub(crate) use reference::compile_regex;
 pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
 pub use template::{Part, Template, ValueTemplate};
 
-use regex::Regex;
 use serde_json::Value;
 
+pub use crate::bounded_regex::{BoundedRegex, RegexError};
 use crate::diagnostic::Code;
 
 /// A problem of an expression, with its position in the text.
@@ -78,7 +77,7 @@ pub enum Expr {
     /// `f(a, b)`
     Call(Function, Vec<Expr>),
     /// `matches(a, "pattern")`, with the compiled pattern
-    Matches(Box<Expr>, Regex),
+    Matches(Box<Expr>, BoundedRegex),
 }
 
 /// An operator with two operands.

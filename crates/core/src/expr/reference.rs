@@ -1,9 +1,7 @@
 //! References: a root that the compiler resolved, and a path from there.
 
-use regex::{Regex, RegexBuilder};
-
 use super::Problem;
-use crate::limits;
+use crate::bounded_regex::{BoundedRegex, RegexError};
 
 /// The index of a step in its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,17 +140,8 @@ pub trait Resolve {
         self.resolve(RefPath { dollar: false, segments, written: name.into(), at: 0..0 }).is_ok()
     }
 
-    /// Compiles a regular expression. The error is the reason why it is invalid.
-    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
-        compile_regex(pattern)
+    /// Compiles a regular expression.
+    fn regex(&mut self, pattern: &str) -> Result<BoundedRegex, RegexError> {
+        BoundedRegex::new(pattern)
     }
-}
-
-/// Compiles a regular expression, with a limit on its compiled size.
-pub(crate) fn compile_regex(pattern: &str) -> Result<Regex, String> {
-    RegexBuilder::new(pattern).size_limit(limits::REGEX_BYTES).build().map_err(|error| {
-        // The last line is the reason; the lines above show the position.
-        let text = error.to_string();
-        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
-    })
 }

@@ -8,8 +8,13 @@ use super::eval::{Context, EvalError, EvalErrorKind, push_text};
 use super::lexer::{Token, constant_segment, word_length};
 use super::reference::{Ambient, RefPath, Resolve, Root, Segment};
 use super::{Expr, Problem, jsonpath, parser};
+use crate::budget::Budget;
+use crate::budget::value::{charge_copy, copy};
 use crate::diagnostic::Code;
 use crate::limits;
+
+/// The cost of an entry of a map that is built.
+const ENTRY_COST: usize = 5;
 
 /// A text that can contain references.
 #[derive(Debug, Clone)]
@@ -57,16 +62,23 @@ impl Template {
     }
 
     /// Evaluates the template.
-    pub fn eval<'c>(&'c self, context: &'c dyn Context) -> Result<Cow<'c, Value>, EvalError> {
+    pub fn eval<'c>(
+        &'c self,
+        context: &'c dyn Context,
+        budget: &mut Budget,
+    ) -> Result<Cow<'c, Value>, EvalError> {
         match self {
             Self::Literal(text) => Ok(Cow::Borrowed(text)),
-            Self::Whole(expr) => expr.eval(context),
+            Self::Whole(expr) => expr.eval(context, budget),
             Self::Mixed(parts) => {
                 let mut out = String::new();
                 for part in parts {
                     match part {
-                        Part::Text(text) => out.push_str(text),
-                        Part::Expr(expr) => push_text(&*expr.eval(context)?, &mut out)?,
+                        Part::Text(text) => {
+                            budget.charge_bytes(text.len())?;
+                            out.push_str(text);
+                        }
+                        Part::Expr(expr) => push_text(&*expr.eval(context, budget)?, &mut out, budget)?,
                     }
                 }
                 Ok(Cow::Owned(Value::String(out)))
@@ -211,28 +223,37 @@ pub enum ValueTemplate {
 
 impl ValueTemplate {
     /// Evaluates all references.
-    pub fn eval(&self, context: &dyn Context) -> Result<Value, EvalError> {
-        self.eval_within(context, &mut { limits::PAYLOAD_BYTES })
+    pub fn eval(&self, context: &dyn Context, budget: &mut Budget) -> Result<Value, EvalError> {
+        self.eval_within(context, budget, &mut { limits::PAYLOAD_BYTES })
     }
 
-    /// Evaluates with a budget of bytes: several references to a large value can exceed the limit of a value.
-    fn eval_within(&self, context: &dyn Context, budget: &mut usize) -> Result<Value, EvalError> {
+    /// Evaluates with a number of bytes left: several references to a large value can exceed the limit of a value.
+    fn eval_within(
+        &self,
+        context: &dyn Context,
+        budget: &mut Budget,
+        bytes: &mut usize,
+    ) -> Result<Value, EvalError> {
         match self {
-            Self::Literal(value) => Ok(value.clone()),
+            Self::Literal(value) => Ok(copy(value, budget)?),
             Self::Text(template) => {
-                let value = template.eval(context)?;
-                *budget = budget.checked_sub(weight(&value)).ok_or_else(|| {
+                let value = template.eval(context, budget)?;
+                charge_copy(&value, budget)?;
+                *bytes = bytes.checked_sub(weight(&value)).ok_or_else(|| {
                     let message = format!("the value is larger than {} bytes", limits::PAYLOAD_BYTES);
                     EvalError::new(EvalErrorKind::Limit, message)
                 })?;
                 Ok(value.into_owned())
             }
-            Self::List(items) => items.iter().map(|item| item.eval_within(context, budget)).collect(),
+            Self::List(items) => items.iter().map(|item| item.eval_within(context, budget, bytes)).collect(),
             Self::Map(entries) => {
-                let pairs = entries
-                    .iter()
-                    .map(|(key, value)| Ok((key.to_string(), value.eval_within(context, budget)?)));
-                pairs.collect::<Result<Map<_, _>, _>>().map(Value::Object)
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    budget.charge(ENTRY_COST)?;
+                    budget.charge_bytes(key.len())?;
+                    map.insert(key.to_string(), value.eval_within(context, budget, bytes)?);
+                }
+                Ok(Value::Object(map))
             }
         }
     }

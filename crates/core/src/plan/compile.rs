@@ -1,14 +1,14 @@
 //! Compiles a [`Spec`] into a [`Plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use regex::Regex;
+use std::sync::Arc;
 
 use super::graph::GraphNext;
 use super::order::{Reachability, resolve_dependencies};
 use super::outline::{BlockOutline, Flow, Outline, index};
 use super::scope::Undeclared;
 use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
+use crate::bounded_regex::RegexSet;
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::Node;
 use crate::limits::RunLimits;
@@ -33,7 +33,7 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
         outline: &outline,
         inferred: BTreeSet::new(),
         reachability: Reachability::default(),
-        regexes: BTreeMap::new(),
+        regexes: RegexSet::default(),
         in_graph: matches!(spec.body, Body::Graph(_)),
         head: &spec.head,
         at: None,
@@ -60,8 +60,8 @@ pub(super) struct Compiler<'s, 'o> {
     /// Inputs that are used but not declared, as far as the form allows that.
     pub inferred: BTreeSet<String>,
     pub reachability: Reachability,
-    /// The regular expressions of the definition, by their text.
-    pub regexes: BTreeMap<String, Regex>,
+    /// The regular expressions of the definition's expressions.
+    pub regexes: RegexSet,
     pub in_graph: bool,
     pub head: &'s Head,
     /// The step that is being compiled; `None` for fields of the definition.
@@ -99,17 +99,17 @@ impl<'s> Compiler<'s, '_> {
     }
 
     fn inputs(&self) -> Vec<Input> {
-        let declared = self.head.inputs.iter().flatten().map(|(name, input)| {
+        // An input without a schema has been reported as an error, so that there will be no plan.
+        let declared = self.head.inputs.iter().flatten().filter_map(|(name, input)| {
             let default = input.default().map(Node::to_value);
             let required = !input.optional && default.is_none();
-            // An invalid schema has been reported when the input was parsed.
-            let schema = Schema::new(&input.schema.to_value()).unwrap_or_else(|_| Schema::any());
-            Input { name: name.as_str().into(), schema, default, required }
+            let schema = input.compiled.clone()?;
+            Some(Input { name: name.as_str().into(), schema, default, required })
         });
         let required = self.undeclared == Undeclared::Infer;
         let inferred = self.inferred.iter().map(|name| Input {
             name: name.as_str().into(),
-            schema: Schema::any(),
+            schema: Arc::new(Schema::any()),
             default: None,
             required,
         });

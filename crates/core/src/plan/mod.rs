@@ -8,6 +8,7 @@ mod compile;
 mod expressions;
 mod graph;
 mod hash;
+mod inputs;
 mod kinds;
 mod names;
 mod order;
@@ -23,6 +24,7 @@ pub use retry::{BackoffKind, RetryPolicy};
 pub(crate) use compile::compile;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -102,7 +104,7 @@ pub struct Input {
     /// Name of the input.
     pub name: Box<str>,
     /// JSON Schema of the value.
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
     /// The default value, if any.
     pub default: Option<Value>,
     /// Whether a run cannot start without a value.

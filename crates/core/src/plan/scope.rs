@@ -1,14 +1,13 @@
 //! Resolves the names of references.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use regex::Regex;
+use std::collections::BTreeSet;
 
 use super::StepIx;
 use super::order::{Reachability, Unavailable, availability};
 use super::outline::Outline;
+use crate::bounded_regex::{BoundedRegex, RegexError, RegexSet};
 use crate::diagnostic::{Code, nearest};
-use crate::expr::{Ambient, IfMissing, Problem, Ref, RefPath, Resolve, Root, compile_regex};
+use crate::expr::{Ambient, IfMissing, Problem, Ref, RefPath, Resolve, Root};
 use crate::limits;
 use crate::spec::step::Kind;
 
@@ -44,7 +43,7 @@ pub(super) struct Scope<'s, 'o> {
     /// Whether to search for hints.
     pub hints: bool,
     pub reachability: &'o mut Reachability,
-    pub regexes: &'o mut BTreeMap<String, Regex>,
+    pub regexes: &'o mut RegexSet,
     /// Whether `error` is defined: true in `on_failure`.
     pub failed: bool,
     /// Problems of names that could not be resolved.
@@ -80,19 +79,8 @@ impl Resolve for Scope<'_, '_> {
             || self.item(name).is_some()
     }
 
-    fn regex(&mut self, pattern: &str) -> Result<Regex, String> {
-        if let Some(known) = self.regexes.get(pattern) {
-            return Ok(known.clone());
-        }
-        if self.regexes.len() >= limits::REGEXES {
-            return Err(format!(
-                "a definition can have at most {} different regular expressions",
-                limits::REGEXES
-            ));
-        }
-        let regex = compile_regex(pattern)?;
-        self.regexes.insert(pattern.to_owned(), regex.clone());
-        Ok(regex)
+    fn regex(&mut self, pattern: &str) -> Result<BoundedRegex, RegexError> {
+        self.regexes.compile(pattern)
     }
 }
 

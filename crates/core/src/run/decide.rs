@@ -9,15 +9,16 @@ use super::phase::Phase;
 use super::state::{Live, ReadyKey, Run, RunStatus};
 use super::world::{Record, World, WorldError};
 use super::{Failure, Input, Millis, Payload, ValueChange};
+use crate::budget::Budget;
 use crate::expr::StepIx;
-use crate::limits::SLICE_BYTES;
+use crate::limits::{EVALUATION_COST, SLICE_BYTES};
 use crate::plan::{Kind, Plan, Step};
 
 /// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
 /// cannot be committed, the caller must rebuild the run from the log.
 ///
-/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks.
-/// The transition that reaches the limit is completed, so the number of events can exceed it by a few. Then the run
+/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks, or when
+/// its evaluations have cost [`EVALUATION_COST`]. The transition that reaches the limit is completed, so the number of events can exceed it by a few. Then the run
 /// owes a continuation ([`Run::owes_continuation`]).
 pub fn decide(
     plan: &Plan,
@@ -26,6 +27,10 @@ pub fn decide(
     limit: usize,
     world: &mut dyn World,
 ) -> Result<Vec<Record>, WorldError> {
+    if !matches!(input, Input::Continue) {
+        run.scratch.cost = 0;
+    }
+    let budget = Budget::decision(run.scratch.cost);
     let mut decision = Decision {
         plan,
         run,
@@ -38,6 +43,7 @@ pub fn decide(
         outputs: BTreeMap::new(),
         inputs: BTreeMap::new(),
         full: false,
+        budget,
     };
     let may_begin = matches!(input, Input::Admitted | Input::Continue);
     decision.handle(input)?;
@@ -47,7 +53,9 @@ pub fn decide(
         decision.begin_ready()?;
         decision.settle_status();
     }
-    Ok(decision.records)
+    let Decision { run, records, budget, .. } = decision;
+    run.scratch.cost += budget.spent();
+    Ok(records)
 }
 
 /// A decision in progress.
@@ -69,6 +77,8 @@ pub(super) struct Decision<'d> {
     pub inputs: BTreeMap<u32, Payload>,
     /// Whether admission reported that all slots are in use.
     pub full: bool,
+    /// The cost that the evaluations of this decision may cause.
+    pub budget: Budget,
 }
 
 /// The result of a transition; its effects are in the [`Decision`].
@@ -127,7 +137,9 @@ impl<'d> Decision<'d> {
 
     /// Whether the decision may make another transition.
     pub(super) fn has_room(&self) -> bool {
-        self.records.len() + self.reads < self.limit && self.bytes < SLICE_BYTES
+        self.records.len() + self.reads < self.limit
+            && self.bytes < SLICE_BYTES
+            && self.budget.spent() < EVALUATION_COST
     }
 
     /// Makes the transitions that the run owes, as long as there is room.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::expr::EvalError;
+use crate::expr::{EvalError, EvalErrorKind};
 use crate::limits;
 pub use crate::spec::retry::FailureKind;
 
@@ -117,7 +117,13 @@ impl Failure {
 
 impl From<EvalError> for Failure {
     fn from(error: EvalError) -> Self {
-        Self::new(FailureKind::Validation, error.message)
+        let kind = match error.kind {
+            EvalErrorKind::Limit => FailureKind::Limit,
+            EvalErrorKind::Missing | EvalErrorKind::Type | EvalErrorKind::Arithmetic => {
+                FailureKind::Validation
+            }
+        };
+        Self::new(kind, error.message)
     }
 }
 

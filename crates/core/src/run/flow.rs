@@ -6,6 +6,7 @@ use super::owed::Transition;
 use super::parts::{Ending, Next, ScopeKey, StepRef};
 use super::phase::Phase;
 use super::{Failure, FailureKind, Payload};
+use crate::budget::Budget;
 use crate::expr::StepIx;
 use crate::plan::{Next as Leads, OnError, Target};
 
@@ -173,6 +174,9 @@ impl Decision<'_> {
             self.emit_failed(Some(error));
         } else {
             self.emit(Event::RunFailing { error });
+            // The run may have failed because the budget is exhausted. Its cleanup can still be evaluated.
+            self.run.scratch.cost = 0;
+            self.budget = Budget::decision(0);
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Scratch {
     pub collected: Collected,
     /// Whether ready steps are left that were not tried.
     pub has_untried: bool,
+    /// Cost of the evaluations that followed from the last input, in units.
+    pub cost: u64,
 }
 
 /// Results of the blocks of a step.

@@ -1,5 +1,7 @@
 //! Values for expressions: resolves references from the scope of a step and reads the values.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::decide::Decision;
@@ -7,14 +9,20 @@ use super::parts::ScopeKey;
 use super::payload::fits;
 use super::state::StepStatus;
 use super::{Failure, Payload, WorldError};
+use crate::budget::Budget;
+use crate::budget::value::owned;
 use crate::expr::{Condition, Context, EvalError, Root, StepIx, Template, ValueTemplate};
+use crate::limits;
+
+/// The cost of finding the value of a root.
+const ROOT_COST: usize = 5;
 
 /// The result of an evaluation. The outer error is a failure of the store, the inner one of the expression.
 pub(super) type Evaluated<T> = Result<Result<T, Failure>, WorldError>;
 
 /// The values that an expression can read, by root.
 #[derive(Default)]
-pub(super) struct Bindings(Vec<(Root, Source)>);
+pub(super) struct Bindings(HashMap<Root, Source>);
 
 enum Source {
     Payload(Payload),
@@ -23,10 +31,19 @@ enum Source {
     Value(Value),
 }
 
+impl Source {
+    /// The size of the stored value, as JSON.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Payload(payload) | Self::Item(payload, _) | Self::Field(payload, _) => payload.json().len(),
+            Self::Value(_) => 0,
+        }
+    }
+}
+
 impl Context for Bindings {
     fn value(&self, root: &Root) -> Option<&Value> {
-        let source = self.0.iter().find(|(known, _)| known == root).map(|(_, source)| source)?;
-        match source {
+        match self.0.get(root)? {
             Source::Payload(payload) => Some(payload.value()),
             Source::Item(payload, index) => payload.value().get(*index as usize),
             Source::Field(payload, key) => payload.value().get(key),
@@ -38,20 +55,26 @@ impl Context for Bindings {
 impl Bindings {
     /// Binds the output of a `verify` call.
     pub(super) fn probe(output: Payload) -> Self {
-        Self(vec![(Root::Probe, Source::Payload(output))])
+        Self(HashMap::from([(Root::Probe, Source::Payload(output))]))
     }
 }
 
 impl Decision<'_> {
     pub(super) fn eval(&mut self, scope: ScopeKey, template: &ValueTemplate) -> Evaluated<Value> {
-        let bindings = self.bind(scope, Bindings::default(), |visit| template.roots(visit))?;
-        let value = template.eval(&bindings).map_err(Failure::from);
+        let bindings = match self.bind(scope, Bindings::default(), |visit| template.roots(visit))? {
+            Ok(bindings) => bindings,
+            Err(error) => return Ok(Err(error)),
+        };
+        let value = self.within_budget(|budget| template.eval(&bindings, budget));
         Ok(value.and_then(|value| fits(&value, 0).map(|()| value)))
     }
 
     pub(super) fn eval_text(&mut self, scope: ScopeKey, template: &Template) -> Evaluated<Value> {
-        let bindings = self.bind(scope, Bindings::default(), |visit| template.roots(visit))?;
-        Ok(template.eval(&bindings).map(std::borrow::Cow::into_owned).map_err(Failure::from))
+        let bindings = match self.bind(scope, Bindings::default(), |visit| template.roots(visit))? {
+            Ok(bindings) => bindings,
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(self.within_budget(|budget| Ok(owned(template.eval(&bindings, budget)?, budget)?)))
     }
 
     pub(super) fn holds(&mut self, scope: ScopeKey, condition: &Condition) -> Evaluated<bool> {
@@ -64,8 +87,22 @@ impl Decision<'_> {
         condition: &Condition,
         initial: Bindings,
     ) -> Evaluated<bool> {
-        let bindings = self.bind(scope, initial, |visit| condition.roots(visit))?;
-        Ok(condition.holds(&bindings).map_err(|error: EvalError| Failure::from(error)))
+        let bindings = match self.bind(scope, initial, |visit| condition.roots(visit))? {
+            Ok(bindings) => bindings,
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(self.within_budget(|budget| condition.holds(&bindings, budget)))
+    }
+
+    /// Evaluates within the budget of one evaluation, and charges the cost to the decision.
+    fn within_budget<T>(
+        &mut self,
+        eval: impl FnOnce(&mut Budget) -> Result<T, EvalError>,
+    ) -> Result<T, Failure> {
+        let mut part = self.budget.part();
+        let result = eval(&mut part);
+        self.budget.settle(&part);
+        result.map_err(Failure::from)
     }
 
     /// Adds the values of the roots that `visit_roots` reports.
@@ -74,19 +111,31 @@ impl Decision<'_> {
         scope: ScopeKey,
         mut bindings: Bindings,
         visit_roots: impl Fn(&mut dyn FnMut(&Root)),
-    ) -> Result<Bindings, WorldError> {
-        let mut roots: Vec<Root> = Vec::new();
+    ) -> Evaluated<Bindings> {
+        let (mut roots, mut seen, mut visited) = (Vec::new(), HashSet::new(), 0);
         visit_roots(&mut |root| {
-            if !roots.contains(root) {
+            visited += 1;
+            if seen.insert(root.clone()) {
                 roots.push(root.clone());
             }
         });
+        if let Err(exhausted) = self.budget.charge(visited + ROOT_COST * roots.len()) {
+            return Ok(Err(EvalError::from(exhausted).into()));
+        }
+        let mut bytes = 0;
         for root in roots {
             if let Some(source) = self.source(scope, &root)? {
-                bindings.0.push((root, source));
+                bytes += source.bytes();
+                bindings.0.insert(root, source);
+            }
+            if bytes > limits::EVALUATION_BYTES {
+                let limit = limits::EVALUATION_BYTES;
+                let message =
+                    format!("the values that the evaluation reads exceed the limit of {limit} bytes");
+                return Ok(Err(Failure::limit(message)));
             }
         }
-        Ok(bindings)
+        Ok(Ok(bindings))
     }
 
     fn source(&mut self, scope: ScopeKey, root: &Root) -> Result<Option<Source>, WorldError> {

@@ -4,7 +4,7 @@ use super::decide::{Attempt, DecideResult, Decision};
 use super::parts::Started;
 use super::phase::Phase;
 use super::world::Child;
-use super::{Failure, Payload};
+use super::{Failure, FailureKind, Payload};
 use crate::plan::Workflow;
 
 impl Decision<'_> {
@@ -14,11 +14,17 @@ impl Decision<'_> {
             Err(error) => return self.fail_before_start(attempt, error),
         };
         let child = Child { step: &attempt.step_ref, definition: &workflow.name, inputs: &inputs };
-        match self.world.spawn(&child)? {
+        let mut part = self.budget.part().and_check_of(inputs.value());
+        let spawned = self.world.spawn(&child, &mut part)?;
+        self.budget.settle(&part);
+        match spawned {
             Ok(run) => {
                 let what = Started::Workflow { definition: workflow.name.clone(), run, input: inputs.hash() };
                 self.emit_started(attempt, what, Some(inputs));
                 Ok(())
+            }
+            Err(error) if part.is_exhausted() => {
+                self.fail_before_start(attempt, Failure { kind: FailureKind::Limit, ..error })
             }
             Err(error) => self.fail_before_start(attempt, error),
         }

@@ -8,6 +8,7 @@ use super::event::Event;
 use super::parts::{StepRef, TimerKind};
 use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
+use crate::budget::Budget;
 use crate::expr::{Ambient, StepIx};
 use crate::plan::Hash;
 use crate::spec::policy::{Effects, KeyScope, OnUncertain};
@@ -47,8 +48,13 @@ pub trait World {
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError>;
     /// Returns the result of the call with the same path and arguments in the run that this one repeats.
     fn reuse(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, WorldError>;
-    /// Creates a run of another workflow and returns its id. It starts when the decision is committed.
-    fn spawn(&mut self, child: &Child<'_>) -> Result<Result<Box<str>, Failure>, WorldError>;
+    /// Creates a run of another workflow and returns its id. It starts when the decision is committed. The check of its
+    /// inputs is charged to the budget.
+    fn spawn(
+        &mut self,
+        child: &Child<'_>,
+        budget: &mut Budget,
+    ) -> Result<Result<Box<str>, Failure>, WorldError>;
 }
 
 /// The result of an admission check.

@@ -1,37 +1,16 @@
-//! Equality, order and types of JSON values, as JSON Schema defines them.
+//! Order and types of JSON values, as JSON Schema defines them.
 
 use std::cmp::Ordering;
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 
-/// Whether two values are equal: 1 and 1.0 are.
-pub(super) fn is_equal(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::Number(left), Value::Number(right)) => order(left, right) == Some(Ordering::Equal),
-        (Value::Array(left), Value::Array(right)) => {
-            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| is_equal(left, right))
-        }
-        (Value::Object(left), Value::Object(right)) => {
-            let same =
-                |(key, value): (&String, &Value)| right.get(key).is_some_and(|other| is_equal(value, other));
-            left.len() == right.len() && left.iter().all(same)
-        }
-        _ => left == right,
-    }
-}
+use crate::budget::value::order;
 
 /// Whether a number is less than another.
 pub(super) fn less(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => order(left, right) == Some(Ordering::Less),
         _ => false,
-    }
-}
-
-fn order(left: &Number, right: &Number) -> Option<Ordering> {
-    match (left.as_i128(), right.as_i128()) {
-        (Some(left), Some(right)) => Some(left.cmp(&right)),
-        _ => left.as_f64()?.partial_cmp(&right.as_f64()?),
     }
 }
 

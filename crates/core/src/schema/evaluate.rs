@@ -1,21 +1,34 @@
-//! Evaluates a schema for a value, step by step within the budget.
+//! Evaluates a schema for a value, charging each step to the budget.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::compare::{is_equal, is_multiple, is_type, less};
+use super::compare::{is_multiple, is_type, less};
 use super::message::{self, At, Errors};
 use super::read::{count, is_meta_schema};
 use super::{Schema, Violation};
-use crate::limits::{SCHEMA_CALLS, SCHEMA_STEPS, SCHEMA_STEPS_PER_NODE};
+use crate::bounded_regex::BoundedRegex;
+use crate::budget::Budget;
+use crate::budget::value::equal;
+use crate::limits::SCHEMA_CALLS;
+
+/// The cost of evaluating a schema for a value, besides its keywords: most of it looks for keywords that are not there.
+const SCHEMA_COST: usize = 20;
+/// The cost of a keyword.
+const KEYWORD_COST: usize = 2;
+/// The cost of looking up a name in a map, or of adding it to one.
+const NAME_COST: usize = 8;
+/// The cost of resolving a reference, besides its bytes.
+const REFERENCE_COST: usize = 30;
 
 /// One evaluation.
-pub(super) struct Evaluation<'s> {
+pub(super) struct Evaluation<'s, 'b> {
     schema: &'s Schema,
-    budget: usize,
-    steps: usize,
+    budget: &'b mut Budget,
     depth: usize,
+    /// Whether schemas were nested too deep: a reference leads back to itself, or the value is very deep.
+    is_too_deep: bool,
 }
 
 /// The properties and items that a schema has evaluated, for `unevaluatedProperties` and `unevaluatedItems`.
@@ -30,26 +43,54 @@ impl Evaluated<'_> {
         self.properties.extend(other.properties);
         self.items.extend(other.items);
     }
+
+    fn len(&self) -> usize {
+        self.properties.len() + self.items.len()
+    }
 }
 
-impl<'s> Evaluation<'s> {
-    pub(super) fn new(schema: &'s Schema, value: &Value) -> Self {
-        let budget = SCHEMA_STEPS + SCHEMA_STEPS_PER_NODE * nodes(value);
-        Self { schema, budget, steps: 0, depth: 0 }
+impl<'s, 'b> Evaluation<'s, 'b> {
+    pub(super) fn new(schema: &'s Schema, budget: &'b mut Budget) -> Self {
+        Self { schema, budget, depth: 0, is_too_deep: false }
     }
 
     pub(super) fn run(mut self, part: &'s Value, value: &Value, limit: usize) -> Vec<Violation> {
         let mut errors = Errors::reported(limit);
         self.schema(part, value, &At::ROOT, &mut errors);
-        if self.is_exhausted() {
-            let message = format!("the check needs more than {} steps; simplify the schema", self.budget);
-            return vec![Violation { pointer: String::new(), message }];
-        }
-        errors.found
+        let message = if self.is_too_deep {
+            format!("the check nests more than {SCHEMA_CALLS} schemas; a reference may lead back to itself")
+        } else if self.budget.is_exhausted() {
+            self.budget.exhausted().to_string()
+        } else {
+            return errors.found;
+        };
+        vec![Violation { pointer: String::new(), message }]
     }
 
-    fn is_exhausted(&self) -> bool {
-        self.steps > self.budget
+    fn is_stopped(&self) -> bool {
+        self.is_too_deep || self.budget.is_exhausted()
+    }
+
+    /// Charges work that is about to be done. Returns whether it may be done.
+    fn charge(&mut self, units: usize) -> bool {
+        self.budget.charge(units).is_ok()
+    }
+
+    /// Whether two values are equal; unequal if the budget is exhausted.
+    fn is_equal(&mut self, left: &Value, right: &Value) -> bool {
+        equal(left, right, self.budget).unwrap_or(false)
+    }
+
+    /// Whether a pattern matches; not if the budget is exhausted.
+    fn is_match(&mut self, regex: &BoundedRegex, text: &str) -> bool {
+        regex.is_match(text, self.budget).unwrap_or(false)
+    }
+
+    /// Adds what a schema has evaluated.
+    fn merge<'v>(&mut self, evaluated: &mut Evaluated<'v>, other: Evaluated<'v>) {
+        if other.len() == 0 || self.charge(other.len() * NAME_COST) {
+            evaluated.merge(other);
+        }
     }
 
     /// Whether a value matches, without messages.
@@ -66,9 +107,8 @@ impl<'s> Evaluation<'s> {
         at: &At<'_>,
         errors: &mut Errors,
     ) -> Evaluated<'v> {
-        self.steps += 1;
         let mut evaluated = Evaluated::default();
-        if self.is_exhausted() {
+        if !self.charge(1) || self.is_too_deep {
             errors.failed = true;
             return evaluated;
         }
@@ -80,13 +120,12 @@ impl<'s> Evaluation<'s> {
             }
             _ => return evaluated,
         };
-        if self.depth >= SCHEMA_CALLS {
-            // A reference that leads back to itself, or a very deep value.
-            self.steps = self.budget + 1;
+        self.is_too_deep = self.depth >= SCHEMA_CALLS;
+        if self.is_too_deep || !self.charge(SCHEMA_COST + KEYWORD_COST * map.len()) {
+            errors.failed = true;
             return evaluated;
         }
         self.depth += 1;
-        self.steps += map.len();
         self.assertions(map, value, at, errors);
         if !errors.is_done() {
             self.in_place(map, value, at, errors, &mut evaluated);
@@ -103,6 +142,7 @@ impl<'s> Evaluation<'s> {
 
     fn assertions(&mut self, map: &'s Map<String, Value>, value: &Value, at: &At<'_>, errors: &mut Errors) {
         if let Some(types) = map.get("type") {
+            self.charge(types.as_array().map_or(1, Vec::len));
             let allowed: Vec<&str> = match types {
                 Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
                 one => one.as_str().into_iter().collect(),
@@ -111,13 +151,12 @@ impl<'s> Evaluation<'s> {
                 errors.report(at, || message::wrong_type(value, &allowed));
             }
         }
-        if let Some(Value::Array(allowed)) = map.get("enum") {
-            self.steps += allowed.len() * nodes(value);
-            if !allowed.iter().any(|one| is_equal(one, value)) {
-                errors.report(at, || message::not_one_of(value, allowed));
-            }
+        if let Some(Value::Array(allowed)) = map.get("enum")
+            && !allowed.iter().any(|one| self.is_equal(one, value))
+        {
+            errors.report(at, || message::not_one_of(value, allowed));
         }
-        if let Some(only) = map.get("const").filter(|only| !is_equal(only, value)) {
+        if let Some(only) = map.get("const").filter(|only| !self.is_equal(only, value)) {
             errors.report(at, || format!("{} was expected", message::short(only)));
         }
         match value {
@@ -136,6 +175,9 @@ impl<'s> Evaluation<'s> {
         errors: &mut Errors,
     ) {
         let bound = |key: &str| map.get(key).and_then(count);
+        if self.budget.charge_bytes(2 * text.len()).is_err() {
+            return;
+        }
         let length = || text.chars().count() as u64;
         if let Some(max) = bound("maxLength").filter(|max| length() > *max) {
             errors.report(at, || format!("{} is longer than {max} characters", message::short(value)));
@@ -144,8 +186,8 @@ impl<'s> Evaluation<'s> {
             errors.report(at, || format!("{} is shorter than {min} characters", message::short(value)));
         }
         if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
-            self.steps += text.len() / 64;
-            if self.schema.patterns.get(pattern).is_some_and(|regex| !regex.is_match(text)) {
+            let schema = self.schema;
+            if schema.patterns.get(pattern).is_some_and(|regex| !self.is_match(regex, text)) {
                 errors.report(at, || format!("{} does not match \"{pattern}\"", message::short(value)));
             }
         }
@@ -162,15 +204,18 @@ impl<'s> Evaluation<'s> {
     ) {
         for key in ["$ref", "$dynamicRef"] {
             let target = map.get(key).and_then(Value::as_str).filter(|to| !is_meta_schema(to));
+            let target = target.filter(|to| self.charge(REFERENCE_COST + to.len()));
             if let Some(target) = target.and_then(|to| self.schema.resolve(to)) {
-                evaluated.merge(self.schema(target, value, at, errors));
+                let matched = self.schema(target, value, at, errors);
+                self.merge(evaluated, matched);
             }
         }
         for part in list(map, "allOf") {
-            if errors.is_done() {
+            if errors.is_done() || self.is_stopped() {
                 return;
             }
-            evaluated.merge(self.schema(part, value, at, errors));
+            let matched = self.schema(part, value, at, errors);
+            self.merge(evaluated, matched);
         }
         self.alternatives(map, value, at, errors, evaluated);
         if let Some(not) = map.get("not")
@@ -180,13 +225,14 @@ impl<'s> Evaluation<'s> {
         }
         if let Some(condition) = map.get("if") {
             let branch = if let Some(matched) = self.matches(condition, value, at) {
-                evaluated.merge(matched);
+                self.merge(evaluated, matched);
                 map.get("then")
             } else {
                 map.get("else")
             };
             if let Some(branch) = branch {
-                evaluated.merge(self.schema(branch, value, at, errors));
+                let matched = self.schema(branch, value, at, errors);
+                self.merge(evaluated, matched);
             }
         }
     }
@@ -203,11 +249,11 @@ impl<'s> Evaluation<'s> {
             let mut any = false;
             for part in list(map, "anyOf") {
                 // Without `unevaluated…`, the first match decides.
-                if any && !self.schema.tracks_evaluated {
+                if (any && !self.schema.tracks_evaluated) || self.is_stopped() {
                     break;
                 }
                 if let Some(matched) = self.matches(part, value, at) {
-                    evaluated.merge(matched);
+                    self.merge(evaluated, matched);
                     any = true;
                 }
             }
@@ -221,7 +267,7 @@ impl<'s> Evaluation<'s> {
             let matched: Vec<Evaluated<'v>> =
                 list(map, "oneOf").filter_map(|part| self.matches(part, value, at)).take(2).collect();
             match matched.len() {
-                1 => matched.into_iter().for_each(|matched| evaluated.merge(matched)),
+                1 => matched.into_iter().for_each(|matched| self.merge(evaluated, matched)),
                 0 => errors.report(at, || {
                     format!("{} matches none of the schemas in `oneOf`", message::short(value))
                 }),
@@ -242,44 +288,47 @@ impl<'s> Evaluation<'s> {
         evaluated: &mut Evaluated<'v>,
     ) {
         message::object_size(map, object, at, errors);
-        self.steps += names(map.get("required")).count();
+        if !self.charge(NAME_COST * listed(map.get("required"))) {
+            return;
+        }
         for name in names(map.get("required")).filter(|name| !object.contains_key(*name)) {
             errors.report(at, || format!("\"{name}\" is a required property"));
         }
         self.dependencies(map, value, object, at, errors, evaluated);
         let properties = map.get("properties").and_then(Value::as_object);
         let patterns = map.get("patternProperties").and_then(Value::as_object);
+        self.charge(NAME_COST * patterns.map_or(0, Map::len));
+        let schema = self.schema;
         // A pattern that is not supported may match any name.
         let is_open = patterns
             .is_some_and(|patterns| patterns.keys().any(|name| !self.schema.patterns.contains_key(name)));
         let mut unexpected = Vec::new();
         for (name, value) in object {
-            self.steps += 1;
-            if errors.is_done() || self.is_exhausted() {
+            if errors.is_done() || self.is_too_deep || !self.charge(NAME_COST) {
                 return;
             }
             let below = at.key(name);
             let mut is_known = false;
-            if let Some(schema) = properties.and_then(|properties| properties.get(name)) {
-                self.schema(schema, value, &below, errors);
+            if let Some(part) = properties.and_then(|properties| properties.get(name)) {
+                self.schema(part, value, &below, errors);
                 is_known = true;
             }
-            for (pattern, schema) in patterns.into_iter().flatten() {
-                self.steps += 1;
-                if self.schema.patterns.get(pattern).is_some_and(|regex| regex.is_match(name)) {
-                    self.schema(schema, value, &below, errors);
+            for (pattern, part) in patterns.into_iter().flatten() {
+                if schema.patterns.get(pattern).is_some_and(|regex| self.is_match(regex, name)) {
+                    self.schema(part, value, &below, errors);
                     is_known = true;
                 }
             }
             if let Some(names) = map.get("propertyNames")
+                && self.budget.charge_bytes(name.len()).is_ok()
                 && self.matches(names, &Value::String(name.clone()), &below).is_none()
             {
                 errors.report(at, || format!("\"{name}\" is not an allowed property name"));
             }
             match map.get("additionalProperties") {
                 Some(Value::Bool(false)) if !is_known && !is_open => unexpected.push(name.as_str()),
-                Some(schema) if !is_known && !is_open => {
-                    self.schema(schema, value, &below, errors);
+                Some(part) if !is_known && !is_open => {
+                    self.schema(part, value, &below, errors);
                     is_known = true;
                 }
                 _ => {}
@@ -289,7 +338,9 @@ impl<'s> Evaluation<'s> {
             }
         }
         message::unexpected_properties(&unexpected, at, errors);
-        if let Some(rest) = map.get("unevaluatedProperties") {
+        if let Some(rest) = map.get("unevaluatedProperties")
+            && self.charge(NAME_COST * object.len())
+        {
             for (name, value) in
                 object.iter().filter(|(name, _)| !evaluated.properties.contains(name.as_str()))
             {
@@ -309,13 +360,21 @@ impl<'s> Evaluation<'s> {
         evaluated: &mut Evaluated<'v>,
     ) {
         for key in ["dependentRequired", "dependentSchemas", "dependencies"] {
-            let present = map.get(key).and_then(Value::as_object).into_iter().flatten();
-            for (name, needs) in present.filter(|(name, _)| object.contains_key(*name)) {
+            let entries = map.get(key).and_then(Value::as_object);
+            if !self.charge(NAME_COST * entries.map_or(0, Map::len)) {
+                return;
+            }
+            let present = entries.into_iter().flatten().filter(|(name, _)| object.contains_key(*name));
+            for (name, needs) in present {
+                if !self.charge(NAME_COST * listed(Some(needs))) {
+                    return;
+                }
                 for needed in names(Some(needs)).filter(|needed| !object.contains_key(*needed)) {
                     errors.report(at, || format!("\"{needed}\" is required beside \"{name}\""));
                 }
                 if !needs.is_array() {
-                    evaluated.merge(self.schema(needs, value, at, errors));
+                    let matched = self.schema(needs, value, at, errors);
+                    self.merge(evaluated, matched);
                 }
             }
         }
@@ -338,8 +397,7 @@ impl<'s> Evaluation<'s> {
             rest => (map.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice), rest),
         };
         for (index, item) in items.iter().enumerate() {
-            self.steps += 1;
-            if errors.is_done() || self.is_exhausted() {
+            if errors.is_done() || self.is_too_deep || !self.charge(1) {
                 return;
             }
             if let Some(schema) = prefix.get(index).or(rest) {
@@ -350,7 +408,9 @@ impl<'s> Evaluation<'s> {
             }
         }
         self.contains(map, items, at, errors, evaluated);
-        if let Some(rest) = map.get("unevaluatedItems") {
+        if let Some(rest) = map.get("unevaluatedItems")
+            && self.charge(NAME_COST * items.len())
+        {
             for (index, item) in
                 items.iter().enumerate().filter(|(index, _)| !evaluated.items.contains(index))
             {
@@ -385,15 +445,14 @@ impl<'s> Evaluation<'s> {
         }
     }
 
+    /// Whether all items are different; true if the budget is exhausted.
     fn is_unique(&mut self, items: &[Value]) -> bool {
         for (index, item) in items.iter().enumerate() {
-            // Each comparison visits up to the whole item.
-            self.steps += index * nodes(item);
-            if self.is_exhausted() {
-                return true;
-            }
-            if items[..index].iter().any(|before| is_equal(before, item)) {
+            if items[..index].iter().any(|before| self.is_equal(before, item)) {
                 return false;
+            }
+            if self.is_stopped() {
+                return true;
             }
         }
         true
@@ -426,11 +485,7 @@ fn names(value: Option<&Value>) -> impl Iterator<Item = &str> {
     value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The number of values in a value.
-fn nodes(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(nodes).sum::<usize>(),
-        Value::Object(map) => 1 + map.values().map(nodes).sum::<usize>(),
-        _ => 1,
-    }
+/// The number of entries of a list; 0 for any other value.
+fn listed(value: Option<&Value>) -> usize {
+    value.and_then(Value::as_array).map_or(0, Vec::len)
 }

@@ -74,9 +74,31 @@ impl Errors {
     }
 }
 
-/// A value as it is quoted in a message.
+/// A value as it is quoted in a message. Only its beginning is converted to JSON.
 pub(super) fn short(value: &Value) -> String {
-    cut(value.to_string(), VALUE_BYTES)
+    let mut text = Prefix(Vec::new());
+    // An error means that the prefix is full.
+    let _ = serde_json::to_writer(&mut text, value);
+    cut(String::from_utf8_lossy(&text.0).into_owned(), VALUE_BYTES)
+}
+
+/// Collects the first bytes that are written to it, and then fails.
+struct Prefix(Vec<u8>);
+
+impl std::io::Write for Prefix {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() > VALUE_BYTES {
+            return Err(std::io::Error::other("the prefix is full"));
+        }
+        // One character more than a message shows, so that the rest is known to be missing.
+        let taken = bytes.len().min(VALUE_BYTES + 8);
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 pub(super) fn wrong_type(value: &Value, allowed: &[&str]) -> String {

@@ -1,7 +1,7 @@
 //! JSON Schema, evaluated within a cost budget.
 //!
 //! Schemas come from definitions and from MCP servers, and they are checked for every call. A schema of two kilobytes can
-//! describe a search that never ends, so evaluation counts its steps and fails above a bound that grows with the value.
+//! describe a search that never ends, so evaluation charges its steps to a [`Budget`] and fails when that is exhausted.
 //! There is no compilation beyond regular expressions and references: memory is proportional to the schema.
 //!
 //! Supported are the applicators and assertions of draft 2020-12, and their spellings in draft 7 (`definitions`, `items` as
@@ -16,9 +16,10 @@ mod read;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use regex::Regex;
 use serde_json::Value;
 
+use crate::bounded_regex::{BoundedRegex, RegexSet};
+use crate::budget::Budget;
 use evaluate::Evaluation;
 use read::Invalid;
 
@@ -27,10 +28,10 @@ use read::Invalid;
 pub struct Schema {
     root: Value,
     /// Compiled `pattern`s and names of `patternProperties`, by their text.
-    patterns: BTreeMap<String, Regex>,
+    patterns: BTreeMap<String, BoundedRegex>,
     /// JSON pointers of `$id` and `$anchor`.
     anchors: BTreeMap<String, String>,
-    /// Patterns and references that are not enforced.
+    /// What is not enforced in a tolerant schema.
     unsupported: Vec<String>,
     /// Whether `unevaluatedProperties` or `unevaluatedItems` occur: only then is it recorded what was evaluated.
     tracks_evaluated: bool,
@@ -73,15 +74,20 @@ impl fmt::Display for Violation {
 }
 
 impl Schema {
-    /// Reads a schema. Every part of it must be valid; only patterns and references may be unsupported.
+    /// Reads a schema. Every part of it must be valid and supported.
     pub fn new(schema: &Value) -> Result<Self, SchemaError> {
-        read::read(schema, Invalid::Reject)
+        Self::with_regexes(schema, &mut RegexSet::default())
     }
 
-    /// Reads a schema that its user cannot correct, such as that of a server's tool. Keywords with invalid
+    /// Reads a schema that shares regular expressions, and the limits on them, with others.
+    pub(crate) fn with_regexes(schema: &Value, regexes: &mut RegexSet) -> Result<Self, SchemaError> {
+        read::read(schema, Invalid::Reject, regexes)
+    }
+
+    /// Reads a schema that its user cannot correct, such as that of a server's tool. Keywords with invalid or unsupported
     /// values are not enforced and listed in [`Schema::unsupported`]; a schema that exceeds a limit is an error.
     pub fn tolerant(schema: &Value) -> Result<Self, SchemaError> {
-        read::read(schema, Invalid::Remove)
+        read::read(schema, Invalid::Remove, &mut RegexSet::default())
     }
 
     /// A schema that every value matches.
@@ -100,20 +106,25 @@ impl Schema {
         &self.root
     }
 
-    /// What is not enforced: patterns with look-around or back-references, references to other documents, and in a
-    /// tolerant schema invalid keywords.
+    /// What is not enforced in a tolerant schema: patterns with look-around or back-references, references to other
+    /// documents, and invalid keywords.
     pub fn unsupported(&self) -> &[String] {
         &self.unsupported
     }
 
-    /// Checks a value. Returns at most `limit` violations; none if the value matches.
+    /// Checks a value. Returns at most `limit` violations; none if the value matches. An exhausted budget is a violation.
     pub fn check(&self, value: &Value, limit: usize) -> Vec<Violation> {
-        self.check_part(&self.root, value, limit)
+        self.check_within(value, limit, &mut Budget::check(value))
+    }
+
+    /// Checks a value within a budget that other evaluations share.
+    pub fn check_within(&self, value: &Value, limit: usize, budget: &mut Budget) -> Vec<Violation> {
+        Evaluation::new(self, budget).run(&self.root, value, limit)
     }
 
     /// Checks a value against a part of this schema. References in the part are resolved in the whole schema.
     pub fn check_part(&self, part: &Value, value: &Value, limit: usize) -> Vec<Violation> {
-        Evaluation::new(self, value).run(part, value, limit)
+        Evaluation::new(self, &mut Budget::check(value)).run(part, value, limit)
     }
 
     /// The target of a reference.

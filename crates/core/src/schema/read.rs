@@ -1,11 +1,12 @@
 //! Reads a schema: checks its keywords, compiles patterns, and finds the targets of references.
 
-use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
 use super::keywords::{COUNT, LIST, MAP, NUMBER, SCHEMA, TYPES};
+use super::message::short;
 use super::{Schema, SchemaError};
-use crate::limits::{PATTERN_BYTES, SCHEMA_DEPTH, SCHEMA_NODES, cut};
+use crate::bounded_regex::{RegexError, RegexSet};
+use crate::limits::{SCHEMA_DEPTH, SCHEMA_NODES, SCHEMA_POINTER_BYTES, cut};
 
 /// Prefixes of the meta-schemas, which some schemas refer to. A reference to one accepts everything.
 const META_SCHEMAS: [&str; 2] = ["http://json-schema.org/", "https://json-schema.org/"];
@@ -21,9 +22,9 @@ pub(super) enum Invalid {
     Remove,
 }
 
-pub(super) fn read(schema: &Value, invalid: Invalid) -> Result<Schema, SchemaError> {
+pub(super) fn read(schema: &Value, invalid: Invalid, regexes: &mut RegexSet) -> Result<Schema, SchemaError> {
     let mut root = schema.clone();
-    let mut reader = Reader { schema: Schema::any(), references: Vec::new(), nodes: 0, invalid };
+    let mut reader = Reader { schema: Schema::any(), regexes, references: Vec::new(), nodes: 0, invalid };
     reader.schema(&mut root, &mut String::new(), 0)?;
     let Reader { mut schema, references, .. } = reader;
     schema.root = root;
@@ -31,11 +32,10 @@ pub(super) fn read(schema: &Value, invalid: Invalid) -> Result<Schema, SchemaErr
         match schema.resolve(&reference) {
             Some(_) => {}
             // Other documents are never fetched, and base URIs are not tracked.
-            None if invalid == Invalid::Remove
-                || !reference.starts_with('#')
-                || !schema.anchors.is_empty() =>
-            {
-                schema.unsupported.push(reference);
+            None if invalid == Invalid::Remove => schema.unsupported.push(reference),
+            None if !reference.starts_with('#') => {
+                let message = format!("`{reference}` refers to another document, which is not supported");
+                return Err(error(&pointer, message));
             }
             None => return Err(error(&pointer, format!("`{reference}` refers to nothing in the schema"))),
         }
@@ -43,14 +43,15 @@ pub(super) fn read(schema: &Value, invalid: Invalid) -> Result<Schema, SchemaErr
     Ok(schema)
 }
 
-struct Reader {
+struct Reader<'r> {
     schema: Schema,
+    regexes: &'r mut RegexSet,
     references: Vec<(String, String)>,
     nodes: usize,
     invalid: Invalid,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn schema(&mut self, schema: &mut Value, pointer: &mut String, depth: usize) -> Result<(), SchemaError> {
         self.nodes += 1;
         if self.nodes > SCHEMA_NODES {
@@ -59,15 +60,19 @@ impl Reader {
         if depth > SCHEMA_DEPTH {
             return Err(error(pointer, format!("the schema is nested more than {SCHEMA_DEPTH} levels deep")));
         }
+        if pointer.len() > SCHEMA_POINTER_BYTES {
+            let message = format!("the names on the path to this part exceed {SCHEMA_POINTER_BYTES} bytes");
+            return Err(error("", message));
+        }
         match schema {
             Value::Bool(_) => Ok(()),
             Value::Object(map) => {
                 self.check_values(map, pointer)?;
-                self.names(map, pointer);
+                self.names(map, pointer)?;
                 self.children(map, pointer, depth)
             }
             other => {
-                self.reject(pointer, format!("a schema is a map, `true` or `false`, not {other}"))?;
+                self.reject(pointer, format!("a schema is a map, `true` or `false`, not {}", short(other)))?;
                 *other = Value::Bool(true);
                 Ok(())
             }
@@ -87,7 +92,7 @@ impl Reader {
     }
 
     /// Records anchors, references and patterns.
-    fn names(&mut self, map: &Map<String, Value>, pointer: &str) {
+    fn names(&mut self, map: &Map<String, Value>, pointer: &str) -> Result<(), SchemaError> {
         let text = |key: &str| map.get(key).and_then(Value::as_str);
         if let Some(id) = text("$id").or_else(|| text("id")) {
             self.schema.anchors.insert(id.trim_end_matches('#').to_owned(), pointer.to_owned());
@@ -102,21 +107,27 @@ impl Reader {
                 self.references.push((format!("{pointer}/{key}"), reference.to_owned()));
             }
         }
-        let named = map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-        let patterns: Vec<&str> = text("pattern").into_iter().chain(named.map(String::as_str)).collect();
-        patterns.into_iter().for_each(|pattern| self.pattern(pattern));
         self.schema.tracks_evaluated |=
             map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems");
+        if let Some(pattern) = text("pattern") {
+            self.pattern(pattern, || format!("{pointer}/pattern"))?;
+        }
+        let named = map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        named.into_iter().try_for_each(|name| {
+            self.pattern(name, || format!("{pointer}/patternProperties/{}", escaped(name)))
+        })
     }
 
-    fn pattern(&mut self, pattern: &str) {
-        if self.schema.patterns.contains_key(pattern) {
-            return;
-        }
-        match RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build() {
+    /// Compiles a pattern. One that is too large is always an error.
+    fn pattern(&mut self, pattern: &str, pointer: impl Fn() -> String) -> Result<(), SchemaError> {
+        match self.regexes.compile(&ascii_classes(pattern)) {
             Ok(regex) => drop(self.schema.patterns.insert(pattern.to_owned(), regex)),
-            Err(_) => self.schema.unsupported.push(pattern.to_owned()),
+            Err(RegexError::Invalid(_)) if self.invalid == Invalid::Remove => {
+                self.schema.unsupported.push(cut(pattern.to_owned(), MESSAGE_BYTES));
+            }
+            Err(reason) => return Err(error(&pointer(), reason.to_string())),
         }
+        Ok(())
     }
 
     fn children(
@@ -139,8 +150,7 @@ impl Reader {
                         if key == "dependencies" && entry.is_array() {
                             continue;
                         }
-                        let name = name.replace('~', "~0").replace('/', "~1");
-                        self.child(entry, pointer, &format!("/{key}/{name}"), depth)?;
+                        self.child(entry, pointer, &format!("/{key}/{}", escaped(name)), depth)?;
                     }
                 }
                 value if SCHEMA.contains(&key) => self.child(value, pointer, &format!("/{key}"), depth)?,
@@ -170,7 +180,7 @@ impl Reader {
             .iter()
             .filter_map(|(key, value)| {
                 let problem = problem(key, value)?;
-                Some((key.clone(), format!("`{key}`: {value} {problem}")))
+                Some((key.clone(), format!("`{key}`: {} {problem}", short(value))))
             })
             .collect();
         for (key, message) in invalid {
@@ -179,6 +189,31 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// Replaces `\d` and `\w`, which mean ASCII characters in JSON Schema and Unicode ones in the regular expression library.
+fn ascii_classes(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let mut rest = pattern.chars();
+    while let Some(first) = rest.next() {
+        if first != '\\' {
+            out.push(first);
+            continue;
+        }
+        match rest.next() {
+            Some('d') => out.push_str("[0-9]"),
+            Some('D') => out.push_str("[^0-9]"),
+            Some('w') => out.push_str("[0-9A-Za-z_]"),
+            Some('W') => out.push_str("[^0-9A-Za-z_]"),
+            other => out.extend(['\\'].into_iter().chain(other)),
+        }
+    }
+    out
+}
+
+/// A name as it is written in a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 pub(super) fn is_meta_schema(reference: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Parses maps field by field. Reports every problem, including keys that no field reads.
 
+use crate::bounded_regex::RegexSet;
 use crate::diagnostic::{Code, Diagnostic, Diagnostics, suggest};
 use crate::document::{Data, MapEntry, Node};
 use crate::source::Span;
@@ -13,6 +14,8 @@ pub(crate) struct Reader<'s> {
     pub steps: usize,
     /// Nesting of the current block, against [`crate::limits::BLOCK_DEPTH`].
     pub depth: usize,
+    /// The regular expressions in the schemas of inputs.
+    pub regexes: RegexSet,
 }
 
 impl Reader<'_> {

@@ -1,6 +1,7 @@
 //! Parses the declarations of inputs, each a JSON Schema.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
@@ -17,6 +18,8 @@ pub struct Input {
     pub schema: Node,
     /// Whether a run can start without a value.
     pub optional: bool,
+    /// The schema, ready to check values; `None` after an error was reported.
+    pub compiled: Option<Arc<Schema>>,
 }
 
 /// The JSON Schema keywords whose value is a number.
@@ -88,9 +91,9 @@ impl Input {
         self.schema.get("default")
     }
 
-    /// Reports unknown keywords and invalid values of known ones.
-    fn check(&self, reader: &mut Reader) {
-        let Data::Map(entries) = &self.schema.data else { return };
+    /// Reports unknown keywords and invalid values of known ones. Returns the schema if there are none.
+    fn check(&self, reader: &mut Reader) -> Option<Arc<Schema>> {
+        let Data::Map(entries) = &self.schema.data else { return None };
         let before = reader.out.errors();
         for entry in entries {
             let key = &*entry.key;
@@ -108,41 +111,20 @@ impl Input {
                 reader.report(diagnostic);
             }
         }
-        self.check_pattern(reader);
         self.check_types(reader);
         self.check_choices(reader);
-        if reader.out.errors() == before {
-            self.check_schema(reader);
-        }
+        if reader.out.errors() == before { self.compile(reader) } else { None }
     }
 
-    /// Reports what makes the schema unusable, and the parts that would not be enforced.
-    fn check_schema(&self, reader: &mut Reader) {
-        match Schema::new(&self.schema.to_value()) {
-            Ok(schema) => {
-                for part in schema.unsupported() {
-                    let message = format!("`{part}` cannot be enforced");
-                    let hint =
-                        "use a regular expression without look-around, and references within the schema";
-                    reader.report(Diagnostic::new(Code::InvalidValue, self.schema.span, message).hint(hint));
-                }
-            }
+    /// Compiles the schema, or reports what makes it unusable.
+    fn compile(&self, reader: &mut Reader) -> Option<Arc<Schema>> {
+        match Schema::with_regexes(&self.schema.to_value(), &mut reader.regexes) {
+            Ok(schema) => Some(Arc::new(schema)),
             Err(error) => {
                 let message = format!("invalid JSON Schema: {}", error.message);
                 let span = part(&self.schema, &error.pointer).span;
                 reader.report(Diagnostic::new(Code::InvalidValue, span, message));
-            }
-        }
-    }
-
-    fn check_pattern(&self, reader: &mut Reader) {
-        let Some(pattern) = self.schema.get("pattern") else { return };
-        match pattern.as_text().map(crate::expr::compile_regex) {
-            None => reader.wrong_type(pattern, "text"),
-            Some(Ok(_)) => {}
-            Some(Err(reason)) => {
-                let message = format!("invalid regular expression: {reason}");
-                reader.report(Diagnostic::new(Code::InvalidValue, pattern.span, message));
+                None
             }
         }
     }
@@ -150,8 +132,9 @@ impl Input {
     fn check_choices(&self, reader: &mut Reader) {
         let Some(choices) = self.schema.get("enum") else { return };
         let Data::List(items) = &choices.data else { return reader.wrong_type(choices, "a list") };
-        let is_choice = |default: &&Node| items.iter().any(|item| item.to_value() == default.to_value());
-        if let Some(default) = self.default().filter(|default| !is_choice(default)) {
+        let Some(default) = self.default() else { return };
+        let value = default.to_value();
+        if !items.iter().any(|item| item.to_value() == value) {
             let message = "the default is not one of the values in `enum`";
             reader.report(Diagnostic::new(Code::InvalidValue, default.span, message));
         }
@@ -228,8 +211,8 @@ impl FromNode for Input {
         if let Some(index) = entries.iter().position(|entry| &*entry.key == "optional") {
             optional = bool::from_node(entries.swap_remove(index).value, reader).unwrap_or_default();
         }
-        let input = Self { schema: Node { span, data: Data::Map(entries) }, optional };
-        input.check(reader);
+        let mut input = Self { schema: Node { span, data: Data::Map(entries) }, optional, compiled: None };
+        input.compiled = input.check(reader);
         Some(input)
     }
 }

@@ -14,6 +14,7 @@ pub mod value;
 
 use serde::Serialize;
 
+use crate::bounded_regex::RegexSet;
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::{self, Data, MapEntry, Node};
 use crate::source::{Source, Span};
@@ -78,7 +79,7 @@ pub(crate) fn parse(source: &Source, out: &mut Diagnostics) -> Option<Spec> {
     let root = document::read(source, out)?;
     let span = Span::new(root.span.start as usize, root.span.start as usize + 1);
     let unnamed = root.get("name").is_none();
-    let mut reader = Reader { out, step: None, steps: 0, depth: 0 };
+    let mut reader = Reader { out, step: None, steps: 0, depth: 0, regexes: RegexSet::default() };
     let (head, body) = match root.data {
         Data::List(_) => (Head::default(), Steps::from_node(root, &mut reader).map(list)),
         Data::Map(_) => read_map(root, &mut reader)?,

@@ -14,6 +14,7 @@ use super::schema::definition_schema;
 use super::step::{Kind, KindName};
 use crate::diagnostic::{Code, Severity};
 use crate::expr::Function;
+use crate::limits;
 use crate::steps::{Case, Escalation};
 
 /// The types that have a section, with their fields in the order of declaration.
@@ -58,6 +59,7 @@ pub fn markdown() -> String {
     page.line(LANGUAGE);
     page.heading(3, "Functions");
     Function::DOCS.iter().for_each(|(_, docs)| page.line(&format!("- {}", docs.trim())));
+    page.cost_limits();
     page.codes();
     page.out
 }
@@ -226,6 +228,81 @@ fn text(value: &Value) -> &str {
 /// Escapes a text for a cell of a table.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+impl Page<'_> {
+    fn cost_limits(&mut self) {
+        self.heading(3, "Cost limits");
+        self.line(
+            "Expressions, templates, JSONPath queries, regular expressions and the schemas of inputs and tools are evaluated \
+             within a cost budget. The cost is the work that an evaluation does: items visited, bytes compared, searched or \
+             built, bytes of a text times positions of a regular expression. It does not depend on the machine. A million \
+             units take about 10 ms.\n",
+        );
+        self.line("| limit | bound | beyond it |\n|---|---|---|");
+        let rows = [
+            (
+                "one evaluation: a condition, a template, the arguments of a step",
+                units(limits::EVALUATION_COST),
+                FAILS,
+            ),
+            (
+                "all evaluations of one step that starts or ends, such as the cases of a `branch`",
+                units(limits::DECISION_COST),
+                FAILS,
+            ),
+            (
+                "all evaluations that follow from one input of a run (its start, a result, a timer) without waiting",
+                units(limits::CHAIN_COST),
+                FAILS,
+            ),
+            ("stored values that one evaluation reads", megabytes(limits::EVALUATION_BYTES), FAILS),
+            ("text that an expression builds", megabytes(limits::RESULT_BYTES), FAILS),
+            (
+                "the check of the inputs of a run, or of the arguments of a call, against their schemas",
+                format!(
+                    "{}, and {} units for each value in them",
+                    units(limits::EVALUATION_COST),
+                    limits::CHECK_COST_PER_NODE
+                ),
+                "the run does not start, or the call fails",
+            ),
+            (
+                "a regular expression",
+                format!(
+                    "{} bytes, {} positions and {} ranges of characters with repetitions written out",
+                    limits::REGEX_BYTES,
+                    limits::REGEX_POSITIONS,
+                    limits::REGEX_RANGES
+                ),
+                REJECTED,
+            ),
+            (
+                "the regular expressions of a definition, and those of its inputs",
+                format!("{}, with {} ranges of characters in total", limits::REGEXES, limits::REGEXES_RANGES),
+                REJECTED,
+            ),
+        ];
+        for (what, bound, beyond) in rows {
+            self.line(&format!("| {what} | {bound} | {beyond} |"));
+        }
+        self.line(
+            "\nA step that exceeds a limit fails with the kind `limit`, which is not retried unless `retry_on` names it. Other \
+             runs are not affected. Leave expensive work to a tool. The functions `match` and `search` of JSONPath are not \
+             available; use `matches`. In schemas, `\\d` and `\\w` match ASCII characters only, as JSON Schema defines.",
+        );
+    }
+}
+
+const FAILS: &str = "the step fails";
+const REJECTED: &str = "the definition is rejected";
+
+fn units(units: u64) -> String {
+    format!("{units} units")
+}
+
+fn megabytes(bytes: usize) -> String {
+    format!("{} MB", bytes / (1024 * 1024))
 }
 
 const INTRODUCTION: &str = "\

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use steprail_core::budget::Budget;
 use steprail_core::load;
 use steprail_core::plan::{Kind, Plan};
 use steprail_core::run::Millis;
@@ -16,9 +17,6 @@ use super::batch::Batch;
 use super::{Define, DefinitionVersion, Kernel};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
-
-/// Problems that are reported for one input.
-const INPUT_PROBLEMS: usize = 10;
 
 /// A definition ready to run.
 pub struct Compiled {
@@ -51,29 +49,7 @@ impl Compiled {
 
     /// Fills in defaults and checks inputs against what the definition declares. Every problem is told.
     pub fn check_inputs(&self, given: &Value) -> Result<Value, String> {
-        let Value::Object(given) = given else { return Err("inputs are a map".to_owned()) };
-        let mut problems = Vec::new();
-        let mut inputs = Map::new();
-        for declared in &self.plan.inputs {
-            match given.get(&*declared.name).or(declared.default.as_ref()) {
-                Some(value) => drop(inputs.insert(declared.name.to_string(), value.clone())),
-                None if declared.required => {
-                    problems.push(format!("the input `{}` is missing", declared.name));
-                }
-                None => {}
-            }
-        }
-        for declared in &self.plan.inputs {
-            let Some(value) = inputs.get(&*declared.name) else { continue };
-            let violations = declared.schema.check(value, INPUT_PROBLEMS);
-            problems.extend(violations.iter().map(|found| format!("the input `{}`: {found}", declared.name)));
-        }
-        for name in given.keys().filter(|name| !inputs.contains_key(*name)) {
-            let known: Vec<String> =
-                self.plan.inputs.iter().map(|input| format!("`{}`", input.name)).collect();
-            problems.push(format!("there is no input `{name}`; known: {}", known.join(", ")));
-        }
-        if problems.is_empty() { Ok(Value::Object(inputs)) } else { Err(problems.join("; ")) }
+        self.plan.check_inputs(given, &mut Budget::check(given))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use steprail_core::budget::Budget;
 use steprail_core::expr::Ambient;
 use steprail_core::limits;
 use steprail_core::plan::Hash;
@@ -87,6 +88,7 @@ impl KernelWorld<'_> {
     fn find_child(
         &mut self,
         child: &Child<'_>,
+        budget: &mut Budget,
     ) -> Result<Result<(Arc<Compiled>, Payload), Failure>, StoreError> {
         let not_found = |message: String| Ok(Err(Failure::new(FailureKind::NotFound, message)));
         if self.head.depth + 1 >= limits::RUN_DEPTH {
@@ -101,7 +103,7 @@ impl KernelWorld<'_> {
             return not_found(format!("there is no workflow `{}`; define it first", child.definition));
         };
         let compiled = self.plans.of(&definition)?;
-        match compiled.check_inputs(child.inputs.value()) {
+        match compiled.plan.check_inputs(child.inputs.value(), budget) {
             Ok(inputs) => Ok(Ok((compiled, Payload::new(inputs)))),
             Err(problem) => Ok(Err(Failure::new(FailureKind::Validation, problem))),
         }
@@ -236,8 +238,12 @@ impl World for KernelWorld<'_> {
         self.answer(found)
     }
 
-    fn spawn(&mut self, child: &Child<'_>) -> Result<Result<Box<str>, Failure>, WorldError> {
-        let found = self.find_child(child);
+    fn spawn(
+        &mut self,
+        child: &Child<'_>,
+        budget: &mut Budget,
+    ) -> Result<Result<Box<str>, Failure>, WorldError> {
+        let found = self.find_child(child, budget);
         Ok(match self.answer(found)? {
             Err(failure) => Err(failure),
             Ok((compiled, inputs)) => {

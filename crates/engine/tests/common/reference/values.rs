@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
+use steprail_core::budget::Budget;
 use steprail_core::expr::{Ambient, Condition, Context, Root, StepIx, Template, ValueTemplate};
 use steprail_core::plan::Plan;
 use steprail_core::run::{Failure, FailureKind};
@@ -105,7 +106,7 @@ impl Context for Bindings {
 impl Run<'_> {
     pub(super) fn value(&self, scope: &Scope<'_>, template: &ValueTemplate) -> Result<Value, Failure> {
         let bindings = self.bindings(scope, |visit| template.roots(visit));
-        template.eval(&bindings).map_err(|error| invalid(&error.message))
+        template.eval(&bindings, &mut Budget::evaluation()).map_err(Failure::from)
     }
 
     /// Evaluates to text. A value that is not text becomes JSON.
@@ -118,13 +119,13 @@ impl Run<'_> {
 
     pub(super) fn text_value(&self, scope: &Scope<'_>, template: &Template) -> Result<Value, Failure> {
         let bindings = self.bindings(scope, |visit| template.roots(visit));
-        let value = template.eval(&bindings).map(std::borrow::Cow::into_owned);
-        value.map_err(|error| invalid(&error.message))
+        let value = template.eval(&bindings, &mut Budget::evaluation()).map(std::borrow::Cow::into_owned);
+        value.map_err(Failure::from)
     }
 
     pub(super) fn holds(&self, scope: &Scope<'_>, condition: &Condition) -> Result<bool, Failure> {
         let bindings = self.bindings(scope, |visit| condition.roots(visit));
-        condition.holds(&bindings).map_err(|error| invalid(&error.message))
+        condition.holds(&bindings, &mut Budget::evaluation()).map_err(Failure::from)
     }
 
     /// Whether a condition on the result of a probe is true.
@@ -136,7 +137,7 @@ impl Run<'_> {
     ) -> Result<bool, Failure> {
         let mut bindings = self.bindings(scope, |visit| condition.roots(visit));
         bindings.0.insert(Root::Probe, answer);
-        condition.holds(&bindings).map_err(|error| invalid(&error.message))
+        condition.holds(&bindings, &mut Budget::evaluation()).map_err(Failure::from)
     }
 
     fn bindings(&self, scope: &Scope<'_>, roots: impl Fn(&mut dyn FnMut(&Root))) -> Bindings {

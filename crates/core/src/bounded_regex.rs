@@ -1,0 +1,165 @@
+//! Regular expressions of bounded size, whose matching is charged to a budget.
+//!
+//! A match takes time proportional to the text times the positions of the pattern in the worst case, and compilation takes
+//! time proportional to its ranges of characters. Both are computed from the parsed pattern before it is compiled.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use regex::RegexBuilder;
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Repetition};
+
+use crate::budget::{Budget, Exhausted};
+use crate::limits;
+
+/// Positions that are tried for each byte of a text for one unit. A match tries all of them only for hostile patterns.
+const POSITIONS_PER_UNIT: usize = 4;
+
+/// Ranges of bytes that a class needs for characters beyond ASCII, besides its own: `.` is compiled to about ten.
+const UTF8_RANGES: usize = 8;
+
+/// A compiled regular expression. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct BoundedRegex {
+    regex: regex::Regex,
+    size: Size,
+}
+
+/// Why a regular expression cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegexError {
+    /// It is invalid, or uses look-around or back-references.
+    Invalid(String),
+    /// It exceeds a limit.
+    TooLarge(String),
+}
+
+impl fmt::Display for RegexError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(reason) => write!(out, "invalid regular expression: {reason}"),
+            Self::TooLarge(reason) => write!(out, "the regular expression is too large: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for RegexError {}
+
+impl BoundedRegex {
+    /// Compiles a pattern.
+    pub(crate) fn new(pattern: &str) -> Result<Self, RegexError> {
+        if pattern.len() > limits::REGEX_BYTES {
+            return Err(too_large(limits::REGEX_BYTES, "bytes"));
+        }
+        let parsed = ParserBuilder::new().nest_limit(limits::REGEX_DEPTH).build().parse(pattern);
+        let parsed = parsed.map_err(|error| RegexError::Invalid(last_line(&error.to_string())))?;
+        let size = Size::of(&parsed);
+        if size.positions > limits::REGEX_POSITIONS {
+            return Err(too_large(limits::REGEX_POSITIONS, "positions, with repetitions written out"));
+        }
+        if size.ranges > limits::REGEX_RANGES {
+            return Err(too_large(
+                limits::REGEX_RANGES,
+                "ranges of characters, with repetitions written out",
+            ));
+        }
+        let mut builder = RegexBuilder::new(pattern);
+        builder.nest_limit(limits::REGEX_DEPTH);
+        builder.size_limit(limits::COMPILED_REGEX_BYTES).dfa_size_limit(limits::REGEX_CACHE_BYTES);
+        let regex = builder.build().map_err(|error| RegexError::TooLarge(last_line(&error.to_string())))?;
+        Ok(Self { regex, size })
+    }
+
+    /// Whether the pattern matches a part of a text.
+    pub(crate) fn is_match(&self, text: &str, budget: &mut Budget) -> Result<bool, Exhausted> {
+        let per_byte = 1 + self.size.positions / POSITIONS_PER_UNIT;
+        budget.charge(text.len().saturating_add(1).saturating_mul(per_byte))?;
+        Ok(self.regex.is_match(text))
+    }
+}
+
+/// The regular expressions of a definition or schema, each compiled once.
+#[derive(Debug, Default)]
+pub(crate) struct RegexSet {
+    known: BTreeMap<String, BoundedRegex>,
+    ranges: usize,
+}
+
+impl RegexSet {
+    /// Returns a compiled pattern, unless the set exceeds its limits.
+    pub(crate) fn compile(&mut self, pattern: &str) -> Result<BoundedRegex, RegexError> {
+        if let Some(known) = self.known.get(pattern) {
+            return Ok(known.clone());
+        }
+        if self.known.len() >= limits::REGEXES {
+            let message = format!("there are more than {} different regular expressions", limits::REGEXES);
+            return Err(RegexError::TooLarge(message));
+        }
+        let regex = BoundedRegex::new(pattern)?;
+        self.ranges += regex.size.ranges;
+        if self.ranges > limits::REGEXES_RANGES {
+            let limit = limits::REGEXES_RANGES;
+            let message =
+                format!("the regular expressions together have more than {limit} ranges of characters");
+            return Err(RegexError::TooLarge(message));
+        }
+        self.known.insert(pattern.to_owned(), regex.clone());
+        Ok(regex)
+    }
+}
+
+/// The size of a pattern with its repetitions written out.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// Characters and classes: the number of states that a match can be in at the same time.
+    positions: usize,
+    /// Ranges of characters, which determine the time and memory of compilation.
+    ranges: usize,
+}
+
+impl Size {
+    fn of(hir: &Hir) -> Self {
+        match hir.kind() {
+            HirKind::Empty => Self::default(),
+            HirKind::Look(_) => Self { positions: 1, ranges: 1 },
+            HirKind::Literal(literal) => Self { positions: literal.0.len(), ranges: literal.0.len() },
+            HirKind::Class(Class::Unicode(class)) => {
+                let encoded = if class.is_ascii() { 0 } else { UTF8_RANGES };
+                Self { positions: 1, ranges: class.ranges().len() + encoded }
+            }
+            HirKind::Class(Class::Bytes(class)) => Self { positions: 1, ranges: class.ranges().len() },
+            HirKind::Repetition(repetition) => Self::of_repetition(repetition),
+            HirKind::Capture(capture) => Self::of(&capture.sub),
+            HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+                parts.iter().map(Self::of).fold(Self::default(), Self::plus)
+            }
+        }
+    }
+
+    fn of_repetition(repetition: &Repetition) -> Self {
+        let copies = repetition.max.unwrap_or(repetition.min).max(repetition.min).max(1) as usize;
+        let one = Self::of(&repetition.sub);
+        // Even an empty part is repeated by the compiler.
+        Self {
+            positions: one.positions.max(1).saturating_mul(copies),
+            ranges: one.ranges.max(1).saturating_mul(copies),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            positions: self.positions.saturating_add(other.positions),
+            ranges: self.ranges.saturating_add(other.ranges),
+        }
+    }
+}
+
+fn too_large(limit: usize, what: &str) -> RegexError {
+    RegexError::TooLarge(format!("it has more than {limit} {what}"))
+}
+
+/// The last line of an error is the reason; the lines above show the position.
+fn last_line(text: &str) -> String {
+    text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
