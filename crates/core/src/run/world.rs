@@ -177,7 +177,6 @@ pub struct Child<'c> {
 
 /// An event, with the facts that the store and the kernel need to process it.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each flag names a kind of row that the step had")]
 pub struct Record {
     /// The event to append to the log.
     pub event: Event,

@@ -21,16 +21,15 @@ impl Kernel {
                     self.commit_definition(DefinitionChange::Delete { name, expected, owner }, now)?;
                 Ok(deleted.map(drop))
             }
-            Command::Unschedule { name } => Ok(Ok(self.unschedule(name))),
-            Command::PutSession(session) => {
-                Ok(self.register(RegistryChange::PutSession((**session).clone())))
+            Command::Unschedule { name } => {
+                self.unschedule(name);
+                Ok(Ok(()))
             }
-            Command::DropSession { id } => Ok(self.register(RegistryChange::DropSession(id.clone()))),
-            Command::PutAccount(account) => {
-                Ok(self.register(RegistryChange::PutAccount((**account).clone())))
-            }
+            Command::PutSession(session) => self.register(RegistryChange::PutSession((**session).clone())),
+            Command::DropSession { id } => self.register(RegistryChange::DropSession(id.clone())),
+            Command::PutAccount(account) => self.register(RegistryChange::PutAccount((**account).clone())),
             Command::DropAccount { kind, id } => {
-                Ok(self.register(RegistryChange::DropAccount(*kind, id.clone())))
+                self.register(RegistryChange::DropAccount(*kind, id.clone()))
             }
             Command::Sync => Ok(Ok(())),
             Command::Check(run) => Ok(self.find_status(*run)?.map(drop)),
@@ -103,9 +102,10 @@ impl Kernel {
         }
     }
 
-    fn register(&mut self, change: RegistryChange) -> Result<(), Error> {
+    #[expect(clippy::unnecessary_wraps, reason = "the answer of a command")]
+    fn register(&mut self, change: RegistryChange) -> Answered {
         self.batch.commit.registry.push(change);
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Loads a run, if it exists.

@@ -126,10 +126,10 @@ impl Kernel {
 
     /// A step that held an idempotency key has ended. Returns the key, for the steps that wait for it.
     fn release_key(&mut self, plan: &Plan, head: &Head, record: &Record) -> Option<ClaimKey> {
-        let held = record.had_claim.as_deref().filter(|_| record.event.ends_step())?;
+        let name = record.had_claim.as_deref().filter(|_| record.event.ends_step())?;
         let Kind::Call(call) = &plan.step(record.at?).kind else { return None };
         let scope = call.idempotency.as_ref()?.scope;
-        let key = claim_key(head, scope, &call.full_name(), held);
+        let key = claim_key(head, scope, &call.full_name(), name);
         let result = match (&record.event, &record.payload) {
             (Event::StepCompleted { .. }, Some(output)) => {
                 self.batch.claim_state(&key).ok().and_then(|state| {

@@ -84,10 +84,9 @@ fn scans(connection: &Connection, sql: &str) -> Vec<String> {
     let is_scan = |line: &&String| {
         let table = line.strip_prefix("SCAN ").map(|rest| rest.split(' ').next().unwrap_or_default());
         // Parts of a recursive query and subqueries have names of their own.
-        table.is_some_and(|table| {
-            !SMALL_TABLES.contains(&table)
-                && !(matches!(table, "b" | "below" | "CONSTANT") || table.starts_with("(subquery"))
-        })
+        let is_part =
+            |table: &str| matches!(table, "b" | "below" | "CONSTANT") || table.starts_with("(subquery");
+        table.is_some_and(|table| !(SMALL_TABLES.contains(&table) || is_part(table)))
     };
     lines.iter().filter(is_scan).map(|line| format!("{line}: {sql}")).collect()
 }
@@ -105,7 +104,11 @@ fn step(n: u32) -> StepRef {
 }
 
 fn started(n: u32, what: Started) -> Event {
-    let place = StepInfo { id: format!("s{n}").into(), kind: "tool".into(), scope: Default::default() };
+    let place = StepInfo {
+        id: format!("s{n}").into(),
+        kind: "tool".into(),
+        scope: steprail_core::run::ScopeKey::ROOT,
+    };
     Event::StepStarted { step: step(n), place, what, until: Some(9) }
 }
 
