@@ -8,10 +8,12 @@
 
 mod chain;
 mod error;
+pub mod limits;
 mod principal;
 mod rows;
 mod schedule;
 pub mod sqlite;
+mod upkeep;
 
 pub use chain::{Link, link};
 pub use error::StoreError;
@@ -23,6 +25,7 @@ pub use rows::{
 };
 
 pub use schedule::{Fired, Overlap, Schedule};
+pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 
 use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, Record, Run};
@@ -118,6 +121,12 @@ pub trait Store: Send {
     /// Deletes some of what is no longer needed: runs that ended before a time, definitions that cannot be
     /// started and that no run has, and results under keys whose time is up.
     fn purge(&mut self, before: Millis, now: Millis, limit: usize) -> Result<Purged, StoreError>;
+
+    /// Does work between commits that no request asks for. A store without files has none.
+    fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        let _ = task;
+        Ok(Health::default())
+    }
 }
 
 /// Questions about what is stored, answered beside the writer.
@@ -167,4 +176,6 @@ pub struct Storage {
     pub writer: Box<dyn Store>,
     /// What answers questions.
     pub readers: std::sync::Arc<dyn Reads>,
+    /// What the store contained when it was opened.
+    pub opened: Opened,
 }

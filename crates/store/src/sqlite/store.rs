@@ -4,11 +4,12 @@ use rusqlite::{OptionalExtension, Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Payload, Record, Run, TimerKind};
 
+use super::files::OpenFiles;
 use super::{SESSIONS, SqliteStore, rows, schedules};
 use crate::{
-    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, KeyState, Link, NewDefinition,
-    NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent, Timer, Wanted,
-    link,
+    Account, AccountKind, Appended, Approval, ClaimKey, Definition, Head, Health, KeyState, Link,
+    NewDefinition, NewRun, Pins, Purged, RunId, RunKey, Schedule, Session, Store, StoreError, StoredEvent,
+    Timer, Upkeep, Wanted, link,
 };
 
 impl SqliteStore {
@@ -35,6 +36,7 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn begin(&mut self) -> Result<(), StoreError> {
+        self.files.as_mut().map_or(Ok(()), OpenFiles::before_write)?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         Ok(())
     }
@@ -42,7 +44,8 @@ impl Store for SqliteStore {
     fn commit(&mut self) -> Result<(), StoreError> {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         self.committed_event = self.next_event;
-        Ok(())
+        let last_event = self.next_event - 1;
+        self.files.as_mut().map_or(Ok(()), |files| files.committed(&self.connection, last_event))
     }
 
     fn rollback(&mut self) {
@@ -189,7 +192,7 @@ impl Store for SqliteStore {
 
     fn unfinished_runs(&mut self, all: bool, after: RunKey, limit: usize) -> Result<Vec<RunKey>, StoreError> {
         let sql = if all {
-            "SELECT id FROM workflow_runs WHERE status IN ('pending', 'running', 'paused') AND id > ?1
+            "SELECT id FROM workflow_runs WHERE status IN ('pending', 'running', 'paused', 'interrupted') AND id > ?1
              ORDER BY id LIMIT ?2"
         } else {
             "SELECT id FROM workflow_runs WHERE interruptible = 1 AND completed_at IS NULL
@@ -378,6 +381,10 @@ impl Store for SqliteStore {
         let runs = self.purge_runs(before, limit)?;
         let others = self.purge_definitions(limit)? + self.purge_expired(now, limit)?;
         Ok(Purged { runs, others })
+    }
+
+    fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        self.files.as_mut().map_or(Ok(Health::default()), |files| files.maintain(&self.connection, task))
     }
 }
 
