@@ -27,6 +27,7 @@ impl Run {
         if let Some(error) = change.failing {
             self.failing = Some(error.clone());
         }
+        self.restored = change.restored.or(self.restored);
         if let Some(event) = change.signal {
             self.signals.push_back((event.into(), self.seq));
         }
