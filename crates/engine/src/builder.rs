@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::access::AllowAll;
 use crate::calls::{Calls, Ports};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, FloorClock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -20,6 +20,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::read_pool::ReadPool;
+use crate::upkeep::UpkeepTimes;
 
 /// Builds an engine. Only the store is required; without tools, every call fails.
 #[derive(Default)]
@@ -112,6 +113,7 @@ impl Builder {
         let tools = self.tools.unwrap_or_else(|| Arc::new(Tools::new()));
         let authorizer = self.authorizer.unwrap_or_else(|| Arc::new(AllowAll));
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
+        let clock: Arc<dyn Clock> = Arc::new(FloorClock::new(clock, storage.opened.last_time));
         let env = Value::Object(self.env.into_iter().map(|(name, value)| (name, value.into())).collect());
         let kernel = Kernel::new(Setup {
             store: storage.writer,
@@ -130,6 +132,8 @@ impl Builder {
         let metrics = Arc::new(Metrics::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Declared };
+        let restored = storage.opened.restored.map(Interrupt::Restored);
+        let passes = restored.map(Some).into_iter().chain([Some(interrupt), None]);
         let driver = Driver {
             kernel,
             messages,
@@ -141,7 +145,8 @@ impl Builder {
             last_event,
             fault,
             recovered,
-            recovery: [(Some(interrupt), RunKey(0)), (None, RunKey(0))].into(),
+            recovery: passes.map(|interrupt| (interrupt, RunKey(0))).collect(),
+            upkeep: UpkeepTimes::new(),
             backlog: Backlog::default(),
             held: Vec::new(),
             halted: None,

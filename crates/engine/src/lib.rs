@@ -33,9 +33,11 @@ mod queries;
 mod read_pool;
 mod registry;
 mod reporter;
+mod restore_notice;
 mod runs;
 mod start;
 mod trace;
+mod upkeep;
 mod user;
 mod waiting;
 
@@ -54,6 +56,7 @@ pub use ports::{
 pub use queries::RunView;
 pub use registry::Registry;
 pub use reporter::CallReporter;
+pub use restore_notice::restore_notice;
 pub use runs::{Resume, RunHandle};
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};
@@ -62,7 +65,7 @@ pub use waiting::{NextAction, WaitCause, WaitingFor, next_action};
 
 pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, InputResponse, Intervention, Payload, Report,
-    Resolution, RunStatus, StepStatus,
+    Resolution, Restored, RunStatus, StepStatus,
 };
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};

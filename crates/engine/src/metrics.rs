@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     commit_batch: Histogram,
     queue: Gauge,
     in_flight: Gauge,
+    wal: Gauge,
     call_ok: Histogram,
     call_input_required: Histogram,
     /// In the order of [`FailureKind::WORDS`].
@@ -53,6 +54,7 @@ impl Metrics {
             commit_batch: histogram!("steprail_commit_batch_size"),
             queue: gauge!("steprail_queue_length"),
             in_flight: gauge!("steprail_calls_in_flight"),
+            wal: gauge!("steprail_wal_bytes"),
             call_ok: call("ok"),
             call_input_required: call("asked"),
             call_failed: FailureKind::WORDS.iter().map(|word| call(word)).collect(),
@@ -85,6 +87,12 @@ impl Metrics {
         if let Some(histogram) = histogram {
             histogram.record(elapsed);
         }
+    }
+
+    pub(crate) fn wal(&self, bytes: u64) {
+        // Exact below 8 PiB.
+        #[expect(clippy::cast_precision_loss, reason = "sizes of files are far below 2^53")]
+        self.wal.set(bytes as f64);
     }
 
     pub(crate) fn calls_in_flight(&self, calls: usize) {
@@ -122,6 +130,7 @@ fn describe() {
     describe_counter!("steprail_timers_fired_total", "Timers fired, by kind");
     describe_counter!("steprail_storage_faults_total", "Failures of the store, by error code");
     describe_gauge!("steprail_calls_in_flight", "Tool calls in flight");
+    describe_gauge!("steprail_wal_bytes", Unit::Bytes, "Size of the write-ahead log");
     describe_gauge!("steprail_queue_length", "Runs waiting for a concurrency slot");
     describe_histogram!(
         "steprail_call_duration_seconds",

@@ -30,7 +30,7 @@ use serde_json::Value;
 use steprail_core::limits::CANCEL_GRACE_MS;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Input, Millis, Record, Run, RunStatus, decide};
-use steprail_store::{Head, RunId, RunKey, Store, StoreError};
+use steprail_store::{Head, Health, RunId, RunKey, Store, StoreError, Upkeep};
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -195,6 +195,11 @@ impl Kernel {
                     handled = self.handle(vec![request], now);
                     handled.fault.get_or_insert(error);
                 }
+                Ok([request]) if self.may_use_reserve(&request, &error) => {
+                    handled = self.handle(vec![request], now);
+                    handled.fault.get_or_insert(error);
+                    let _ = self.store.maintain(Upkeep::ReclaimReserve);
+                }
                 Ok([request]) => self.refuse(request, error, marked, &mut handled),
                 // Nobody knows what the store has taken: nothing more is begun.
                 Err(requests) if error.is_final() => {
@@ -214,6 +219,17 @@ impl Kernel {
             }
         }
         handled
+    }
+
+    /// Whether a cancellation failed on a full disk and reserved space was released for it.
+    fn may_use_reserve(&mut self, request: &Request, error: &StoreError) -> bool {
+        let is_needed = matches!(error, StoreError::Full(_)) && request.is_cancel();
+        is_needed && self.store.maintain(Upkeep::ReleaseReserve).is_ok()
+    }
+
+    /// Lets the store do work between commits.
+    pub fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        self.store.maintain(task)
     }
 
     fn one_by_one(&mut self, requests: Vec<Request>, now: Millis, handled: &mut Handled) {

@@ -1,7 +1,7 @@
 //! Recovery after a restart, and timers that are due: every run continues where its log ends.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED};
-use steprail_store::{RunKey, StoreError, Timer};
+use steprail_store::{RestoredBackup, RunKey, StoreError, Timer, Upkeep};
 
 use super::request::Interrupt;
 use super::{Done, Kernel, NextTimer};
@@ -18,16 +18,24 @@ impl Kernel {
     ) -> Result<Option<RunKey>, StoreError> {
         let runs = match interrupt {
             None => self.store.active_runs(after, RECOVERY_BATCH)?,
-            Some(which) => self.store.unfinished_runs(which == Interrupt::All, after, RECOVERY_BATCH)?,
+            Some(which) => self.store.unfinished_runs(which != Interrupt::Declared, after, RECOVERY_BATCH)?,
         };
         for run in runs.iter().filter(|run| !self.damaged.contains_key(run)).copied().collect::<Vec<_>>() {
             match interrupt {
+                Some(Interrupt::Restored(RestoredBackup { incarnation, backup_at })) => {
+                    self.input(run, Input::Restored { incarnation, backup_at }, now, done).map(drop)?;
+                }
                 Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
                 None => self.pick_up(run, now, done)?,
             }
             self.follow_up(now, done)?;
         }
-        Ok(runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH))
+        let next = runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH);
+        if let (None, Some(Interrupt::Restored(_))) = (next, interrupt) {
+            self.skip_missed_schedules(now)?;
+            self.store.maintain(Upkeep::RestoreParked)?;
+        }
+        Ok(next)
     }
 
     /// The calls that a run had in flight are lost; its steps that waited for a place get one.

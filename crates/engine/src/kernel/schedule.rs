@@ -66,6 +66,26 @@ impl Kernel {
         Ok(())
     }
 
+    /// Moves schedules that are due to their next time without a run. After a restore it is unknown whether the runs
+    /// of the missed times took place.
+    pub(super) fn skip_missed_schedules(&mut self, now: Millis) -> Result<(), StoreError> {
+        self.next_timer = NextTimer::Unknown;
+        loop {
+            let missed = self.store.due_schedules(now, BATCH)?;
+            if missed.is_empty() {
+                return Ok(());
+            }
+            for schedule in missed {
+                let next =
+                    CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
+                let error =
+                    Some("skipped: the database was restored from a backup after this time".to_owned());
+                let last = Some(Fired { at: schedule.due.unwrap_or(now), run: None, error });
+                self.store.put_schedule(&Schedule { due: next.ok(), last, ..schedule })?;
+            }
+        }
+    }
+
     fn start_scheduled(
         &mut self,
         schedule: &Schedule,

@@ -67,7 +67,7 @@ impl Fold {
         match event {
             Event::RunStarted { .. } | Event::RunResumed { .. } => self.status = "running",
             Event::RunPaused { .. } => self.status = "paused",
-            Event::RunInterrupted {} => self.status = "interrupted",
+            Event::RunInterrupted { .. } => self.status = "interrupted",
             Event::RunCompleted { .. } => self.status = "completed",
             Event::RunFailed { .. } => self.status = "failed",
             Event::RunCancelled { .. } => self.status = "cancelled",
