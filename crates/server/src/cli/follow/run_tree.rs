@@ -209,7 +209,7 @@ impl TrackedRun {
             Event::RunStarted { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
-            | Event::RunInterrupted {}
+            | Event::RunInterrupted { .. }
             | Event::RunFailing { .. }
             | Event::RunCompleted { .. }
             | Event::RunFailed { .. }
