@@ -96,6 +96,8 @@ pub const SIGNALS: usize = 1_000;
 pub const RUN_DEPTH: u32 = 16;
 /// Maximum number of attempts after unknown outcomes if the step has no retry policy.
 pub const LOST_ATTEMPTS: u32 = 5;
+/// Calls that an event names when the database of a run was restored. Further ones are counted.
+pub const RESTORED_CALLS: usize = 100;
 /// Number of restarts that may interrupt one step before a human has to decide: its call may crash the engine.
 pub const RESTARTS: u32 = 20;
 /// Backoff after a server refused a call, in milliseconds; the last delay repeats.

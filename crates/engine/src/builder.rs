@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::access::AllowAll;
 use crate::calls::{Calls, Ports};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, FloorClock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
@@ -23,6 +23,7 @@ use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
 use crate::run_signals::RunSignals;
 use crate::supervision;
+use crate::upkeep::UpkeepTimes;
 
 /// Builds an engine. Only the store is required; without tools, every call fails.
 #[derive(Default)]
@@ -115,6 +116,7 @@ impl Builder {
         let tools = self.tools.unwrap_or_else(|| Arc::new(Tools::new()));
         let authorizer = self.authorizer.unwrap_or_else(|| Arc::new(AllowAll));
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
+        let clock: Arc<dyn Clock> = Arc::new(FloorClock::new(clock, storage.opened.last_time));
         let env = Value::Object(self.env.into_iter().map(|(name, value)| (name, value.into())).collect());
         let mut kernel = Kernel::new(Setup {
             store: storage.writer,
@@ -138,6 +140,8 @@ impl Builder {
         let metrics = Arc::new(Metrics::new());
         let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Declared };
+        let restored = storage.opened.restored.map(Interrupt::Restored);
+        let passes = restored.map(Some).into_iter().chain([Some(interrupt), None]);
         let driver = Driver {
             kernel,
             messages,
@@ -152,7 +156,8 @@ impl Builder {
             fault,
             damaged,
             recovered,
-            recovery: [(Some(interrupt), None), (None, None)].into(),
+            recovery: passes.map(|interrupt| (interrupt, None)).collect(),
+            upkeep: UpkeepTimes::new(),
             backlog: Backlog::default(),
             held: Vec::new(),
             halted: None,

@@ -1,7 +1,7 @@
 //! Clocks: the time of the machine, or of a test.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -49,6 +49,39 @@ impl Clock for SystemClock {
 fn since_boot() -> Millis {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec * 1_000 + Millis::from(time.tv_nsec) / 1_000_000
+}
+
+/// A clock that starts no earlier than the last committed event.
+///
+/// If the wall clock was set back while no engine ran, time continues where it was, at the rate of the other clock. Timers
+/// that are set meanwhile are then not early when the wall clock is corrected.
+pub(crate) struct FloorClock {
+    clock: Arc<dyn Clock>,
+    ahead: Millis,
+}
+
+impl FloorClock {
+    /// A clock that is now at the time of `clock`, or at `floor` if that is later.
+    pub(crate) fn new(clock: Arc<dyn Clock>, floor: Option<Millis>) -> Self {
+        let ahead = floor.map_or(0, |floor| floor.saturating_sub(clock.now()).max(0));
+        if ahead > 0 {
+            tracing::warn!(
+                milliseconds = ahead,
+                "the clock is behind the last committed event; time continues from there"
+            );
+        }
+        Self { clock, ahead }
+    }
+}
+
+impl Clock for FloorClock {
+    fn now(&self) -> Millis {
+        self.clock.now().saturating_add(self.ahead)
+    }
+
+    fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.clock.on_change(wake);
+    }
 }
 
 /// A clock for tests. Its time changes only by [`ManualClock::advance`].

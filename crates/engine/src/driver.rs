@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use steprail_core::run::Millis;
-use steprail_store::{Cursor, RunId, StoreError};
+use steprail_store::{Cursor, RunId, StoreError, Upkeep};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,6 +20,7 @@ use crate::metrics::{self, Metrics};
 use crate::ports::Notifier;
 use crate::run_signals::RunSignals;
 use crate::supervision::panic_message;
+use crate::upkeep::UpkeepTimes;
 
 /// A message to the engine thread.
 pub(crate) enum Message {
@@ -61,6 +62,7 @@ pub(crate) struct Driver {
     pub held: Vec<Request>,
     /// The fault after which the engine writes nothing more.
     pub halted: Option<StoreError>,
+    pub upkeep: UpkeepTimes,
     /// How long a shutdown waits for calls in flight.
     pub shutdown_timeout: Duration,
 }
@@ -92,6 +94,7 @@ impl Driver {
         loop {
             self.recover();
             self.fire_timers(shutdown.is_some());
+            self.maintain();
             let continues = shutdown.is_none() && self.continues();
             let wait = self.wait_time(shutdown.as_ref().map(|(_, deadline)| *deadline));
             let mut batch = Vec::new();
@@ -204,7 +207,7 @@ impl Driver {
             _ => MAX_WAIT,
         };
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
-        let others = [self.backlog.retry_at.map(until), stop_at.map(until)];
+        let others = [self.backlog.retry_at.map(until), stop_at.map(until), Some(until(self.upkeep.next()))];
         others.into_iter().flatten().fold(timer.min(MAX_WAIT), Duration::min)
     }
 
@@ -226,6 +229,7 @@ impl Driver {
         let (requests, started) = (batch.len(), Instant::now());
         let handled = self.kernel.handle(batch, self.clock.now());
         self.metrics.committed(&handled.stats, requests, started.elapsed(), self.kernel.queue_length());
+        self.upkeep.worked();
         self.carry_out(handled);
     }
 
@@ -259,15 +263,38 @@ impl Driver {
                 metrics::panicked("decision");
             }
             Some(fault) => self.store_failed(fault, handled.halts, handled.retry),
-            None if self.halted.is_none()
-                && !self.kernel.has_damage()
-                && self.backlog.retry_at.is_none()
-                && self.fault.borrow().is_some() =>
-            {
-                tracing::info!("the store accepts writes again");
-                self.fault.send_replace(None);
-            }
-            None => {}
+            None if self.fault.borrow().is_none() || self.backlog.retry_at.is_some() => {}
+            None if handled.last_event.is_some() => self.store_recovered(),
+            // Nothing was written, so nothing is known.
+            None => self.probe(),
+        }
+    }
+
+    fn store_recovered(&mut self) {
+        if self.halted.is_none() && !self.kernel.has_damage() {
+            tracing::info!("the store accepts writes again");
+            self.fault.send_replace(None);
+        }
+    }
+
+    /// Tries a write, to learn whether a fault of the store is over.
+    fn probe(&mut self) {
+        if self.halted.is_some() || self.kernel.has_damage() {
+            return;
+        }
+        match self.kernel.maintain(Upkeep::Probe) {
+            Ok(_) => self.store_recovered(),
+            Err(fault) => self.store_failed(fault, false, Vec::new()),
+        }
+    }
+
+    /// Lets the store do its upkeep when it is due.
+    fn maintain(&mut self) {
+        let Some(task) = self.upkeep.due().filter(|_| self.halted.is_none()) else { return };
+        match self.kernel.maintain(task) {
+            Ok(health) => self.metrics.wal(self.upkeep.checked(health)),
+            Err(fault) if fault.is_final() => self.store_failed(fault, true, Vec::new()),
+            Err(fault) => tracing::warn!(code = fault.code(), "upkeep of the store failed: {fault}"),
         }
     }
 
@@ -310,9 +337,8 @@ impl Driver {
         if self.backlog.retry_at.is_some_and(|at| at <= Instant::now()) {
             self.backlog.retry_at = None;
             let backlog = std::mem::take(&mut self.backlog.requests);
-            if backlog.is_empty() && batch.is_empty() && !self.kernel.has_damage() {
-                // With nothing to write, only the next timer can tell whether the store accepts writes again.
-                self.fault.send_replace(None);
+            if backlog.is_empty() && batch.is_empty() {
+                self.probe();
             }
             batch.splice(0..0, backlog);
         }

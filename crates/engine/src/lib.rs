@@ -34,11 +34,13 @@ mod quotas;
 mod read_pool;
 mod registry;
 mod reporter;
+mod restore_notice;
 mod run_signals;
 mod runs;
 mod start;
 mod supervision;
 mod trace;
+mod upkeep;
 mod user;
 mod waiting;
 
@@ -58,6 +60,7 @@ pub use queries::RunView;
 pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
 pub use registry::Registry;
 pub use reporter::CallReporter;
+pub use restore_notice::restore_notice;
 pub use runs::{Resume, RunHandle};
 pub use start::{Start, Workflow};
 pub use trace::{RunTrace, TraceParent};
@@ -66,7 +69,7 @@ pub use waiting::{NextAction, WaitCause, WaitingFor, next_action};
 
 pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, InputResponse, Intervention, Payload, Report,
-    Resolution, RunStatus, StepStatus,
+    Resolution, Restored, RunStatus, StepStatus,
 };
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};

@@ -72,6 +72,10 @@ pub(crate) const QUOTA_USERS: usize = 10_000;
 pub(crate) const EVENT_BYTES: usize = 256;
 /// Backoff after a failure of the store: the first and the longest delay, in milliseconds.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
+/// How long the engine is without work before the store does its upkeep, in milliseconds.
+pub(crate) const IDLE_UPKEEP_MS: u64 = 1_000;
+/// The interval between two looks at the files of the store, in milliseconds.
+pub(crate) const UPKEEP_INTERVAL_MS: u64 = 5_000;
 /// The number of threads in the read pool.
 pub(crate) const READ_THREADS: usize = 4;
 /// The number of events that a subscription reads at a time.

@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     queue: Gauge,
     in_flight: Gauge,
     damaged: Gauge,
+    wal: Gauge,
     call_ok: Histogram,
     call_input_required: Histogram,
     /// In the order of [`FailureKind::WORDS`].
@@ -55,6 +56,7 @@ impl Metrics {
             queue: gauge!("steprail_queue_length"),
             in_flight: gauge!("steprail_calls_in_flight"),
             damaged: gauge!("steprail_damaged_runs"),
+            wal: gauge!("steprail_wal_bytes"),
             call_ok: call("ok"),
             call_input_required: call("asked"),
             call_failed: FailureKind::WORDS.iter().map(|word| call(word)).collect(),
@@ -91,6 +93,12 @@ impl Metrics {
 
     pub(crate) fn damaged_runs(&self, runs: usize) {
         self.damaged.set(number(runs));
+    }
+
+    pub(crate) fn wal(&self, bytes: u64) {
+        // Exact below 8 PiB.
+        #[expect(clippy::cast_precision_loss, reason = "sizes of files are far below 2^53")]
+        self.wal.set(bytes as f64);
     }
 
     pub(crate) fn calls_in_flight(&self, calls: usize) {
@@ -141,6 +149,7 @@ fn describe() {
     describe_counter!("steprail_quota_rejections_total", "Requests rejected by a quota, by quota");
     describe_gauge!("steprail_damaged_runs", "Runs that are quarantined or damaged");
     describe_gauge!("steprail_calls_in_flight", "Tool calls in flight");
+    describe_gauge!("steprail_wal_bytes", Unit::Bytes, "Size of the write-ahead log");
     describe_gauge!("steprail_queue_length", "Runs waiting for a concurrency slot");
     describe_histogram!(
         "steprail_call_duration_seconds",

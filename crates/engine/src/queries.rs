@@ -1,8 +1,10 @@
 //! Queries of an engine about runs, events and approvals.
 
 use serde::Serialize;
+use steprail_core::run::{Event, Restored, RunStatus};
 use steprail_store::{
-    After, Approval, Cursor, EventPage, ListRuns, RawEvent, RunId, RunRow, StepRow, StoredEvent, UnknownCall,
+    After, Approval, Cursor, EventPage, ListRuns, RawEvent, Reads, RunId, RunRow, StepRow, StoreError,
+    StoredEvent, UnknownCall,
 };
 use tokio::sync::watch;
 
@@ -10,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::{Changes, Position, Subscription};
 use crate::kernel::no_run;
+use crate::limits::WAIT_EVENTS;
 
 /// A run with its steps, open approvals and unknown outcomes.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +31,23 @@ pub struct RunView {
     /// Why the run does not continue, if its stored state is damaged or its decision panicked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+    /// The restore that interrupted the run, with the calls that may have been executed since the backup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
+}
+
+/// The restore that interrupted a run: the last interruption among its last events.
+fn restored(readers: &dyn Reads, row: &RunRow) -> Result<Option<Restored>, StoreError> {
+    if row.status != RunStatus::Interrupted {
+        return Ok(None);
+    }
+    let after = row.seq.saturating_sub(WAIT_EVENTS as u64);
+    let page = readers.events(row.run_id, After::Seq(after), WAIT_EVENTS)?;
+    let mut interruptions = page.events.into_iter().rev().filter_map(|stored| match stored.event {
+        Event::RunInterrupted { restored } => Some(restored),
+        _ => None,
+    });
+    Ok(interruptions.next().flatten().map(|restored| *restored))
 }
 
 impl Engine {
@@ -37,8 +57,8 @@ impl Engine {
             let Some(row) = readers.run(run)? else { return Ok(None) };
             let approvals = readers.run_approvals(run)?;
             let unknown_calls = readers.unknown_calls(run)?;
-            let steps = readers.steps(run)?;
-            Ok(Some(RunView { run: row, steps, approvals, unknown_calls, damage: None }))
+            let (steps, restored) = (readers.steps(run)?, restored(readers, &row)?);
+            Ok(Some(RunView { run: row, steps, approvals, unknown_calls, damage: None, restored }))
         });
         let view = view.await?.ok_or_else(|| no_run(run))?;
         let damage = self.0.damaged.borrow().get(&view.run.run_id).map(ToString::to_string);

@@ -44,7 +44,7 @@ fn checkpointed(folder: &Path) -> Vec<u8> {
 /// Copies an open database with its WAL, as a crash would leave it.
 fn crash_copy(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
-    for name in ["test.db", "test.db-wal"] {
+    for name in ["test.db", "test.db-wal", "test.db-anchor"] {
         std::fs::copy(folder.join(name), copy.path().join(name)).expect("a copy");
     }
     copy
@@ -133,9 +133,10 @@ async fn changed_bytes_never_cause_wrong_results() {
         runs.push(park(folder.path(), &HeldTool::new(1)).await);
     }
     let sound = checkpointed(folder.path());
+    let anchor = std::fs::read(folder.path().join("test.db-anchor")).expect("the anchor");
     let (mut outcomes, mut bad) = (BTreeMap::<Outcome, u32>::new(), Vec::new());
     for seed in 0..60 {
-        for what in open_damaged(&sound, &runs, seed).await {
+        for what in open_damaged(&sound, &anchor, &runs, seed).await {
             *outcomes.entry(what).or_default() += 1;
             bad.extend((what == Outcome::Missed).then_some(seed));
         }
@@ -154,9 +155,10 @@ fn with_changed_byte(sound: &[u8], seed: u64) -> Vec<u8> {
     bytes
 }
 
-async fn open_damaged(sound: &[u8], runs: &[RunId], seed: u64) -> Vec<Outcome> {
+async fn open_damaged(sound: &[u8], anchor: &[u8], runs: &[RunId], seed: u64) -> Vec<Outcome> {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(database(folder.path()), with_changed_byte(sound, seed)).expect("a damaged database");
+    std::fs::write(folder.path().join("test.db-anchor"), anchor).expect("the anchor");
     let Ok(store) = open(folder.path()) else { return vec![Outcome::Rejected] };
     let tool = HeldTool::new(runs.len());
     let Ok(engine) = Engine::builder().store(store).tools(tool.tools()).spawn() else {

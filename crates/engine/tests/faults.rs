@@ -12,16 +12,18 @@ mod held_tool;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use disk::Disk;
 use held_tool::{
-    HOLD, HeldTool, SAID, assert_sound, database, engine, fault, open, output, park, start, storage, unpark,
-    within_a_minute,
+    HOLD, HeldTool, SAID, ann, assert_sound, database, engine, fault, open, output, park, start, storage,
+    unpark, within_a_minute,
 };
 use rusqlite::Connection;
 use serde_json::json;
-use steprail_engine::{Engine, RunHandle, RunStatus};
+use steprail_engine::{Engine, ManualClock, RunHandle, RunId, RunStatus};
 use steprail_store::StoreError;
+use steprail_store::limits::RESERVE_BYTES;
 
 /// Asserts that the run does not continue while the store fails.
 async fn assert_stopped(engine: &Engine, run: &RunHandle, tool: &HeldTool, code: &str) {
@@ -51,6 +53,17 @@ fn fill(folder: &Path) -> PathBuf {
     ballast
 }
 
+/// Writes until the disk has no room left. The write-ahead log has room for some commits after the disk is full.
+async fn exhaust(engine: &Engine) {
+    for number in 0.. {
+        let text = format!("name: filler-{number}\nsteps:\n  - {{ id: a, tool: demo__hold }}\n");
+        if let Err(refused) = engine.define(&text, &ann()).await {
+            assert_eq!(refused.code(), "storage_full", "{refused}");
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn engine_stops_on_a_full_disk_and_continues_when_space_is_free() {
     let disk = match Disk::in_memory(4_096) {
@@ -62,6 +75,7 @@ async fn engine_stops_on_a_full_disk_and_continues_when_space_is_free() {
     let run = start(&engine, HOLD).await.expect("started");
     tool.wait_for_call("a").await;
     let ballast = fill(disk.path());
+    exhaust(&engine).await;
     tool.release(1);
     assert_stopped(&engine, &run, &tool, "storage_full").await;
     std::fs::remove_file(ballast).expect("room");
@@ -161,6 +175,113 @@ async fn engine_stops_on_a_locked_database_and_continues_when_it_is_free() {
     other.execute_batch("COMMIT").expect("release the lock");
     assert_continues(&engine, &run, &tool).await;
     assert_sound(folder.path());
+}
+
+/// Today's write would go to a file that has no name, and a restart would find nothing.
+#[tokio::test]
+async fn engine_stops_when_its_database_is_removed_and_does_not_start_empty() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tool = HeldTool::new(0);
+    let engine = engine(folder.path(), &tool);
+    let run = start(&engine, HOLD).await.expect("started");
+    tool.wait_for_call("a").await;
+    std::fs::remove_file(database(folder.path())).expect("removed");
+    let error = start(&engine, HOLD).await.expect_err("the run would be lost");
+    assert_eq!(error.code(), "storage_replaced", "{error}");
+    tool.release(1);
+    assert_stopped(&engine, &run, &tool, "storage_replaced").await;
+    engine.shutdown().await.expect("shut down");
+    drop((engine, run));
+    let error = open(folder.path()).expect_err("it had events");
+    assert_eq!(error.code(), "storage_mismatch", "{error}");
+    assert!(!database(folder.path()).exists(), "no empty database is created");
+}
+
+/// Without a request, the engine finds it out when it looks at the files.
+#[tokio::test]
+async fn idle_engine_reports_that_its_files_were_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path(), &HeldTool::new(0));
+    let wal = folder.path().join("test.db-wal");
+    std::fs::remove_file(wal).expect("removed");
+    let fault = within_a_minute("the engine looks at its files", fault(&engine)).await;
+    assert_eq!(fault.code(), "storage_replaced", "{fault}");
+}
+
+#[tokio::test]
+async fn run_is_cancelled_on_a_full_disk() {
+    let disk = match Disk::in_memory(64 * 1_024) {
+        Ok(disk) => disk,
+        Err(lack) => return println!("SKIPPED: no small disk here: {lack}"),
+    };
+    let tool = HeldTool::new(0);
+    let engine = engine(disk.path(), &tool);
+    let run = start(&engine, HOLD).await.expect("started");
+    let other = start(&engine, HOLD).await.expect("started");
+    tool.wait_for_calls(2).await;
+    let ballast = fill(disk.path());
+    exhaust(&engine).await;
+    assert_eq!(start(&engine, HOLD).await.expect_err("a full disk").code(), "storage_full");
+    engine.cancel(run.id(), &ann(), "enough").await.expect("cancelled from reserved space");
+    assert_eq!(engine.status(run.id()).await.expect("a status").run.status, RunStatus::Cancelled);
+    assert_eq!(engine.fault().map(|fault| fault.code()), Some("storage_full"), "the disk is still full");
+    exhaust(&engine).await;
+    let reserve = disk.path().join("test.db-reserve").metadata().expect("the reserve").len();
+    assert!(reserve > RESERVE_BYTES / 2, "reserved space is for cancellations: {reserve}");
+    engine.cancel(other.id(), &ann(), "enough").await.expect("cancelled from what is left");
+    std::fs::remove_file(ballast).expect("room");
+    engine.shutdown().await.expect("shut down");
+    assert_sound(disk.path());
+}
+
+/// No request writes anything after the first one. The engine probes the store after a delay.
+#[tokio::test]
+async fn fault_is_reported_for_as_long_as_writes_fail() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = engine(folder.path(), &HeldTool::new(0));
+    let other = Connection::open(database(folder.path())).expect("another connection");
+    other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+    assert_eq!(start(&engine, HOLD).await.expect_err("a refusal").code(), "storage_busy");
+    let mut faults = engine.faults();
+    faults.mark_unchanged();
+    within_a_minute("the engine probes the store", faults.changed()).await.expect("an engine");
+    let code = faults.borrow_and_update().as_ref().map(StoreError::code);
+    assert_eq!(code, Some("storage_busy"), "the database is still locked");
+    other.execute_batch("COMMIT").expect("release the lock");
+    within_a_minute("the fault is over", faults.wait_for(Option::is_none)).await.expect("an engine");
+    start(&engine, HOLD).await.expect("started");
+}
+
+/// A wall clock that was wrong for a while must not let a timer fire early when it is corrected.
+#[tokio::test]
+async fn timer_is_not_early_after_the_clock_was_set_back_and_corrected() {
+    const HOUR: i64 = 3_600_000;
+    const NOON: i64 = 1_800_000_000_000;
+    const NAP: &str = "name: nap\nsteps:\n  - { id: nap, kind: sleep, for: 1h }\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |time: i64| {
+        let clock = Arc::new(ManualClock::at(time));
+        let store = open(folder.path()).expect("a database");
+        let engine = Engine::builder().store(store).clock(clock.clone()).spawn().expect("an engine");
+        (clock, engine)
+    };
+    let (_, engine) = at(NOON);
+    let first = start(&engine, NAP).await.expect("started").id();
+    engine.shutdown().await.expect("shut down");
+    // The clock is one day behind at the next start, and a second run begins to sleep.
+    let (clock, engine) = at(NOON - 24 * HOUR);
+    let second = start(&engine, NAP).await.expect("started").id();
+    clock.advance(HOUR / 2);
+    engine.shutdown().await.expect("shut down");
+    // The clock is right again: half an hour of real time has passed since noon.
+    let (clock, engine) = at(NOON + HOUR / 2);
+    let status = async |run: RunId| engine.status(run).await.expect("a status").run.status;
+    engine.ready().await.expect("recovered");
+    assert_eq!((status(first).await, status(second).await), (RunStatus::Running, RunStatus::Running));
+    clock.advance(HOUR / 2);
+    for run in [first, second] {
+        within_a_minute("the timer fires", engine.handle(run).wait()).await.expect("ended");
+    }
 }
 
 #[tokio::test]

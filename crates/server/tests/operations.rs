@@ -92,6 +92,43 @@ fn backup_works_beside_the_daemon_and_restore_without_it() {
     assert_eq!(replaced_databases(&folder.0.path().join("data")).len(), 1);
 }
 
+const HOLD: &str = "name: hold\nsteps: [{ id: hold, kind: wait, event: go }]\n";
+
+#[test]
+fn runs_of_a_restored_database_wait_until_they_are_resumed() {
+    let folder = with_ended_run();
+    std::fs::write(folder.0.path().join("hold.yaml"), HOLD).expect("a definition");
+    let daemon = Daemon::start(&folder);
+    let started = transcript(&folder, "run hold.yaml --data data --detach");
+    assert!(started.contains("--- exit 0"), "{started}");
+    let backup = transcript(&folder, "backup saved.db --data data");
+    assert!(backup.contains("--- exit 0"), "{backup}");
+    drop(daemon);
+    let mut all = transcript(&folder, "restore saved.db --data data --yes");
+    let daemon = Daemon::start(&folder);
+    all += &transcript(&folder, "resume --all --data data");
+    all += &transcript(&folder, "resume --all --data data");
+    drop(daemon);
+    let mut settings = settings();
+    settings.add_filter(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "[time]");
+    settings.bind(|| insta::assert_snapshot!(all));
+}
+
+#[test]
+fn a_backup_that_is_copied_by_hand_is_refused_until_it_is_accepted() {
+    let folder = with_ended_run();
+    let backup = transcript(&folder, "backup saved.db --data data");
+    assert!(backup.contains("--- exit 0"), "{backup}");
+    std::fs::copy(folder.0.path().join("saved.db"), folder.0.path().join("data/steprail.db"))
+        .expect("a copy");
+    let mut all = transcript(&folder, "run nap.yaml --db data/steprail.db");
+    all += &transcript(&folder, "restore --in-place --data data --yes");
+    all += &transcript(&folder, "restore --data data --yes");
+    settings().bind(|| insta::assert_snapshot!(all));
+    let ran = folder.run("run nap.yaml --db data/steprail.db");
+    assert!(ran.contains("--- exit 0"), "{ran}");
+}
+
 /// The databases that were replaced.
 fn replaced_databases(data: &Path) -> Vec<String> {
     let names = std::fs::read_dir(data).expect("a folder").map(|entry| entry.expect("a file").file_name());

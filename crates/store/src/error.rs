@@ -28,6 +28,26 @@ pub enum StoreError {
         /// The message of the panic.
         reason: String,
     },
+    /// The files of an open database were removed, replaced, truncated or overwritten by another program.
+    #[error(
+        "the files of the open database were changed by another program: {0}; nothing more is written; \
+         put the files back or restore a backup with `steprail restore`, then restart"
+    )]
+    Replaced(String),
+    /// The file is not the database that belongs there.
+    #[error(
+        "{path} is not the database that was last used here: {reason}; restore a backup with `steprail restore FROM`, \
+         or, if this file is the right one, accept it with `steprail restore --in-place`"
+    )]
+    Mismatch {
+        /// The database.
+        path: String,
+        /// How it differs from its anchor.
+        reason: String,
+    },
+    /// A query took too long.
+    #[error("a query took longer than {secs} s: {0}; ask for a smaller page", secs = crate::limits::READ_TIME.as_secs())]
+    Timeout(String),
     /// Another process has the database.
     #[error("the database {path} is in use by process {holder}; stop that one first, or use another file")]
     InUse {
@@ -68,6 +88,9 @@ impl StoreError {
             Self::Io(_) => "storage_io",
             Self::Corrupt(_) => "storage_corrupt",
             Self::Quarantined { .. } => "run_quarantined",
+            Self::Replaced(_) => "storage_replaced",
+            Self::Mismatch { .. } => "storage_mismatch",
+            Self::Timeout(_) => "storage_timeout",
             Self::InUse { .. } => "storage_in_use",
             Self::Newer { .. } => "storage_newer",
             Self::Foreign(_) => "storage_foreign",
@@ -78,7 +101,7 @@ impl StoreError {
 
     /// Whether nobody knows what was written: only a new start can tell from the file.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Io(_))
+        matches!(self, Self::Io(_) | Self::Replaced(_))
     }
 
     /// Whether trying again later may help.
@@ -97,6 +120,7 @@ impl From<rusqlite::Error> for StoreError {
             Some(ReadOnly | PermissionDenied | CannotOpen) => Self::ReadOnly(text),
             Some(SystemIoFailure) => Self::Io(text),
             Some(DatabaseCorrupt | NotADatabase) => Self::Corrupt(text),
+            Some(OperationInterrupted) => Self::Timeout(text),
             _ => Self::Other(text),
         }
     }

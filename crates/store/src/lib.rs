@@ -9,11 +9,13 @@
 mod commit;
 mod cursor;
 mod error;
+pub mod limits;
 mod log_row;
 mod principal;
 mod rows;
 mod schedule;
 pub mod sqlite;
+mod upkeep;
 
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
@@ -28,6 +30,7 @@ pub use rows::{
     Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
 };
 pub use schedule::{Fired, Overlap, Schedule};
+pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 
 use steprail_core::run::{Millis, Payload};
 
@@ -62,6 +65,11 @@ pub trait Store: Send {
     fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
     /// Returns the last approval of a step execution, by its path.
     fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
+    /// Does work between commits that no request asks for. A store without files has none.
+    fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        let _ = task;
+        Ok(Health::default())
+    }
 }
 
 /// Which definition to find.
@@ -84,6 +92,8 @@ pub enum Unfinished {
     Interruptible,
     /// All runs that are not interrupted.
     All,
+    /// All runs.
+    WithInterrupted,
     /// Runs that a run waits for.
     ChildrenOf(RunId),
 }
@@ -146,4 +156,6 @@ pub struct Storage {
     pub writer: Box<dyn Store>,
     /// What answers questions.
     pub readers: std::sync::Arc<dyn Reads>,
+    /// What the store contained when it was opened.
+    pub opened: Opened,
 }

@@ -92,7 +92,7 @@ fn a_backup_is_one_moment_and_the_writer_goes_on_meanwhile() {
     assert_eq!((runs(&to), runs(&path)), (6, 6 + steps.len() as u64));
     assert_eq!((audit(&to).damages, audit(&to).runs), (0, 6));
     assert_eq!(to.metadata().expect("the copy").len(), made.bytes);
-    let names = ["copy.db", "test.db", "test.db-lock", "test.db-shm", "test.db-wal"];
+    let names = ["copy.db", "test.db", "test.db-anchor", "test.db-reserve", "test.db-shm", "test.db-wal"];
     assert_eq!(files(&folder), names, "it is one file");
 }
 

@@ -32,6 +32,7 @@ impl Run {
         if let Some((reason, by)) = change.cancelling {
             self.cancelling = Some(Cancelling { reason: reason.into(), by: by.map(Into::into) });
         }
+        self.restored = change.restored.or(self.restored);
         if let Some(event) = change.signal {
             self.signals.push_back((event.into(), self.seq));
         }

@@ -25,6 +25,8 @@ pub struct RunChange<'e> {
     pub status: Option<RunStatus>,
     /// Why the run is paused.
     pub paused: Option<PauseReason>,
+    /// The incarnation of the restored database that interrupted the run.
+    pub(super) restored: Option<u64>,
     /// Why the run ended with a failure.
     pub error: Option<&'e Failure>,
     /// The failure that starts the steps of `on_failure`.
@@ -323,7 +325,10 @@ impl Event {
                 RunChange { paused: Some(*reason), ..status(RunStatus::Paused) }.into()
             }
             Self::RunResumed { .. } => status(RunStatus::Running).into(),
-            Self::RunInterrupted {} => status(RunStatus::Interrupted).into(),
+            Self::RunInterrupted { restored } => {
+                let restored = restored.as_ref().map(|restored| restored.incarnation);
+                RunChange { restored, ..status(RunStatus::Interrupted) }.into()
+            }
             Self::RunFailing { error } => {
                 let opens = Some(ScopeKey::FAILURE);
                 RunChange { failing: Some(error), opens, ..RunChange::default() }.into()

@@ -3,10 +3,11 @@
 use super::decide::{DecideResult, Decision};
 use super::event::Event;
 use super::lost::RESTARTED;
-use super::parts::PauseReason;
-use super::state::RunStatus;
-use super::{Failure, FailureKind};
-use crate::plan::RetryPolicy;
+use super::parts::{PauseReason, Restored};
+use super::state::{Live, RunStatus};
+use super::{Failure, FailureKind, Millis};
+use crate::limits::RESTORED_CALLS;
+use crate::plan::{Kind, RetryPolicy};
 
 impl Decision<'_> {
     /// Pauses the run: no further steps start. Calls in flight continue, and their results count.
@@ -14,6 +15,20 @@ impl Decision<'_> {
         if !self.run.is_held() {
             self.emit(Event::RunPaused { reason: PauseReason::Requested, by: Some(by) });
         }
+    }
+
+    /// Interrupts a run whose database was restored, once per restore. Names the calls that may have been executed since.
+    pub(super) fn interrupt_restored(&mut self, incarnation: u64, backup_at: Millis) {
+        if self.run.restored == Some(incarnation) {
+            return;
+        }
+        let is_call = |live: &&Live| matches!(self.plan.step(live.step).kind, Kind::Call(_));
+        let calls = self.run.live.values().filter(is_call);
+        let mut may_have_run: Vec<Box<str>> = calls.map(|live| (*live.path).into()).collect();
+        let more = may_have_run.len().saturating_sub(RESTORED_CALLS);
+        may_have_run.truncate(RESTORED_CALLS);
+        let restored = Restored { incarnation, backup_at, may_have_run, more };
+        self.emit(Event::RunInterrupted { restored: Some(Box::new(restored)) });
     }
 
     /// Resumes a paused or interrupted run.

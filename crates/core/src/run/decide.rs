@@ -127,7 +127,11 @@ impl<'d> Decision<'d> {
             }
             Input::Interrupt if status == RunStatus::Interrupted => Ok(()),
             Input::Interrupt => {
-                self.emit(Event::RunInterrupted {});
+                self.emit(Event::RunInterrupted { restored: None });
+                Ok(())
+            }
+            Input::Restored { incarnation, backup_at } => {
+                self.interrupt_restored(incarnation, backup_at);
                 Ok(())
             }
             Input::Resolve { n, resolution, by } => self.resolve(n, resolution, by),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::parts::{Ending, Next, Parent, PauseReason, Resolved, Started, StepInfo, StepRef};
+use super::parts::{Ending, Next, Parent, PauseReason, Resolved, Restored, Started, StepInfo, StepRef};
 use super::state::RunStatus;
 use super::{Failure, Millis};
 use crate::plan::Hash;
@@ -46,8 +46,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<str>>,
     },
-    /// The engine restarted, and the definition has `on_restart: interrupt`.
-    RunInterrupted {},
+    /// The engine restarted, and the definition has `on_restart: interrupt`; or the database was restored.
+    RunInterrupted {
+        /// The restore; `None` if only the engine restarted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restored: Option<Box<Restored>>,
+    },
     /// A step failed the run, and the steps of `on_failure` start.
     RunFailing {
         /// The failure of the run.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::parts::Report;
-use super::{Failure, Payload, TimerKind};
+use super::{Failure, Millis, Payload, TimerKind};
 use crate::plan::Hash;
 
 /// Something that happened outside the run. A stale or repeated input causes no events.
@@ -106,6 +106,13 @@ pub enum Input {
     },
     /// The engine restarted, and the definition has `on_restart: interrupt`.
     Interrupt,
+    /// The database was restored from a backup. Nothing starts before a user resumes the run.
+    Restored {
+        /// The incarnation of the database that the restore started.
+        incarnation: u64,
+        /// When the backup was made.
+        backup_at: Millis,
+    },
     /// A user decides about a call with an unknown outcome.
     Resolve {
         /// Number of the execution.
@@ -143,6 +150,7 @@ impl Input {
             | Self::Pause { .. }
             | Self::Resume { .. }
             | Self::Interrupt
+            | Self::Restored { .. }
             | Self::Intervene { .. } => None,
         }
     }

@@ -50,8 +50,8 @@ pub use failure::{Failure, FailureKind};
 pub use input::{Edit, Input, Intervention, Resolution};
 pub use lost::RESTARTED;
 pub use parts::{
-    Ending, InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, ScopeKey, Started,
-    StepInfo, StepRef, TimerKind,
+    Ending, InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, Restored, ScopeKey,
+    Started, StepInfo, StepRef, TimerKind,
 };
 pub use payload::{Payload, is_deeper};
 pub use phase::Phase;

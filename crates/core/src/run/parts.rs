@@ -1,5 +1,6 @@
 //! Types that events and inputs contain.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -155,6 +156,26 @@ pub enum PauseReason {
     Requested,
     /// All that is left to do waits for humans: gates, or calls with unknown outcomes.
     Attention,
+}
+
+/// The restore of a backup that interrupted a run. Everything that the run did after the backup is unknown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Restored {
+    /// The incarnation of the database that the restore started.
+    pub incarnation: u64,
+    /// When the backup was made, in milliseconds since 1970.
+    pub backup_at: Millis,
+    /// Paths of calls that were in flight or could start when the backup was made. They may have been executed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub may_have_run: Vec<Box<str>>,
+    /// Number of further such calls.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The decision of a human about a call with an unknown outcome, as the log records it.

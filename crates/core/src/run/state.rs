@@ -124,6 +124,8 @@ impl StepStatus {
 pub struct Run {
     pub(super) status: RunStatus,
     pub(super) paused: Option<PauseReason>,
+    /// The incarnation of the restored database that last interrupted the run.
+    pub(super) restored: Option<u64>,
     /// Why the run failed, while the steps of `on_failure` run.
     pub(super) failing: Option<Failure>,
     /// Why the run is cancelled, while its steps are cancelled in several decisions.

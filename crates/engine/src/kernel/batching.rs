@@ -1,7 +1,7 @@
 //! Group commit: a batch of requests becomes one commit; a request that cannot be committed does not affect the others.
 
 use steprail_core::run::Millis;
-use steprail_store::{Conflict, Refused, StoreError};
+use steprail_store::{Conflict, Health, Refused, StoreError, Upkeep};
 
 use super::definitions::Plans;
 use super::effects;
@@ -68,6 +68,11 @@ impl Kernel {
                 *handled = self.handle(vec![request], now);
                 handled.fault.get_or_insert(error);
             }
+            Ok([request]) if self.may_use_reserve(&request, &error) => {
+                *handled = self.handle(vec![request], now);
+                handled.fault.get_or_insert(error);
+                let _ = self.maintain(Upkeep::ReclaimReserve);
+            }
             Ok([request]) => self.refuse(request, error, marked, handled),
             // It is unknown whether the commit is durable: nothing more is started.
             Err(requests) if error.is_final() => {
@@ -83,6 +88,17 @@ impl Kernel {
                 self.one_by_one(requests, now, handled);
             }
         }
+    }
+
+    /// Whether a cancellation failed on a full disk and reserved space was released for it.
+    fn may_use_reserve(&mut self, request: &Request, error: &StoreError) -> bool {
+        let is_needed = matches!(error, StoreError::Full(_)) && request.is_cancel();
+        is_needed && self.maintain(Upkeep::ReleaseReserve).is_ok()
+    }
+
+    /// Lets the store do work between commits.
+    pub fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        self.batch.store().maintain(task)
     }
 
     fn one_by_one(&mut self, requests: Vec<Request>, now: Millis, handled: &mut Handled) {
@@ -131,6 +147,9 @@ impl Kernel {
                 Ok(committed) => {
                     handled.changed = changed;
                     done.last_event = committed.last_event;
+                    if std::mem::take(&mut self.restore_parked) {
+                        self.maintain(Upkeep::RestoreParked)?;
+                    }
                     self.answer(answers, committed.purged, &mut done);
                     self.committed(&mut done);
                     handled.last_event = done.last_event;
@@ -221,6 +240,7 @@ impl Kernel {
         self.deadlines.undo();
         self.continuations.undo();
         self.quotas.rollback();
+        self.restore_parked = false;
     }
 
     /// A request that was not committed: the caller gets an error, and a notification is kept.

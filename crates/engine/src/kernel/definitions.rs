@@ -40,6 +40,10 @@ impl Compiled {
                 definition.version, definition.name
             )));
         };
+        if plan.hash != definition.hash {
+            let Definition { version, name, .. } = definition;
+            return Err(StoreError::Corrupt(format!("version {version} of `{name}` was changed")));
+        }
         Ok(Self::with_plan(definition, Arc::new(plan)))
     }
 

@@ -95,6 +95,8 @@ pub struct Kernel {
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
+    /// Whether the batch parks the last runs of a restored database.
+    restore_parked: bool,
 }
 
 /// When the next durable timer is due, until a change of timers.
@@ -149,6 +151,7 @@ impl Kernel {
             at: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
+            restore_parked: false,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Recovery after a restart, and timers that are due: every run continues where its log ends.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED, RunStatus, TimerKind};
-use steprail_store::{Due, RunId, StoreError, Unfinished};
+use steprail_store::{Due, RestoredBackup, RunId, StoreError, Unfinished};
 
 use super::deadlines::Deadline;
 use super::request::Interrupt;
@@ -19,6 +19,9 @@ impl Kernel {
     ) -> Result<Option<RunId>, StoreError> {
         let runs = match interrupt {
             None => self.batch.unfinished(Unfinished::Active, after, RECOVERY_BATCH)?,
+            Some(Interrupt::Restored(_)) => {
+                self.batch.unfinished(Unfinished::WithInterrupted, after, RECOVERY_BATCH)?
+            }
             Some(Interrupt::All) => self.batch.unfinished(Unfinished::All, after, RECOVERY_BATCH)?,
             Some(Interrupt::Declared) => {
                 self.batch.unfinished(Unfinished::Interruptible, after, RECOVERY_BATCH)?
@@ -26,12 +29,20 @@ impl Kernel {
         };
         for run in runs.iter().filter(|run| !self.damaged.contains_key(run)).copied().collect::<Vec<_>>() {
             match interrupt {
+                Some(Interrupt::Restored(RestoredBackup { incarnation, backup_at })) => {
+                    self.input(run, Input::Restored { incarnation, backup_at }, now, done).map(drop)?;
+                }
                 Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
                 None => self.pick_up(run, now, done)?,
             }
             self.deliver_messages(now, done)?;
         }
-        Ok(runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH))
+        let next = runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH);
+        if let (None, Some(Interrupt::Restored(_))) = (next, interrupt) {
+            self.skip_missed_schedules(now)?;
+            self.restore_parked = true;
+        }
+        Ok(next)
     }
 
     /// The calls that a run had in flight are lost; its steps that waited for a place get one.

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
-use steprail_store::{Account, AccountKind, Expected, Principal, Purged, RunId, Schedule, Session};
+use steprail_store::{
+    Account, AccountKind, Expected, Principal, Purged, RestoredBackup, RunId, Schedule, Session,
+};
 use tokio::sync::oneshot;
 
 use super::CallId;
@@ -36,6 +38,11 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether it cancels a run, which must work on a full disk.
+    pub(crate) fn is_cancel(&self) -> bool {
+        matches!(self, Self::Command(command, _) if matches!(**command, Command::Cancel { .. }))
+    }
+
     /// Whether the request must not be lost if the store fails.
     pub fn is_notification(&self) -> bool {
         matches!(self, Self::Notification(_))
@@ -329,6 +336,8 @@ pub enum Interrupt {
     All,
     /// Runs whose definitions have `on_restart: interrupt`.
     Declared,
+    /// All runs, because the database was restored from a backup.
+    Restored(RestoredBackup),
 }
 
 /// A run to start.

@@ -8,6 +8,7 @@ use super::world::new_run_id;
 use super::{Done, Kernel, NextTimer, StartRun};
 use crate::cron::CronSchedule;
 use crate::error::Error;
+use crate::limits::BATCH;
 
 impl Kernel {
     /// Stores a schedule under its name, in place of the one that had it. Its next time is reckoned from now.
@@ -65,6 +66,27 @@ impl Kernel {
             self.deliver_messages(now, done)?;
         }
         Ok(())
+    }
+
+    /// Moves schedules that are due to their next time without a run. After a restore it is unknown whether the runs
+    /// of the missed times took place.
+    pub(super) fn skip_missed_schedules(&mut self, now: Millis) -> Result<(), StoreError> {
+        self.next_timer = NextTimer::Unknown;
+        loop {
+            let missed = self.batch.due(now, BATCH)?.schedules;
+            if missed.is_empty() {
+                return Ok(());
+            }
+            for schedule in missed {
+                let next =
+                    CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
+                let error =
+                    Some("skipped: the database was restored from a backup after this time".to_owned());
+                let last = Some(Fired { at: schedule.due.unwrap_or(now), run: None, error });
+                let skipped = Schedule { due: next.ok(), last, ..schedule };
+                self.batch.change_schedule(ScheduleChange::Put(Box::new(skipped)));
+            }
+        }
     }
 
     fn start_scheduled(

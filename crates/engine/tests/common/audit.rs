@@ -86,7 +86,7 @@ impl Fold {
                 self.status = "running";
             }
             Event::RunPaused { .. } => self.status = "paused",
-            Event::RunInterrupted {} => self.status = "interrupted",
+            Event::RunInterrupted { .. } => self.status = "interrupted",
             Event::RunCompleted { .. } => self.status = "completed",
             Event::RunFailed { .. } => self.status = "failed",
             Event::RunCancelled { .. } => self.status = "cancelled",

@@ -66,7 +66,7 @@ impl Checker<'_> {
             Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. }
         );
         match event {
-            Event::RunInterrupted {} => self.interrupted = true,
+            Event::RunInterrupted { .. } => self.interrupted = true,
             Event::RunPaused { reason: PauseReason::Requested, .. } => self.held = true,
             Event::RunResumed { .. } => self.held = false,
             _ => self.check_step(at, event),

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use steprail_engine::{
-    Error, Failure, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus, User, WaitingFor,
+    Error, Failure, Restored, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus, User, WaitingFor,
+    restore_notice,
 };
 
 use super::approvals::Approval;
@@ -72,6 +73,31 @@ pub struct Run {
     /// Why the run does not continue, if its stored state is damaged or its decision panicked; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+    /// The restore of a backup that interrupted the run; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<RestoredRun>,
+}
+
+/// The restore of a backup that interrupted a run.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RestoredRun {
+    /// When the backup was made. What the run did after that is unknown.
+    #[schemars(extend("format" = "date-time"))]
+    pub backup_at: String,
+    /// Paths of calls that were in flight or could start when the backup was made. They may have been executed.
+    pub may_have_run: Vec<Box<str>>,
+    /// Number of further such calls.
+    pub more: usize,
+    /// All of this as text.
+    pub notice: String,
+}
+
+impl From<Restored> for RestoredRun {
+    fn from(restored: Restored) -> Self {
+        let backup_at = timestamp::format(restored.backup_at);
+        let notice = restore_notice(&restored, &backup_at);
+        Self { backup_at, may_have_run: restored.may_have_run, more: restored.more, notice }
+    }
 }
 
 /// A call with an unknown outcome.
@@ -153,6 +179,7 @@ impl Run {
             unknown_calls: None,
             waiting: None,
             damage: None,
+            restored: None,
         }
     }
 }
@@ -168,12 +195,13 @@ impl Run {
 
 impl From<RunView> for Run {
     fn from(view: RunView) -> Self {
-        let RunView { run, steps, approvals, unknown_calls, damage } = view;
+        let RunView { run, steps, approvals, unknown_calls, damage, restored } = view;
         let (id, input, output) = (run.run_id, Some(run.input.clone()), run.output.clone());
         let steps = Some(steps.into_iter().map(|step| Step::new(id, step)).collect());
         let approvals = Some(approvals.into_iter().map(Approval::from).collect());
         let unknown_calls = Some(unknown_calls.into_iter().map(UnknownCall::from).collect());
-        Self { input, output, steps, approvals, unknown_calls, damage, ..Self::summary(run) }
+        let restored = restored.map(RestoredRun::from);
+        Self { input, output, steps, approvals, unknown_calls, damage, restored, ..Self::summary(run) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use steprail_core::diagnostic::quoted;
-use steprail_engine::{Failure, KindName, RunRow, RunStatus, RunView, StepRow, StepStatus};
+use steprail_engine::{Failure, KindName, RunRow, RunStatus, RunView, StepRow, StepStatus, restore_notice};
 
 use super::output::ToolOutput;
 use super::snapshot::RunSnapshot;
@@ -170,6 +170,12 @@ fn step(row: &StepRow, run_error: Option<&Failure>) -> Value {
 
 /// Notes about a completed run: loops without items, and failures that the definition tolerates.
 pub(super) fn notes(view: &RunView) -> Vec<String> {
+    if let Some(restored) = &view.restored {
+        return vec![format!(
+            "Note: {}.",
+            restore_notice(restored, time(restored.backup_at).as_str().unwrap_or_default())
+        )];
+    }
     if view.run.status != RunStatus::Completed {
         return Vec::new();
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
-use steprail_engine::{Error, Payload, Principal, Resolution, RunId};
-use steprail_http::views::{self, Approval, UnknownCall};
+use serde_json::{Value, json};
+use steprail_engine::{Error, Payload, Principal, Resolution, RunId, RunStatus};
+use steprail_http::views::{self, Approval, Page, UnknownCall};
 use steprail_store::Reads;
 use steprail_store::sqlite::Readers;
 
@@ -24,8 +24,12 @@ use super::shared::server_args::{ServerArgs, find_run};
 use super::shared::tool_args::ToolArgs;
 use super::shared::{os_user, values};
 use super::terminal::output;
+use super::terminal::text::count;
 use crate::client::ClientError;
 use crate::daemon::DataDir;
+
+/// Runs per page of `resume --all`.
+const RESUME_PAGE: u32 = 100;
 
 /// Resume runs, and answer what they wait for
 ///
@@ -37,8 +41,11 @@ use crate::daemon::DataDir;
 #[derive(Debug, Args)]
 pub(super) struct Resume {
     /// Id of the run, or its last characters; with `--db`, the id [default: all unfinished runs]
-    #[arg(value_name = "RUN", required_unless_present = "db")]
+    #[arg(value_name = "RUN", required_unless_present_any = ["db", "all"])]
     run: Option<String>,
+    /// Resume every interrupted run, and exit
+    #[arg(long, conflicts_with_all = ["run", "db", "detach", "approve", "deny", "retry", "skip", "happened", "signal"])]
+    all: bool,
     /// Exit as soon as the run is resumed
     #[arg(long, short)]
     detach: bool,
@@ -85,8 +92,42 @@ impl Resume {
             None if self.by.is_some() || self.tools.argument().is_some() || self.durability.is_some() => {
                 Err(CliError::new("--as, --servers, --tools and --durability require --db"))
             }
+            None if self.all => self.resume_all().await,
             None => self.resume_at_server().await,
         }
+    }
+
+    /// Resumes every interrupted run of the daemon. Prints each, with what a restore made unknown.
+    async fn resume_all(&self) -> Result<ExitCode, CliError> {
+        let client = self.server.connect().await?;
+        let filter = json!({ "status": RunStatus::Interrupted, "limit": RESUME_PAGE });
+        let (mut resumed, mut cursor) = (Vec::new(), None);
+        loop {
+            let mut filter = filter.clone();
+            filter["cursor"] = json!(cursor);
+            let page: Page<views::Run> = client.query("/runs", &filter).await?;
+            for run in page.items {
+                let run: views::Run = client.get(&format!("/runs/{}", run.run_id)).await?;
+                if let Some(restored) = run.restored.as_ref().filter(|_| !self.json) {
+                    output::line(&format!("{} {}: {}", run.name, run.run_id, restored.notice))?;
+                }
+                match client.post::<views::Run>(&format!("/runs/{}/resume", run.run_id), &json!({})).await {
+                    // Another client resumed it.
+                    Err(error) if error.is_conflict() => {}
+                    run => resumed.push(run?),
+                }
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        if self.json {
+            output::json(&resumed)?;
+        } else {
+            output::line(&format!("resumed {}", count(resumed.len() as u64, "run", "runs")))?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     async fn resume_at_server(&self) -> Result<ExitCode, CliError> {

@@ -67,7 +67,9 @@ mod tests {
         let is_count = |line: &&str| {
             line.starts_with("steprail")
                 && !line.ends_with(" 0")
-                && !["_seconds_sum", "_bucket", "_commit_", "_events_"].iter().any(|part| line.contains(part))
+                && !["_seconds_sum", "_bucket", "_commit_", "_events_", "_wal_"]
+                    .iter()
+                    .any(|part| line.contains(part))
         };
         let mut lines: Vec<&str> = text.lines().filter(is_count).collect();
         lines.sort_unstable();
@@ -117,9 +119,11 @@ steps:
         steprail_timers_fired_total{kind="retry"} 1
         "#);
         let text = metrics.render();
-        for described in
-            ["# HELP steprail_call_duration_seconds ", "# TYPE steprail_commit_batch_size histogram"]
-        {
+        for described in [
+            "# HELP steprail_call_duration_seconds ",
+            "# TYPE steprail_commit_batch_size histogram",
+            "\nsteprail_wal_bytes ",
+        ] {
             assert!(text.contains(described), "{described}\n{text}");
         }
         assert!(!text.contains(&run.id().to_string()), "run ids must not be labels");

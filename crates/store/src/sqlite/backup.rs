@@ -9,7 +9,7 @@ use rusqlite::backup::{Backup, StepResult};
 use serde::Serialize;
 use tempfile::TempPath;
 
-use super::{migrate, read_only, size};
+use super::{identity, migrate, read_only, size};
 use crate::StoreError;
 
 /// Pages that are copied before somebody is told how far it is.
@@ -38,7 +38,7 @@ pub fn backup(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Res
     if to.symlink_metadata().is_ok() {
         return Err(StoreError::Exists(to.display().to_string()));
     }
-    let (copy, found) = copy(from, folder_of(to), progress)?;
+    let (copy, found) = copy(from, folder_of(to), true, progress)?;
     copy.persist_noclobber(to).map_err(|refused| match refused.error.kind() {
         io::ErrorKind::AlreadyExists => StoreError::Exists(to.display().to_string()),
         _ => failed(to, &refused.error),
@@ -47,18 +47,21 @@ pub fn backup(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Res
     Ok(found)
 }
 
-/// Copies a database into a folder, under a name that is deleted unless it is kept.
+/// Copies a database into a folder, under a name that is deleted unless it is kept. A backup is marked as one, so that it
+/// is not taken for the database if somebody copies it there by hand.
 pub(super) fn copy(
     from: &Path,
     folder: &Path,
+    is_backup: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(TempPath, BackedUp), StoreError> {
     let source = read_only(from)?;
     let format = migrate::format(&source)?;
     let copy = tempfile::Builder::new().prefix(".steprail-copy-").tempfile_in(folder);
     let copy = copy.map_err(|error| failed(folder, &error))?.into_temp_path();
+    let now = source.query_row("SELECT unixepoch() * 1000", [], |row| row.get::<_, i64>(0))?;
     copy_pages(&source, &copy, progress)?;
-    let found = settle(&copy, format)?;
+    let found = settle(&copy, format, is_backup.then_some(now))?;
     sync(&copy)?;
     Ok((copy, found))
 }
@@ -90,18 +93,28 @@ fn copy_pages(
 }
 
 /// Makes one file of a copy that needs no other beside it, and looks whether it is in order.
-fn settle(copy: &Path, format: i64) -> Result<BackedUp, StoreError> {
+fn settle(copy: &Path, format: i64, backup_at: Option<i64>) -> Result<BackedUp, StoreError> {
     let connection = Connection::open(copy)?;
     connection.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
-    let problems = check(&connection, "integrity_check")?;
+    let mut found = checked(&connection, format)?;
+    if let Some(now) = backup_at {
+        identity::set(&connection, identity::BACKUP_AT, &now.to_string())?;
+    }
+    connection.close().map_err(|(_, error)| error)?;
+    found.bytes = size(copy);
+    Ok(found)
+}
+
+/// What is in a database that SQLite finds in order.
+pub(super) fn checked(connection: &Connection, format: i64) -> Result<BackedUp, StoreError> {
+    let problems = check(connection, "integrity_check")?;
     if !problems.is_empty() {
         return Err(StoreError::Corrupt(problems.join("; ")));
     }
     let count = |sql: &str| connection.query_row(sql, [], |row| row.get(0));
     let runs = count("SELECT count(*) FROM runs")?;
     let unfinished = count("SELECT count(*) FROM runs WHERE completed_at IS NULL")?;
-    connection.close().map_err(|(_, error)| error)?;
-    Ok(BackedUp { bytes: size(copy), format, runs, unfinished })
+    Ok(BackedUp { bytes: 0, format, runs, unfinished })
 }
 
 /// What SQLite finds wrong with a database: `integrity_check`, or `quick_check`, which leaves indexes out.

@@ -4,6 +4,7 @@ use rusqlite::{ErrorCode, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Changes, Event, Payload, Record, RunStatus, Started, ValueChange};
 
+use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
 use super::{SESSIONS, SqliteStore, definitions, purge, schedules};
 use crate::{
@@ -29,20 +30,24 @@ const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND 
 
 impl SqliteStore {
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Committed, Refused> {
+        self.files.as_mut().map_or(Ok(()), OpenFiles::before_write)?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let chain = self.chain;
+        let (chain, last_row) = (self.chain, self.last_row);
         let applied = self.apply_changes(commit).and_then(|committed| {
             self.connection.prepare_cached("COMMIT")?.execute([])?;
             Ok(committed)
         });
         if applied.is_err() {
-            self.roll_back(chain);
+            self.roll_back(chain, last_row);
+            return applied;
         }
+        let last_row = self.last_row;
+        self.files.as_mut().map_or(Ok(()), |files| files.committed(&self.connection, last_row))?;
         applied
     }
 
-    fn roll_back(&mut self, chain: Hash) {
-        self.chain = chain;
+    fn roll_back(&mut self, chain: Hash, last_row: i64) {
+        (self.chain, self.last_row) = (chain, last_row);
         // Keys of new runs are void.
         self.keys.clear();
         // A failed statement may have ended the transaction.
@@ -131,8 +136,9 @@ impl SqliteStore {
             inserted => inserted?,
         };
         self.chain = hash;
+        self.last_row = self.connection.last_insert_rowid();
         let index = u32::try_from(last).map_err(|error| StoreError::Other(error.to_string()))?;
-        Ok(Some(Cursor::new(self.connection.last_insert_rowid(), index)))
+        Ok(Some(Cursor::new(self.last_row, index)))
     }
 
     fn insert_run(&mut self, run: &RunCommit, new: &NewRun, commit: &Commit) -> Result<i64, Refused> {

@@ -1,54 +1,69 @@
-//! Fencing: an exclusive lock file admits one writer per database and names its owner.
+//! Fencing: an exclusive lock on the anchor file admits one writer per database and names its owner.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::anchor::SLOTS_BYTES;
 use super::beside;
 use crate::StoreError;
 
-/// The lock. The operating system gives it back when the process ends, however that happens.
+/// Bytes of the file, after the slots of the anchor, that name the owner.
+const HOLDER_BYTES: usize = 512;
+
+/// The lock of a database. The operating system releases it when the process ends.
+///
+/// The locked file is the anchor. Without it the database is refused, so a deleted file admits no second writer.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "dropping it gives the lock back")] File);
+pub(super) struct Lock {
+    file: File,
+    path: PathBuf,
+}
 
 impl Lock {
-    /// Takes the lock of a database; `called` is what its user calls it.
+    /// Takes the lock of a database. `called` is the path that the user gave.
     pub(super) fn take(database: &Path, called: &Path, address: Option<&str>) -> Result<Self, StoreError> {
-        let path = beside(database, "-lock");
+        let path = beside(database, "-anchor");
         let cannot = |error: std::io::Error| {
-            StoreError::ReadOnly(format!("cannot open the lock file {}: {error}", path.display()))
+            StoreError::ReadOnly(format!("cannot open the anchor file {}: {error}", path.display()))
         };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(cannot)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(cannot)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(in_use(called, &mut file)),
+            Err(Errno::WOULDBLOCK) => return Err(in_use(called, &file)),
             Err(error) => return Err(cannot(error.into())),
         }
         let holder = match address {
             Some(address) => format!("{} at {address}", std::process::id()),
             None => std::process::id().to_string(),
         };
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(holder.as_bytes()))
-            .map_err(cannot)?;
-        Ok(Self(file))
+        let mut line = holder.into_bytes();
+        line.resize(HOLDER_BYTES, b' ');
+        file.write_all_at(&line, SLOTS_BYTES as u64).map_err(|error| super::backup::failed(&path, &error))?;
+        Ok(Self { file, path })
+    }
+
+    /// The locked file, which also holds the anchor.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The path of the locked file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }
 
-/// Says who has the database.
-fn in_use(database: &Path, lock: &mut File) -> StoreError {
-    let mut holder = String::new();
-    let _ = lock.read_to_string(&mut holder);
-    let holder = if holder.trim().is_empty() { "(unknown)" } else { holder.trim() };
+/// Names the process that holds the lock.
+fn in_use(database: &Path, lock: &File) -> StoreError {
+    let mut line = [0; HOLDER_BYTES];
+    let bytes = lock.read_at(&mut line, SLOTS_BYTES as u64).unwrap_or_default();
+    let holder = String::from_utf8_lossy(&line[..bytes]);
+    let holder = holder.trim_matches(['\0', ' ']);
+    let holder = if holder.is_empty() { "(unknown)" } else { holder };
     StoreError::InUse { path: database.display().to_string(), holder: holder.to_owned() }
 }

@@ -1,8 +1,12 @@
 //! SQLite: one file, one writer, any number of readers.
 
+mod anchor;
 mod backup;
 mod commit;
 mod definitions;
+mod file_guard;
+mod files;
+mod identity;
 mod inspect;
 mod lock;
 mod migrate;
@@ -14,6 +18,7 @@ mod readers;
 mod restore;
 mod rows;
 mod schedules;
+mod space_reserve;
 mod store;
 mod verify;
 
@@ -34,8 +39,8 @@ use rusqlite::{Connection, OpenFlags};
 use steprail_core::plan::Hash;
 
 use crate::log_row::LogRow;
-use crate::{RunId, Storage, StoreError};
-use lock::Lock;
+use crate::{Opened, RunId, Storage, StoreError};
+use files::{LockedFiles, OpenFiles};
 
 /// SQLite before this version can lose commits when two connections write and checkpoint.
 const OLDEST_VERSION: i32 = 3_051_003;
@@ -77,35 +82,36 @@ pub struct Options {
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
-    path: Option<PathBuf>,
+    /// The files; `None` for a database in memory.
+    files: Option<OpenFiles>,
     /// The hash of the last row of the log.
     chain: Hash,
     /// The keys of runs in their tables.
     keys: HashMap<RunId, i64>,
     /// The log row that is being written.
     row: LogRow,
-    _lock: Option<Lock>,
+    /// The last row of the log.
+    last_row: i64,
 }
 
 impl SqliteStore {
     /// Opens or creates a database file, brings its format up to date, and keeps other writers out.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, StoreError> {
         let called = path.as_ref();
-        let path = true_path(called)?;
-        let lock = Lock::take(&path, called, options.address.as_deref())?;
-        let connection = Connection::open(&path)?;
-        Self::set_up(connection, Some(path), Some(lock), options.durability)
+        let files = LockedFiles::lock(&true_path(called)?, called, options.address.as_deref())?;
+        files.refuse_empty()?;
+        let connection = Connection::open(&files.path)?;
+        Self::set_up(connection, Some(files), options.durability)
     }
 
     /// A database in memory, for tests and trials: it is gone when it is dropped.
     pub fn in_memory() -> Result<Self, StoreError> {
-        Self::set_up(Connection::open_in_memory()?, None, None, Durability::Process)
+        Self::set_up(Connection::open_in_memory()?, None, Durability::Process)
     }
 
     fn set_up(
         mut connection: Connection,
-        path: Option<PathBuf>,
-        lock: Option<Lock>,
+        files: Option<LockedFiles>,
         durability: Durability,
     ) -> Result<Self, StoreError> {
         if rusqlite::version_number() < OLDEST_VERSION {
@@ -115,6 +121,7 @@ impl SqliteStore {
         }
         connection.busy_timeout(BUSY_TIMEOUT)?;
         migrate::refuse_others(&connection)?;
+        files.as_ref().map_or(Ok(()), |files| files.admit(&connection))?;
         keep_statements(&connection)?;
         let synchronous = match durability {
             Durability::Full => "FULL",
@@ -131,12 +138,14 @@ impl SqliteStore {
             rows::hash_from_bytes(row.get_ref(0)?.as_blob().map_err(rows::damaged)?)
         })?;
         let chain = chain.first().copied().unwrap_or(Hash([0; 32]));
-        Ok(Self { connection, path, chain, keys: HashMap::new(), row: LogRow::default(), _lock: lock })
+        let last_row = identity::last_event(&connection)?;
+        let files = files.map(|files| files.opened(&connection, durability)).transpose()?;
+        Ok(Self { connection, files, chain, keys: HashMap::new(), row: LogRow::default(), last_row })
     }
 
     /// Readers of the same database. A database in memory has none.
     pub fn readers(&self) -> Option<Readers> {
-        self.path.as_ref().map(|path| Readers::new(path.clone()))
+        self.files.as_ref().map(|files| Readers::new(files.path.clone()))
     }
 
     /// The store as an engine takes it.
@@ -146,7 +155,11 @@ impl SqliteStore {
                 "a database in memory cannot be read beside its writer".to_owned(),
             ));
         };
-        Ok(Storage { writer: Box::new(self), readers: Arc::new(readers) })
+        let opened = Opened {
+            last_time: identity::last_time(&self.connection)?,
+            restored: identity::pending_restore(&self.connection)?,
+        };
+        Ok(Storage { writer: Box::new(self), readers: Arc::new(readers), opened })
     }
 
     /// The connection, for tests that look at the rows or break them.
@@ -185,17 +198,27 @@ fn size(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |known| known.len())
 }
 
-/// The one name of a database, whatever it is called by: a lock must be the same for all of them. The file is
-/// created if it is not there.
-fn true_path(path: &Path) -> Result<PathBuf, StoreError> {
-    let cannot = |error: std::io::Error| StoreError::ReadOnly(format!("{}: {error}", path.display()));
-    std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(cannot)?;
-    let path = path.canonicalize().map_err(cannot)?;
-    // SQLite would delete the log, and what is in it would be lost.
-    let log = beside(&path, "-wal");
-    if size(&path) == 0 && size(&log) > 0 {
-        let told = format!("{} is there without the database that it belongs to", log.display());
-        return Err(StoreError::Corrupt(told));
+/// The canonical path of a database, which need not exist: the lock must be the same for all of its names.
+///
+/// The file is not opened here. To close it would release the locks that SQLite holds on it in this process.
+fn true_path(database: &Path) -> Result<PathBuf, StoreError> {
+    let found = database.canonicalize().or_else(|_| {
+        // A link may lead to a file that does not exist yet.
+        let link = database.read_link().map(|to| backup::folder_of(database).join(to));
+        let path = link.unwrap_or_else(|_| database.to_owned());
+        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(backup::folder_of(&path).canonicalize()?.join(name))
+    });
+    found.map_err(|error| backup::failed(database, &error))
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        if let Some(files) = &mut self.files {
+            files.close(&self.connection);
+        }
     }
-    Ok(path)
 }

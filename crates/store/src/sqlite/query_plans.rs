@@ -14,7 +14,8 @@ use steprail_core::run::{
 };
 use uuid::Uuid;
 
-use super::{Options, SqliteStore, read_only};
+use super::readers::Reader;
+use super::{Options, SqliteStore};
 use crate::{
     Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
     ListRuns, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange, RunCommit,
@@ -192,7 +193,7 @@ fn write(store: &mut SqliteStore) {
             ..with_payload(Event::StepCompleted { step: step(1), output: large.hash(), from: None })
         },
         Record::plain(Event::StepUncertain { step: StepRef { attempt: 2, ..step(2) }, error }),
-        Record::plain(Event::RunInterrupted {}),
+        Record::plain(Event::RunInterrupted { restored: None }),
     ];
     let decision = |run, expected_seq, new, records, before, after, claims| RunCommit {
         run,
@@ -281,9 +282,9 @@ fn load(store: &mut SqliteStore) {
 /// Every query of the readers.
 fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     let readers = store.readers().expect("readers");
-    let mut connection = read_only(path).expect("a connection");
-    trace(&mut connection, traced);
-    readers.keep(connection);
+    let mut reader = Reader::open(path).expect("a connection");
+    trace(&mut reader.connection, traced);
+    readers.keep(reader);
     let _ = readers.run(id(1)).expect("a run");
     let _ = readers.steps(id(1)).expect("steps");
     for (status, created_by, name) in [

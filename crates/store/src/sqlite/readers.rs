@@ -1,13 +1,15 @@
 //! Read-only queries beside the writer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::{definitions, read_only, rows, schedules};
 use crate::Reads;
+use crate::limits::READ_TIME;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
     Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
@@ -27,31 +29,62 @@ const FEED_ROWS: i64 = 5_000;
 /// Connections that are kept for the next question.
 const IDLE_CONNECTIONS: usize = 4;
 
-/// Read-only connections to a database. A question takes one and gives it back; none is held in between.
+/// Instructions of SQLite between two checks of the time limit of a query.
+const CHECK_INTERVAL: i32 = 1_000;
+
+/// Read-only connections to a database. A query takes one and returns it; none is held in between, and no query holds its
+/// read transaction for longer than [`READ_TIME`].
 #[derive(Debug, Clone)]
 pub struct Readers {
     path: Arc<PathBuf>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    idle: Arc<Mutex<Vec<Reader>>>,
+    read_time: Duration,
+}
+
+/// A connection whose statements are interrupted at a deadline.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub connection: Connection,
+    deadline: Arc<Mutex<Instant>>,
+}
+
+impl Reader {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut connection = read_only(path)?;
+        let deadline = Arc::new(Mutex::new(Instant::now()));
+        let until = deadline.clone();
+        let is_over = move || Instant::now() > *until.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.progress_handler(CHECK_INTERVAL, Some(is_over))?;
+        Ok(Self { connection, deadline })
+    }
 }
 
 impl Readers {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path: Arc::new(path), idle: Arc::default() }
+        Self { path: Arc::new(path), idle: Arc::default(), read_time: READ_TIME }
+    }
+
+    /// Readers with another time limit, for tests.
+    #[must_use]
+    pub fn with_read_time(mut self, read_time: Duration) -> Self {
+        self.read_time = read_time;
+        self
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = if let Some(connection) = idle { connection } else { read_only(&self.path)? };
-        let answer = ask(&connection)?;
-        self.keep(connection);
+        let reader = if let Some(reader) = idle { reader } else { Reader::open(&self.path)? };
+        *reader.deadline.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + self.read_time;
+        let answer = ask(&reader.connection)?;
+        self.keep(reader);
         Ok(answer)
     }
 
     /// Keeps a connection for the next query.
-    pub(super) fn keep(&self, connection: Connection) {
+    pub(super) fn keep(&self, reader: Reader) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS {
-            idle.push(connection);
+            idle.push(reader);
         }
     }
 

@@ -4,20 +4,33 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use rusqlite::Connection;
 use tempfile::TempPath;
 
-use super::backup::{copy, failed, folder_of, sync};
-use super::lock::Lock;
-use super::{BackedUp, beside, verify};
+use super::anchor::{Anchor, Stored};
+use super::backup::{checked, copy, failed, folder_of, sync};
+use super::files::LockedFiles;
+use super::identity::Identity;
+use super::{BackedUp, beside, migrate, read_only, size, true_path, verify};
 use crate::StoreError;
 
 /// A backup that was checked and lies ready beside the database, which nobody else can use meanwhile.
+///
+/// A restore starts a new incarnation of the database: the next engine parks every unfinished run.
 #[derive(Debug)]
 pub struct Restore {
-    database: PathBuf,
-    copy: TempPath,
+    files: LockedFiles,
+    source: Source,
     found: BackedUp,
-    _lock: Lock,
+}
+
+/// The file that becomes the database.
+#[derive(Debug)]
+enum Source {
+    /// A copy of a backup, and its anchor.
+    Copy(TempPath, Anchor),
+    /// The file that has the name of the database already.
+    InPlace,
 }
 
 impl Restore {
@@ -30,14 +43,28 @@ impl Restore {
         database: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, StoreError> {
-        let place = place(database)?;
-        let lock = Lock::take(&place, database, None)?;
-        let (copy, found) = copy(from, folder_of(&place), progress)?;
-        let verified = verify(&copy, None, &mut |_, _| ControlFlow::Continue(()))?;
-        match verified.damaged.first() {
-            None => Ok(Self { database: place, copy, found, _lock: lock }),
-            Some(damage) => Err(StoreError::Corrupt(format!("{}: {damage}", from.display()))),
-        }
+        let files = lock(database)?;
+        let (copy, found) = copy(from, folder_of(&files.path), false, progress)?;
+        require_sound(&copy, from)?;
+        let connection = Connection::open(&copy)?;
+        let identity = Identity::start_incarnation(&connection, &files.stored)?;
+        connection.close().map_err(|(_, error)| error)?;
+        sync(&copy)?;
+        let anchor = identity.anchor(&files.stored);
+        Ok(Self { files, source: Source::Copy(copy, anchor), found })
+    }
+
+    /// Checks the file that has the name of the database. [`Restore::put`] accepts it as if it were restored there.
+    ///
+    /// This is for a database that its anchor does not describe: it was copied or moved by hand, or it lost commits.
+    pub fn in_place(database: &Path) -> Result<Self, StoreError> {
+        let files = lock(database)?;
+        let connection = read_only(&files.path)?;
+        let format = migrate::format(&connection)?;
+        let found = BackedUp { bytes: size(&files.path), ..checked(&connection, format)? };
+        drop(connection);
+        require_sound(&files.path, database)?;
+        Ok(Self { files, source: Source::InPlace, found })
     }
 
     /// What is in the backup.
@@ -47,44 +74,80 @@ impl Restore {
 
     /// Puts the backup in the database's place. What is there now gets another name; says whether there was something.
     ///
-    /// At every moment each database has its write-ahead log beside it, or no database has its name at all.
+    /// At every moment each database has its write-ahead log beside it, or no database has its name at all. The anchor
+    /// describes the backup before the backup has the name.
     pub fn put(self, previous: &Path) -> Result<bool, StoreError> {
-        let moves = ["", "-wal"].map(|suffix| (beside(&self.database, suffix), beside(previous, suffix)));
-        if let Some((_, taken)) = moves.iter().find(|(_, to)| to.symlink_metadata().is_ok()) {
-            return Err(StoreError::Exists(taken.display().to_string()));
+        let Self { files, source, .. } = self;
+        match source {
+            Source::Copy(copy, anchor) => replace(&files, copy, anchor, previous),
+            Source::InPlace => accept(&files).map(|()| false),
         }
-        let mut done = Vec::new();
-        for (from, to) in &moves {
-            match std::fs::rename(from, to) {
-                Ok(()) => done.push((from, to)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(undone(&done, failed(from, &error))),
-            }
-        }
-        // It only says what is in the log, and is made anew from it.
-        let _ = std::fs::remove_file(beside(&self.database, "-shm"));
-        if let Err(refused) = self.copy.persist(&self.database) {
-            return Err(undone(&done, failed(&self.database, &refused.error)));
-        }
-        sync(folder_of(&self.database))?;
-        Ok(!done.is_empty())
     }
 }
 
-/// Takes back what was moved, the last first.
-fn undone(moved: &[(&PathBuf, &PathBuf)], error: StoreError) -> StoreError {
+fn replace(
+    files: &LockedFiles,
+    copy: TempPath,
+    mut anchor: Anchor,
+    previous: &Path,
+) -> Result<bool, StoreError> {
+    let database = &files.path;
+    let moves = ["", "-wal"].map(|suffix| (beside(database, suffix), beside(previous, suffix)));
+    if let Some((_, taken)) = moves.iter().find(|(_, to)| to.symlink_metadata().is_ok()) {
+        return Err(StoreError::Exists(taken.display().to_string()));
+    }
+    let mut done = Vec::new();
+    for (from, to) in &moves {
+        match std::fs::rename(from, to) {
+            Ok(()) => done.push((from, to)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(undone(files, &done, failed(from, &error))),
+        }
+    }
+    // It only says what is in the log, and is made anew from it.
+    let _ = std::fs::remove_file(beside(database, "-shm"));
+    if let Err(error) = files.write_anchor(&mut anchor) {
+        return Err(undone(files, &done, error));
+    }
+    if let Err(refused) = copy.persist(database) {
+        return Err(undone(files, &done, failed(database, &refused.error)));
+    }
+    sync(folder_of(database))?;
+    Ok(!done.is_empty())
+}
+
+/// Starts a new incarnation in the file that is in place.
+fn accept(files: &LockedFiles) -> Result<(), StoreError> {
+    let mut connection = Connection::open(&files.path)?;
+    let transaction = connection.transaction()?;
+    let identity = Identity::start_incarnation(&transaction, &files.stored)?;
+    transaction.commit()?;
+    connection.close().map_err(|(_, error)| error)?;
+    sync(folder_of(&files.path))?;
+    files.write_anchor(&mut identity.anchor(&files.stored))
+}
+
+fn lock(database: &Path) -> Result<LockedFiles, StoreError> {
+    LockedFiles::lock(&true_path(database)?, database, None)
+}
+
+/// An error unless every log in a file is what was written. `called` is the name for the message.
+fn require_sound(file: &Path, called: &Path) -> Result<(), StoreError> {
+    let verified = verify(file, None, &mut |_, _| ControlFlow::Continue(()))?;
+    match verified.damaged.first() {
+        None => Ok(()),
+        Some(damage) => Err(StoreError::Corrupt(format!("{}: {damage}", called.display()))),
+    }
+}
+
+/// Takes back what was moved, the last first, and the anchor.
+fn undone(files: &LockedFiles, moved: &[(&PathBuf, &PathBuf)], error: StoreError) -> StoreError {
     for (from, to) in moved.iter().rev() {
         let _ = std::fs::rename(to, from);
     }
+    if let Stored::Anchor(before) = &files.stored {
+        // After the number of the one that may have been written.
+        let _ = files.write_anchor(&mut Anchor { write: before.write + 1, ..before.clone() });
+    }
     error
-}
-
-/// The one name of a database that need not be there.
-fn place(database: &Path) -> Result<PathBuf, StoreError> {
-    let there = database.canonicalize().or_else(|_| {
-        let folder = folder_of(database).canonicalize()?;
-        let name = database.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(folder.join(name))
-    });
-    there.map_err(|error| failed(database, &error))
 }

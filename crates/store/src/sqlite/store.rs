@@ -9,8 +9,8 @@ use steprail_core::run::{Event, Millis, Payload, TimerKind};
 use super::{SqliteStore, definitions, rows, schedules};
 use crate::{
     Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head,
-    Refused, RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Wanted, link,
-    log_row,
+    Health, Refused, RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Upkeep,
+    Wanted, link, log_row,
 };
 
 /// Runs whose keys are kept in memory.
@@ -119,6 +119,8 @@ const SELECT_INTERRUPTIBLE: &str = "SELECT run_id FROM runs WHERE interruptible 
 const SELECT_UNFINISHED: &str =
     "SELECT run_id FROM runs WHERE completed_at IS NULL AND status <> 'interrupted'
     AND id > ?1 ORDER BY id LIMIT ?2";
+const SELECT_ALL_UNFINISHED: &str =
+    "SELECT run_id FROM runs WHERE completed_at IS NULL AND id > ?1 ORDER BY id LIMIT ?2";
 const SELECT_CHILDREN: &str =
     "SELECT run_id FROM runs WHERE parent_id = ?3 AND completed_at IS NULL AND id > ?1
     ORDER BY id LIMIT ?2";
@@ -218,6 +220,7 @@ impl Store for SqliteStore {
             Unfinished::Active => SELECT_ACTIVE,
             Unfinished::Interruptible => SELECT_INTERRUPTIBLE,
             Unfinished::All => SELECT_UNFINISHED,
+            Unfinished::WithInterrupted => SELECT_ALL_UNFINISHED,
             Unfinished::ChildrenOf(parent) => {
                 let Some(parent) = self.find_key(parent)? else { return Ok(Vec::new()) };
                 return self.all(SELECT_CHILDREN, params![after, limit, parent], first_run);
@@ -259,6 +262,10 @@ impl Store for SqliteStore {
             rows::APPROVAL
         );
         self.one(&sql, params![run.to_string(), path], rows::approval)
+    }
+
+    fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
+        self.files.as_mut().map_or(Ok(Health::default()), |files| files.maintain(&self.connection, task))
     }
 }
 

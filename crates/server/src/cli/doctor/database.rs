@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::HumanBytes;
 use steprail_engine::{RunId, RunStatus};
 use steprail_store::StoreError;
+use steprail_store::limits::WAL_WARNING_BYTES;
 use steprail_store::sqlite::{self, Inspected};
 
 use super::Finding;
@@ -18,8 +19,6 @@ use crate::cli::terminal::text::count;
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A call that is in flight for longer is reported.
 const SLOW_CALL: Duration = Duration::from_hours(24);
-/// A write-ahead log above this size, in bytes, means that checkpoints do not complete.
-const LARGE_WAL: u64 = 512 << 20;
 
 pub(super) fn check(path: &Path, is_running: bool) -> Vec<Finding> {
     if !path.is_file() {
@@ -49,8 +48,8 @@ fn check_file(inspected: &Inspected) -> Finding {
         let hint = "stop the daemon, keep a copy, and restore a backup with `steprail restore`";
         return Finding::problem("database", format!("{message}; damaged: {problem}"), hint);
     }
-    if inspected.log_bytes > LARGE_WAL {
-        let hint = "a long read of another program blocks checkpoints; stop that program";
+    if inspected.log_bytes > WAL_WARNING_BYTES {
+        let hint = "a long read, such as a backup or another program, blocks checkpoints; end it";
         return Finding::warning("database", message, hint);
     }
     Finding::ok("database", message)
@@ -71,7 +70,10 @@ fn check_runs(inspected: &Inspected, is_running: bool) -> Vec<Finding> {
     }
     if let interrupted @ 1.. = with_status(RunStatus::Interrupted) {
         let runs = count(interrupted, "run was", "runs were");
-        warn(format!("{runs} interrupted"), "continue them with `steprail resume`");
+        warn(
+            format!("{runs} interrupted"),
+            "continue them with `steprail resume RUN` or `steprail resume --all`",
+        );
     }
     if !inspected.slow.is_empty() && is_running {
         let message = format!("calls are in flight for more than a day: {}", join(&inspected.slow));

@@ -53,8 +53,9 @@ impl Invocation {
         let mut hints: Vec<String> =
             waiting.iter().filter_map(|wait| self.wait_hint(run, wait, tree)).collect();
         if next_action(run.status, waiting) == Some(NextAction::Resume) {
-            let reason = match run.status {
-                RunStatus::Interrupted => "a restart interrupted the run",
+            let reason = match (run.status, &run.restored) {
+                (_, Some(restored)) => restored.notice.as_str(),
+                (RunStatus::Interrupted, None) => "a restart interrupted the run",
                 _ => "the run is paused",
             };
             hints.push(format!("{reason}\n  {}", self.resume_command(Some(run.run_id))));

@@ -229,7 +229,7 @@ impl TrackedRun {
             Event::RunStarted { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
-            | Event::RunInterrupted {}
+            | Event::RunInterrupted { .. }
             | Event::RunFailing { .. }
             | Event::RunCancelling { .. }
             | Event::RunCompleted { .. }

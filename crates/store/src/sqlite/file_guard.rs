@@ -1,0 +1,184 @@
+//! Detects that the files of an open database were removed, replaced, truncated or overwritten by another program.
+//!
+//! A process keeps writing to an unlinked file without an error, and everything is gone after a restart. The guard
+//! compares what `stat` says about the paths with what it said before. A change of the directory is seen at the next
+//! commit; the files themselves are looked at when the directory changed, and at intervals. That costs one `stat` per
+//! commit (about 1 µs).
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::backup::folder_of;
+use super::identity::Identity;
+use super::lock::Lock;
+use super::{WAL_BYTES, beside};
+use crate::StoreError;
+use crate::limits::FILE_CHECK_INTERVAL;
+
+/// The state of a file as `stat` returns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileState {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+/// A file of the database and its last known state.
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    state: FileState,
+}
+
+/// The files of an open database.
+#[derive(Debug)]
+pub(super) struct FileGuard {
+    directory: Watched,
+    database: Watched,
+    wal: Watched,
+    /// Files whose contents are not compared.
+    others: [Watched; 2],
+    checked_at: Instant,
+}
+
+impl FileGuard {
+    /// Starts to watch the files of a database that is open in WAL mode.
+    pub(super) fn new(database: &Path, lock: &Lock) -> Result<Self, StoreError> {
+        let watch = |path: PathBuf| {
+            let state = FileState::of(&path)?;
+            Ok::<_, StoreError>(Watched { path, state })
+        };
+        Ok(Self {
+            directory: watch(folder_of(database).to_owned())?,
+            database: watch(database.to_owned())?,
+            wal: watch(beside(database, "-wal"))?,
+            others: [watch(beside(database, "-shm"))?, watch(lock.path().to_owned())?],
+            checked_at: Instant::now(),
+        })
+    }
+
+    /// The size of the WAL at the last check, in bytes.
+    pub(super) fn wal_bytes(&self) -> u64 {
+        self.wal.state.bytes
+    }
+
+    /// Before a transaction, at intervals: looks at every file. After a commit, a WAL that was truncated before it has its
+    /// size again. `expected` is what the database said about itself when it was opened.
+    pub(super) fn before_write(&mut self, expected: &Identity) -> Result<(), StoreError> {
+        if self.checked_at.elapsed() < FILE_CHECK_INTERVAL {
+            return Ok(());
+        }
+        self.check_files(expected)
+    }
+
+    /// After a commit: no file was removed or replaced, or the directory would have changed.
+    pub(super) fn after_commit(&mut self, expected: &Identity) -> Result<(), StoreError> {
+        let directory = self.directory.look()?;
+        if directory.modified != self.directory.state.modified {
+            self.check_files(expected)?;
+            self.directory.state = directory;
+        }
+        Ok(())
+    }
+
+    /// Looks at every file.
+    pub(super) fn check_files(&mut self, expected: &Identity) -> Result<(), StoreError> {
+        let (database, wal) = (self.database.look()?, self.wal.look()?);
+        self.others.iter().try_for_each(|file| file.look().map(drop))?;
+        // SQLite never truncates the database, and the WAL only to this size.
+        self.database.require_bytes(database, u64::MAX)?;
+        self.wal.require_bytes(wal, WAL_BYTES.into())?;
+        if database != self.database.state {
+            // A checkpoint changes the file as well.
+            self.verify_contents(expected)?;
+        }
+        (self.database.state, self.wal.state) = (database, wal);
+        self.checked_at = Instant::now();
+        Ok(())
+    }
+
+    /// Reads the identity from the database file itself, without the WAL, which would hide an overwritten page.
+    fn verify_contents(&self, expected: &Identity) -> Result<(), StoreError> {
+        let changed = |what: String| {
+            StoreError::Replaced(format!("{} was overwritten: {what}", self.database.path.display()))
+        };
+        match read_file_alone(&self.database.path) {
+            Err(error) => Err(changed(error.to_string())),
+            Ok(None) => Err(changed("it has no tables".to_owned())),
+            Ok(Some(found)) if found.is_backup => Err(changed("it is a backup".to_owned())),
+            Ok(Some(found))
+                if (&found.database, found.incarnation) != (&expected.database, expected.incarnation) =>
+            {
+                Err(changed("it is another database".to_owned()))
+            }
+            Ok(Some(_)) => Ok(()),
+        }
+    }
+}
+
+impl Watched {
+    /// The state of the file now. An error if another file, or none, has its name.
+    fn look(&self) -> Result<FileState, StoreError> {
+        let now = FileState::of(&self.path)?;
+        if (now.device, now.inode) != (self.state.device, self.state.inode) {
+            let message = format!("another file has the name {}", self.path.display());
+            return Err(StoreError::Replaced(message));
+        }
+        Ok(now)
+    }
+}
+
+impl Watched {
+    /// An error if the file is shorter than before and shorter than `least`.
+    fn require_bytes(&self, now: FileState, least: u64) -> Result<(), StoreError> {
+        let before = self.state.bytes;
+        if now.bytes < before.min(least) {
+            let message =
+                format!("{} was truncated from {before} to {} bytes", self.path.display(), now.bytes);
+            return Err(StoreError::Replaced(message));
+        }
+        Ok(())
+    }
+}
+
+impl FileState {
+    fn of(path: &Path) -> Result<Self, StoreError> {
+        let known = std::fs::metadata(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                StoreError::Replaced(format!("{} was removed or renamed", path.display()))
+            }
+            _ => super::backup::failed(path, &error),
+        })?;
+        Ok(Self {
+            device: known.dev(),
+            inode: known.ino(),
+            bytes: known.len(),
+            modified: (known.mtime(), known.mtime_nsec()),
+        })
+    }
+}
+
+fn read_file_alone(path: &Path) -> Result<Option<Identity>, StoreError> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Identity::read(&Connection::open_with_flags(file_uri(path), flags)?)
+}
+
+/// The URI of a file that SQLite reads without locks and without a WAL.
+fn file_uri(path: &Path) -> String {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => {
+                uri.push(char::from(*byte));
+            }
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    uri + "?immutable=1"
+}
