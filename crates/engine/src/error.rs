@@ -91,7 +91,7 @@ impl From<Conflict> for Error {
                 "the definition `{name}` belongs to {by}; use another name, or ask for the right `administer`"
             )),
             Conflict::Version { name, newest: Some(newest) } => Self::VersionConflict(format!(
-                "the newest version of `{name}` is {newest}, not the expected one; read it and repeat the change"
+                "the newest version of `{name}` is {newest}, not the expected one"
             )),
             Conflict::Version { name, newest: None } => Self::VersionConflict(format!(
                 "the definition `{name}` has no version; it was deleted or never stored"

@@ -99,6 +99,7 @@ impl From<Error> for Problem {
                 let retry_after = exceeded.retry_after_secs().and_then(|seconds| u32::try_from(seconds).ok());
                 Self { retry_after, ..problem }.hint(exceeded.hint())
             }
+            Error::VersionConflict(_) => problem.hint("read the definition again and retry"),
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
         }

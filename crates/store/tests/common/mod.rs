@@ -74,7 +74,13 @@ pub(crate) fn begin(store: &mut impl Store, number: u128, inputs: Value, more: V
 
 #[allow(dead_code, reason = "not every test binary uses it")]
 /// A further decision of a run, which moves it from one status to another.
-pub(crate) fn decide(store: &mut impl Store, run: RunId, seq: u64, states: [RunStatus; 2], record: Record) {
+pub(crate) fn decide(
+    store: &mut (impl Store + ?Sized),
+    run: RunId,
+    seq: u64,
+    states: [RunStatus; 2],
+    record: Record,
+) {
     let [before, after] = states.map(|status| RunState { status, active: false });
     let decision = RunCommit {
         run,

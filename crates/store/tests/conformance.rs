@@ -1,0 +1,268 @@
+//! The contract of a [`Store`]: what every store must do, whatever it is built on.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{decide, definition, first_decision};
+use serde_json::json;
+use steprail_core::plan::Hash;
+use steprail_core::run::{
+    Event, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef, TimerKind,
+};
+use steprail_store::sqlite::SqliteStore;
+use steprail_store::{
+    ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
+    NewDefinition, Principal, Purge, Refused, RunCommit, RunId, RunState, Schedule, ScheduleChange, Store,
+    Timer, Unfinished, Wanted,
+};
+use uuid::Uuid;
+
+/// Runs a scenario on every store.
+fn on_every_store(scenario: impl Fn(&mut dyn Store)) {
+    scenario(&mut SqliteStore::in_memory().expect("a database"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("test.db");
+    scenario(&mut SqliteStore::open(path, &steprail_store::sqlite::Options::default()).expect("a database"));
+}
+
+fn id(number: u128) -> RunId {
+    RunId(Uuid::from_u128(number))
+}
+
+fn put(store: &mut dyn Store, new: NewDefinition) -> Result<u32, Refused> {
+    let definitions = vec![DefinitionChange::Put(new)];
+    let committed = store.commit(&Commit { now: 1, definitions, ..Commit::default() })?;
+    Ok(committed.definitions[0].version)
+}
+
+fn conflict(refused: Refused) -> Conflict {
+    match refused {
+        Refused::Conflict(conflict) => conflict,
+        refused => panic!("{refused:?}"),
+    }
+}
+
+/// Starts a run of a definition that is stored first.
+fn start(store: &mut dyn Store, number: u128, more: Vec<Record>) -> RunId {
+    put(store, definition()).expect("a definition");
+    let stored = store.definition(DefinitionQuery::Newest("one")).expect("a query").expect("a definition");
+    let runs = vec![first_decision(stored.id, id(number), json!({ "n": number as u64 }), more)];
+    store.commit(&Commit { now: 1, runs, ..Commit::default() }).expect("a run");
+    id(number)
+}
+
+fn step(n: u32) -> StepRef {
+    StepRef { n, path: format!("s{n}").into(), attempt: 1 }
+}
+
+fn started(n: u32, what: Started, until: Option<i64>) -> Record {
+    let place = StepInfo { id: format!("s{n}").into(), kind: "tool".into(), scope: Default::default() };
+    Record::plain(Event::StepStarted { step: step(n), place, what, until })
+}
+
+fn call(n: u32, args: &Payload, claimed: bool) -> Record {
+    let what = Started::Call { tool: "t".into(), args: args.hash(), key: "k".into(), claimed };
+    Record { payload: Some(args.clone()), ..started(n, what, None) }
+}
+
+fn running(run: RunId, seq: u64, records: Vec<Record>) -> RunCommit {
+    let state = RunState { status: RunStatus::Running, active: false };
+    RunCommit {
+        run,
+        expected_seq: seq,
+        new: None,
+        records,
+        before: state,
+        after: state,
+        claims: Vec::new(),
+        stored_bytes: 0,
+    }
+}
+
+fn commit(store: &mut dyn Store, run: RunCommit) -> Result<(), Refused> {
+    store.commit(&Commit { now: 2, runs: vec![run], ..Commit::default() }).map(drop)
+}
+
+#[test]
+fn names_belong_to_their_owner_and_versions_are_preconditions() {
+    on_every_store(|store| {
+        let by = |user: &str, hash: u8| NewDefinition {
+            hash: Hash([hash; 32]),
+            by: user.to_owned(),
+            owner: Some(user.to_owned()),
+            ..definition()
+        };
+        assert_eq!(put(store, by("ann", 1)).expect("the first version"), 1);
+        assert_eq!(put(store, by("ann", 1)).expect("the same again"), 1);
+        let owned = Conflict::Owned { name: "one".to_owned(), by: "ann".to_owned() };
+        assert_eq!(conflict(put(store, by("bob", 2)).expect_err("it is ann's")), owned);
+        let changed = NewDefinition { expected: Expected::Version(1), ..by("ann", 2) };
+        assert_eq!(put(store, changed.clone()).expect("the second version"), 2);
+        let version = Conflict::Version { name: "one".to_owned(), newest: Some(2) };
+        let late = NewDefinition { hash: Hash([3; 32]), ..changed };
+        assert_eq!(conflict(put(store, late.clone()).expect_err("version 2 is newer")), version);
+        let absent = NewDefinition { expected: Expected::Absent, ..late };
+        assert_eq!(conflict(put(store, absent).expect_err("the name is taken")), version);
+        let delete = |expected, owner: &str| {
+            let (name, owner) = ("one".to_owned(), Some(owner.to_owned()));
+            Commit {
+                definitions: vec![DefinitionChange::Delete { name, expected, owner }],
+                ..Commit::default()
+            }
+        };
+        assert_eq!(conflict(store.commit(&delete(Expected::Any, "bob")).expect_err("it is ann's")), owned);
+        store.commit(&delete(Expected::Version(2), "ann")).expect("it is deleted");
+        let missing = store.commit(&delete(Expected::Any, "ann")).expect_err("it is gone");
+        assert_eq!(conflict(missing), Conflict::NoDefinition("one".to_owned()));
+        assert!(store.definition(DefinitionQuery::Newest("one")).expect("a query").is_none());
+    });
+}
+
+#[test]
+fn decision_on_an_outdated_state_is_refused_and_changes_nothing() {
+    on_every_store(|store| {
+        let run = start(store, 1, Vec::new());
+        let pause = || Record::plain(Event::RunPaused { reason: PauseReason::Requested, by: None });
+        decide(store, run, 1, [RunStatus::Running, RunStatus::Paused], pause());
+        let stale = commit(store, running(run, 1, vec![pause()])).expect_err("event 2 exists");
+        assert!(matches!(stale, Refused::Stale(of) if of == run), "{stale:?}");
+        // A refused commit leaves nothing behind, also of other runs.
+        let other = start(store, 2, Vec::new());
+        let resume = || Record::plain(Event::RunResumed { by: None });
+        let runs = vec![running(other, 1, vec![resume()]), running(run, 1, vec![resume()])];
+        store.commit(&Commit { now: 2, runs, ..Commit::default() }).expect_err("event 2 exists");
+        assert_eq!(store.log(other).expect("a log").len(), 1);
+        let seqs: Vec<u64> = store.log(run).expect("a log").iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, [1, 2]);
+    });
+}
+
+#[test]
+fn request_key_starts_one_run() {
+    on_every_store(|store| {
+        put(store, definition()).expect("a definition");
+        let definition = store.definition(DefinitionQuery::Newest("one")).expect("a query").expect("it").id;
+        let keyed = |number| {
+            let mut decision = first_decision(definition, id(number), json!({}), Vec::new());
+            decision.new.as_mut().expect("a new run").request_key = Some("once".to_owned());
+            Commit { now: 1, runs: vec![decision], ..Commit::default() }
+        };
+        store.commit(&keyed(1)).expect("the first");
+        let second = store.commit(&keyed(2)).expect_err("the key is used");
+        assert_eq!(conflict(second), Conflict::RequestKey("once".to_owned()));
+        assert_eq!(store.request("ann", "once").expect("a query"), Some(id(1)));
+        assert_eq!(store.request("bob", "once").expect("a query"), None);
+        assert!(store.head(id(2)).expect("a query").is_none());
+    });
+}
+
+#[test]
+fn key_is_held_until_its_step_ends() {
+    on_every_store(|store| {
+        let args = Payload::new(json!({ "a": 1 }));
+        let key = ClaimKey { scope: "user:ann".to_owned(), tool: "t".to_owned(), key: "k".to_owned() };
+        let claim = |n| NewClaim { key: key.clone(), args: args.hash(), n, ttl_secs: Some(60) };
+        let (first, second) = (start(store, 1, Vec::new()), start(store, 2, Vec::new()));
+        let claiming =
+            |run| RunCommit { claims: vec![claim(1)], ..running(run, 1, vec![call(1, &args, true)]) };
+        commit(store, claiming(first)).expect("the key is free");
+        assert_eq!(store.claim(&key, 2).expect("a query"), ClaimState::Held { args: args.hash() });
+        let held = commit(store, claiming(second)).expect_err("the key is held");
+        assert!(matches!(&held, Refused::Held(name) if *name == key.wait_name()), "{held:?}");
+        let output = Payload::new(json!("done"));
+        let end = Event::StepCompleted { step: step(1), output: output.hash(), from: None };
+        let end = Record { payload: Some(output.clone()), had_claim: Some("k".into()), ..Record::plain(end) };
+        // The key is released and claimed again in one commit.
+        let failed = Event::StepSkipped { step: step(1), reason: "no".into() };
+        let released = Record { had_claim: Some("k".into()), ..Record::plain(failed) };
+        let runs = vec![running(first, 2, vec![released]), claiming(second)];
+        store.commit(&Commit { now: 2, runs, ..Commit::default() }).expect("the key is free again");
+        commit(store, running(second, 2, vec![end])).expect("an end");
+        let done = ClaimState::Done { args: args.hash(), output };
+        assert_eq!(store.claim(&key, 3).expect("a query"), done);
+        assert_eq!(store.claim(&key, 100_000).expect("a query"), ClaimState::Free, "the result has expired");
+    });
+}
+
+#[test]
+fn values_of_any_size_are_read_back() {
+    on_every_store(|store| {
+        let (small, large) = (Payload::new(json!("s")), Payload::new(json!("l".repeat(100_000))));
+        let run = start(store, 1, Vec::new());
+        for (n, value) in [(1, &small), (2, &large)] {
+            let seq = u64::from(n) * 2 - 1;
+            let end = Event::StepCompleted { step: step(n), output: value.hash(), from: None };
+            let end = Record { payload: Some(value.clone()), ..Record::plain(end) };
+            commit(store, running(run, seq, vec![call(n, value, false), end])).expect("a step");
+            assert_eq!(store.value(run, Wanted::Input(n)).expect("arguments"), *value);
+            assert_eq!(store.value(run, Wanted::Output(n)).expect("an output"), *value);
+        }
+        assert_eq!(store.value(run, Wanted::Inputs).expect("inputs"), Payload::new(json!({ "n": 1 })));
+        let noted = Event::SignalReceived { event: "go".into(), payload: json!(7) };
+        commit(store, running(run, 5, vec![Record::plain(noted)])).expect("a signal");
+        assert_eq!(store.value(run, Wanted::Noted(6)).expect("a value"), Payload::new(json!(7)));
+        assert!(store.value(run, Wanted::Noted(5)).is_err(), "event 5 contains no value");
+    });
+}
+
+#[test]
+fn timers_and_waits_follow_their_steps() {
+    on_every_store(|store| {
+        let run = start(store, 1, Vec::new());
+        let wait = Started::Wait { event: "go".into(), correlate: None, signal: None };
+        let records = vec![started(1, Started::Sleep { due: 50 }, None), started(2, wait, Some(40))];
+        commit(store, running(run, 1, records)).expect("two steps");
+        let due = |store: &mut dyn Store, now| -> BTreeMap<u32, TimerKind> {
+            store.due(now, 10).expect("timers").timers.iter().map(|timer| (timer.n, timer.kind)).collect()
+        };
+        assert_eq!(due(store, 39), BTreeMap::new(), "a timer is never early");
+        assert_eq!(due(store, 60), BTreeMap::from([(1, TimerKind::Sleep), (2, TimerKind::Timeout)]));
+        assert_eq!(store.waiting("go").expect("steps"), [(run, 2)]);
+        let fired = vec![Timer { run, n: 1, kind: TimerKind::Sleep, due: 50 }];
+        store.commit(&Commit { now: 60, fired, ..Commit::default() }).expect("a timer");
+        let skipped = Event::StepSkipped { step: step(2), reason: "no".into() };
+        let skipped = Record { had_timer: true, had_wait: true, ..Record::plain(skipped) };
+        commit(store, running(run, 3, vec![skipped])).expect("an end");
+        assert_eq!(due(store, 60), BTreeMap::new());
+        assert_eq!(store.waiting("go").expect("steps"), []);
+    });
+}
+
+#[test]
+fn schedules_are_stored_due_and_deleted_once() {
+    on_every_store(|store| {
+        let schedule =
+            Schedule { due: Some(9), ..Schedule::new("nightly", "one", "0 2 * * *", Principal::user("ann")) };
+        let change = |change| Commit { schedules: vec![change], ..Commit::default() };
+        store.commit(&change(ScheduleChange::Put(Box::new(schedule.clone())))).expect("a schedule");
+        assert_eq!(store.due(9, 10).expect("schedules").schedules, [schedule]);
+        assert_eq!(store.due(8, 10).expect("schedules").schedules, []);
+        let delete = || change(ScheduleChange::Delete("nightly".to_owned()));
+        store.commit(&delete()).expect("it is deleted");
+        let missing = store.commit(&delete()).expect_err("it is gone");
+        assert_eq!(conflict(missing), Conflict::NoSchedule("nightly".to_owned()));
+    });
+}
+
+#[test]
+fn unfinished_runs_are_found_until_they_end_and_ended_ones_are_purged() {
+    on_every_store(|store| {
+        let runs: Vec<RunId> = (1..=3).map(|number| start(store, number, Vec::new())).collect();
+        let unfinished =
+            |store: &mut dyn Store, which, after| store.unfinished(which, after, 10).expect("runs");
+        assert_eq!(unfinished(store, Unfinished::All, None), runs);
+        assert_eq!(unfinished(store, Unfinished::All, Some(runs[0])), runs[1..]);
+        assert_eq!(unfinished(store, Unfinished::Active, None), []);
+        let output = Payload::new(json!(1));
+        let end = Event::RunCompleted { output: output.hash() };
+        let end = Record { payload: Some(output), ..Record::plain(end) };
+        decide(store, runs[1], 1, [RunStatus::Running, RunStatus::Completed], end);
+        assert_eq!(unfinished(store, Unfinished::All, None), [runs[0], runs[2]]);
+        let purge = |before| Commit { purge: Some(Purge { before, limit: 10 }), ..Commit::default() };
+        assert_eq!(store.commit(&purge(2)).expect("a purge").purged.runs, 0, "it ended at 2");
+        assert_eq!(store.commit(&purge(3)).expect("a purge").purged.runs, 1);
+        assert!(store.head(runs[1]).expect("a query").is_none());
+        assert_eq!(store.log(runs[0]).expect("a log").len(), 1, "the chain is complete");
+    });
+}
