@@ -89,6 +89,10 @@ impl<'d> Decision<'d> {
                 self.late_result(n, attempt);
                 Ok(())
             }
+            Input::TimerFired { n, .. } if is_doomed => {
+                self.doomed_timer_fired(n);
+                Ok(())
+            }
             _ if is_doomed => Ok(()),
             Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
             Input::Reported { n, attempt, report } => {
