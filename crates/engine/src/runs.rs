@@ -74,7 +74,8 @@ impl Engine {
         RunHandle { id: run, engine: self.clone() }
     }
 
-    /// Cancels a run and its children.
+    /// Cancels a run and its children. A run with thousands of steps is cancelled in several commits: it is `running`
+    /// until the last step is cancelled, and no further step starts.
     pub async fn cancel(&self, run: RunId, by: &Principal, reason: &str) -> Result<(), Error> {
         self.command(Command::Cancel { run, by: by.id.clone(), reason: reason.to_owned() }).await
     }

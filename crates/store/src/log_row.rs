@@ -107,12 +107,19 @@ impl LogRow {
     }
 }
 
+/// The longest fragment at the start of a text. Its first bytes tell whether there can be one.
 fn fragment_at(json: &[u8]) -> Option<(u8, &'static str)> {
-    let first = *json.first()?;
-    if !matches!(first, b'{' | b'"' | b',' | b'}') {
-        return None;
+    match json {
+        [b'{', b'"', b't', ..] | [b'"', b',' | b'}', ..] | [b',', b'"', ..] | [b'}', b'}' | b',', ..] => {}
+        _ => return None,
     }
-    let matching = FRAGMENTS.iter().filter(|(_, fragment)| json.starts_with(fragment.as_bytes()));
+    let is_prefix = |fragment: &str| {
+        let fragment = fragment.as_bytes();
+        // The sixth byte from the end differs in most fragments with the same start.
+        let probe = fragment.len().saturating_sub(6);
+        json.len() >= fragment.len() && json[probe] == fragment[probe] && json.starts_with(fragment)
+    };
+    let matching = FRAGMENTS.iter().filter(|(_, fragment)| is_prefix(fragment));
     matching.max_by_key(|(_, fragment)| fragment.len()).copied()
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::event::Event;
+use super::owed::{Owing, Turn};
 use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef};
 use super::phase::Phase;
 use super::state::{Live, ReadyKey, Run, RunStatus};
@@ -99,6 +100,10 @@ impl<'d> Decision<'d> {
                 self.late_result(n, attempt);
                 Ok(())
             }
+            Input::TimerFired { n, .. } if is_doomed => {
+                self.doomed_timer_fired(n);
+                Ok(())
+            }
             _ if is_doomed => Ok(()),
             Input::CallEnded { n, attempt, outcome } => self.call_ended(n, attempt, outcome),
             Input::Reported { n, attempt, report } => {
@@ -152,10 +157,10 @@ impl<'d> Decision<'d> {
             let before = self.records.len();
             match (self.run.cancelling.clone(), self.run.owed.first().copied()) {
                 (Some(cancelling), _) => self.cancel_run(cancelling.by, cancelling.reason),
-                (None, Some(owing)) => match owing.block {
-                    None => self.continue_step(owing.n)?,
-                    Some(index) => self.continue_block(ScopeKey { n: owing.n, index })?,
-                },
+                (None, Some(Turn { owing: Owing { n, block: None }, .. })) => self.continue_step(n)?,
+                (None, Some(Turn { owing: Owing { n, block: Some(index) }, .. })) => {
+                    self.continue_block(ScopeKey { n, index })?;
+                }
                 (None, None) => break,
             }
             // A transition without an event would be made again for ever.

@@ -222,6 +222,13 @@ impl Decision<'_> {
         self.emit(Event::StepCancelled { step, in_flight });
     }
 
+    /// Handles a timer of a step that is about to be cancelled: without the timer, the step is cancelled now.
+    pub(super) fn doomed_timer_fired(&mut self, n: u32) {
+        if self.run.live.get(&n).is_some_and(|live| !live.phase.is_blocks()) {
+            self.cancel_step(n);
+        }
+    }
+
     /// Handles the end of a call whose step is about to be cancelled: the step is cancelled first.
     pub(super) fn doomed_call_ended(&mut self, n: u32, attempt: u32, is_result: bool) {
         let Some(live) = self.run.live.get(&n).filter(|live| live.attempt == attempt) else { return };

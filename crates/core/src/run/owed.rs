@@ -11,8 +11,7 @@ use crate::expr::StepIx;
 use crate::plan::{BlockIx, Kind, Next as Leads, OnDeny, OnError, Plan, Target};
 use crate::steps::OnFail;
 
-/// A step or block that has a transition to make. A step comes before its blocks, so a step that ends early cancels
-/// its blocks before anything in them continues.
+/// A step or block that has a transition to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owing {
     /// The step execution.
@@ -29,6 +28,23 @@ impl Owing {
     fn block(scope: ScopeKey) -> Self {
         Self { n: scope.n, block: Some(scope.index) }
     }
+}
+
+/// The order of transitions. Those that end a step or block early come first, outer ones before inner ones, so that
+/// nothing continues in what is about to be cancelled. The others follow in the order in which they became due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    pub urgency: Urgency,
+    /// Sequence number of the event that made it due; 0 for early ends.
+    pub since: u64,
+    pub owing: Owing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// A step or block ends early.
+    Ends,
+    Continues,
 }
 
 /// A transition of a block.
@@ -202,34 +218,48 @@ impl Run {
     pub(super) fn block_changed(&mut self, scope: ScopeKey) {
         // The steps of the definition are over when those of `on_failure` run.
         let is_over = scope == ScopeKey::ROOT && self.failing.is_some();
-        let owes = self.scopes.get(&scope).is_some_and(|state| {
-            !is_over && (state.failing.is_some() || !state.owed.is_empty() || self.first_in(scope).is_none())
+        let state = self.scopes.get(&scope).filter(|_| !is_over);
+        let urgency = state.and_then(|state| {
+            let continues = !state.owed.is_empty() || self.first_in(scope).is_none();
+            let ends = state.failing.as_ref().map(|_| Urgency::Ends);
+            ends.or(continues.then_some(Urgency::Continues))
         });
-        self.set_owed(Owing::block(scope), owes);
+        self.set_owed(Owing::block(scope), urgency);
     }
 
     /// Notes whether a step has to enter blocks, or ends because its blocks have.
     pub(super) fn blocks_changed(&mut self, plan: &Plan, n: u32) {
-        let owes = self.live.get(&n).is_some_and(|live| match &live.phase {
+        let urgency = self.live.get(&n).and_then(|live| match &live.phase {
+            Phase::Blocks(_) if live.ending.is_some() => Some(Urgency::Ends),
             Phase::Blocks(progress) => {
-                live.ending.is_some() || progress.is_complete() || progress.may_enter(plan, live.step)
+                let continues = progress.is_complete() || progress.may_enter(plan, live.step);
+                continues.then_some(Urgency::Continues)
             }
-            _ => false,
+            _ => None,
         });
-        self.set_owed(Owing::step(n), owes);
+        self.set_owed(Owing::step(n), urgency);
     }
 
-    fn set_owed(&mut self, owing: Owing, owes: bool) {
-        if owes {
-            self.owed.insert(owing);
-        } else {
-            self.owed.remove(&owing);
+    /// Sets the turn of a step or block. One that has a turn of the same urgency keeps it.
+    fn set_owed(&mut self, owing: Owing, urgency: Option<Urgency>) {
+        let before = self.turns.get(&owing).map(|turn| turn.urgency);
+        if before == urgency {
+            return;
+        }
+        if let Some(turn) = self.turns.remove(&owing) {
+            self.owed.remove(&turn);
+        }
+        if let Some(urgency) = urgency {
+            let since = if urgency == Urgency::Ends { 0 } else { self.seq };
+            let turn = Turn { urgency, since, owing };
+            self.owed.insert(turn);
+            self.turns.insert(owing, turn);
         }
     }
 
     /// Forgets the transitions of a block that ends.
     pub(super) fn drop_transitions(&mut self, scope: ScopeKey, state: &BlockState) {
-        self.owed.remove(&Owing::block(scope));
+        self.set_owed(Owing::block(scope), None);
         for owed in &state.owed {
             if let Transition::Choose { ended, .. } = owed {
                 self.choices.remove(&ended.n);
@@ -239,7 +269,7 @@ impl Run {
 
     /// Forgets the transitions of a step that ended.
     pub(super) fn drop_step(&mut self, n: u32) {
-        self.owed.remove(&Owing::step(n));
+        self.set_owed(Owing::step(n), None);
     }
 }
 

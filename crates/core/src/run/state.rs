@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::owed::{Owing, Scratch, Transition};
+use super::owed::{Owing, Scratch, Transition, Turn, Urgency};
 use super::parts::{Ending, InputResponse, PauseReason, ScopeKey, StepRef, TimerKind};
 use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
@@ -138,8 +138,10 @@ pub struct Run {
     pub(super) members: BTreeSet<(ScopeKey, u32)>,
     /// The same executions by their path.
     pub(super) paths: BTreeMap<Arc<str>, u32>,
-    /// Blocks and steps that have a transition to make.
-    pub(super) owed: BTreeSet<Owing>,
+    /// Blocks and steps that have a transition to make, in this order.
+    pub(super) owed: BTreeSet<Turn>,
+    /// The turn of each.
+    pub(super) turns: BTreeMap<Owing, Turn>,
     /// Executions that ended and whose conditional transition is still to be chosen, with their block.
     pub(super) choices: BTreeMap<u32, ScopeKey>,
     /// Executions that can start as soon as they are admitted.
@@ -351,14 +353,7 @@ impl Run {
 
     /// Whether the next transition cancels steps, because the run, a step or a block ends early.
     pub fn is_ending(&self) -> bool {
-        let fails = |owing: &Owing| match owing.block {
-            None => self.live.get(&owing.n).is_some_and(|live| live.ending.is_some()),
-            Some(index) => {
-                let scope = ScopeKey { n: owing.n, index };
-                self.scopes.get(&scope).is_some_and(|scope| scope.failing.is_some())
-            }
-        };
-        self.cancelling.is_some() || self.owed.first().is_some_and(fails)
+        self.cancelling.is_some() || self.owed.first().is_some_and(|turn| turn.urgency == Urgency::Ends)
     }
 
     /// Whether the run is being cancelled in several decisions.

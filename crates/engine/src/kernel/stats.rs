@@ -26,6 +26,11 @@ pub struct CommitStats {
 }
 
 impl CommitStats {
+    /// The number of events.
+    pub fn events(&self) -> u32 {
+        self.events
+    }
+
     pub(super) fn record(&mut self, plan: &Plan, record: &Record) {
         self.events += 1;
         let Changes { run, step, value } = record.event.changes();

@@ -32,9 +32,8 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
             violations.push(format!("run {id}: status {status}, but the log says {}", fold.status));
         }
         let terminal = matches!(status.as_str(), "completed" | "failed" | "cancelled");
-        // An interrupted run can owe its first transitions, which it makes when it is resumed.
-        let waits = active || status == "interrupted";
-        if !terminal && !waits && fold.live.is_empty() {
+        // The transitions of an interrupted run may wait until it is resumed.
+        if !terminal && !active && status != "interrupted" && fold.live.is_empty() {
             violations.push(format!("run {id}: {status}, but it can never continue"));
         }
         if active && (terminal || status == "interrupted") {

@@ -63,6 +63,7 @@ pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Ve
 }
 
 /// A run that has begun. `more` happens to it in the same commit.
+#[allow(dead_code, reason = "not every test binary uses it")]
 pub(crate) fn begin(store: &mut impl Store, number: u128, inputs: Value, more: Vec<Record>) -> RunId {
     let definitions = vec![DefinitionChange::Put(definition())];
     let stored = store.commit(&Commit { now: 1, definitions, ..Commit::default() }).expect("a definition");
