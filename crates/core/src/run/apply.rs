@@ -1,6 +1,8 @@
 //! Applies events to the state of a run. Decisions, recovery and tests use this one fold.
 
-use super::changes::{ApprovalOutcome, BlockEnd, Changes, GateChange, Late, Replaced, RunChange, StepChange};
+use super::changes::{
+    ApprovalOutcome, BlockEnd, Changes, GateChange, LateResult, Replaced, RunChange, StepChange,
+};
 use super::event::Event;
 use super::owed::tolerates_failures;
 use super::parts::{Ending, InputResponse, ScopeKey, StepInfo, StepRef};
@@ -63,15 +65,15 @@ impl Run {
 
     fn apply_to_step(&mut self, plan: &Plan, mut change: StepChange<'_>) {
         let step = change.step;
-        self.track_late_result(step, change.late);
+        self.track_late_result(step, change.late_result);
         if let Some(status) = change.status.filter(|_| change.ends()) {
             return self.leave(plan, &change, status);
         }
-        if change.begins {
+        if change.starts_attempt {
             self.edits.remove(&*step.path);
         }
-        if let Some(place) = change.place {
-            self.enter(plan, step, place);
+        if let Some(info) = change.info {
+            self.enter(plan, step, info);
         }
         if let Some(phase) = change.phase.take() {
             self.set_phase(step.n, phase);
@@ -80,28 +82,30 @@ impl Run {
         if let Some(live) = self.live.get_mut(&step.n) {
             live.apply(plan, &change);
         }
-        if let Some(used) = change.memo.signal {
+        if let Some(used) = change.internal.signal {
             self.signals.retain(|(_, seq)| *seq != used);
         }
-        if let Some(block) = change.memo.block {
+        if let Some(block) = change.internal.block {
             self.block_ended(plan, step.n, &block);
         }
-        if let Some(to) = change.memo.taken {
+        if let Some(to) = change.internal.taken {
             self.choice_taken(plan, step.n, to);
         }
-        if change.memo.ending.is_some() {
+        if change.internal.ending.is_some() {
             self.blocks_changed(plan, step.n);
         }
     }
 
-    fn track_late_result(&mut self, step: &StepRef, late: Late) {
+    fn track_late_result(&mut self, step: &StepRef, late: LateResult) {
         let in_flight = || self.live.get(&step.n).is_some_and(|live| live.phase.is_call());
         let call = (step.n, step.attempt);
         match late {
-            Late::Yes => drop(self.abandoned.insert(call, step.path.clone())),
-            Late::IfInFlight if in_flight() => drop(self.abandoned.insert(call, step.path.clone())),
-            Late::Answered => drop(self.abandoned.remove(&call)),
-            Late::IfInFlight | Late::No => {}
+            LateResult::Expected => drop(self.abandoned.insert(call, step.path.clone())),
+            LateResult::ExpectedIfInFlight if in_flight() => {
+                drop(self.abandoned.insert(call, step.path.clone()));
+            }
+            LateResult::Arrived => drop(self.abandoned.remove(&call)),
+            LateResult::ExpectedIfInFlight | LateResult::NotExpected => {}
         }
     }
 
@@ -232,34 +236,34 @@ fn comes_last(plan: &Plan, step: StepIx, last: Option<StepIx>) -> bool {
 
 impl Live {
     fn apply(&mut self, plan: &Plan, change: &StepChange<'_>) {
-        let memo = &change.memo;
-        self.timer = change.timers().next().is_some() || (self.timer && !change.resets);
-        self.deadline = change.deadline.or(self.deadline.filter(|_| !change.resets));
-        if change.place.is_some() {
+        let internal = &change.internal;
+        self.timer = change.timers().next().is_some() || (self.timer && !change.clears_waits);
+        self.deadline = change.deadline.or(self.deadline.filter(|_| !change.clears_waits));
+        if change.info.is_some() {
             self.attempt = change.step.attempt;
         }
         if change.retry_at.is_some() {
-            self.next_attempt(change.step.attempt + 1, memo.restarted);
+            self.next_attempt(change.step.attempt + 1, internal.restarted);
         } else {
-            self.restarted |= memo.restarted;
+            self.restarted |= internal.restarted;
         }
-        self.created |= memo.created;
-        self.probes += u32::from(memo.probe);
-        if let Some(wait) = &memo.server {
+        self.created |= internal.created;
+        self.probes += u32::from(internal.probe);
+        if let Some(wait) = &internal.server {
             self.refusals += u32::from(wait.rejected);
             self.wait_until = wait.until;
         }
-        if change.begins || memo.task.is_some() {
-            self.task = memo.task.map(Into::into);
+        if change.starts_attempt || internal.task.is_some() {
+            self.task = internal.task.map(Into::into);
         }
-        if let (Some((key, claimed)), Kind::Call(call)) = (memo.key, &plan.step(self.step).kind) {
+        if let (Some((key, claimed)), Kind::Call(call)) = (internal.key, &plan.step(self.step).kind) {
             self.claim |= claimed;
             self.key = call.idempotency.as_ref().map(|_| key.into());
         }
         if let Some(gate) = &change.gate {
             self.apply_gate(gate);
         }
-        if let Some(ending) = memo.ending {
+        if let Some(ending) = internal.ending {
             self.ending = Some(Box::new(ending.clone()));
         }
     }

@@ -58,10 +58,10 @@ pub(super) enum Replaced<'e> {
 pub struct StepChange<'e> {
     /// The attempt that the event is about.
     pub step: &'e StepRef,
-    /// The position in the definition, on events that may be the first of their execution.
-    pub place: Option<&'e StepInfo>,
+    /// The step in the definition, on events that may be the first of their execution.
+    pub info: Option<&'e StepInfo>,
     /// Whether the attempt starts.
-    pub begins: bool,
+    pub starts_attempt: bool,
     /// The new status of the attempt.
     pub status: Option<StepStatus>,
     /// The new phase of the execution.
@@ -70,22 +70,22 @@ pub struct StepChange<'e> {
     pub tool: Option<&'e str>,
     /// Why the attempt failed, waits, or has an unknown outcome.
     pub error: Option<&'e Failure>,
-    /// Whether the timers, the event subscription and the open gate of the execution are removed.
-    pub resets: bool,
+    /// Whether the timers, the awaited signal and the open gate of the execution are removed.
+    pub clears_waits: bool,
     /// Durable timers that are set, with their due times.
     timers: [Option<(TimerKind, Millis)>; 2],
     /// The deadline of the call in flight. It needs no durable timer: a restart ends the call as well.
     pub deadline: Option<(TimerKind, Millis)>,
-    /// The event or idempotency key that the execution waits for.
+    /// The signal or idempotency key that the execution waits for.
     pub wait: Option<&'e str>,
     /// The change of the execution's gate.
     pub gate: Option<GateChange<'e>>,
     /// When the next attempt starts, if this one failed and is retried.
     pub retry_at: Option<Millis>,
     /// Whether the call of the attempt may still return a result.
-    pub(super) late: Late,
+    pub(super) late_result: LateResult,
     /// Changes that only the state machine needs.
-    pub(super) memo: Memo<'e>,
+    pub(super) internal: InternalChange<'e>,
 }
 
 /// The change of a gate.
@@ -178,19 +178,18 @@ impl AttemptOutcome {
 
 /// Whether the call of an attempt may still return a result after its step stopped waiting for it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateResult {
     #[default]
-    No,
-    /// If a call is in flight.
-    IfInFlight,
-    Yes,
-    /// The result has arrived.
-    Answered,
+    NotExpected,
+    /// Expected if a call is in flight.
+    ExpectedIfInFlight,
+    Expected,
+    Arrived,
 }
 
 /// Changes that only the state machine needs.
 #[derive(Debug, Default)]
-pub(super) struct Memo<'e> {
+pub(super) struct InternalChange<'e> {
     /// Id of the call's task at its server.
     pub task: Option<&'e str>,
     /// The idempotency key, and whether it is claimed in the store.
@@ -268,44 +267,44 @@ impl<'e> From<StepChange<'e>> for Changes<'e> {
 }
 
 impl Changes<'_> {
-    fn with(self, value: ValueChange) -> Self {
+    fn with_value(self, value: ValueChange) -> Self {
         Self { value: Some(value), ..self }
     }
 }
 
-fn status<'e>(status: RunStatus) -> RunChange<'e> {
+fn run_status<'e>(status: RunStatus) -> RunChange<'e> {
     RunChange { status: Some(status), ..RunChange::default() }
 }
 
 /// A step change without changes, which the others extend.
-fn about(step: &StepRef) -> StepChange<'_> {
+fn unchanged(step: &StepRef) -> StepChange<'_> {
     StepChange {
         step,
-        place: None,
-        begins: false,
+        info: None,
+        starts_attempt: false,
         status: None,
         phase: None,
         tool: None,
         error: None,
-        resets: false,
+        clears_waits: false,
         timers: [None, None],
         deadline: None,
         wait: None,
         gate: None,
         retry_at: None,
-        late: Late::No,
-        memo: Memo::default(),
+        late_result: LateResult::NotExpected,
+        internal: InternalChange::default(),
     }
 }
 
 /// Moves an execution to another phase.
-fn enters(step: &StepRef, phase: Phase) -> StepChange<'_> {
-    StepChange { phase: Some(phase), resets: true, ..about(step) }
+fn with_phase(step: &StepRef, phase: Phase) -> StepChange<'_> {
+    StepChange { phase: Some(phase), clears_waits: true, ..unchanged(step) }
 }
 
 /// Ends an execution.
-fn ends(step: &StepRef, status: StepStatus) -> StepChange<'_> {
-    StepChange { status: Some(status), resets: true, ..about(step) }
+fn with_end(step: &StepRef, status: StepStatus) -> StepChange<'_> {
+    StepChange { status: Some(status), clears_waits: true, ..unchanged(step) }
 }
 
 fn timer(kind: TimerKind, due: Option<Millis>) -> Option<(TimerKind, Millis)> {
@@ -318,31 +317,33 @@ impl Event {
     pub fn changes(&self) -> Changes<'_> {
         match self {
             Self::RunStarted { inputs, .. } => {
-                let run = RunChange { opens: Some(ScopeKey::ROOT), ..status(RunStatus::Running) };
-                Changes::from(run).with(ValueChange::RunInputs(*inputs))
+                let run = RunChange { opens: Some(ScopeKey::ROOT), ..run_status(RunStatus::Running) };
+                Changes::from(run).with_value(ValueChange::RunInputs(*inputs))
             }
             Self::RunPaused { reason, .. } => {
-                RunChange { paused: Some(*reason), ..status(RunStatus::Paused) }.into()
+                RunChange { paused: Some(*reason), ..run_status(RunStatus::Paused) }.into()
             }
-            Self::RunResumed { .. } => status(RunStatus::Running).into(),
+            Self::RunResumed { .. } => run_status(RunStatus::Running).into(),
             Self::RunInterrupted { restored } => {
                 let restored = restored.as_ref().map(|restored| restored.incarnation);
-                RunChange { restored, ..status(RunStatus::Interrupted) }.into()
+                RunChange { restored, ..run_status(RunStatus::Interrupted) }.into()
             }
             Self::RunFailing { error } => {
                 let opens = Some(ScopeKey::FAILURE);
                 RunChange { failing: Some(error), opens, ..RunChange::default() }.into()
             }
             Self::RunCompleted { output } => {
-                Changes::from(status(RunStatus::Completed)).with(ValueChange::RunOutput(*output))
+                Changes::from(run_status(RunStatus::Completed)).with_value(ValueChange::RunOutput(*output))
             }
-            Self::RunFailed { error } => RunChange { error: Some(error), ..status(RunStatus::Failed) }.into(),
+            Self::RunFailed { error } => {
+                RunChange { error: Some(error), ..run_status(RunStatus::Failed) }.into()
+            }
             Self::RunCancelling { reason, by } => {
                 // It ends a pause and an interruption: the engine works on the run until it is cancelled.
                 let cancelling = Some((&**reason, by.as_deref()));
-                RunChange { cancelling, ..status(RunStatus::Running) }.into()
+                RunChange { cancelling, ..run_status(RunStatus::Running) }.into()
             }
-            Self::RunCancelled { .. } => status(RunStatus::Cancelled).into(),
+            Self::RunCancelled { .. } => run_status(RunStatus::Cancelled).into(),
             Self::SignalReceived { event, payload } => {
                 RunChange { signal: Some(event), inline: Some(payload), ..RunChange::default() }.into()
             }
@@ -355,96 +356,103 @@ impl Event {
             }
             Self::StepReady { step, place } => {
                 let status = Some(StepStatus::Ready);
-                StepChange { place: Some(place), status, ..enters(step, Phase::Ready) }.into()
+                StepChange { info: Some(place), status, ..with_phase(step, Phase::Ready) }.into()
             }
-            Self::StepStarted { step, place, what, until } => started(step, place, what, *until),
+            Self::StepStarted { step, place, what, until } => step_started(step, place, what, *until),
             Self::StepCompleted { step, output, from } => {
-                let late = if from.is_some() { Late::IfInFlight } else { Late::No };
-                let step = StepChange { late, ..ends(step, StepStatus::Done) };
-                Changes::from(step).with(ValueChange::StepOutput(*output))
+                let late_result =
+                    if from.is_some() { LateResult::ExpectedIfInFlight } else { LateResult::NotExpected };
+                let step = StepChange { late_result, ..with_end(step, StepStatus::Done) };
+                Changes::from(step).with_value(ValueChange::StepOutput(*output))
             }
             Self::StepFailed { step, error } => {
-                StepChange { error: Some(error), ..ends(step, StepStatus::Failed) }.into()
+                StepChange { error: Some(error), ..with_end(step, StepStatus::Failed) }.into()
             }
-            Self::StepSkipped { step, .. } => {
-                StepChange { late: Late::IfInFlight, ..ends(step, StepStatus::Skipped) }.into()
+            Self::StepSkipped { step, .. } => StepChange {
+                late_result: LateResult::ExpectedIfInFlight,
+                ..with_end(step, StepStatus::Skipped)
             }
+            .into(),
             Self::StepCancelled { step, in_flight } => {
-                let late = if *in_flight { Late::Yes } else { Late::No };
-                StepChange { late, ..ends(step, StepStatus::Cancelled) }.into()
+                let late_result = if *in_flight { LateResult::Expected } else { LateResult::NotExpected };
+                StepChange { late_result, ..with_end(step, StepStatus::Cancelled) }.into()
             }
             Self::RetryScheduled { step, error, due } => StepChange {
                 status: Some(StepStatus::Failed),
                 error: Some(error),
                 retry_at: Some(*due),
                 timers: [Some((TimerKind::Retry, *due)), None],
-                memo: Memo { restarted: error.is_restart(), ..Memo::default() },
-                ..enters(step, Phase::Backoff { due: *due })
+                internal: InternalChange { restarted: error.is_restart(), ..InternalChange::default() },
+                ..with_phase(step, Phase::Backoff { due: *due })
             }
             .into(),
             Self::StepUncertain { step, error } => StepChange {
                 status: Some(StepStatus::Uncertain),
                 error: Some(error),
-                late: Late::Yes,
-                memo: Memo { restarted: error.is_restart(), ..Memo::default() },
-                ..enters(step, Phase::Uncertain)
+                late_result: LateResult::Expected,
+                internal: InternalChange { restarted: error.is_restart(), ..InternalChange::default() },
+                ..with_phase(step, Phase::Uncertain)
             }
             .into(),
             Self::CallTimedOut { step, until } => {
                 let deadline = Some((TimerKind::Grace, *until));
-                StepChange { deadline, ..enters(step, Phase::Stopping) }.into()
+                StepChange { deadline, ..with_phase(step, Phase::Stopping) }.into()
             }
-            Self::CallAbandoned { step } => StepChange { late: Late::Yes, ..about(step) }.into(),
+            Self::CallAbandoned { step } => {
+                StepChange { late_result: LateResult::Expected, ..unchanged(step) }.into()
+            }
             Self::CallAccepted { step, task } => {
-                let memo = Memo { task: Some(task), ..Memo::default() };
-                StepChange { memo, ..about(step) }.into()
+                let internal = InternalChange { task: Some(task), ..InternalChange::default() };
+                StepChange { internal, ..unchanged(step) }.into()
             }
             Self::VerifyStarted { step, until, restarted, .. } => StepChange {
                 deadline: timer(TimerKind::Timeout, *until),
-                memo: Memo { restarted: *restarted, probe: true, ..Memo::default() },
-                ..enters(step, Phase::Verifying)
+                internal: InternalChange { restarted: *restarted, probe: true, ..InternalChange::default() },
+                ..with_phase(step, Phase::Verifying)
             }
             .into(),
             Self::ToolRequested { step, until, .. } => {
                 let deadline = timer(TimerKind::Timeout, *until);
-                StepChange { deadline, ..enters(step, Phase::Creating) }.into()
+                StepChange { deadline, ..with_phase(step, Phase::Creating) }.into()
             }
             Self::ToolCreated { step, .. } => {
-                let memo = Memo { created: true, ..Memo::default() };
-                StepChange { resets: true, memo, ..about(step) }.into()
+                let internal = InternalChange { created: true, ..InternalChange::default() };
+                StepChange { clears_waits: true, internal, ..unchanged(step) }.into()
             }
-            Self::LateResult { step } => StepChange { late: Late::Answered, ..about(step) }.into(),
+            Self::LateResult { step } => {
+                StepChange { late_result: LateResult::Arrived, ..unchanged(step) }.into()
+            }
             Self::KeyAwaited { step, place, key } => StepChange {
-                place: Some(place),
+                info: Some(place),
                 status: Some(StepStatus::Waiting),
                 wait: Some(key),
-                ..enters(step, Phase::KeyWait)
+                ..with_phase(step, Phase::KeyWait)
             }
             .into(),
             Self::ServerAwaited { step, place, error, due, until } => StepChange {
-                place: Some(place),
+                info: Some(place),
                 status: Some(StepStatus::Waiting),
                 error: Some(error),
                 timers: [timer(TimerKind::Retry, *due), timer(TimerKind::Timeout, *until)],
-                memo: Memo {
+                internal: InternalChange {
                     server: Some(ServerWait { rejected: due.is_some(), until: *until }),
-                    ..Memo::default()
+                    ..InternalChange::default()
                 },
-                ..enters(step, Phase::ServerWait { due: *due })
+                ..with_phase(step, Phase::ServerWait { due: *due })
             }
             .into(),
             Self::BlockCompleted { step, index, result, error } => {
                 let block = BlockEnd { index: *index, result: *result, error: error.as_ref() };
-                let memo = Memo { block: Some(block), ..Memo::default() };
-                StepChange { memo, ..about(step) }.into()
+                let internal = InternalChange { block: Some(block), ..InternalChange::default() };
+                StepChange { internal, ..unchanged(step) }.into()
             }
             Self::BranchTaken { step, to } => {
-                let memo = Memo { taken: Some(to), ..Memo::default() };
-                StepChange { memo, ..about(step) }.into()
+                let internal = InternalChange { taken: Some(to), ..InternalChange::default() };
+                StepChange { internal, ..unchanged(step) }.into()
             }
             Self::StepEnding { step, how } => {
-                let memo = Memo { ending: Some(how), ..Memo::default() };
-                StepChange { memo, ..about(step) }.into()
+                let internal = InternalChange { ending: Some(how), ..InternalChange::default() };
+                StepChange { internal, ..unchanged(step) }.into()
             }
             Self::ApprovalRequested {
                 step,
@@ -472,7 +480,7 @@ impl Event {
                     status: Some(StepStatus::Waiting),
                     gate: Some(gate),
                     timers: [timer(TimerKind::Timeout, *until), timer(TimerKind::Escalate, *escalate)],
-                    ..enters(step, phase)
+                    ..with_phase(step, phase)
                 };
                 Changes { value: args.map(ValueChange::StepInput), ..Changes::from(step) }
             }
@@ -482,27 +490,28 @@ impl Event {
                     GateDecision { outcome, by, reason: reason.as_deref(), answer: answer.as_ref() };
                 let status = Some(StepStatus::Ready);
                 let gate = Some(GateChange::Decided(decided));
-                StepChange { status, gate, ..enters(step, Phase::Ready) }.into()
+                StepChange { status, gate, ..with_phase(step, Phase::Ready) }.into()
             }
             Self::ApprovalDenied { step, by, reason } => {
                 let outcome = if by.is_some() { ApprovalOutcome::Denied } else { ApprovalOutcome::Expired };
                 let decided = GateDecision { outcome, by: by.as_deref(), reason: Some(reason), answer: None };
-                StepChange { gate: Some(GateChange::Decided(decided)), ..enters(step, Phase::Passing) }.into()
+                StepChange { gate: Some(GateChange::Decided(decided)), ..with_phase(step, Phase::Passing) }
+                    .into()
             }
             Self::ApprovalEscalated { step, level, escalate, .. } => {
                 let timers = [timer(TimerKind::Escalate, *escalate), None];
                 let gate = Some(GateChange::Escalated { level: *level });
-                StepChange { timers, gate, ..about(step) }.into()
+                StepChange { timers, gate, ..unchanged(step) }.into()
             }
             Self::UncertaintyResolved { step, .. }
             | Self::StepProgressed { step, .. }
             | Self::CallResumed { step, .. }
-            | Self::ToolChanged { step, .. } => about(step).into(),
+            | Self::ToolChanged { step, .. } => unchanged(step).into(),
         }
     }
 }
 
-fn started<'e>(
+fn step_started<'e>(
     step: &'e StepRef,
     place: &'e StepInfo,
     what: &'e Started,
@@ -510,11 +519,11 @@ fn started<'e>(
 ) -> Changes<'e> {
     let blocks = |total| Phase::Blocks(Progress { total, ..Progress::default() });
     let base = |status, phase| StepChange {
-        place: Some(place),
-        begins: true,
+        info: Some(place),
+        starts_attempt: true,
         status: Some(status),
         timers: [timer(TimerKind::Timeout, until), None],
-        ..enters(step, phase)
+        ..with_phase(step, phase)
     };
     let (running, waiting) = (StepStatus::Running, StepStatus::Waiting);
     match what {
@@ -522,11 +531,11 @@ fn started<'e>(
             let deadline = timer(TimerKind::Timeout, until);
             let timers = [None, None];
             let mut step = StepChange { tool: Some(tool), deadline, timers, ..base(running, Phase::Calling) };
-            step.memo.key = Some((key, *claimed));
-            Changes::from(step).with(ValueChange::StepInput(*args))
+            step.internal.key = Some((key, *claimed));
+            Changes::from(step).with_value(ValueChange::StepInput(*args))
         }
         Started::Foreach { items, input } => {
-            Changes::from(base(running, blocks(*items))).with(ValueChange::StepInput(*input))
+            Changes::from(base(running, blocks(*items))).with_value(ValueChange::StepInput(*input))
         }
         Started::Parallel { branches } => base(running, blocks(*branches)).into(),
         Started::Branch {} => base(running, blocks(1)).into(),
@@ -541,12 +550,12 @@ fn started<'e>(
             let phase = Phase::Waiting { event: event.clone(), correlate: correlate.clone() };
             let mut step = base(waiting, phase);
             // A buffered signal ends the wait at once.
-            (step.wait, step.memo.signal) = (signal.is_none().then_some(&**event), *signal);
+            (step.wait, step.internal.signal) = (signal.is_none().then_some(&**event), *signal);
             step.into()
         }
         Started::Workflow { run, input, .. } => {
             let step = base(waiting, Phase::Child { run: run.clone() });
-            Changes::from(step).with(ValueChange::StepInput(*input))
+            Changes::from(step).with_value(ValueChange::StepInput(*input))
         }
     }
 }

@@ -188,7 +188,7 @@ pub struct Record {
     pub had_deadline: Option<(TimerKind, Millis)>,
     /// The idempotency key that the step held before this event.
     pub had_claim: Option<Box<str>>,
-    /// Whether the step waited for an event or a key before this event.
+    /// Whether the step waited for a signal or a key before this event.
     pub had_wait: bool,
     /// Whether the step had an open approval before this event.
     pub had_gate: bool,

@@ -230,13 +230,13 @@ impl Pending {
     fn note(&mut self, run: RunId, record: &Record) {
         let Some(change) = record.event.changes().step else { return };
         let step = (run, change.step.n);
-        if change.resets && record.had_wait {
+        if change.clears_waits && record.had_wait {
             self.waits.insert(step, None);
         }
         if let Some(event) = change.wait {
             self.waits.insert(step, Some(event.into()));
         }
-        if change.resets && record.had_timer {
+        if change.clears_waits && record.had_timer {
             self.timers.insert(step, BTreeMap::new());
         }
         for (kind, due) in change.timers() {

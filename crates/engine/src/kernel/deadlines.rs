@@ -39,7 +39,7 @@ impl Deadlines {
     pub(super) fn note(&mut self, run: RunId, record: &Record) {
         let Some(change) = record.event.changes().step else { return };
         let n = change.step.n;
-        if let Some((kind, due)) = record.had_deadline.filter(|_| change.resets) {
+        if let Some((kind, due)) = record.had_deadline.filter(|_| change.clears_waits) {
             self.remove(Deadline { due, run, n, kind });
         }
         if let Some((kind, due)) = change.deadline {

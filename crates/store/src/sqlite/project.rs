@@ -105,7 +105,7 @@ impl Rows<'_> {
             Some(ValueChange::RunInputs(_) | ValueChange::RunOutput(_)) | None => {}
         }
         let error = change.error.map(serde_json::to_string).transpose()?;
-        match (change.place, change.status) {
+        match (change.info, change.status) {
             (Some(place), Some(status)) => {
                 self.upsert(step, place, status, (change.tool, input, error.as_deref()))?;
             }
@@ -134,7 +134,7 @@ impl Rows<'_> {
     /// Removes the rows of a step that become void with an event.
     fn reset(&mut self, record: &Record, change: &StepChange<'_>) -> Result<(), StoreError> {
         let step = change.step;
-        if !change.resets {
+        if !change.clears_waits {
             return Ok(());
         }
         if record.had_timer {

@@ -327,7 +327,7 @@ impl Log {
         self.last += 1;
         let changes = event.changes();
         self.status = changes.run.status.unwrap_or(self.status);
-        let place = changes.step.filter(|change| change.place.is_some());
+        let place = changes.step.filter(|change| change.info.is_some());
         self.last_n = place.map_or(self.last_n, |change| change.step.n.max(self.last_n));
     }
 }

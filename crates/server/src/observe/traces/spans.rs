@@ -73,7 +73,7 @@ impl RunSpans {
 
     fn apply_step(&mut self, change: &StepChange<'_>, at: i64, ended: &mut Vec<SpanData>) {
         let step = change.step;
-        if let Some(info) = change.place {
+        if let Some(info) = change.info {
             self.start_step(step, info, at);
         }
         if let Some(tool) = change.tool {
