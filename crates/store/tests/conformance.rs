@@ -246,6 +246,25 @@ fn schedules_are_stored_due_and_deleted_once() {
 }
 
 #[test]
+fn late_result_can_follow_the_end_in_one_commit() {
+    on_every_store(|store| {
+        let args = Payload::new(json!({}));
+        let run = start(store, 1, vec![call(1, &args, false)]);
+        let output = Payload::new(json!("done"));
+        let cancelled = Event::StepCancelled { step: step(1), in_flight: true };
+        let end = Event::RunCompleted { output: output.hash() };
+        let records = vec![
+            Record::plain(cancelled),
+            Record { payload: Some(output.clone()), ..Record::plain(end) },
+            Record::plain(Event::LateResult { step: step(1) }),
+        ];
+        let after = RunState { status: RunStatus::Completed, active: false };
+        commit(store, RunCommit { after, ..running(run, 2, records) }).expect("an end");
+        assert_eq!(store.value(run, Wanted::Result).expect("a result"), output);
+    });
+}
+
+#[test]
 fn unfinished_runs_are_found_until_they_end_and_ended_ones_are_purged() {
     on_every_store(|store| {
         let runs: Vec<RunId> = (1..=3).map(|number| start(store, number, Vec::new())).collect();

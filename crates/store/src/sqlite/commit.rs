@@ -2,7 +2,7 @@
 
 use rusqlite::{ErrorCode, params};
 use steprail_core::plan::Hash;
-use steprail_core::run::{Changes, Event, Payload, Record, RunStatus, Started, ValueChange};
+use steprail_core::run::{Changes, Event, Payload, RunStatus, Started, ValueChange};
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
@@ -201,11 +201,11 @@ impl SqliteStore {
 
     fn update_run(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
         let end = run.after.status.is_terminal().then_some(commit.now);
-        let last = run.records.last().map(|record| (record.event.changes(), record));
-        let (output, error) = match &last {
-            Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, Record { payload, .. })) => {
-                (payload.as_ref(), None)
-            }
+        // A late result can follow the end of the run in the same commit.
+        let ended = run.records.iter().rev().find(|record| record.event.ends_run());
+        let changes = ended.map(|record| (record.event.changes(), record.payload.as_ref()));
+        let (output, error) = match changes {
+            Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, payload)) => (payload, None),
             Some((changes, _)) => (None, changes.run.error),
             None => (None, None),
         };
