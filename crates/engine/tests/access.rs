@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Engine, Error, FailureKind, Grants, Principal, Right, RunStatus, RunView, Tools, User, Workflow,
+    Access, Engine, Error, Expected, FailureKind, Grants, Principal, Right, RunStatus, RunView, Tools, User,
+    Workflow,
 };
 use steprail_engine::{Options, SqliteStore};
 use tempfile::TempDir;
@@ -174,4 +175,26 @@ async fn users_see_their_own_runs_and_decide_with_the_right_approve() {
     assert_eq!(agent.decide(run, "ask", true, None, None).await.expect_err("a refusal").code(), "denied");
     as_user("owner").decide(run, "ask", true, None, None).await.expect("the owner decides");
     assert_eq!(engine.handle(run).wait().await.expect("an end").run.status, RunStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_name_is_created_by_one_of_two_users() {
+    let database = TestDatabase::new();
+    let workflow = || grants(&[], &[Right::Workflow]);
+    let users = BTreeMap::from([("ann".to_owned(), workflow()), ("bob".to_owned(), workflow())]);
+    let engine = Engine::builder().store(database.store()).authorizer(Access::new(users)).spawn();
+    let engine = engine.expect("an engine");
+    for round in 0..200 {
+        let define = |user: &str| {
+            let user = engine.as_user(Principal::user(user));
+            let text = format!(
+                "name: n{round}\ndescription: of {}\nsteps: [{{ id: a, kind: pass }}]",
+                user.principal().id
+            );
+            tokio::spawn(async move { user.define(&text, None, Expected::Any).await.is_ok() })
+        };
+        let (ann, bob) = (define("ann"), define("bob"));
+        let created = [ann.await.expect("a task"), bob.await.expect("a task")];
+        assert_eq!(created.iter().filter(|created| **created).count(), 1, "round {round}");
+    }
 }

@@ -16,6 +16,7 @@ mod parallel;
 mod parked;
 mod restart;
 mod sequential;
+mod size;
 mod soak;
 mod stall;
 mod start;
@@ -44,6 +45,7 @@ const CASES: &[(&str, Case)] = &[
     ("foreach", foreach::run),
     ("stall", stall::run),
     ("bytes", bytes::run),
+    ("size", size::run),
     ("cancel", cancel::run),
     ("restart", restart::run),
     ("parked", parked::run),
