@@ -21,6 +21,7 @@ const FRAGMENTS: &[(u8, &str)] = &[
     (8, r#","index":"#),
     (11, r#"}},"what":{"kind":"call","tool":""#),
     (12, r#"","args":""#),
+    (13, r#""},{"type":"step_started","step":{"n":"#),
     (14, r#"","key":""#),
     (15, r#"","attempt":1}"#),
     (16, r#"{"type":"block_completed","step":{"n":"#),
@@ -37,18 +38,22 @@ const FRAGMENTS: &[(u8, &str)] = &[
     (27, r#""}},"#),
 ];
 
-/// The control characters that stand for the first hashes of a row.
+/// The control characters that stand for the first hashes of a row. Their bytes are in front of the keys.
 const HASHES: [u8; 4] = [28, 29, 30, 31];
 const HASH_BYTES: usize = 32;
-const HASH_DIGITS: usize = 2 * HASH_BYTES;
+/// The control characters that stand for the first idempotency keys of a row. The bytes of the first one are the last.
+const KEYS: [u8; 2] = [9, 10];
+const KEY_BYTES: usize = 16;
 
 /// The events of one decision, as they are stored.
 #[derive(Debug, Default)]
 pub(crate) struct LogRow {
     /// The events, separated by commas.
     pub body: Vec<u8>,
-    /// The hashes that the body refers to.
+    /// The hashes and keys that the body refers to.
     pub hashes: Vec<u8>,
+    /// The keys, until the row is complete.
+    keys: Vec<[u8; KEY_BYTES]>,
     json: Vec<u8>,
 }
 
@@ -75,35 +80,68 @@ impl LogRow {
             if let Some((code, fragment)) = fragment_at(&json[at..]) {
                 self.body.push(code);
                 at += fragment.len();
-                at += self.take_hash(&json[at..], fragment.ends_with('"'));
+                at += self.take_bytes(&json[at..], fragment.ends_with('"'));
             } else {
                 self.body.push(json[at]);
                 at += 1;
-                at += self.take_hash(&json[at..], json[at - 1] == b'"');
+                at += self.take_bytes(&json[at..], json[at - 1] == b'"');
             }
         }
+        self.keys.drain(..).rev().for_each(|key| self.hashes.extend_from_slice(&key));
         self.json = json;
     }
 
-    /// Moves a hash at the start of a string to the hashes. Returns the length of its text.
-    fn take_hash(&mut self, rest: &[u8], is_string: bool) -> usize {
-        let number = self.hashes.len() / HASH_BYTES;
-        if !is_string || number == HASHES.len() || rest.get(HASH_DIGITS) != Some(&b'"') {
+    /// Moves a string of hexadecimal digits to the hashes or the keys. Returns the length of its text.
+    fn take_bytes(&mut self, rest: &[u8], is_string: bool) -> usize {
+        if !is_string {
             return 0;
         }
-        let Some(hash) = str::from_utf8(&rest[..HASH_DIGITS]).ok().and_then(Hash::from_hex) else { return 0 };
-        // Only text that the hash prints as can be restored.
-        if hash.to_string().as_bytes() != &rest[..HASH_DIGITS] {
-            return 0;
+        if let Some(code) = HASHES.get(self.hashes.len() / HASH_BYTES)
+            && let Some(hash) = bytes_of::<HASH_BYTES>(rest)
+        {
+            self.hashes.extend_from_slice(&hash);
+            self.body.push(*code);
+            return 2 * HASH_BYTES;
         }
-        self.hashes.extend_from_slice(&hash.0);
-        self.body.push(HASHES[number]);
-        HASH_DIGITS
+        if let Some(code) = KEYS.get(self.keys.len())
+            && let Some(key) = bytes_of::<KEY_BYTES>(rest)
+        {
+            self.keys.push(key);
+            self.body.push(*code);
+            return 2 * KEY_BYTES;
+        }
+        0
     }
 
     /// The body as text.
     pub(crate) fn text(&self) -> Result<&str, StoreError> {
         str::from_utf8(&self.body).map_err(|error| StoreError::Other(error.to_string()))
+    }
+}
+
+/// The bytes of a string that consists of lower-case hexadecimal digits, which can be restored.
+fn bytes_of<const BYTES: usize>(rest: &[u8]) -> Option<[u8; BYTES]> {
+    if rest.get(2 * BYTES) != Some(&b'"') {
+        return None;
+    }
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; BYTES];
+    for (byte, pair) in bytes.iter_mut().zip(rest.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// Appends bytes as lower-case hexadecimal digits.
+fn push_digits(json: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        json.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        json.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
 }
 
@@ -133,8 +171,11 @@ pub(crate) fn decode(body: &str, hashes: &[u8]) -> Result<String, StoreError> {
         start = at + 1;
         if let Some(number) = HASHES.iter().position(|known| *known == code) {
             let hash = hashes.get(number * HASH_BYTES..(number + 1) * HASH_BYTES);
-            let hash = hash.and_then(|bytes| bytes.try_into().ok()).map(Hash);
-            json.push_str(&hash.ok_or_else(|| damaged(code))?.to_string());
+            push_digits(&mut json, hash.ok_or_else(|| damaged(code))?);
+        } else if let Some(number) = KEYS.iter().position(|known| *known == code) {
+            let start = hashes.len().checked_sub((number + 1) * KEY_BYTES);
+            let key = start.and_then(|start| hashes.get(start..start + KEY_BYTES));
+            push_digits(&mut json, key.ok_or_else(|| damaged(code))?);
         } else {
             let known = FRAGMENTS.iter().find(|(known, _)| *known == code);
             json.push_str(known.ok_or_else(|| damaged(code))?.1);
@@ -157,12 +198,15 @@ fn damaged(code: u8) -> StoreError {
 /// The SQL expression that restores the events of a row as a JSON array, for views.
 pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
     let fragments = FRAGMENTS.iter().map(|(code, fragment)| (*code, format!("'{fragment}'")));
-    let hash = |number: usize| {
-        format!("lower(hex(substr(coalesce({hashes}, x''), {}, {HASH_BYTES})))", number * HASH_BYTES + 1)
+    let hash = |(number, code): (usize, &u8)| {
+        (*code, format!("lower(hex(substr({hashes}, {}, {HASH_BYTES})))", number * HASH_BYTES + 1))
     };
-    let hashes = HASHES.iter().enumerate().map(|(number, code)| (*code, hash(number)));
+    let key = |(number, code): (usize, &u8)| {
+        (*code, format!("lower(hex(substr({hashes}, -{}, {KEY_BYTES})))", (number + 1) * KEY_BYTES))
+    };
+    let bytes = HASHES.iter().enumerate().map(hash).chain(KEYS.iter().enumerate().map(key));
     let restored = fragments
-        .chain(hashes)
+        .chain(bytes)
         .fold(body.to_owned(), |text, (code, meaning)| format!("replace({text}, char({code}), {meaning})"));
     format!("'[' || {restored} || ']'")
 }
@@ -236,7 +280,8 @@ mod tests {
     fn sql_restores_what_the_code_restores() {
         let hash = Hash::of(b"x").to_string();
         let json: String = FRAGMENTS.iter().map(|(_, fragment)| *fragment).collect();
-        let json = format!(r#"{json}"{hash}""#);
+        let (first, second) = (&hash[..32], &hash[32..]);
+        let json = format!(r#"{json}"{hash}","{first}","{second}","{first}""#);
         let row = encoded(&json);
         let sql = format!("SELECT {}", sql_text("?1", "?2"));
         let database = rusqlite::Connection::open_in_memory().expect("a database");
@@ -247,7 +292,7 @@ mod tests {
 
     #[test]
     fn unknown_codes_and_missing_hashes_are_damage() {
-        for body in ["\u{9}", "\u{1c}"] {
+        for body in ["\u{9}", "\u{1c}", "\u{b}\u{0}"] {
             assert!(decode(body, &[]).is_err(), "{body:?}");
         }
     }
