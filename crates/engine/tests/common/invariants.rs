@@ -122,7 +122,9 @@ impl Checker<'_> {
                 let excused = step.resolved || step.verified || self.interrupted;
                 step.resolved = false;
                 step.verified = false;
-                let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout);
+                // A call that its server did not accept has a known outcome, also if its time is up.
+                let unsent = &*error.message == "the step timed out before its call was sent";
+                let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) && !unsent;
                 if lost && !excused && !self.may_repeat(reference.n, error.kind) {
                     self.violations
                         .push(format!("{path}: a call with an unknown outcome is repeated without consent"));
