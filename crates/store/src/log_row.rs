@@ -147,9 +147,8 @@ fn push_digits(json: &mut String, bytes: &[u8]) {
 
 /// The longest fragment at the start of a text. Its first bytes tell whether there can be one.
 fn fragment_at(json: &[u8]) -> Option<(u8, &'static str)> {
-    match json {
-        [b'{', b'"', b't', ..] | [b'"', b',' | b'}', ..] | [b',', b'"', ..] | [b'}', b'}' | b',', ..] => {}
-        _ => return None,
+    if !matches!(json, [b'{' | b',', b'"', ..] | [b'"' | b'}', b',' | b'}', ..]) {
+        return None;
     }
     let is_prefix = |fragment: &str| {
         let fragment = fragment.as_bytes();

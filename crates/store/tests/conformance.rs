@@ -47,7 +47,7 @@ fn conflict(refused: Refused) -> Conflict {
 fn start(store: &mut dyn Store, number: u128, more: Vec<Record>) -> RunId {
     put(store, definition()).expect("a definition");
     let stored = store.definition(DefinitionQuery::Newest("one")).expect("a query").expect("a definition");
-    let runs = vec![first_decision(stored.id, id(number), json!({ "n": number as u64 }), more)];
+    let runs = vec![first_decision(stored.id, id(number), json!({ "n": number.to_string() }), more)];
     store.commit(&Commit { now: 1, runs, ..Commit::default() }).expect("a run");
     id(number)
 }
@@ -57,7 +57,11 @@ fn step(n: u32) -> StepRef {
 }
 
 fn started(n: u32, what: Started, until: Option<i64>) -> Record {
-    let place = StepInfo { id: format!("s{n}").into(), kind: "tool".into(), scope: Default::default() };
+    let place = StepInfo {
+        id: format!("s{n}").into(),
+        kind: "tool".into(),
+        scope: steprail_core::run::ScopeKey::ROOT,
+    };
     Record::plain(Event::StepStarted { step: step(n), place, what, until })
 }
 
@@ -95,8 +99,8 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
         };
         assert_eq!(put(store, by("ann", 1)).expect("the first version"), 1);
         assert_eq!(put(store, by("ann", 1)).expect("the same again"), 1);
-        let owned = Conflict::Owned { name: "one".to_owned(), by: "ann".to_owned() };
-        assert_eq!(conflict(put(store, by("bob", 2)).expect_err("it is ann's")), owned);
+        let of_ann = Conflict::Owned { name: "one".to_owned(), by: "ann".to_owned() };
+        assert_eq!(conflict(put(store, by("bob", 2)).expect_err("it is ann's")), of_ann);
         let changed = NewDefinition { expected: Expected::Version(1), ..by("ann", 2) };
         assert_eq!(put(store, changed.clone()).expect("the second version"), 2);
         let version = Conflict::Version { name: "one".to_owned(), newest: Some(2) };
@@ -111,7 +115,7 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
                 ..Commit::default()
             }
         };
-        assert_eq!(conflict(store.commit(&delete(Expected::Any, "bob")).expect_err("it is ann's")), owned);
+        assert_eq!(conflict(store.commit(&delete(Expected::Any, "bob")).expect_err("it is ann's")), of_ann);
         store.commit(&delete(Expected::Version(2), "ann")).expect("it is deleted");
         let missing = store.commit(&delete(Expected::Any, "ann")).expect_err("it is gone");
         assert_eq!(conflict(missing), Conflict::NoDefinition("one".to_owned()));
@@ -198,7 +202,7 @@ fn values_of_any_size_are_read_back() {
             assert_eq!(store.value(run, Wanted::Input(n)).expect("arguments"), *value);
             assert_eq!(store.value(run, Wanted::Output(n)).expect("an output"), *value);
         }
-        assert_eq!(store.value(run, Wanted::Inputs).expect("inputs"), Payload::new(json!({ "n": 1 })));
+        assert_eq!(store.value(run, Wanted::Inputs).expect("inputs"), Payload::new(json!({ "n": "1" })));
         let noted = Event::SignalReceived { event: "go".into(), payload: json!(7) };
         commit(store, running(run, 5, vec![Record::plain(noted)])).expect("a signal");
         assert_eq!(store.value(run, Wanted::Noted(6)).expect("a value"), Payload::new(json!(7)));

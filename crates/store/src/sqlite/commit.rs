@@ -200,11 +200,11 @@ impl SqliteStore {
     }
 
     fn update_run(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
-        let end = run.after.status.is_terminal().then_some(commit.now);
+        let ended_at = run.after.status.is_terminal().then_some(commit.now);
         // A late result can follow the end of the run in the same commit.
         let ended = run.records.iter().rev().find(|record| record.event.ends_run());
-        let changes = ended.map(|record| (record.event.changes(), record.payload.as_ref()));
-        let (output, error) = match changes {
+        let end = ended.map(|record| (record.event.changes(), record.payload.as_ref()));
+        let (output, error) = match end {
             Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, payload)) => (payload, None),
             Some((changes, _)) => (None, changes.run.error),
             None => (None, None),
@@ -215,7 +215,7 @@ impl SqliteStore {
             key,
             run.after.status.word(),
             run.after.active,
-            end,
+            ended_at,
             output.inline,
             output.id,
             error,
