@@ -58,7 +58,7 @@ pub const COMPILED_REGEX_BYTES: usize = 16 * 1024 * 1024;
 pub const REGEX_CACHE_BYTES: usize = 1024 * 1024;
 
 /// Maximum cost of one evaluation: an expression, a condition, a template or the arguments of a step, in units (see
-/// [`crate::budget`]). Spending it takes about 10 ms.
+/// [`crate::budget`]). Spending it takes 2 to 30 ms.
 pub const EVALUATION_COST: u64 = 1_000_000;
 /// Maximum cost of all evaluations of one decision of a run, in units. A decision makes no further transition after it has
 /// spent [`EVALUATION_COST`], so only a single step with several expensive evaluations can reach this limit.

@@ -1,6 +1,6 @@
 //! Cron patterns in a time zone.
 //!
-//! When clocks are set forward, a time in the gap moves to the end of the gap. When they are set back, a repeated time
+//! Daylight saving time: a time that is skipped in spring fires at the end of the gap. When they are set back, a repeated time
 //! counts once, the first time.
 
 use croner::Cron;
@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use steprail_core::run::Millis;
 
-/// A cron pattern and its time zone.
+/// A cron expression and its time zone.
 pub(crate) struct CronSchedule {
     cron: Cron,
     zone: TimeZone,
@@ -21,7 +21,7 @@ impl CronSchedule {
         let parser = CronParser::builder().seconds(Seconds::Optional).build();
         let cron = parser.parse(cron).map_err(|error| {
             format!(
-                "invalid cron pattern `{cron}`: {error}; `0 9 * * 1-5` is nine o'clock from Monday to Friday"
+                "invalid cron expression `{cron}`: {error}; `0 9 * * 1-5` is nine o'clock from Monday to Friday"
             )
         })?;
         let zone = TimeZone::get(zone)
@@ -35,7 +35,7 @@ impl CronSchedule {
         let next: Zoned = self
             .cron
             .find_next_occurrence(&now.to_zoned(self.zone.clone()), false)
-            .map_err(|_| format!("the cron pattern `{}` has no further times", self.cron))?;
+            .map_err(|_| format!("the cron expression `{}` has no further times", self.cron))?;
         Ok(next.timestamp().as_millisecond())
     }
 }

@@ -12,7 +12,7 @@ pub struct Schedule {
     pub name: String,
     /// The definition, in its newest version.
     pub definition: String,
-    /// When: a cron pattern.
+    /// When: a cron expression.
     pub cron: String,
     /// The time zone of the pattern.
     pub zone: String,

@@ -86,7 +86,7 @@ impl Plan {
 pub struct Settings {
     /// Patterns of the tools that steps may call; `None`: all.
     pub allowed_tools: Option<Box<[Box<str>]>>,
-    /// What happens to an unfinished run when the server restarts.
+    /// What happens to an unfinished run when the engine restarts.
     pub on_restart: OnRestart,
     /// What happens if a tool has changed since the definition was stored.
     pub on_tool_change: OnToolChange,
@@ -98,7 +98,7 @@ pub struct Settings {
     pub publish: Option<Publish>,
 }
 
-/// A declared input.
+/// An input of a run, declared or inferred.
 #[derive(Debug)]
 pub struct Input {
     /// Name of the input.

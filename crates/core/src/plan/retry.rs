@@ -38,7 +38,7 @@ impl RetryPolicy {
     const INITIAL_DELAY_MS: u64 = 500;
     const MAX_DELAY_MS: u64 = 10_000;
 
-    /// The default in the graph form: 3 attempts, with delays of 30 s, 120 s and then 300 s.
+    /// The default in the graph form: 3 attempts, with delays of 30 s, 120 s and then 300 s (if a definition raises the attempts).
     pub fn graph_default() -> Self {
         Self {
             max_attempts: 3,

@@ -9,7 +9,7 @@ use super::parts::{Ending, InputResponse, ScopeKey, StepInfo, StepRef};
 use super::phase::Phase;
 use super::state::{Cancelling, Done, Live, ReadyKey, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
-use crate::plan::{Kind, Next as Leads, Plan};
+use crate::plan::{Kind, Next as PlanNext, Plan};
 
 impl Run {
     /// Applies one event. An event that does not fit the state only advances the sequence number, because the
@@ -230,7 +230,7 @@ fn ready_key(n: u32, step: StepIx, phase: &Phase) -> Option<ReadyKey> {
 /// Whether the output of a step that ended becomes the output of its block: the last step to end, or in a DAG
 /// the last one in the definition.
 fn comes_last(plan: &Plan, step: StepIx, last: Option<StepIx>) -> bool {
-    let in_dag = matches!(plan.step(step).next, Leads::Dependents(_));
+    let in_dag = matches!(plan.step(step).next, PlanNext::Dependents(_));
     !in_dag || last.is_none_or(|last| step >= last)
 }
 

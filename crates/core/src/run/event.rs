@@ -257,7 +257,7 @@ pub enum Event {
         /// Name of the claim that it waits for.
         key: Box<str>,
     },
-    /// A call was not sent, because its server cannot accept it now. The step waits. May be its first event.
+    /// A call was not sent, or its server rejected it before execution. The step waits. May be its first event.
     ServerAwaited {
         /// The attempt.
         step: StepRef,

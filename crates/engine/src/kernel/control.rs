@@ -387,14 +387,14 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
             approvers.join(", ")
         )));
     }
-    // With a single user, what they or their agent started nobody else could decide.
+    // In `single` mode there is no other approver, so the owner may decide.
     if by.id == starter.id && !allow_self && !by.alone {
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())
 }
 
-/// What a human or an event brings must be small: it is kept in the log.
+/// Checks the size of a value that is stored in the log.
 fn too_much(what: &str, value: &Value) -> Option<Error> {
     if is_deeper(value, VALUE_DEPTH) {
         return Some(Error::BadInput(format!(

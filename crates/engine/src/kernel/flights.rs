@@ -319,7 +319,7 @@ impl Flights {
         })
     }
 
-    /// How many times runs stand in a queue for a place.
+    /// Number of queue entries of runs that wait for a concurrency slot.
     pub(super) fn queue_length(&self) -> usize {
         self.queued.len()
     }

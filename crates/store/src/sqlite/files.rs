@@ -139,7 +139,7 @@ impl OpenFiles {
             self.anchor.last_event = last_event;
             self.anchor.boot.clone_from(&self.boot);
             match self.anchor.write(self.lock.file()).map_err(|error| failed(self.lock.path(), &error)) {
-                // An anchor that is behind refuses nothing that is right.
+                // An outdated anchor never causes a valid database to be rejected.
                 Err(StoreError::Full(_)) => {}
                 written => written?,
             }
