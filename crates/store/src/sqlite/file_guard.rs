@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::backup::folder_of;
 use super::identity::Identity;
@@ -109,14 +109,14 @@ impl FileGuard {
         };
         match read_file_alone(&self.database.path) {
             Err(error) => Err(changed(error.to_string())),
-            Ok(None) => Err(changed("it has no tables".to_owned())),
-            Ok(Some(found)) if found.is_backup => Err(changed("it is a backup".to_owned())),
-            Ok(Some(found))
+            Ok(Contents::Empty) => Err(changed("it has no tables".to_owned())),
+            Ok(Contents::Known(found)) if found.is_backup => Err(changed("it is a backup".to_owned())),
+            Ok(Contents::Known(found))
                 if (&found.database, found.incarnation) != (&expected.database, expected.incarnation) =>
             {
                 Err(changed("it is another database".to_owned()))
             }
-            Ok(Some(_)) => Ok(()),
+            Ok(Contents::Known(_) | Contents::Inconsistent) => Ok(()),
         }
     }
 }
@@ -163,10 +163,29 @@ impl FileState {
     }
 }
 
-fn read_file_alone(path: &Path) -> Result<Option<Identity>, StoreError> {
+/// What a database file contains without its WAL.
+enum Contents {
+    Known(Identity),
+    Empty,
+    /// A checkpoint has copied a part of the WAL, which a crash can leave as well. Only the WAL completes it.
+    Inconsistent,
+}
+
+fn read_file_alone(path: &Path) -> Result<Contents, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Identity::read(&Connection::open_with_flags(file_uri(path), flags)?)
+    let connection = Connection::open_with_flags(file_uri(path), flags)?;
+    let is_malformed =
+        |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt);
+    match connection.query_row("PRAGMA schema_version", [], |_| Ok(())) {
+        Err(error) if is_malformed(&error) => return Ok(Contents::Inconsistent),
+        opened => opened?,
+    }
+    match Identity::read(&connection) {
+        Ok(found) => Ok(found.map_or(Contents::Empty, Contents::Known)),
+        Err(StoreError::Corrupt(_)) => Ok(Contents::Inconsistent),
+        Err(error) => Err(error),
+    }
 }
 
 /// The URI of a file that SQLite reads without locks and without a WAL.
