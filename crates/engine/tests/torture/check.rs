@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::Connection;
 use serde_json::Value;
 use steprail_core::run::Resolved;
-use steprail_engine::RunId;
+use steprail_engine::{Event, RunId};
 
 use super::expected::ExpectedRun;
 use super::ledger::{self, LedgerEvent, LedgerLine};
@@ -170,7 +170,14 @@ impl<'e> Checker<'e> {
             if let Some((at, _)) = end {
                 self.ends.insert(full_path.clone(), *at);
             }
-            if history.was_supplied() {
+            // The result of another run with the same global key needs no call.
+            let is_hit = |event: &Event| match event {
+                Event::StepCompleted { step, from: Some(from), .. } => {
+                    *step.path == **path && **from == *"idempotency"
+                }
+                _ => false,
+            };
+            if history.was_supplied() || log.events.iter().any(|(_, event)| is_hit(event)) {
                 self.supplied.insert(full_path.clone());
             }
             if history.has_ended() {
