@@ -77,6 +77,16 @@ pub const EVALUATION_BYTES: usize = 4 * PAYLOAD_BYTES;
 pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
 /// Maximum length of a step id or definition name, in characters.
 pub const NAME_CHARS: usize = 128;
+/// Maximum `quorum` of a gate.
+pub const APPROVERS: u32 = 100;
+/// Maximum number of calls after a gate that its approval shows. Further ones are counted.
+pub const GUARDED_CALLS: usize = 50;
+/// Maximum number of steps visited to find the calls that all gates of a definition guard.
+pub const GUARD_SEARCH: usize = 500_000;
+/// Maximum size of the arguments of such a call in an approval, as JSON, in bytes. Larger ones are shown by their hash.
+pub const GUARDED_ARGS_BYTES: usize = 16 * 1024;
+/// Maximum number of open approvals of a run that an intervention replaces at once. Others are replaced when they are decided.
+pub const RENEWED_APPROVALS: usize = 64;
 /// Maximum number of labels of a definition.
 pub const LABELS: usize = 64;
 

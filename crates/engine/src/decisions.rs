@@ -10,6 +10,22 @@ use crate::error::Error;
 use crate::form;
 use crate::kernel::Command;
 
+/// A decision at a gate.
+#[derive(Debug, Clone, Default)]
+pub struct DecisionRequest {
+    /// Whether the step may continue.
+    pub approved: bool,
+    /// The reason, for the log.
+    pub reason: Option<String>,
+    /// Digest of the approval that the user saw. The decision is rejected if the request has changed. Without it, the
+    /// decision is rejected if the request was ever replaced.
+    pub digest: Option<Hash>,
+    /// The answer to an input request of a tool, or the values of the gate's form.
+    pub answer: Option<Value>,
+    /// Arguments that replace those of the call that is approved.
+    pub edited: Option<Value>,
+}
+
 impl Engine {
     /// Approves at a gate. `digest` binds the decision to the approval that the user saw. Needs the right `approve`.
     pub async fn approve(
@@ -20,7 +36,8 @@ impl Engine {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        self.decide(run, path, true, by, reason, digest, None).await
+        let decision = DecisionRequest { approved: true, reason, digest, ..DecisionRequest::default() };
+        self.decide(run, path, by, decision).await
     }
 
     /// Denies at a gate. `digest` binds the decision to the approval that the user saw. Needs the right `approve`.
@@ -32,7 +49,8 @@ impl Engine {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        self.decide(run, path, false, by, reason, digest, None).await
+        let decision = DecisionRequest { reason, digest, ..DecisionRequest::default() };
+        self.decide(run, path, by, decision).await
     }
 
     /// Answers an input request of a tool. Omitted fields get the defaults of the form, except in an answer from the client
@@ -45,8 +63,27 @@ impl Engine {
         answer: Value,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        let answer = if by.relay.is_some() { answer } else { self.fill_defaults(run, path, answer).await? };
-        self.decide(run, path, true, by, None, digest, Some(answer)).await
+        let answer = Some(answer);
+        let decision = DecisionRequest { approved: true, digest, answer, ..DecisionRequest::default() };
+        self.decide(run, path, by, decision).await
+    }
+
+    /// Decides at a gate. Needs the right `approve`, except for the client of a relayed call that answers its tool.
+    pub async fn decide(
+        &self,
+        run: RunId,
+        path: &str,
+        by: &Principal,
+        mut decision: DecisionRequest,
+    ) -> Result<(), Error> {
+        self.authorize_decision(by)?;
+        if let Some(answer) = decision.answer.take() {
+            let is_relayed = by.relay.is_some();
+            let filled = if is_relayed { answer } else { self.fill_defaults(run, path, answer).await? };
+            decision.answer = Some(filled);
+        }
+        let (path, by, decision) = (path.to_owned(), by.clone(), Box::new(decision));
+        self.command(Command::Decide { run, path, by, decision }).await
     }
 
     async fn fill_defaults(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
@@ -57,22 +94,6 @@ impl Engine {
             Some(form) => form::with_defaults(&form, answer),
             None => answer,
         })
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "private; its three callers name the arguments")]
-    async fn decide(
-        &self,
-        run: RunId,
-        path: &str,
-        approved: bool,
-        by: &Principal,
-        reason: Option<String>,
-        digest: Option<Hash>,
-        answer: Option<Value>,
-    ) -> Result<(), Error> {
-        self.authorize_decision(by)?;
-        let (path, by) = (path.to_owned(), by.clone());
-        self.command(Command::Decide { run, path, approved, by, reason, digest, answer }).await
     }
 
     /// The client of a relayed call needs no right to answer its tool. The kernel rejects its other decisions.

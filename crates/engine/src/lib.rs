@@ -47,6 +47,7 @@ mod waiting;
 pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use decisions::DecisionRequest;
 pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;

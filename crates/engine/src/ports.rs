@@ -126,6 +126,13 @@ pub trait ToolCaller: Send + Sync {
         None
     }
 
+    /// Returns an error if arguments do not match the input schema of a tool. Called on the engine thread for arguments that a
+    /// human edited, so it must not block. By default, only the call itself checks them.
+    fn check_args(&self, tool: &str, args: &Value) -> Result<(), String> {
+        let _ = (tool, args);
+        Ok(())
+    }
+
     /// Returns a hash of the description and schemas of a tool, which is stored with each definition that calls it.
     fn pin(&self, tool: &str) -> Option<Hash> {
         let _ = tool;

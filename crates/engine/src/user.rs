@@ -11,6 +11,7 @@ use steprail_store::{
     RunId, RunRow, Schedule, StoredEvent,
 };
 
+use crate::decisions::DecisionRequest;
 use crate::definitions::DefineOptions;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -318,11 +319,13 @@ impl User {
         reason: Option<String>,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
-        if approved {
-            self.engine.approve(run, path, &self.principal, reason, digest).await
-        } else {
-            self.engine.deny(run, path, &self.principal, reason, digest).await
-        }
+        let decision = DecisionRequest { approved, reason, digest, ..DecisionRequest::default() };
+        self.decide_with(run, path, decision).await
+    }
+
+    /// Decides at a gate, with an answer or with edited arguments.
+    pub async fn decide_with(&self, run: RunId, path: &str, decision: DecisionRequest) -> Result<(), Error> {
+        self.engine.decide(run, path, &self.principal, decision).await
     }
 
     /// Answers an input request of a tool. See [`Engine::answer`].

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use steprail_core::pattern;
+use steprail_core::run::Provenance;
 
 /// Somebody who acts: a user, or an agent for a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct Principal {
     /// The groups that they are in. They change, so a run does not keep them.
     #[serde(skip)]
     pub groups: Vec<String>,
+    /// How they act now: the surface, the token or session, and the presence factor. A run does not keep it.
+    #[serde(skip)]
+    pub provenance: Provenance,
     /// Whether it is an agent in any case: nothing that it says is its user's word.
     #[serde(skip)]
     pub agent_only: bool,

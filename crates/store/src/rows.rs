@@ -347,6 +347,13 @@ pub struct Approval {
     /// The JSON Schema of the answer that a tool asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<Box<RawValue>>,
+    /// What the approval covers and who may decide, a [`steprail_core::run::Subject`]. Approvals of earlier versions have
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Box<RawValue>>,
+    /// The users who approved before the quorum was reached.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signed: Vec<String>,
 }
 
 /// The session of a client, which outlives the process that it began with.

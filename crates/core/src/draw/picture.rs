@@ -161,7 +161,8 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
             (Look::Branch, "one of".into(), cases.chain(otherwise).collect())
         }
         Kind::Approve(approve) => {
-            let question = approve.prompt.as_ref().map_or_else(|| "waits for approval".into(), template_text);
+            let question =
+                approve.gate.prompt.as_ref().map_or_else(|| "waits for approval".into(), template_text);
             (Look::Approve, truncate(&question), Vec::new())
         }
         Kind::Sleep(sleep) => (Look::Time, sleep_detail(sleep), Vec::new()),
@@ -176,7 +177,7 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
 
 fn notes(step: &Step) -> Vec<String> {
     let mut notes = Vec::new();
-    if step.needs_human {
+    if step.needs_human.is_some() {
         notes.push("needs approval".into());
     }
     if let Some(retry) = step.retry.as_ref().filter(|retry| retry.max_attempts > 1) {

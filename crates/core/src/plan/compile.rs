@@ -90,6 +90,7 @@ impl<'s> Compiler<'s, '_> {
         };
         plan.ids = (0..).zip(&plan.steps).map(|(at, step)| (step.id.clone(), StepIx(at))).collect();
         link_dependents(&mut plan);
+        super::guards::find_guarded(&mut plan);
         plan
     }
 
@@ -189,7 +190,7 @@ impl<'s> Compiler<'s, '_> {
             timeout_ms: self.timeout(&spec.policy),
             retry: if can_retry(&kind) { self.retry(spec, at) } else { None },
             on_error: self.on_error(spec.policy.on_error.as_ref()),
-            needs_human: spec.policy.needs_human.as_ref().is_some_and(|needs| needs.value),
+            needs_human: self.needs_human(spec),
             kind,
         }
     }
@@ -208,7 +209,7 @@ impl<'s> Compiler<'s, '_> {
             timeout_ms: None,
             retry: None,
             on_error: OnError::Fail,
-            needs_human: false,
+            needs_human: None,
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::compile::{Compiler, boxed, names};
 use super::scope::{KEYWORDS, ROOTS};
-use super::{Approve, Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
+use super::{Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::expr::{Template, ValueTemplate, is_word};
@@ -16,7 +16,7 @@ use crate::spec::head::is_definition_name;
 use crate::spec::policy::MissingTool;
 use crate::spec::step::{self, Step};
 use crate::spec::value::{DurationSpec, Names, Spanned, Text};
-use crate::steps::{self, OnFail, OnTimeout};
+use crate::steps::{self, OnFail};
 
 impl Compiler<'_, '_> {
     pub(super) fn kind(&mut self, spec: &Step, at: StepIx) -> Kind {
@@ -173,45 +173,8 @@ impl Compiler<'_, '_> {
         Branch { cases, otherwise }
     }
 
-    fn approve(&mut self, spec: &Step, approve: &steps::Approve) -> Approve {
-        let escalate = approve.escalate.iter().flatten().filter_map(|step| {
-            Some((step.after.as_ref()?.millis, self.recipients("notify", step.notify.as_ref())))
-        });
-        let escalate: Vec<_> = escalate.collect();
-        self.check_escalation(spec, approve);
-        Approve {
-            prompt: approve.prompt.as_ref().map(|prompt| self.template(prompt, prompt.span)),
-            notify: self.recipients("notify_user", approve.notify_user.as_ref()),
-            approvers: self.recipients("approvers", approve.approvers.as_ref()),
-            allow_self: approve.allow_self.as_ref().is_some_and(|allow| allow.value),
-            on_deny: self.on_deny(approve.on_deny.as_ref()),
-            on_timeout: approve.on_timeout.unwrap_or(OnTimeout::Deny),
-            escalate,
-        }
-    }
-
-    /// Reports escalations without timeout, recipients or time to take effect.
-    fn check_escalation(&mut self, spec: &Step, approve: &steps::Approve) {
-        let timeout = spec.policy.deadline();
-        let steps = approve.escalate.as_deref().unwrap_or_default();
-        let report = |compiler: &mut Self, span, message: &str| {
-            compiler.report(Diagnostic::new(Code::InvalidPolicy, span, message));
-        };
-        if approve.on_timeout.is_some() && timeout.is_none() {
-            report(self, spec.span, "`on_timeout` needs a `timeout`");
-        }
-        if approve.on_timeout == Some(OnTimeout::Escalate) && steps.is_empty() {
-            report(self, spec.span, "`on_timeout: escalate` needs `escalate: [{after, notify}]`");
-        }
-        for after in steps.iter().filter_map(|step| step.after.as_ref()) {
-            if timeout.is_some_and(|timeout| after.millis >= timeout) {
-                report(self, after.span, "the gate times out before this escalation");
-            }
-        }
-    }
-
     /// Compiles a list of users and groups: at least one, without references.
-    fn recipients(&mut self, field: &str, written: Option<&Names>) -> Box<[Box<str>]> {
+    pub(super) fn recipients(&mut self, field: &str, written: Option<&Names>) -> Box<[Box<str>]> {
         let Some(written) = written else { return Box::default() };
         if written.0.is_empty() {
             let span = self.at.and_then(|at| self.outline.step(at).spec).map(|spec| spec.span);

@@ -6,7 +6,9 @@
 
 mod compile;
 mod expressions;
+mod gate;
 mod graph;
+mod guards;
 mod hash;
 mod inputs;
 mod kinds;
@@ -18,6 +20,7 @@ mod retry;
 mod scope;
 
 pub use crate::expr::StepIx;
+pub use gate::{EscalationLevel, GateRules};
 pub use hash::Hash;
 pub use retry::{BackoffKind, RetryPolicy};
 
@@ -34,7 +37,7 @@ use crate::schema::Schema;
 use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
-use crate::steps::{OnFail, OnTimeout};
+use crate::steps::OnFail;
 
 /// A compiled definition. It is immutable; its hash identifies the definition.
 #[derive(Debug)]
@@ -158,8 +161,8 @@ pub struct Step {
     pub retry: Option<RetryPolicy>,
     /// What happens when the step has failed and no retry is left.
     pub on_error: OnError,
-    /// Whether the step waits for an approval before it runs.
-    pub needs_human: bool,
+    /// The approval that the step waits for before it runs.
+    pub needs_human: Option<Box<Gate>>,
 }
 
 /// What runs after a step.
@@ -364,20 +367,27 @@ pub struct Case {
 /// Waits for an approval.
 #[derive(Debug)]
 pub struct Approve {
+    /// The approval.
+    pub gate: Gate,
+    /// What happens after a denial.
+    pub on_deny: OnDeny,
+    /// The calls and sub-workflows that run after the gate and before the next one, in source order.
+    pub guards: Box<[StepIx]>,
+}
+
+/// An approval that a step waits for.
+#[derive(Debug, Default)]
+pub struct Gate {
     /// The question; `None`: a default question.
     pub prompt: Option<Template>,
     /// Users and groups to notify.
     pub notify: Box<[Box<str>]>,
-    /// Users and groups who may decide; empty: all users with the right `approve`.
-    pub approvers: Box<[Box<str>]>,
-    /// Whether the user who started the run may decide.
-    pub allow_self: bool,
-    /// What happens after a denial.
-    pub on_deny: OnDeny,
-    /// What happens when the timeout expires.
-    pub on_timeout: OnTimeout,
-    /// Further notifications: milliseconds after the start of the gate, and the users and groups to notify.
-    pub escalate: Vec<(u64, Box<[Box<str>]>)>,
+    /// Who may decide, and what happens if nobody does.
+    pub rules: GateRules,
+    /// Time until the request expires, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// JSON Schema of the values that the approver enters, as written and compiled.
+    pub form: Option<(Value, Arc<Schema>)>,
 }
 
 /// Waits for a duration or until a timestamp.

@@ -1,5 +1,6 @@
 //! Applies events to the state of a run. Decisions, recovery and tests use this one fold.
 
+use super::approval::{Approver, Cover};
 use super::changes::{
     ApprovalOutcome, BlockEnd, Changes, GateChange, LateResult, Replaced, RunChange, StepChange,
 };
@@ -9,7 +10,7 @@ use super::parts::{Ending, InputResponse, ScopeKey, StepInfo, StepRef};
 use super::phase::Phase;
 use super::state::{Cancelling, Done, Live, ReadyKey, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
-use crate::plan::{Kind, Next as PlanNext, Plan};
+use crate::plan::{Gate, Hash, Kind, Next as PlanNext, Plan};
 
 impl Run {
     /// Applies one event. An event that does not fit the state only advances the sequence number, because the
@@ -75,7 +76,11 @@ impl Run {
         if let Some(info) = change.info {
             self.enter(plan, step, info);
         }
-        if let Some(phase) = change.phase.take() {
+        if let Some(gate) = &change.gate {
+            self.gate_changed(step.n, gate);
+        }
+        if let Some(mut phase) = change.phase.take() {
+            complete_gate(plan, &change, self.live.get(&step.n), &mut phase);
             self.set_phase(step.n, phase);
             self.blocks_changed(plan, step.n);
         }
@@ -94,6 +99,27 @@ impl Run {
         if change.internal.ending.is_some() {
             self.blocks_changed(plan, step.n);
         }
+    }
+
+    /// Keeps what an approval covers beyond its own step.
+    fn gate_changed(&mut self, n: u32, change: &GateChange<'_>) {
+        let GateChange::Decided(decided) = change else { return };
+        let Some(live) = self.live.get_mut(&n) else { return };
+        let Phase::Gate { open, .. } = &live.phase else { return };
+        if decided.outcome != ApprovalOutcome::Approved {
+            return;
+        }
+        live.approved_tool = open.tool_hash();
+        let mut approvers = live.approvers.clone();
+        approvers.extend(decided.by.map(|by| Approver::new(by, decided.provenance)));
+        let covers = open.covers.iter().filter(|(step, _)| *step != live.step);
+        let cover = |(step, args): &(StepIx, Hash)| Cover {
+            gate: n,
+            step: *step,
+            args: *args,
+            approvers: approvers.clone(),
+        };
+        self.covered.extend(covers.map(cover));
     }
 
     fn track_late_result(&mut self, step: &StepRef, late: LateResult) {
@@ -222,6 +248,22 @@ impl Run {
     }
 }
 
+/// Adds to an open gate what the event does not state: the steps that it covers, and the rules of requests without a
+/// subject, which are those of the plan.
+fn complete_gate(plan: &Plan, change: &StepChange<'_>, live: Option<&Live>, phase: &mut Phase) {
+    let (Phase::Gate { open, .. }, Some(GateChange::Requested(request))) = (phase, &change.gate) else {
+        return;
+    };
+    let Some(subject) = request.subject else {
+        let is_gate = request.state.is_none();
+        open.rules =
+            live.filter(|_| is_gate).map(|live| Gate::rules_of(plan.step(live.step))).unwrap_or_default();
+        return;
+    };
+    let exact = subject.calls.iter().filter(|call| call.unknown.is_empty());
+    open.covers = exact.filter_map(|call| Some((plan.find(&call.step)?, call.args_hash?))).collect();
+}
+
 /// The place of an execution among the ready ones, if it is one.
 fn ready_key(n: u32, step: StepIx, phase: &Phase) -> Option<ReadyKey> {
     phase.is_ready().then_some(ReadyKey { for_slot: *phase == Phase::Ready, step, n })
@@ -281,18 +323,23 @@ impl Live {
             GateChange::Requested(request) => {
                 let open = |state: &serde_json::Value| InputResponse { state: state.clone(), answer: None };
                 self.input_response = request.state.map(|state| Box::new(open(state)));
+                self.approvers.clear();
+                self.approved &= request.state.is_some();
             }
+            GateChange::Signed { by, provenance } => self.approvers.push(Approver::new(by, *provenance)),
             GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {
                 self.approved = true;
+                self.approvers.extend(decided.by.map(|by| Approver::new(by, decided.provenance)));
                 if let Some(response) = &mut self.input_response {
                     // An approval without an answer accepts the request with an empty form.
                     response.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
                 }
             }
             GateChange::Decided(_) => self.denied = true,
-            GateChange::Escalated { level: before } => {
-                if let Phase::Gate { level, .. } = &mut self.phase {
+            GateChange::Escalated { level: before, next } => {
+                if let Phase::Gate { level, open, .. } = &mut self.phase {
                     *level = before + 1;
+                    open.escalate = *next;
                 }
             }
         }

@@ -165,7 +165,7 @@ impl Decision<'_> {
                 self.outcome_unknown(n, error)?;
             }
             (Some(Phase::Calling), Err(Failure { request: Some(request), .. })) if request.fits() => {
-                self.request_input(n, *request);
+                self.request_input(n, *request)?;
             }
             (Some(Phase::Calling), Err(Failure { request: Some(_), .. })) => {
                 let message = format!("the input request of the tool exceeds {} bytes", limits::NOTE_BYTES);

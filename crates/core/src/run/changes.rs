@@ -1,5 +1,6 @@
 //! What each event changes, in one place. State, rows, metrics, traces and displays are derived from it.
 
+use super::approval::{OpenGate, Provenance, Subject};
 use super::event::Event;
 use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
 use super::phase::{Phase, Progress};
@@ -93,12 +94,21 @@ pub struct StepChange<'e> {
 pub enum GateChange<'e> {
     /// An approval was requested.
     Requested(GateRequest<'e>),
+    /// A user approved, and the quorum is not reached.
+    Signed {
+        /// The user who approved.
+        by: &'e str,
+        /// How the decision was made.
+        provenance: Option<&'e Provenance>,
+    },
     /// The request was decided or expired.
     Decided(GateDecision<'e>),
     /// The request was escalated.
     Escalated {
         /// Number of escalations before this one.
         level: u32,
+        /// When the next escalation is due.
+        next: Option<Millis>,
     },
 }
 
@@ -119,6 +129,12 @@ pub struct GateRequest<'e> {
     pub form: Option<&'e serde_json::Value>,
     /// Opaque state that is sent back to the tool with the input.
     pub state: Option<&'e serde_json::Value>,
+    /// What the approval covers.
+    pub subject: Option<&'e Subject>,
+    /// Whether the request replaces one that became stale.
+    pub renewed: bool,
+    /// When the next escalation is due.
+    pub escalate: Option<Millis>,
 }
 
 /// How a request was decided.
@@ -130,8 +146,10 @@ pub struct GateDecision<'e> {
     pub by: Option<&'e str>,
     /// The reason of the decision.
     pub reason: Option<&'e str>,
-    /// The input that a tool requested.
+    /// The input that a tool requested, or the values of a form.
     pub answer: Option<&'e serde_json::Value>,
+    /// How the decision was made.
+    pub provenance: Option<&'e Provenance>,
 }
 
 /// How an approval ends.
@@ -462,9 +480,12 @@ impl Event {
                 args,
                 until,
                 escalate,
+                level,
                 notify,
                 form,
                 state,
+                subject,
+                renewed,
             } => {
                 let gate = GateChange::Requested(GateRequest {
                     digest: *digest,
@@ -474,8 +495,12 @@ impl Event {
                     notify,
                     form: form.as_ref(),
                     state: state.as_ref(),
+                    subject: subject.as_deref(),
+                    renewed: *renewed,
+                    escalate: *escalate,
                 });
-                let phase = Phase::Gate { until: *until, level: 0, digest: *digest };
+                let open = Box::new(OpenGate::new(subject.as_deref(), *escalate, *renewed));
+                let phase = Phase::Gate { until: *until, level: *level, digest: *digest, open };
                 let step = StepChange {
                     status: Some(StepStatus::Waiting),
                     gate: Some(gate),
@@ -484,23 +509,38 @@ impl Event {
                 };
                 Changes { value: args.map(ValueChange::StepInput), ..Changes::from(step) }
             }
-            Self::ApprovalGranted { step, by, reason, answer } => {
-                let (outcome, by) = (ApprovalOutcome::Approved, Some(&**by));
-                let decided =
-                    GateDecision { outcome, by, reason: reason.as_deref(), answer: answer.as_ref() };
+            Self::ApprovalSigned { step, by, provenance, .. } => {
+                let gate = Some(GateChange::Signed { by, provenance: provenance.as_deref() });
+                StepChange { gate, ..unchanged(step) }.into()
+            }
+            Self::ApprovalGranted { step, by, reason, answer, provenance, .. } => {
+                let decided = GateDecision {
+                    outcome: ApprovalOutcome::Approved,
+                    by: Some(by),
+                    reason: reason.as_deref(),
+                    answer: answer.as_ref(),
+                    provenance: provenance.as_deref(),
+                };
                 let status = Some(StepStatus::Ready);
                 let gate = Some(GateChange::Decided(decided));
                 StepChange { status, gate, ..with_phase(step, Phase::Ready) }.into()
             }
-            Self::ApprovalDenied { step, by, reason } => {
+            Self::ApprovalDenied { step, by, reason, provenance, .. } => {
                 let outcome = if by.is_some() { ApprovalOutcome::Denied } else { ApprovalOutcome::Expired };
-                let decided = GateDecision { outcome, by: by.as_deref(), reason: Some(reason), answer: None };
+                let provenance = provenance.as_deref();
+                let decided = GateDecision {
+                    outcome,
+                    by: by.as_deref(),
+                    reason: Some(reason),
+                    answer: None,
+                    provenance,
+                };
                 StepChange { gate: Some(GateChange::Decided(decided)), ..with_phase(step, Phase::Passing) }
                     .into()
             }
             Self::ApprovalEscalated { step, level, escalate, .. } => {
                 let timers = [timer(TimerKind::Escalate, *escalate), None];
-                let gate = Some(GateChange::Escalated { level: *level });
+                let gate = Some(GateChange::Escalated { level: *level, next: *escalate });
                 StepChange { timers, gate, ..unchanged(step) }.into()
             }
             Self::UncertaintyResolved { step, .. }

@@ -120,9 +120,7 @@ impl<'d> Decision<'d> {
             // `decide` makes transitions and starts ready steps after every input.
             Input::Continue | Input::Admitted => Ok(()),
             Input::TimerFired { n, timer } => self.timer_fired(n, timer),
-            Input::Decided { n, approved, by, reason, digest, answer } => {
-                self.decided(n, approved, by, reason.as_deref(), digest, answer)
-            }
+            Input::Decided { n, decision } => self.decided(n, *decision),
             Input::Signalled { event, payload, keep } => self.signalled(event, payload, keep),
             Input::ChildEnded { n, attempt, outcome } => self.child_ended(n, attempt, outcome),
             Input::KeyFreed { n } => self.key_freed(n),
@@ -339,15 +337,15 @@ impl Decision<'_> {
     }
 
     pub(super) fn begin_attempt(&mut self, attempt: &Attempt) -> DecideResult {
-        let approved = self.run.live.get(&attempt.n()).is_some_and(|live| live.approved);
+        let approved = self.is_approved(attempt.n());
         let step = self.step(attempt.step);
         if self.run.is_held() {
             self.hold(attempt);
             return Ok(());
         }
         let has_request = self.run.live.get(&attempt.n()).is_some_and(|live| live.input_response.is_some());
-        if step.needs_human && !approved && !has_request {
-            return self.request_approval(attempt);
+        if let Some(gate) = step.needs_human.as_deref().filter(|_| !approved && !has_request) {
+            return self.request_approval(attempt, gate);
         }
         match &step.kind {
             Kind::Call(call) => self.begin_call(attempt, call),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::approval::{Provenance, Subject};
 use super::parts::{Ending, Next, Parent, PauseReason, Resolved, Restored, Started, StepInfo, StepRef};
 use super::state::RunStatus;
 use super::{Failure, Millis};
@@ -159,6 +160,9 @@ pub enum Event {
         how: Resolved,
         /// The user who decided.
         by: Box<str>,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
     },
     /// A call exceeded its deadline and was cancelled.
     CallTimedOut {
@@ -317,9 +321,12 @@ pub enum Event {
         /// When the request expires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
-        /// When the first escalation is due.
+        /// When the next escalation is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         escalate: Option<Millis>,
+        /// Number of escalations of the request that this one replaces.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        level: u32,
         /// The recipients of the notification.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         notify: Vec<Box<str>>,
@@ -329,6 +336,29 @@ pub enum Event {
         /// Opaque state of the input request, which is sent back with the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<Value>,
+        /// What the approval covers and who may decide. Absent in logs of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subject: Option<Box<Subject>>,
+        /// Whether the request replaces one that became stale.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        renewed: bool,
+    },
+    /// A human approved a request that needs further approvals.
+    ApprovalSigned {
+        /// The attempt.
+        step: StepRef,
+        /// The user who approved.
+        by: Box<str>,
+        /// The reason that the user gave.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Box<str>>,
+        /// The digest of the request.
+        digest: Hash,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
+        /// Number of approvals that are still needed.
+        remaining: u32,
     },
     /// A human approved a request.
     ApprovalGranted {
@@ -339,9 +369,15 @@ pub enum Event {
         /// The reason that the user gave.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<Box<str>>,
-        /// The answer to an input request of a tool.
+        /// The answer to an input request of a tool, or the values of the form of an `approve` step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         answer: Option<Value>,
+        /// The digest of the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<Hash>,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
     },
     /// A human denied a request, or it expired.
     ApprovalDenied {
@@ -352,6 +388,12 @@ pub enum Event {
         by: Option<Box<str>>,
         /// The reason of the denial.
         reason: Box<str>,
+        /// The digest of the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<Hash>,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
     },
     /// An approval is overdue, and further recipients are notified.
     ApprovalEscalated {
@@ -380,6 +422,9 @@ pub enum Event {
         args: Value,
         /// The user who changed them.
         by: Box<str>,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
     },
     /// A human replaced a value of the run.
     ValueSet {
@@ -390,7 +435,15 @@ pub enum Event {
         value: Value,
         /// The user who replaced it.
         by: Box<str>,
+        /// How the decision was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Box<Provenance>>,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(level: &u32) -> bool {
+    *level == 0
 }
 
 impl Event {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::approval::Provenance;
 use super::parts::Report;
 use super::{Failure, Millis, Payload, TimerKind};
 use crate::plan::Hash;
@@ -51,16 +52,8 @@ pub enum Input {
     Decided {
         /// Number of the execution.
         n: u32,
-        /// Whether the user approved.
-        approved: bool,
-        /// The user who decided.
-        by: Box<str>,
-        /// The reason that the user gave.
-        reason: Option<Box<str>>,
-        /// Digest of the request that the user saw. A decision on a different digest is ignored.
-        digest: Option<Hash>,
-        /// The answer to an input request of a tool.
-        answer: Option<Value>,
+        /// The decision.
+        decision: Box<Decided>,
     },
     /// A signal arrived for the run.
     Signalled {
@@ -120,14 +113,14 @@ pub enum Input {
         /// The decision.
         resolution: Resolution,
         /// The user who decided.
-        by: Box<str>,
+        by: Actor,
     },
     /// A user changes the run.
     Intervene {
         /// The change.
         intervention: Intervention,
         /// The user who made it.
-        by: Box<str>,
+        by: Actor,
     },
 }
 
@@ -154,6 +147,32 @@ impl Input {
             | Self::Intervene { .. } => None,
         }
     }
+}
+
+/// A user who acts, and how.
+#[derive(Debug, Clone)]
+pub struct Actor {
+    /// Id of the user.
+    pub user: Box<str>,
+    /// How the user acts.
+    pub provenance: Option<Box<Provenance>>,
+}
+
+/// The decision of a user at a gate.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// Whether the user approved.
+    pub approved: bool,
+    /// The user who decided.
+    pub by: Actor,
+    /// The reason that the user gave.
+    pub reason: Option<Box<str>>,
+    /// Digest of the request that the user saw. A decision on a different digest is ignored.
+    pub digest: Option<Hash>,
+    /// The answer to an input request of a tool, or the values of the gate's form.
+    pub answer: Option<Value>,
+    /// Arguments that replace those of the request. The decision is about the call with these arguments.
+    pub edited: Option<Value>,
 }
 
 /// The decision of a human about a call with an unknown outcome.

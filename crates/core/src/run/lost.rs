@@ -2,7 +2,7 @@
 
 use super::decide::{DecideResult, Decision};
 use super::event::Event;
-use super::input::Resolution;
+use super::input::{Actor, Resolution};
 use super::parts::Resolved;
 use super::phase::Phase;
 use super::values::Bindings;
@@ -152,7 +152,7 @@ impl Decision<'_> {
     }
 
     /// Applies the decision of a human about a call with an unknown outcome.
-    pub(super) fn resolve(&mut self, n: u32, resolution: Resolution, by: Box<str>) -> DecideResult {
+    pub(super) fn resolve(&mut self, n: u32, resolution: Resolution, by: Actor) -> DecideResult {
         let uncertain = self.run.live.get(&n).is_some_and(|live| live.phase == Phase::Uncertain);
         let Some(step) = self.run.step_ref(n).filter(|_| uncertain) else { return Ok(()) };
         let how = match &resolution {
@@ -161,7 +161,8 @@ impl Decision<'_> {
             Resolution::Skip => Resolved::Skip,
             Resolution::Fail => Resolved::Fail,
         };
-        self.emit(Event::UncertaintyResolved { step, how, by });
+        let Actor { user, provenance } = by;
+        self.emit(Event::UncertaintyResolved { step, how, by: user, provenance });
         let lost = self.lost_failure(n, "the outcome of the call was unknown");
         match resolution {
             Resolution::Happened(output) => self.complete(n, output, Some("resolution")),

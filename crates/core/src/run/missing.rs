@@ -19,8 +19,7 @@ impl Decision<'_> {
             MissingTool::Fail => self.fail_attempt(n, error),
             MissingTool::Ask => {
                 let message = format!("{}. Make it available, then approve to retry the step", error.message);
-                self.request_input(n, InputRequest::confirm_call(message, None));
-                Ok(())
+                self.request_input(n, InputRequest::confirm_call(message, None))
             }
             // The provider reported that it created the tool.
             MissingTool::Create if created => self.fail_attempt(n, error),

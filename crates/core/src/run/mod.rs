@@ -12,6 +12,7 @@
 //! events, so a run that is rebuilt from its log owes the same ones ([`Run::owes_continuation`]).
 
 mod apply;
+mod approval;
 mod approve;
 mod block;
 mod call;
@@ -34,12 +35,17 @@ mod phase;
 mod server_wait;
 mod sleep;
 mod state;
+mod subject;
 mod timer;
 mod values;
 mod wait;
 mod workflow;
 mod world;
 
+pub use approval::{
+    ApprovalKind, Approver, Cover, GuardedCall, GuardedWorkflow, OpenGate, PolicyRule, Provenance, Starter,
+    Subject,
+};
 pub use changes::{
     ApprovalOutcome, AttemptOutcome, Changes, GateChange, GateDecision, GateRequest, RunChange, StepChange,
     ValueChange,
@@ -47,7 +53,7 @@ pub use changes::{
 pub use decide::decide;
 pub use event::Event;
 pub use failure::{Failure, FailureKind};
-pub use input::{Edit, Input, Intervention, Resolution};
+pub use input::{Actor, Decided, Edit, Input, Intervention, Resolution};
 pub use lost::RESTARTED;
 pub use parts::{
     Ending, InputRequest, InputResponse, Next, Parent, PauseReason, Report, Resolved, Restored, ScopeKey,

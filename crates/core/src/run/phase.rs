@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::approval::OpenGate;
 use super::{Failure, Millis};
 use crate::plan::Hash;
 
@@ -18,6 +19,8 @@ pub enum Phase {
         level: u32,
         /// Hash that binds the decision to what was requested.
         digest: Hash,
+        /// Who may decide, and who has approved so far.
+        open: Box<OpenGate>,
     },
     /// A call is in flight.
     Calling,

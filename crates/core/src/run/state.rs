@@ -6,10 +6,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::approval::{Approver, Cover};
 use super::owed::{Owing, Scratch, Transition, Turn, Urgency};
 use super::parts::{Ending, InputResponse, PauseReason, ScopeKey, StepRef, TimerKind};
 use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
+use crate::plan::Hash;
 
 /// The status of a run.
 #[derive(
@@ -154,6 +156,8 @@ pub struct Run {
     pub(super) moving: u32,
     /// Number of calls in flight.
     pub(super) calls: u32,
+    /// Calls that approvals of earlier gates cover, until they are made.
+    pub(super) covered: Vec<Cover>,
     /// Buffered signals: name and sequence number.
     pub(super) signals: VecDeque<(Box<str>, u64)>,
     /// Arguments that a human set: path of the execution and sequence number of the event.
@@ -231,6 +235,10 @@ pub struct Live {
     pub claim: bool,
     /// Whether a human approved it.
     pub approved: bool,
+    /// The users who approved it, or have approved so far.
+    pub approvers: Vec<Approver>,
+    /// Hash of the description of the tool whose call was approved.
+    pub approved_tool: Option<Hash>,
     /// The idempotency key of its call, if the definition has a template for it.
     pub key: Option<Box<str>>,
     /// Whether its missing tool was created.
@@ -267,6 +275,8 @@ impl Live {
             deadline: None,
             claim: false,
             approved: false,
+            approvers: Vec::new(),
+            approved_tool: None,
             key: None,
             created: false,
             task: None,
@@ -375,6 +385,11 @@ impl Run {
     /// The calls in flight according to the log, which recovery treats as lost.
     pub fn calls(&self) -> impl Iterator<Item = (u32, &Live)> {
         self.live.iter().filter(|(_, live)| live.phase.is_call()).map(|(n, live)| (*n, live))
+    }
+
+    /// The approval of an earlier gate that covers a call with these arguments.
+    pub fn cover(&self, step: StepIx, args: Hash) -> Option<&Cover> {
+        self.covered.iter().find(|cover| cover.step == step && cover.args == args)
     }
 
     /// Finds the execution with a path, if it has not ended.

@@ -191,6 +191,16 @@ impl Decision<'_> {
         }
     }
 
+    /// Whether a step has ended, as visible from a scope.
+    pub(super) fn has_ended(&self, scope: ScopeKey, step: StepIx) -> bool {
+        self.done(scope, step).is_some()
+    }
+
+    /// Whether a scope is inside an item of a `foreach` step.
+    pub(super) fn is_item(&self, scope: ScopeKey, step: StepIx) -> bool {
+        self.item(scope, step).is_some()
+    }
+
     /// Returns the scope of the current item of a `foreach` step.
     fn item(&self, mut scope: ScopeKey, step: StepIx) -> Option<ScopeKey> {
         loop {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::approval::Starter;
 use super::event::Event;
 use super::parts::{StepRef, TimerKind};
 use super::state::RunStatus;
@@ -34,6 +35,12 @@ pub trait World {
     fn env(&self) -> Arc<Value>;
     /// Returns a built-in value of the run, such as its id.
     fn ambient(&self, what: Ambient) -> Value;
+    /// Returns the user who started the run.
+    fn starter(&self) -> Starter;
+    /// Returns a hash of the description and schemas of a tool as they are now, if the tool is known.
+    fn pin(&self, tool: &str) -> Option<Hash>;
+    /// Returns the hash of the definition that a `workflow` step with this name would run now.
+    fn workflow_hash(&mut self, name: &str) -> Result<Option<Hash>, WorldError>;
     /// Returns the annotations of a tool. Unknown tools are unannotated.
     fn annotations(&self, tool: &str) -> Annotations;
     /// Returns the tool that creates missing tools, if one is configured.

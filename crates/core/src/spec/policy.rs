@@ -11,6 +11,7 @@ use super::step::KindName;
 use super::value::{DurationSpec, Spanned, Text, ToolName};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
+use crate::steps::NeedsHumanSpec;
 
 record! {
     /// The fields that control how a step runs.
@@ -39,8 +40,9 @@ record! {
         /// waits until the server is available. On a `foreach`, `parallel` or `branch`, it is the default of the steps
         /// inside.
         server_wait: Spanned<DurationSpec>,
-        /// Whether the step waits for an approval before it runs. Default: `false`.
-        needs_human: Spanned<bool>,
+        /// Whether the step waits for an approval before it runs: `true`, or a map with `prompt`, `approvers`, `quorum` and
+        /// other fields of an `approve` step. Default: `false`.
+        needs_human: NeedsHumanSpec,
         /// Idempotency key; a template. If a call of the same tool with the same key and scope has completed, its result is
         /// used instead of a call; if it is in flight, the step waits for it. Other arguments under the same key are an
         /// error. Default: a key generated for the step, the same for all attempts.

@@ -2,23 +2,29 @@
 
 use std::borrow::Cow;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-use crate::document::Node;
+use crate::document::{Data, Node};
 use crate::spec::fields::{FromNode, Reader, choice, record};
+use crate::spec::input::Input;
 use crate::spec::policy::{goto_schema, read_goto, write_goto};
 use crate::spec::value::{DurationSpec, Names, Spanned, Text};
 
 record! {
-    /// Waits until a human approves or denies. The output is `{approved, by, reason}`.
+    /// Waits until a human approves or denies. The output is `{approved, by, reason}`, and `form` if the step has one.
     pub struct Approve {
         /// Question to the approvers; a template.
         prompt: Text,
         /// Users or groups to notify.
         notify_user: Names,
-        /// Users or groups who may decide. Default: all users with the right `approve`.
+        /// Users or groups who may decide: `user:lea`, `group:finance`. Default: all users with the right `approve`.
         approvers: Names,
+        /// Number of different approvers who must approve. One denial is enough to deny. Default: 1.
+        #[schemars(range(min = 1))]
+        quorum: Spanned<u32>,
+        /// JSON Schema of values that the approver enters. They are `form` in the output.
+        form: Input,
         /// Whether the user who started the run may decide. Default: `false`.
         allow_self: Spanned<bool>,
         /// What happens after a denial. `cancel` (default in the graph form): the run is cancelled. `fail` (default in a
@@ -30,6 +36,71 @@ record! {
         on_timeout: OnTimeout,
         /// Further notifications until a decision is made, in order of time.
         escalate: Vec<Escalation>,
+    }
+}
+
+record! {
+    /// The approval that a step waits for before it runs.
+    pub struct NeedsHuman("`needs_human`") {
+        /// Question to the approvers; a template. Default: a question with the tool and its arguments.
+        prompt: Text,
+        /// Users or groups to notify.
+        notify_user: Names,
+        /// Users or groups who may decide: `user:lea`, `group:finance`. Default: all users with the right `approve`.
+        approvers: Names,
+        /// Number of different approvers who must approve. One denial is enough to deny. Default: 1.
+        #[schemars(range(min = 1))]
+        quorum: Spanned<u32>,
+        /// Whether the user who started the run may decide. Default: `false`.
+        allow_self: Spanned<bool>,
+        /// Time until the request expires. Default: none.
+        timeout: Spanned<DurationSpec>,
+        /// What happens when `timeout` expires: `deny` (default) or `escalate`.
+        on_timeout: OnTimeout,
+        /// Further notifications until a decision is made, in order of time.
+        escalate: Vec<Escalation>,
+    }
+}
+
+/// `needs_human` as written: `true`, or the approval that is requested.
+#[derive(Debug, Clone)]
+pub enum NeedsHumanSpec {
+    /// `true` or `false`.
+    Flag(bool),
+    /// An approval with its own rules.
+    Gate(Box<NeedsHuman>),
+}
+
+impl FromNode for NeedsHumanSpec {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        match node.data {
+            Data::Bool(flag) => Some(Self::Flag(flag)),
+            Data::Map(_) => NeedsHuman::from_node(node, reader).map(|gate| Self::Gate(Box::new(gate))),
+            _ => {
+                reader.wrong_type(&node, "`true`, `false` or a map");
+                None
+            }
+        }
+    }
+}
+
+impl Serialize for NeedsHumanSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Flag(flag) => flag.serialize(serializer),
+            Self::Gate(gate) => gate.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for NeedsHumanSpec {
+    fn schema_name() -> Cow<'static, str> {
+        "NeedsHumanSpec".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let gate = generator.subschema_for::<NeedsHuman>();
+        json_schema!({ "anyOf": [{ "type": "boolean" }, gate] })
     }
 }
 

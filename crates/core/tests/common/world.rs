@@ -10,7 +10,7 @@ use steprail_core::limits::SLICE_EVENTS;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{
     Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Input, Millis, Payload,
-    Record, Run, ValueChange, World, WorldError, decide,
+    Record, Run, Starter, ValueChange, World, WorldError, decide,
 };
 
 /// The values of a run, and the plan of the workflow that it can start.
@@ -112,6 +112,18 @@ impl World for Memory {
 
     fn ambient(&self, _: Ambient) -> Value {
         Value::Null
+    }
+
+    fn starter(&self) -> Starter {
+        Starter { user: "ann".into(), agent: false, via: None }
+    }
+
+    fn pin(&self, _: &str) -> Option<Hash> {
+        None
+    }
+
+    fn workflow_hash(&mut self, _: &str) -> Result<Option<Hash>, WorldError> {
+        Ok(None)
     }
 
     fn annotations(&self, _: &str) -> Annotations {

@@ -1,16 +1,17 @@
-//! Commands of people: decide at gates, cancel, pause, resume, resolve, intervene, signal.
+//! Commands of people: cancel, pause, resume, resolve, intervene, signal. Decisions at gates are in `gates.rs`.
 
 use serde_json::Value;
 use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
-use steprail_core::run::{Input, Intervention, Live, Millis, Phase, Run, RunStatus, is_deeper};
+use steprail_core::run::{Input, Intervention, Millis, Phase, Run, RunStatus, is_deeper};
 use steprail_store::{DefinitionChange, Principal, RegistryChange, RunId, StoreError, attempt_digest};
 
+use super::gates::actor;
 use super::{Command, Done, Kernel, Signal, no_run};
 use crate::error::Error;
 
 /// An answer within a transaction.
-type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
+pub(super) type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 
 impl Kernel {
     pub(super) fn command(&mut self, command: &Command, now: Millis, done: &mut Done) -> Answered {
@@ -33,34 +34,13 @@ impl Kernel {
             }
             Command::Sync => Ok(Ok(())),
             Command::Check(run) => Ok(self.find_status(*run)?.map(drop)),
-            Command::Decide { run, path, approved, by, reason, digest, answer } => {
+            Command::Decide { run, path, by, decision } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
-                self.decide_gate(
-                    key,
-                    &Decision {
-                        path,
-                        approved: *approved,
-                        by,
-                        reason: reason.as_deref(),
-                        digest: *digest,
-                        answer: answer.as_ref(),
-                    },
-                    now,
-                    done,
-                )
+                self.decide_gate(key, path, by, decision, now, done)
             }
             Command::MayDecide { run, path, by } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
-                let Some(entry) = self.runs.get(&key) else { return Ok(Err(no_run(*run))) };
-                let open = entry.run.find(path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
-                let Some((_, live)) = open else {
-                    return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
-                };
-                if answers_own_call(live, &entry.head.principal, by) {
-                    return Ok(Ok(()));
-                }
-                let kind = &entry.compiled.plan.step(live.step).kind;
-                Ok(may_decide(kind, &entry.head.principal, by))
+                Ok(self.may_decide_at(key, path, by))
             }
             Command::Cancel { run, by, reason } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
@@ -95,7 +75,7 @@ impl Kernel {
                 if by.agent {
                     return Ok(Err(Error::Denied("an agent cannot say what became of a call".to_owned())));
                 }
-                let input = Input::Resolve { n, resolution: resolution.clone(), by: by.id.as_str().into() };
+                let input = Input::Resolve { n, resolution: resolution.clone(), by: actor(by) };
                 self.act(*run, input, "resolved", now, done)
             }
             Command::Intervene { run, intervention, by } => self.intervene(*run, intervention, by, now, done),
@@ -109,7 +89,7 @@ impl Kernel {
     }
 
     /// Loads a run, if it exists.
-    fn find(&mut self, run: RunId) -> Result<Option<RunId>, StoreError> {
+    pub(super) fn find(&mut self, run: RunId) -> Result<Option<RunId>, StoreError> {
         if let Some(damage) = self.damaged.get(&run) {
             return Err(damage.clone());
         }
@@ -159,58 +139,6 @@ impl Kernel {
         None
     }
 
-    fn decide_gate(&mut self, key: RunId, decision: &Decision<'_>, now: Millis, done: &mut Done) -> Answered {
-        let Some(entry) = self.runs.get(&key) else { return Ok(Ok(())) };
-        let run = entry.head.id;
-        let open = entry.run.find(decision.path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
-        let Some((n, live)) = open else { return self.already_decided(key, run, decision) };
-        let kind = &entry.compiled.plan.step(live.step).kind;
-        if !answers_own_call(live, &entry.head.principal, decision.by)
-            && let Err(error) = may_decide(kind, &entry.head.principal, decision.by)
-        {
-            return Ok(Err(error));
-        }
-        if decision.approved
-            && decision.answer.is_none()
-            && live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation())
-        {
-            let message = format!("the tool of `{}` asks something: a yes alone is no answer", decision.path);
-            return Ok(Err(Error::BadInput(message)));
-        }
-        let input = Input::Decided {
-            n,
-            approved: decision.approved,
-            by: decision.by.id.as_str().into(),
-            reason: decision.reason.map(Into::into),
-            digest: decision.digest,
-            answer: decision.answer.cloned(),
-        };
-        if let Some(error) = decision.answer.and_then(|answer| too_much("an answer", answer)) {
-            return Ok(Err(error));
-        }
-        if self.input(key, input, now, done)? {
-            return Ok(Ok(()));
-        }
-        let message = "what you saw has changed since, or the time to answer is up; look again";
-        Ok(Err(Error::Conflict(message.to_owned())))
-    }
-
-    /// The gate is closed: the same decision again is no error, another one is told who decided.
-    fn already_decided(&mut self, key: RunId, run: RunId, decision: &Decision<'_>) -> Answered {
-        let path = decision.path;
-        let Some(approval) = self.batch.approval(key, path)? else {
-            return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
-        };
-        let same = approval.decided_by.as_deref() == Some(&decision.by.id)
-            && approval.status == if decision.approved { "approved" } else { "denied" };
-        // The same decision on something else is another decision.
-        if same && decision.digest.is_none_or(|seen| seen == approval.digest) {
-            return Ok(Ok(()));
-        }
-        let by = approval.decided_by.map(|by| format!(" by {by}")).unwrap_or_default();
-        Ok(Err(Error::Conflict(format!("`{path}` was already {}{by}", approval.status))))
-    }
-
     fn intervene(
         &mut self,
         run: RunId,
@@ -226,10 +154,10 @@ impl Kernel {
         if let Some(error) = self.cannot_intervene(key, intervention) {
             return Ok(Err(error));
         }
-        if let Some(error) = self.passes_gate(key, intervention, by)? {
+        if let Some(error) = self.passes_gates(key, intervention, by)? {
             return Ok(Err(error));
         }
-        let input = Input::Intervene { intervention: intervention.clone(), by: by.id.as_str().into() };
+        let input = Input::Intervene { intervention: intervention.clone(), by: actor(by) };
         self.act(run, input, "changed", now, done)
     }
 
@@ -275,65 +203,6 @@ impl Kernel {
         }
     }
 
-    /// To skip a gate or to supply its answer is to decide: whoever may not do the one may not do the other. So
-    /// it is with what holds gates, and with the answer that a gate has given.
-    fn passes_gate(
-        &mut self,
-        key: RunId,
-        intervention: &Intervention,
-        by: &Principal,
-    ) -> Result<Option<Error>, StoreError> {
-        let Some(entry) = self.runs.get(&key) else { return Ok(None) };
-        match intervention {
-            Intervention::Skip { path } | Intervention::SupplyResult { path, .. } => {
-                let target = entry.run.find(path).map(|(n, _)| n);
-                self.holds_gate(key, target, by)
-            }
-            Intervention::SetValue(edit) => {
-                let plan = &entry.compiled.plan;
-                let step = edit.id.as_ref().and_then(|id| plan.find(id)).map(|step| &plan.step(step).kind);
-                let gate = step.filter(|kind| matches!(kind, Kind::Approve(_)));
-                Ok(gate.and_then(|kind| may_decide(kind, &entry.head.principal, by).err()))
-            }
-            Intervention::SetArguments { .. } => Ok(None),
-        }
-    }
-
-    /// Whether a step execution, or the whole run, holds a gate at which somebody may not decide.
-    fn holds_gate(
-        &mut self,
-        key: RunId,
-        target: Option<u32>,
-        by: &Principal,
-    ) -> Result<Option<Error>, StoreError> {
-        let Some(entry) = self.runs.get(&key) else { return Ok(None) };
-        let plan = &entry.compiled.plan;
-        let executions = match target {
-            Some(target) => entry.run.within(target),
-            None => entry.run.live().iter().map(|(n, live)| (*n, live)).collect(),
-        };
-        let mut children = Vec::new();
-        for (_, live) in executions {
-            match &live.phase {
-                Phase::Gate { .. } => {
-                    if let Err(error) = may_decide(&plan.step(live.step).kind, &entry.head.principal, by) {
-                        return Ok(Some(error));
-                    }
-                }
-                Phase::Child { run } => children.extend(run.parse::<RunId>()),
-                _ => {}
-            }
-        }
-        for child in children {
-            if let Some(child) = self.find(child)?
-                && let Some(error) = self.holds_gate(child, None, by)?
-            {
-                return Ok(Some(error));
-            }
-        }
-        Ok(None)
-    }
-
     pub(super) fn signal(&mut self, signal: &Signal, now: Millis, done: &mut Done) -> Answered<usize> {
         let Signal { event, payload, run } = signal;
         if let Some(problem) = too_much("an event", payload) {
@@ -354,48 +223,8 @@ impl Kernel {
     }
 }
 
-/// A decision at a gate.
-struct Decision<'d> {
-    path: &'d str,
-    approved: bool,
-    by: &'d Principal,
-    reason: Option<&'d str>,
-    digest: Option<Hash>,
-    answer: Option<&'d Value>,
-}
-
-/// Whether the client of a relayed call answers what the tool of that call asks it. It decides nothing else.
-fn answers_own_call(live: &Live, starter: &Principal, by: &Principal) -> bool {
-    let asks = live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
-    asks && starter.relay.is_some() && by.relay.is_some() && starter.id == by.id
-}
-
-/// Who may decide: never an agent, not the one who started the run unless the gate allows it, and only those
-/// whom the gate names.
-fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Error> {
-    let (allow_self, approvers): (bool, &[Box<str>]) = match kind {
-        Kind::Approve(approve) => (approve.allow_self, &approve.approvers),
-        _ => (false, &[]),
-    };
-    if by.agent || by.relay.is_some() {
-        return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
-    }
-    if !approvers.is_empty() && !approvers.iter().any(|approver| by.goes_by(approver)) {
-        return Err(Error::Denied(format!(
-            "{} is not among those who may decide: {}",
-            by.id,
-            approvers.join(", ")
-        )));
-    }
-    // In `single` mode there is no other approver, so the owner may decide.
-    if by.id == starter.id && !allow_self && !by.alone {
-        return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
-    }
-    Ok(())
-}
-
 /// Checks the size of a value that is stored in the log.
-fn too_much(what: &str, value: &Value) -> Option<Error> {
+pub(super) fn too_much(what: &str, value: &Value) -> Option<Error> {
     if is_deeper(value, VALUE_DEPTH) {
         return Some(Error::BadInput(format!(
             "{what} has at most {VALUE_DEPTH} lists and maps inside one another"

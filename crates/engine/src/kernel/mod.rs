@@ -13,6 +13,7 @@ mod definitions;
 mod dispatch;
 mod effects;
 mod flights;
+mod gates;
 mod quarantine;
 mod quotas;
 mod recovery;

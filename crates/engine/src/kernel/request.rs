@@ -12,6 +12,7 @@ use steprail_store::{
 use tokio::sync::oneshot;
 
 use super::CallId;
+use crate::decisions::DecisionRequest;
 use crate::error::Error;
 
 /// A request to the kernel.
@@ -230,16 +231,10 @@ pub enum Command {
         run: RunId,
         /// Path of the step.
         path: String,
-        /// Whether the step may continue.
-        approved: bool,
         /// The user who decides.
         by: Principal,
-        /// The reason, for the log.
-        reason: Option<String>,
-        /// Digest of the approval that the user saw. The decision is rejected if it has changed.
-        digest: Option<Hash>,
-        /// The answer to an input request.
-        answer: Option<Value>,
+        /// The decision.
+        decision: Box<DecisionRequest>,
     },
     /// Replies with an error if a user may not decide at an open gate.
     MayDecide {

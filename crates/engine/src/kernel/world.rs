@@ -11,7 +11,7 @@ use steprail_core::limits;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
     Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Millis, Payload, Started,
-    StepRef, World, WorldError,
+    Starter, StepRef, World, WorldError,
 };
 use steprail_store::{ClaimState, DefinitionQuery, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
 
@@ -185,6 +185,21 @@ impl World for KernelWorld<'_> {
             Ambient::UserId => principal.id.clone(),
             Ambient::RunId => self.head.id.to_string(),
         })
+    }
+
+    fn starter(&self) -> Starter {
+        let principal = &self.head.principal;
+        let via = principal.via.as_deref().map(Into::into);
+        Starter { user: principal.id.as_str().into(), agent: principal.agent, via }
+    }
+
+    fn pin(&self, tool: &str) -> Option<Hash> {
+        self.tools.pin(tool)
+    }
+
+    fn workflow_hash(&mut self, name: &str) -> Result<Option<Hash>, WorldError> {
+        let found = self.batch.definition(DefinitionQuery::Newest(name));
+        Ok(self.answer(found)?.map(|definition| definition.hash))
     }
 
     fn annotations(&self, tool: &str) -> Annotations {

@@ -172,7 +172,7 @@ impl Checker<'_> {
     }
 
     fn called(&mut self, n: u32, attempt: u32, path: &str, key: &str) {
-        let needs_human = self.plan_step(n).is_some_and(|step| step.needs_human);
+        let needs_human = self.plan_step(n).is_some_and(|step| step.needs_human.is_some());
         if self.held {
             self.violations.push(format!("{path}: called while the run is paused"));
         }
@@ -210,7 +210,9 @@ impl Checker<'_> {
 
     fn denies_on_timeout(&self, n: u32) -> bool {
         match self.plan_step(n).map(|step| &step.kind) {
-            Some(Kind::Approve(approve)) => approve.on_timeout == steprail_core::steps::OnTimeout::Deny,
+            Some(Kind::Approve(approve)) => {
+                approve.gate.rules.on_timeout == steprail_core::steps::OnTimeout::Deny
+            }
             _ => true,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use steprail_core::run::{Event, Failure, FailureKind, Millis, Payload, Phase, Resolution, Started};
 use steprail_engine::kernel::{CallId, CallOrder, Command, Handled, Notification, Request, Signal};
-use steprail_engine::{Error, Limits, Principal, RunId};
+use steprail_engine::{DecisionRequest, Error, Limits, Principal, RunId};
 use steprail_store::sqlite::SqliteStore;
 
 use super::audit::audit;
@@ -162,11 +162,12 @@ impl Player {
             let (answer, handled) = self.bench.command(Command::Decide {
                 run,
                 path: path.to_owned(),
-                approved: decision.approved,
                 by: Principal::user(by),
-                reason: decision.reason.clone(),
-                digest: None,
-                answer: None,
+                decision: Box::new(DecisionRequest {
+                    approved: decision.approved,
+                    reason: decision.reason.clone(),
+                    ..DecisionRequest::default()
+                }),
             });
             faultless(&handled)?;
             if !matches!(answer, Some(Err(Error::Denied(_)))) {

@@ -313,7 +313,7 @@ impl Run<'_> {
 
     /// Runs a step after its `needs_human` gate.
     async fn after_approval(&self, execution: &Execution<'_>) -> Result<StepResult, Stop> {
-        if execution.step.needs_human {
+        if execution.step.needs_human.is_some() {
             if let Kind::Call(call) = &execution.step.kind {
                 self.arguments(execution, call)?;
             }

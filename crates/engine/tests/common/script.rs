@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_core::run::{
     Edit, Ending, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution,
     Started,
@@ -12,7 +13,8 @@ use steprail_core::spec::value::DurationSpec;
 use steprail_engine::kernel::{
     Command, Continuation, Effect, Handled, Interrupt, Notification, Request, RunSource, Signal, StartRun,
 };
-use steprail_engine::{Annotations, Error, Limits, Principal, RunId};
+use steprail_engine::{Annotations, DecisionRequest, Error, Limits, Principal, RunId};
+use steprail_store::Store as _;
 use steprail_store::sqlite::SqliteStore;
 
 use super::audit::audit;
@@ -169,28 +171,22 @@ impl Scenario {
         let run = self.run.expect("a run");
         let path = first.to_owned();
         let by = Principal::user("ann");
-        let intervene = |intervention| Command::Intervene { run, intervention, by: Principal::user("ann") };
+        let (word, actor) = match word.split_once('@') {
+            Some((word, actor)) => (word, actor),
+            None => (word, "ann"),
+        };
+        let intervene = |intervention| Command::Intervene { run, intervention, by: Principal::user(actor) };
         match word {
-            "approve" | "deny" => Command::Decide {
-                run,
-                path,
-                approved: word == "approve",
-                by: match second.strip_prefix("agent ") {
-                    Some(id) => Principal::user(id).through_agent(),
-                    None => Principal::user(second),
-                },
-                reason: None,
-                digest: None,
-                answer: None,
-            },
+            "approve" | "deny" => self.decision(path, second, word == "approve"),
             "answer" => Command::Decide {
                 run,
                 path,
-                approved: true,
                 by: Principal::user("lea"),
-                reason: None,
-                digest: None,
-                answer: Some(json(second)),
+                decision: Box::new(DecisionRequest {
+                    approved: true,
+                    answer: Some(json(second)),
+                    ..DecisionRequest::default()
+                }),
             },
             "cancel" => Command::Cancel { run, by: by.id, reason: "asked to".to_owned() },
             "pause" => Command::Pause { run, by: by.id },
@@ -223,6 +219,38 @@ impl Scenario {
             }
             other => panic!("unknown line `{other}`"),
         }
+    }
+
+    /// `lea`, `agent lea`, `lea in finance`, `lea stale`, `lea edited {…}`. The decision has the digest of the open request,
+    /// unless it is `blind`.
+    fn decision(&self, path: String, text: &str, approved: bool) -> Command {
+        let run = self.run.expect("a run");
+        let (who, edited) = text.split_once(" edited ").unwrap_or((text, ""));
+        let (who, group) = who.split_once(" in ").unwrap_or((who, ""));
+        let (id, flag) = match who.strip_prefix("agent ") {
+            Some(id) => (id, "agent"),
+            None => who.split_once(' ').unwrap_or((who, "")),
+        };
+        let mut by = Principal::user(id);
+        by.agent = flag == "agent";
+        by.groups.extend((!group.is_empty()).then(|| group.to_owned()));
+        let digest = match flag {
+            "stale" => Some(Hash([7; 32])),
+            "blind" => None,
+            _ => self.digest(run, &path),
+        };
+        let edited = (!edited.is_empty()).then(|| json(edited));
+        let decision = Box::new(DecisionRequest { approved, digest, edited, ..DecisionRequest::default() });
+        Command::Decide { run, path, by, decision }
+    }
+
+    /// The digest of the last request of a step.
+    fn digest(&self, run: RunId, path: &str) -> Option<Hash> {
+        let log = self.store.lock().expect("a store").log(run).expect("a log");
+        log.iter().rev().find_map(|stored| match &stored.event {
+            Event::ApprovalRequested { step, digest, .. } if *step.path == *path => Some(*digest),
+            _ => None,
+        })
     }
 
     fn print_answer<T>(&mut self, answer: Option<&Result<T, Error>>) {

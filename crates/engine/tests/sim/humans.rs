@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Edit, Event, Intervention, Payload, Phase, Resolution};
+use steprail_core::run::{ApprovalKind, Edit, Event, Intervention, OpenGate, Payload, Phase, Resolution};
 use steprail_engine::kernel::{Command, Notification, Request, Signal};
-use steprail_engine::{Principal, RunId};
+use steprail_engine::{DecisionRequest, Principal, RunId};
 
 use super::Sim;
 
@@ -72,18 +72,14 @@ impl Sim {
                 let intervention = self.other_value(run);
                 Some(Action::Command(Command::Intervene { run, intervention, by }))
             }
-            Phase::Gate { .. } => {
+            Phase::Gate { digest, open, .. } => {
                 let approved = self.rng.u8(0..4) != 0;
-                let answer = self.rng.bool().then(|| json!({ "a": "b" }));
-                Some(Action::Command(Command::Decide {
-                    run,
-                    path,
-                    approved,
-                    by,
-                    reason: None,
-                    digest: None,
-                    answer,
-                }))
+                // Without a digest, only the first request of a gate can be decided.
+                let digest = self.rng.bool().then_some(digest);
+                let answer = answer_of(&open).filter(|_| self.rng.bool());
+                let decision =
+                    Box::new(DecisionRequest { approved, digest, answer, ..DecisionRequest::default() });
+                Some(Action::Command(Command::Decide { run, path, by, decision }))
             }
             Phase::Uncertain => {
                 let resolution = match self.rng.u8(0..4) {
@@ -102,7 +98,8 @@ impl Sim {
     fn decide_with_stale_digest(&mut self, run: RunId, path: String) {
         let violation = format!("{path}: approved with a stale digest");
         let (by, digest) = (Principal::user("bob"), Some(Hash([7; 32])));
-        let command = Command::Decide { run, path, approved: true, by, reason: None, digest, answer: None };
+        let decision = Box::new(DecisionRequest { approved: true, digest, ..DecisionRequest::default() });
+        let command = Command::Decide { run, path, by, decision };
         if let Some(Ok(())) = self.ask(|reply| Request::Command(Box::new(command), reply)) {
             self.violations.push(violation);
         }
@@ -155,6 +152,11 @@ fn resume(run: RunId, by: &str) -> Action {
     })
 }
 
+/// Returns an answer to the input request of a tool.
+fn answer_of(open: &OpenGate) -> Option<serde_json::Value> {
+    (open.kind == ApprovalKind::Input).then(|| json!({ "a": "b" }))
+}
+
 /// Returns the signal that a step waits for.
 fn signal_for(run: RunId, phase: &Phase) -> Option<Action> {
     let Phase::Waiting { event, correlate } = phase else { return None };
@@ -166,17 +168,11 @@ fn signal_for(run: RunId, phase: &Phase) -> Option<Action> {
 fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
     let by = Principal::user("bob");
     match phase {
-        Phase::Gate { .. } => {
-            let answer = Some(json!({ "a": "b" }));
-            Some(Action::Command(Command::Decide {
-                run,
-                path,
-                approved: true,
-                by,
-                reason: None,
-                digest: None,
-                answer,
-            }))
+        Phase::Gate { digest, open, .. } => {
+            let (digest, answer) = (Some(*digest), answer_of(open));
+            let decision =
+                Box::new(DecisionRequest { approved: true, digest, answer, ..DecisionRequest::default() });
+            Some(Action::Command(Command::Decide { run, path, by, decision }))
         }
         Phase::Uncertain => Some(Action::Command(Command::Resolve {
             run,

@@ -12,7 +12,10 @@ use crate::gateway::ToolInfo;
 impl Check<'_> {
     pub(super) fn policies(&mut self, index: StepIx, step: &Step, call: &Call, tool: &ToolInfo) {
         let span = self.field(step, &["tool", "action"]);
-        if tool.annotations.is_destructive() && !step.needs_human && !self.is_gated(index, step.block) {
+        if tool.annotations.is_destructive()
+            && step.needs_human.is_none()
+            && !self.is_gated(index, step.block)
+        {
             let message = format!("`{}` may be destructive and is called without an approval", tool.name);
             let hint = "put an `approve` step before it, or `needs_human: true` on it";
             self.report(Code::UngatedDestruction, step, span, message, Some(hint.to_owned()));
@@ -50,12 +53,12 @@ impl Check<'_> {
     fn is_gated(&self, index: StepIx, block: BlockIx) -> bool {
         let is_gate = |index: &StepIx| {
             let step = self.plan.step(*index);
-            matches!(step.kind, Kind::Approve(_)) || step.needs_human
+            matches!(step.kind, Kind::Approve(_)) || step.needs_human.is_some()
         };
         predecessors(self.plan, index, block).iter().any(is_gate)
             || self.plan.block(block).owner.is_some_and(|owner| {
                 let step = self.plan.step(owner);
-                step.needs_human || self.is_gated(owner, step.block)
+                step.needs_human.is_some() || self.is_gated(owner, step.block)
             })
     }
 }

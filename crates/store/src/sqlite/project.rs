@@ -74,8 +74,8 @@ const INSERT_NEXT_ATTEMPT: &str =
     FROM step_runs WHERE run_id = ?1 AND n = ?2 AND attempt = ?3";
 const INSERT_APPROVAL: &str =
     "INSERT INTO approvals (run_id, user, n, path, status, digest, prompt, tool, args_json,
-    args_value, notify_json, requested_at, expires_at, form_json)
-    SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM runs WHERE id = ?1";
+    args_value, notify_json, requested_at, expires_at, form_json, subject_json)
+    SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 FROM runs WHERE id = ?1";
 
 impl Rows<'_> {
     pub(super) fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
@@ -121,6 +121,7 @@ impl Rows<'_> {
             Some(GateChange::Decided(decision)) => {
                 self.answer(step, decision.outcome.into(), decision.by, decision.reason)?;
             }
+            Some(GateChange::Signed { by, .. }) => self.sign(step, by)?,
             Some(GateChange::Escalated { .. }) | None => {}
         }
         change.timers().try_for_each(|(kind, due)| self.set_timer(step.n, kind, due))?;
@@ -265,7 +266,8 @@ impl Rows<'_> {
             serde_json::to_string(request.notify)?,
             self.now,
             request.until,
-            request.form.map(serde_json::Value::to_string)
+            request.form.map(serde_json::Value::to_string),
+            request.subject.map(serde_json::to_string).transpose()?
         ])?;
         one_row(inserted, "an approval without its run")
     }
@@ -284,6 +286,13 @@ impl Rows<'_> {
             .prepare_cached(sql)?
             .execute(params![self.run, step.n, status, self.now, by, reason])?;
         one_row(changed, "a decision without an open question")
+    }
+
+    fn sign(&self, step: &StepRef, by: &str) -> Result<(), StoreError> {
+        let sql = "UPDATE approvals SET signed_json = json_insert(signed_json, '$[#]', ?3)
+                   WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
+        let changed = self.connection.prepare_cached(sql)?.execute(params![self.run, step.n, by])?;
+        one_row(changed, "an approval without an open request")
     }
 
     /// A step that held a key ended: its result is kept under the key, or the key is free again.

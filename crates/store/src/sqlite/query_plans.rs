@@ -161,9 +161,20 @@ fn write(store: &mut SqliteStore) {
         args: None,
         until: Some(8),
         escalate: None,
+        level: 0,
         notify: Vec::new(),
         form: None,
         state: None,
+        subject: None,
+        renewed: false,
+    };
+    let signed = Event::ApprovalSigned {
+        step: step(2),
+        by: "ann".into(),
+        reason: None,
+        digest: Hash([2; 32]),
+        provenance: None,
+        remaining: 1,
     };
     let wait = Started::Wait { event: "go".into(), correlate: None, signal: None };
     let records = vec![
@@ -171,6 +182,7 @@ fn write(store: &mut SqliteStore) {
         with_payload(started(1, call)),
         Record::plain(started(2, Started::Approve {})),
         Record::plain(gate),
+        Record { had_gate: true, had_timer: true, ..Record::plain(signed) },
         Record {
             had_gate: true,
             had_timer: true,
@@ -179,6 +191,8 @@ fn write(store: &mut SqliteStore) {
                 by: "lea".into(),
                 reason: None,
                 answer: None,
+                digest: None,
+                provenance: None,
             })
         },
         Record::plain(started(3, wait)),

@@ -193,7 +193,8 @@ pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
 }
 
 pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool,
-    coalesce(a.args_json, (SELECT v.json FROM run_values v WHERE v.id = a.args_value)), a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json";
+    coalesce(a.args_json, (SELECT v.json FROM run_values v WHERE v.id = a.args_value)), a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json,
+    a.subject_json, a.signed_json";
 
 pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
     Ok(Approval {
@@ -211,6 +212,8 @@ pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
         decided_by: row.get(11)?,
         reason: row.get(12)?,
         form: raw(row, 13)?,
+        subject: raw(row, 14)?,
+        signed: serde_json::from_str(row.get_ref(15)?.as_str().map_err(damaged)?)?,
     })
 }
 

@@ -124,7 +124,7 @@ impl Run<'_> {
     }
 
     async fn approve(&self, execution: &Execution<'_>, approve: &Approve) -> Result<StepResult, Stop> {
-        if let Some(prompt) = &approve.prompt {
+        if let Some(prompt) = &approve.gate.prompt {
             self.text(execution.scope, prompt)?;
         }
         let answer = self.gate(execution, Some(approve)).await;
@@ -145,11 +145,11 @@ impl Run<'_> {
     pub(super) async fn gate(&self, execution: &Execution<'_>, approve: Option<&Approve>) -> Value {
         let decision = self.world.oracle.decision(&self.full_path(execution));
         let may_decide = approve.is_some_and(|approve| {
-            let named = approve.approvers.iter().any(|approver| **approver == *decision.by);
-            approve.allow_self && (approve.approvers.is_empty() || named)
+            let named = approve.gate.rules.approvers.iter().any(|approver| **approver == *decision.by);
+            approve.gate.rules.allow_self && (approve.gate.rules.approvers.is_empty() || named)
         });
         let by = if may_decide { decision.by } else { APPROVER };
-        let closes = approve.filter(|approve| approve.on_timeout == OnTimeout::Deny);
+        let closes = approve.filter(|approve| approve.gate.rules.on_timeout == OnTimeout::Deny);
         let timeout = closes.and(execution.step.timeout_ms);
         let timeout = timeout.map(|millis| i64::try_from(millis).expect("a timeout"));
         if let Some(timeout) = timeout.filter(|timeout| *timeout <= decision.after) {

@@ -210,6 +210,7 @@ impl TrackedRun {
             Event::StepFailed { error, .. } => self.end_step(step.n, event, Some(error.to_string()), at),
             Event::StepSkipped { reason, .. } => self.end_step(step.n, event, Some(reason.to_string()), at),
             Event::ApprovalRequested { .. }
+            | Event::ApprovalSigned { .. }
             | Event::ApprovalGranted { .. }
             | Event::ApprovalDenied { .. }
             | Event::StepUncertain { .. }
@@ -246,6 +247,9 @@ impl TrackedRun {
             Event::ApprovalRequested { prompt, .. } => {
                 self.set(step, StepState::Gate, at);
                 StepChange::Waiting(prompt.to_string())
+            }
+            Event::ApprovalSigned { by, remaining, .. } => {
+                StepChange::Noted("approved", format!("by {by}; {remaining} more needed"))
             }
             Event::ApprovalGranted { by, .. } => {
                 self.continue_step(step.n);
