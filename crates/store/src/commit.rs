@@ -104,7 +104,7 @@ pub struct NewClaim {
 }
 
 /// Identifies an idempotency key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimKey {
     /// Where the key is unique: a run or a user.
     pub scope: String,
