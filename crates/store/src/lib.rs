@@ -11,6 +11,8 @@ mod cursor;
 mod error;
 pub mod limits;
 mod log_row;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod page;
 mod preconditions;
 mod principal;

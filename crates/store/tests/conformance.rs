@@ -10,6 +10,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{
     Event, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef, TimerKind,
 };
+use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
@@ -20,6 +21,7 @@ use uuid::Uuid;
 
 /// Runs a scenario on every store.
 fn on_every_store(scenario: impl Fn(&mut dyn Store)) {
+    scenario(&mut MemoryStore::new());
     scenario(&mut SqliteStore::in_memory().expect("a database"));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("test.db");
