@@ -316,7 +316,7 @@ fn hidden_definition_is_found_by_its_id_alone() {
         assert!(store.definition(DefinitionQuery::Version("one", 2)).expect("a query").is_none());
         let by_id = store.definition(DefinitionQuery::Id(newest.id + 1)).expect("a query").expect("it");
         assert_eq!((by_id.version, by_id.deleted), (2, true));
-        // Versions are not used again.
+        // A hidden version counts.
         assert_eq!(put(store, NewDefinition { hash: Hash([3; 32]), ..definition() }).expect("a version"), 3);
     });
 }
