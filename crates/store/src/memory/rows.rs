@@ -1,6 +1,7 @@
 //! The rows of a run in memory, as `projection.rs` changes them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::value::RawValue;
 use steprail_core::run::{GateRequest, Millis, Payload, StepRef, StepStatus, TimerKind};
@@ -74,30 +75,35 @@ impl RunRows for Rows<'_> {
         let is_ready = status == StepStatus::Ready;
         let (ready_at, started_at) = (is_ready.then_some(self.now), (!is_ready).then_some(self.now));
         let tool = tool.map(str::to_owned);
-        if !self.run.steps.contains_key(&(step.n, step.attempt)) {
-            let row = StepEntry {
-                path: step.path.clone(),
-                status,
-                tool,
-                input: input.cloned(),
-                started_at,
-                completed_at: None,
-                id: info.id.clone(),
-                kind: info.kind.clone(),
-                output: None,
-                error: error.map(str::to_owned),
-                ready_at,
-            };
-            self.run.steps.insert((step.n, step.attempt), row);
-            return Ok(());
+        match self.run.steps.entry((step.n, step.attempt)) {
+            Entry::Vacant(entry) => {
+                entry.insert(StepEntry {
+                    path: step.path.clone(),
+                    status,
+                    tool,
+                    input: input.cloned(),
+                    started_at,
+                    completed_at: None,
+                    id: info.id.clone(),
+                    kind: info.kind.clone(),
+                    output: None,
+                    error: error.map(str::to_owned),
+                    ready_at,
+                });
+            }
+            Entry::Occupied(entry) => {
+                let row = entry.into_mut();
+                if row.completed_at.is_some() {
+                    return one_row(0, "a step that ended began again");
+                }
+                row.status = status;
+                row.tool = tool.or(row.tool.take());
+                row.input = input.cloned().or(row.input.take());
+                row.ready_at = row.ready_at.or(ready_at).or(row.started_at);
+                row.started_at = started_at;
+                row.error = error.map(str::to_owned);
+            }
         }
-        let row = self.open_step(step, "a step that ended began again")?;
-        row.status = status;
-        row.tool = tool.or(row.tool.take());
-        row.input = input.cloned().or(row.input.take());
-        row.ready_at = row.ready_at.or(ready_at).or(row.started_at);
-        row.started_at = started_at;
-        row.error = error.map(str::to_owned);
         Ok(())
     }
 
