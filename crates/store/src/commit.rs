@@ -46,7 +46,8 @@ impl Commit {
 pub struct RunCommit {
     /// The run.
     pub run: RunId,
-    /// Precondition: the number of events in the log of the run.
+    /// Precondition: the number of events in the log of the run. It is the last event of a decision, because a writer
+    /// knows no other states; SQLite checks only that no decision follows it.
     pub expected_seq: u64,
     /// The run itself, if this is its first decision.
     pub new: Option<Box<NewRun>>,
@@ -99,12 +100,12 @@ pub struct NewClaim {
     pub args: Hash,
     /// The step execution that claims it.
     pub n: u32,
-    /// How long the result is kept under the key, in seconds.
+    /// How long the result is kept under the key, in seconds; `None` and 0 keep it forever.
     pub ttl_secs: Option<u64>,
 }
 
 /// Identifies an idempotency key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimKey {
     /// Where the key is unique: a run or a user.
     pub scope: String,
@@ -167,7 +168,7 @@ pub struct NewDefinition {
     pub spec_json: Arc<str>,
     /// The user who stores it.
     pub by: String,
-    /// Whether only the run that contains it uses it.
+    /// Whether only the run that contains it uses it. Then it is found by its id alone, and no preconditions apply.
     pub hidden: bool,
     /// Whether it is published as a tool.
     pub published: bool,
@@ -207,7 +208,8 @@ pub enum RegistryChange {
     PutAccount(Account),
     /// Deletes an account.
     DropAccount(AccountKind, String),
-    /// Stores the session of a client. Beyond a limit, the oldest sessions are deleted.
+    /// Stores the session of a client. A session of another user with the same id stays as it is. Beyond a limit, the
+    /// oldest sessions are deleted.
     PutSession(Session),
     /// Deletes a session.
     DropSession(String),

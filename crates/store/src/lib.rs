@@ -1,7 +1,8 @@
 //! The only access to the database: the log of every run, and the rows that are derived from it.
 //!
 //! One thread writes to a [`Store`]. A [`Commit`] is a value with all changes of a batch, and the only write.
-//! [`sqlite::Readers`] run queries beside the writer and never wait for it.
+//! [`sqlite::Readers`] run queries beside the writer and never wait for it. With the feature `memory`, which is for tests,
+//! there is a second store without files. Every store passes `tests/conformance`.
 
 // No panic is reachable from what is stored.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,7 +12,12 @@ mod cursor;
 mod error;
 pub mod limits;
 mod log_row;
+#[cfg(feature = "memory")]
+pub mod memory;
+mod page;
+mod preconditions;
 mod principal;
+mod projection;
 mod rows;
 mod schedule;
 pub mod sqlite;
@@ -37,6 +43,9 @@ use steprail_core::run::{Millis, Payload};
 /// The writer of an engine: one write, and the loads that decisions need.
 pub trait Store: Send {
     /// Applies a commit in one transaction, or nothing of it. It is durable when this returns.
+    ///
+    /// Changes are applied in the order definitions, fired timers, runs, schedules, registry, purge; each sees those before
+    /// it. A decision that does not match the rows of its run is refused as [`Refused::Damaged`].
     fn commit(&mut self, commit: &Commit) -> Result<Committed, Refused>;
     /// A secret that was created with the database.
     fn secret(&mut self) -> Result<[u8; 32], StoreError>;
@@ -50,16 +59,20 @@ pub trait Store: Send {
     fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError>;
     /// Finds the run that a user started with a request key.
     fn request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError>;
-    /// Returns runs that have not ended, in the order of their ids after `after`.
+    /// Returns runs that have not ended, in the order of their creation after `after`. A run that is not stored is before
+    /// all others.
     fn unfinished(
         &mut self,
         which: Unfinished,
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<RunId>, StoreError>;
-    /// Returns timers and schedules that are due at a time, oldest first, up to `limit` of each.
+    /// Returns timers and schedules that are due at a time, oldest first, up to `limit` of each. Timers of the same time
+    /// are in the order in which their runs were created, and then of their step executions. The timers of an interrupted
+    /// run are not due until it is resumed.
     fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError>;
-    /// Returns the step executions that wait for an event or for an idempotency key.
+    /// Returns the step executions that wait for an event or for an idempotency key, in the order in which their runs were
+    /// created.
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError>;
     /// Returns the state of an idempotency key.
     fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;

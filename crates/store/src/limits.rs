@@ -21,3 +21,5 @@ pub const WAL_WARNING_BYTES: u64 = 256 * 1024 * 1024;
 pub const READ_TIME: Duration = Duration::from_secs(10);
 /// Bytes that are written to learn whether the store accepts writes again.
 pub const PROBE_BYTES: usize = 128 * 1024;
+/// Sessions of clients that are kept.
+pub const SESSIONS: usize = 10_000;

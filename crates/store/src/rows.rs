@@ -95,7 +95,7 @@ pub struct Head {
     pub definition: i64,
     /// The principal that it acts as.
     pub principal: Arc<Principal>,
-    /// The run, execution and attempt that wait for it.
+    /// The run, execution and attempt that wait for it; `None` also if that run was deleted.
     pub parent: Option<(RunId, u32, u32)>,
     /// Number of its ancestors.
     pub depth: u32,

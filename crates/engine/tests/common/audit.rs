@@ -2,31 +2,81 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::Connection;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Started};
+use steprail_core::run::{Event, Millis, Started};
 use steprail_store::{RowContent, RunId, link};
 
+#[path = "sqlite_tables.rs"]
+mod sqlite_tables;
+
+/// What tests read of a store. Each store has its own queries.
+pub(crate) trait Tables {
+    /// The log of all runs.
+    fn log(&self) -> Vec<LogRow>;
+    /// The runs, in the order of their creation.
+    fn runs(&self) -> Vec<RunState>;
+    /// The events of a run, with their sequence numbers and times.
+    fn events(&self, run: RunId) -> Vec<(u64, Millis, Event)>;
+    /// The rows of a run.
+    fn rows(&self, run: RunId) -> Rows;
+    /// The last decision of each gate of a run, if it is an approval.
+    #[allow(dead_code, reason = "only the simulation reads them")]
+    fn approvals(&self, run: RunId) -> Vec<Approval>;
+}
+
+/// A row of the log.
+pub(crate) struct LogRow {
+    pub id: i64,
+    pub run: RunId,
+    pub seq: u64,
+    pub at: Millis,
+    pub body: String,
+    pub hashes: Vec<u8>,
+    pub hash: Vec<u8>,
+}
+
+/// The state of a run in its row.
+pub(crate) struct RunState {
+    pub id: RunId,
+    pub status: String,
+    pub active: bool,
+}
+
+/// The rows of a run that the log determines.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// The status of each attempt, by execution and attempt.
+    pub steps: BTreeMap<(u32, u32), String>,
+    /// Executions with the kinds of their timers.
+    pub timers: Vec<(u32, String)>,
+    pub waits: BTreeMap<u32, String>,
+    /// Executions with an open gate.
+    pub gates: BTreeSet<u32>,
+    /// Executions that hold an idempotency key.
+    pub claims: BTreeSet<u32>,
+}
+
+/// An approval of a call, and the call that followed.
+#[allow(dead_code, reason = "only the simulation reads it")]
+pub(crate) struct Approval {
+    pub path: String,
+    /// The arguments that were approved.
+    pub args: Option<String>,
+    pub by: Option<String>,
+    /// The arguments that were sent.
+    pub sent: Option<String>,
+}
+
 /// Returns all violations, as text.
-pub(crate) fn audit(connection: &Connection) -> Vec<String> {
-    let mut violations = chain(connection);
-    let runs: Vec<(i64, String, String, bool)> =
-        query(connection, "SELECT id, run_id, status, active FROM workflow_runs ORDER BY id", |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        });
-    for (key, id, status, active) in runs {
-        let id: RunId = id.parse().expect("a run id");
-        let events: Vec<(u64, String)> = query(
-            connection,
-            &format!("SELECT seq, body FROM workflow_events WHERE run_id = {key} ORDER BY seq"),
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        );
+pub(crate) fn audit(tables: &dyn Tables) -> Vec<String> {
+    let mut violations = chain(tables);
+    for RunState { id, status, active } in tables.runs() {
         let mut fold = Fold::default();
-        for (expected, (number, body)) in (1..).zip(&events) {
+        for (expected, (number, _, event)) in (1..).zip(&tables.events(id)) {
             if *number != expected {
                 violations.push(format!("run {id}: event {expected} is missing"));
             }
-            fold.apply(&serde_json::from_str(body).expect("an event"));
+            fold.apply(event);
         }
         if fold.status != status {
             violations.push(format!("run {id}: status {status}, but the log says {}", fold.status));
@@ -39,25 +89,18 @@ pub(crate) fn audit(connection: &Connection) -> Vec<String> {
         if active && (terminal || status == "interrupted") {
             violations.push(format!("run {id}: active and {status}"));
         }
-        fold.compare(connection, key, id, &mut violations);
+        fold.compare(&tables.rows(id), id, &mut violations);
     }
     violations
 }
 
 /// Verifies the hash chain over all rows of the log.
-fn chain(connection: &Connection) -> Vec<String> {
-    type LogRow = (i64, String, u64, i64, String, Vec<u8>, Vec<u8>);
-    let rows: Vec<LogRow> = query(
-        connection,
-        "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes, l.hash FROM workflow_log l
-         JOIN runs r ON r.id = l.run_id ORDER BY l.id",
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?)),
-    );
+fn chain(tables: &dyn Tables) -> Vec<String> {
     let mut hash = Hash([0; 32]);
     let mut violations = Vec::new();
-    for (expected, (id, run, seq, at, body, hashes, stored)) in (1..).zip(&rows) {
-        let run = run.parse().expect("a run id");
-        hash = link(&hash, &RowContent { run, seq: *seq, at: *at, body, hashes }.digest());
+    for (expected, row) in (1..).zip(&tables.log()) {
+        let LogRow { id, run, seq, at, body, hashes, hash: stored } = row;
+        hash = link(&hash, &RowContent { run: *run, seq: *seq, at: *at, body, hashes }.digest());
         if *id != expected || hash.0[..] != stored[..] {
             violations.push(format!("the chain breaks at row {id}"));
         }
@@ -205,25 +248,28 @@ impl Fold {
         self.gates.remove(&n);
     }
 
-    fn compare(&self, connection: &Connection, key: i64, id: RunId, violations: &mut Vec<String>) {
-        let steps: BTreeMap<(u32, u32), String> = query(
-            connection,
-            &format!("SELECT n, attempt, status FROM workflow_step_runs WHERE run_id = {key}"),
-            |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)),
-        )
-        .into_iter()
-        .collect();
+    fn compare(&self, rows: &Rows, id: RunId, violations: &mut Vec<String>) {
+        let Rows { steps, timers, waits, gates, claims } = rows;
         let expected: BTreeMap<(u32, u32), String> =
             self.steps.iter().map(|(step, status)| (*step, (*status).to_owned())).collect();
-        if steps != expected {
+        if *steps != expected {
             violations.push(format!("run {id}: steps {steps:?}, but the log says {expected:?}"));
         }
-        let timers: Vec<(u32, String)> =
-            query(connection, &format!("SELECT n, kind FROM alarms WHERE run_id = {key}"), |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            });
+        self.compare_timers(timers, id, violations);
+        if *waits != self.waits {
+            violations.push(format!("run {id}: waits {waits:?}, but the log says {:?}", self.waits));
+        }
+        if *gates != self.gates {
+            violations.push(format!("run {id}: open gates {gates:?}, but the log says {:?}", self.gates));
+        }
+        if *claims != self.claims {
+            violations.push(format!("run {id}: keys held by {claims:?}, but the log says {:?}", self.claims));
+        }
+    }
+
+    fn compare_timers(&self, timers: &[(u32, String)], id: RunId, violations: &mut Vec<String>) {
         // A timer that fired is deleted before its effect is logged, so there can be fewer rows.
-        for (n, kind) in &timers {
+        for (n, kind) in timers {
             if !self.timers.get(n).is_some_and(|kinds| kinds.contains(kind.as_str())) {
                 violations.push(format!("run {id}: unexpected timer `{kind}` of step {n}"));
             }
@@ -236,44 +282,5 @@ impl Fold {
                 }
             }
         }
-        let waits: BTreeMap<u32, String> =
-            query(connection, &format!("SELECT n, event FROM workflow_waits WHERE run_id = {key}"), |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .into_iter()
-            .collect();
-        if waits != self.waits {
-            violations.push(format!("run {id}: waits {waits:?}, but the log says {:?}", self.waits));
-        }
-        let gates: BTreeSet<u32> = query(
-            connection,
-            &format!("SELECT n FROM approvals WHERE run_id = {key} AND status = 'open'"),
-            |row| row.get(0),
-        )
-        .into_iter()
-        .collect();
-        if gates != self.gates {
-            violations.push(format!("run {id}: open gates {gates:?}, but the log says {:?}", self.gates));
-        }
-        let claims: BTreeSet<u32> = query(
-            connection,
-            &format!("SELECT n FROM idempotency_keys WHERE run_id = {key} AND status = 'claimed'"),
-            |row| row.get(0),
-        )
-        .into_iter()
-        .collect();
-        if claims != self.claims {
-            violations.push(format!("run {id}: keys held by {claims:?}, but the log says {:?}", self.claims));
-        }
     }
-}
-
-fn query<T>(
-    connection: &Connection,
-    sql: &str,
-    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Vec<T> {
-    let mut statement = connection.prepare_cached(sql).expect("a statement");
-    let found = statement.query_map([], read).expect("rows");
-    found.collect::<Result<_, _>>().expect("a row")
 }

@@ -6,6 +6,7 @@ pub(crate) mod audit;
 pub(crate) mod generate;
 pub(crate) mod invariants;
 pub(crate) mod library;
+pub(crate) mod memory_tables;
 pub(crate) mod oracle;
 pub(crate) mod player;
 pub(crate) mod reference;

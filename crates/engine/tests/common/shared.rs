@@ -3,15 +3,35 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use steprail_core::run::{Millis, Payload};
+use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, Refused,
     RunId, Store, StoreError, StoredEvent, Unfinished, Wanted,
 };
 
+use super::audit::Tables;
+
+/// A store whose tables a test can read.
+pub(crate) trait ReadableStore: Store {
+    fn tables(&self) -> &dyn Tables;
+}
+
+impl ReadableStore for SqliteStore {
+    fn tables(&self) -> &dyn Tables {
+        self.connection()
+    }
+}
+
+impl ReadableStore for MemoryStore {
+    fn tables(&self) -> &dyn Tables {
+        self
+    }
+}
+
 /// A handle to a shared store.
 pub(crate) struct Shared {
-    store: Arc<Mutex<SqliteStore>>,
+    store: Arc<Mutex<dyn ReadableStore>>,
     faults: Arc<Mutex<Faults>>,
 }
 
@@ -31,15 +51,15 @@ pub(crate) struct Faults {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Arc<Mutex<SqliteStore>>) -> Self {
+    pub(crate) fn new(store: Arc<Mutex<dyn ReadableStore>>) -> Self {
         Self { store, faults: Arc::default() }
     }
 
-    pub(crate) fn with_faults(store: Arc<Mutex<SqliteStore>>, faults: Arc<Mutex<Faults>>) -> Self {
+    pub(crate) fn with_faults(store: Arc<Mutex<dyn ReadableStore>>, faults: Arc<Mutex<Faults>>) -> Self {
         Self { store, faults }
     }
 
-    fn store(&self) -> MutexGuard<'_, SqliteStore> {
+    fn store(&self) -> MutexGuard<'_, dyn ReadableStore + 'static> {
         self.store.lock().expect("the store")
     }
 

@@ -7,13 +7,13 @@ use steprail_engine::kernel::CallOrder;
 use steprail_engine::{RunId, RunStatus};
 
 use super::Sim;
-use super::common::audit::audit;
+use super::common::audit::{Approval, audit};
 use super::common::invariants::violations;
 
 impl Sim {
     /// Checks all invariants.
     pub(super) fn check(&mut self) {
-        let found = audit(self.store.lock().expect("the store").connection());
+        let found = self.read(audit);
         self.violations.extend(found);
         for run in self.all_runs() {
             let events = self.events(run);
@@ -71,7 +71,7 @@ impl Sim {
     }
 
     /// A completed step has the result of its own attempt.
-    fn check_results(&mut self, run: RunId, events: &[(Millis, Event)]) {
+    pub(super) fn check_results(&mut self, run: RunId, events: &[(Millis, Event)]) {
         let called = events.iter().filter_map(|(_, event)| match event {
             Event::StepStarted { step, what: Started::Call { .. }, .. } => Some(step.n),
             _ => None,
@@ -126,25 +126,7 @@ impl Sim {
             Event::RunStarted { by, .. } => Some(by.to_string()),
             _ => None,
         });
-        let rows: Vec<Decision> = {
-            let store = self.store.lock().expect("the store");
-            let mut statement = store
-                .connection()
-                .prepare_cached(
-                    "SELECT a.path, a.args_json, a.decided_by, (SELECT s.input_json FROM workflow_step_runs s
-                     WHERE s.run_id = a.run_id AND s.n = a.n AND s.started_at >= a.decided_at AND s.tool IS NOT NULL
-                     AND s.status IN ('running', 'done') ORDER BY s.attempt LIMIT 1)
-                     FROM approvals a JOIN workflow_runs r ON r.id = a.run_id
-                     WHERE r.run_id = ?1 AND a.status = 'approved'
-                     AND a.id = (SELECT max(id) FROM approvals WHERE run_id = a.run_id AND n = a.n)",
-                )
-                .expect("a statement");
-            let rows = statement
-                .query_map([run.to_string()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
-                .expect("rows");
-            rows.collect::<Result<_, _>>().expect("a row")
-        };
-        for (path, seen, by, sent) in rows {
+        for Approval { path, args: seen, by, sent } in self.read(|tables| tables.approvals(run)) {
             if let (Some(seen), Some(sent)) = (&seen, &sent)
                 && seen != sent
             {
@@ -156,6 +138,3 @@ impl Sim {
         }
     }
 }
-
-/// An approval: path, approved arguments, user, and arguments that were sent.
-type Decision = (String, Option<String>, Option<String>, Option<String>);

@@ -26,6 +26,8 @@ impl Sim {
             self.answered.insert((order.run, order.path.to_string(), order.attempt));
         }
         self.notify(Notification::CallEnded { id, outcome: outcome.map(Payload::new) });
+        // Later, the attempt that was completed by this result may have returned its own.
+        self.check_results(order.run, &self.events(order.run));
     }
 
     fn some_call(&mut self) -> Option<CallId> {
@@ -142,29 +144,34 @@ impl Sim {
     }
 
     fn check_intent(&mut self, order: &CallOrder) {
-        let sql =
-            "SELECT s.status, r.status FROM workflow_step_runs s JOIN workflow_runs r ON r.id = s.run_id
-                   WHERE r.run_id = ?1 AND s.path = ?2 AND s.attempt = ?3";
-        let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt];
-        let store = self.store.lock().expect("the store");
-        let intent: Option<(String, String)> =
-            store.connection().query_row(sql, params, |row| Ok((row.get(0)?, row.get(1)?))).ok();
-        if !matches!(&intent, Some((step, run)) if step == "running" && (run == "running" || run == "paused"))
-        {
-            self.violations.push(format!("{}: called while the stored status is {intent:?}", order.path));
+        let (runs, rows) = self.read(|tables| (tables.runs(), tables.rows(order.run)));
+        let run = runs.into_iter().find(|run| run.id == order.run).map(|run| run.status);
+        let step = rows.steps.get(&(order.n, order.attempt)).cloned();
+        let is_running = matches!(run.as_deref(), Some("running" | "paused"));
+        if !is_running || step.as_deref() != Some("running") {
+            let path = &order.path;
+            self.violations
+                .push(format!("{path}: called while the stored status is {step:?}, of the run {run:?}"));
         }
     }
 
     /// Counts how often an attempt may be called again: after an answer, the creation of its tool, or a restart. A
     /// probe may be repeated after a restart, too.
-    fn allowed_restarts(&self, order: &CallOrder) -> u32 {
-        let sql = "SELECT count(*) FROM workflow_events e JOIN workflow_runs r ON r.id = e.run_id
-                   WHERE r.run_id = ?1 AND e.body ->> '$.step.path' = ?2 AND e.body ->> '$.step.attempt' = ?3
-                   AND (e.body ->> '$.type' IN ('approval_granted', 'approval_denied', 'tool_created', 'call_resumed', 'server_awaited')
-                        OR ?4 AND e.body ->> '$.type' = 'verify_started')";
-        let store = self.store.lock().expect("the store");
-        let params = rusqlite::params![order.run.to_string(), &*order.path, order.attempt, order.probe];
-        store.connection().query_row(sql, params, |row| row.get(0)).expect("a count")
+    fn allowed_restarts(&self, order: &CallOrder) -> usize {
+        let restarts = |event: &Event| match event {
+            Event::ApprovalGranted { .. }
+            | Event::ApprovalDenied { .. }
+            | Event::ToolCreated { .. }
+            | Event::CallResumed { .. }
+            | Event::ServerAwaited { .. } => true,
+            Event::VerifyStarted { .. } => order.probe,
+            _ => false,
+        };
+        let of_attempt = |event: &Event| {
+            event.step().is_some_and(|step| step.path == order.path && step.attempt == order.attempt)
+        };
+        let events = self.events(order.run);
+        events.iter().filter(|(_, event)| of_attempt(event) && restarts(event)).count()
     }
 
     /// Whether the log has `call_abandoned` for a call.

@@ -2,14 +2,15 @@
 
 use rusqlite::{ErrorCode, params};
 use steprail_core::plan::Hash;
-use steprail_core::run::{Changes, Event, Payload, RunStatus, Started, ValueChange};
+use steprail_core::run::{Payload, RunStatus};
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
-use super::{SESSIONS, SqliteStore, definitions, purge, schedules};
+use super::{SqliteStore, definitions, purge, schedules};
+use crate::limits::SESSIONS;
 use crate::{
-    Commit, Committed, Conflict, Cursor, DefinitionChange, NewClaim, NewRun, Refused, RegistryChange,
-    RowContent, RunCommit, RunId, RunState, ScheduleChange, StoreError, link,
+    Commit, Committed, Conflict, Cursor, DefinitionChange, NewRun, Refused, RegistryChange, RowContent,
+    RunCommit, RunId, RunState, ScheduleChange, StoreError, link, projection,
 };
 
 const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -20,12 +21,6 @@ const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status,
     FROM workflow_definitions d WHERE d.id = ?2";
 const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at = ?4, output_json = ?5,
     output_value = ?6, error_json = ?7, stored_bytes = ?8 WHERE id = ?1";
-const INSERT_CLAIM: &str =
-    "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)
-    ON CONFLICT (scope, tool, key) DO UPDATE SET args_hash = excluded.args_hash, run_id = excluded.run_id,
-    n = excluded.n, status = 'claimed', result_json = NULL, ttl_secs = excluded.ttl_secs, expires_at = NULL
-    WHERE status = 'done' AND expires_at <= ?8";
 const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
 
 impl SqliteStore {
@@ -102,21 +97,11 @@ impl SqliteStore {
         Ok(last_event)
     }
 
-    /// Writes the rows that follow from the events. A key that one step releases can be claimed by the next.
+    /// Writes the rows that follow from the events.
     fn project(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
         let mut rows = Rows { connection: &self.connection, run: key, now: commit.now };
-        for record in &run.records {
-            if let Event::StepStarted { step, what: Started::Call { claimed: true, .. }, .. } = &record.event
-            {
-                for claim in run.claims.iter().filter(|claim| claim.n == step.n && record.had_claim.is_none())
-                {
-                    self.insert_claim(key, claim, commit)?;
-                }
-            }
-            rows.project(record, run.before.status)?;
-        }
-        let is_written = run.new.is_some() && !run.after.status.is_terminal();
-        if run.before != run.after && !is_written {
+        projection::project(&mut rows, run)?;
+        if projection::changes_state(run) {
             self.update_run(key, run, commit)?;
         }
         Ok(())
@@ -201,16 +186,8 @@ impl SqliteStore {
 
     fn update_run(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
         let ended_at = run.after.status.is_terminal().then_some(commit.now);
-        // A late result can follow the end of the run in the same commit.
-        let ended = run.records.iter().rev().find(|record| record.event.ends_run());
-        let end = ended.map(|record| (record.event.changes(), record.payload.as_ref()));
-        let (output, error) = match end {
-            Some((Changes { value: Some(ValueChange::RunOutput(_)), .. }, payload)) => (payload, None),
-            Some((changes, _)) => (None, changes.run.error),
-            None => (None, None),
-        };
+        let (output, error) = projection::end_of(run)?;
         let output = StoredValue::of(&self.connection, key, output)?;
-        let error = error.map(serde_json::to_string).transpose()?;
         let changed = self.connection.prepare_cached(UPDATE_RUN)?.execute(params![
             key,
             run.after.status.word(),
@@ -225,20 +202,6 @@ impl SqliteStore {
             1 => Ok(()),
             _ => Err(StoreError::Corrupt(format!("run {} is missing", run.run))),
         }
-    }
-
-    fn insert_claim(&self, key: i64, claim: &NewClaim, commit: &Commit) -> Result<(), Refused> {
-        let inserted = self.connection.prepare_cached(INSERT_CLAIM)?.execute(params![
-            claim.key.scope,
-            claim.key.tool,
-            claim.key.key,
-            claim.args.to_string(),
-            key,
-            claim.n,
-            claim.ttl_secs.and_then(|secs| i64::try_from(secs).ok()),
-            commit.now
-        ])?;
-        if inserted == 1 { Ok(()) } else { Err(Refused::Held(claim.key.wait_name())) }
     }
 
     fn apply_schedule(&self, change: &ScheduleChange) -> Result<(), Refused> {

@@ -5,7 +5,9 @@ use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
 use super::rows;
-use crate::{Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError};
+use crate::{
+    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError, preconditions,
+};
 
 pub(super) fn find(
     connection: &Connection,
@@ -41,12 +43,10 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
         find_hidden(connection, &new.name, new.hash)?
     } else {
         let newest = find(connection, DefinitionQuery::Newest(&new.name))?;
-        check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
+        preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
         newest
     };
-    let is_other = |(tool, hash): (&String, &Hash)| new.pins.get(tool).is_some_and(|now| now != hash);
-    let is_same = |known: &Definition| known.hash == new.hash && !known.pins.iter().any(is_other);
-    if let Some(known) = known.filter(is_same) {
+    if let Some(known) = known.filter(|known| preconditions::is_same(new, known)) {
         return Ok(pin(connection, known, &new.pins)?);
     }
     Ok(insert(connection, new, now)?)
@@ -64,34 +64,10 @@ pub(super) fn delete(
     if newest.is_none() {
         return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
     }
-    check(name, newest.as_ref(), expected, owner)?;
+    preconditions::check(name, newest.as_ref(), expected, owner)?;
     let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
     connection.prepare_cached(sql)?.execute(params![name, now])?;
     Ok(())
-}
-
-/// Checks the preconditions of a change.
-fn check(
-    name: &str,
-    newest: Option<&Definition>,
-    expected: Expected,
-    owner: Option<&str>,
-) -> Result<(), Refused> {
-    let version = newest.map(|newest| newest.version);
-    let is_expected = match expected {
-        Expected::Any => true,
-        Expected::Absent => version.is_none(),
-        Expected::Version(expected) => version == Some(expected),
-    };
-    if !is_expected {
-        return Err(Refused::Conflict(Conflict::Version { name: name.to_owned(), newest: version }));
-    }
-    match newest {
-        Some(newest) if owner.is_some_and(|owner| owner != newest.created_by) => {
-            Err(Refused::Conflict(Conflict::Owned { name: name.to_owned(), by: newest.created_by.clone() }))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn find_hidden(connection: &Connection, name: &str, hash: Hash) -> Result<Option<Definition>, StoreError> {

@@ -56,8 +56,6 @@ const WRITER_KILOBYTES: u32 = 8 * 1024;
 const READER_KILOBYTES: u32 = 1024;
 /// Prepared statements kept by a connection.
 const STATEMENTS: usize = 64;
-/// Sessions of clients that are kept.
-const SESSIONS: usize = 10_000;
 
 /// What a commit has reached when it returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

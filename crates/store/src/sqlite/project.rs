@@ -1,12 +1,10 @@
-//! Projection of events into rows. Rows are derived from the log alone.
+//! The rows of a run in SQLite, as `projection.rs` changes them. Rows are derived from the log alone.
 
 use rusqlite::{Connection, params};
-use steprail_core::run::{
-    Changes, Event, GateChange, GateRequest, Millis, Payload, Record, RunStatus, StepChange, StepInfo,
-    StepRef, StepStatus, TimerKind, ValueChange,
-};
+use steprail_core::run::{GateRequest, Millis, Payload, StepRef, StepStatus, TimerKind};
 
-use crate::StoreError;
+use crate::projection::{RunRows, StepStart, one_row};
+use crate::{NewClaim, Refused, StoreError};
 
 /// Values up to this size, in bytes of JSON, are stored in the rows that refer to them.
 const INLINE_BYTES: usize = 512;
@@ -72,107 +70,79 @@ const INSERT_NEXT_ATTEMPT: &str =
     "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, ready_at)
     SELECT run_id, n, attempt + 1, path, step_id, kind, tool, 'pending', ?4
     FROM step_runs WHERE run_id = ?1 AND n = ?2 AND attempt = ?3";
+const INSERT_CLAIM: &str =
+    "INSERT INTO idempotency_keys (scope, tool, key, args_hash, run_id, n, status, ttl_secs)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'claimed', ?7)
+    ON CONFLICT (scope, tool, key) DO UPDATE SET args_hash = excluded.args_hash, run_id = excluded.run_id,
+    n = excluded.n, status = 'claimed', result_json = NULL, ttl_secs = excluded.ttl_secs, expires_at = NULL
+    WHERE status = 'done' AND expires_at <= ?8";
 const INSERT_APPROVAL: &str =
     "INSERT INTO approvals (run_id, user, n, path, status, digest, prompt, tool, args_json,
     args_value, notify_json, requested_at, expires_at, form_json, subject_json)
     SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 FROM runs WHERE id = ?1";
 
 impl Rows<'_> {
-    pub(super) fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
-        let Changes { run, step, value } = record.event.changes();
-        if let Some(change) = step {
-            self.reset(record, &change)?;
-            self.project_step(record, &change, value)?;
-        }
-        match run.status {
-            Some(RunStatus::Interrupted) => self.hold_timers(true),
-            Some(RunStatus::Running) if before == RunStatus::Interrupted => self.hold_timers(false),
-            _ => Ok(()),
-        }
-    }
-
-    fn project_step(
-        &self,
-        record: &Record,
-        change: &StepChange<'_>,
-        value: Option<ValueChange>,
-    ) -> Result<(), StoreError> {
-        let step = change.step;
-        let (mut input, mut output) = (StoredValue::default(), StoredValue::default());
-        match value {
-            Some(ValueChange::StepInput(_)) => input = self.value(record)?,
-            Some(ValueChange::StepOutput(_)) => output = self.value(record)?,
-            Some(ValueChange::RunInputs(_) | ValueChange::RunOutput(_)) | None => {}
-        }
-        let error = change.error.map(serde_json::to_string).transpose()?;
-        match (change.info, change.status) {
-            (Some(place), Some(status)) => {
-                self.upsert(step, place, status, (change.tool, input, error.as_deref()))?;
-            }
-            (None, Some(status)) if status.is_end() => self.end(step, status, output, error.as_deref())?,
-            (None, Some(status)) => self.status(step, status, input, error.as_deref())?,
-            (_, None) => {}
-        }
-        if let Some(due) = change.retry_at {
-            self.next_attempt(step, due)?;
-        }
-        match &change.gate {
-            Some(GateChange::Requested(request)) => self.ask(step, request, input)?,
-            Some(GateChange::Decided(decision)) => {
-                self.answer(step, decision.outcome.into(), decision.by, decision.reason)?;
-            }
-            Some(GateChange::Signed { by, .. }) => self.sign(step, by)?,
-            Some(GateChange::Escalated { .. }) | None => {}
-        }
-        change.timers().try_for_each(|(kind, due)| self.set_timer(step.n, kind, due))?;
-        change.wait.map_or(Ok(()), |event| self.wait(step.n, event))
-    }
-
-    fn value<'p>(&self, record: &'p Record) -> Result<StoredValue<'p>, StoreError> {
-        StoredValue::of(self.connection, self.run, record.payload.as_ref())
-    }
-
-    /// Removes the rows of a step that become void with an event.
-    fn reset(&mut self, record: &Record, change: &StepChange<'_>) -> Result<(), StoreError> {
-        let step = change.step;
-        if !change.clears_waits {
-            return Ok(());
-        }
-        if record.had_timer {
-            self.by_step("DELETE FROM alarms WHERE run_id = ?1 AND n = ?2", step.n)?;
-        }
-        if record.had_wait {
-            self.by_step("DELETE FROM workflow_waits WHERE run_id = ?1 AND n = ?2", step.n)?;
-        }
-        if record.had_gate && !matches!(change.gate, Some(GateChange::Decided(_))) {
-            let status = if change.ends() { "cancelled" } else { "superseded" };
-            self.answer(step, status, None, None)?;
-        }
-        if record.had_claim.is_some() && change.ends() {
-            self.settle_key(step.n, record)?;
-        }
-        Ok(())
-    }
-
     fn by_step(&self, sql: &str, n: u32) -> Result<usize, StoreError> {
         Ok(self.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
     }
+}
 
-    fn upsert(
-        &self,
+impl RunRows for Rows<'_> {
+    type Value<'p> = StoredValue<'p>;
+
+    fn value<'p>(&mut self, payload: Option<&'p Payload>) -> Result<StoredValue<'p>, StoreError> {
+        StoredValue::of(self.connection, self.run, payload)
+    }
+
+    fn claim(&mut self, claim: &NewClaim) -> Result<(), Refused> {
+        let inserted = self.connection.prepare_cached(INSERT_CLAIM)?.execute(params![
+            claim.key.scope,
+            claim.key.tool,
+            claim.key.key,
+            claim.args.to_string(),
+            self.run,
+            claim.n,
+            claim.ttl_secs.and_then(|secs| i64::try_from(secs).ok()),
+            self.now
+        ])?;
+        if inserted == 1 { Ok(()) } else { Err(Refused::Held(claim.key.wait_name())) }
+    }
+
+    fn keep_result(&mut self, n: u32, output: &Payload) -> Result<(), StoreError> {
+        let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
+                   expires_at = ?4 + nullif(ttl_secs, 0) * 1000
+                   WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
+        let params = params![self.run, n, output.json(), self.now];
+        one_row(self.connection.prepare_cached(sql)?.execute(params)?, "a key without its holder")
+    }
+
+    fn release_key(&mut self, n: u32) -> Result<(), StoreError> {
+        let sql = "DELETE FROM idempotency_keys WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
+        self.by_step(sql, n).map(drop)
+    }
+
+    fn clear_timers(&mut self, n: u32) -> Result<(), StoreError> {
+        self.by_step("DELETE FROM alarms WHERE run_id = ?1 AND n = ?2", n).map(drop)
+    }
+
+    fn clear_wait(&mut self, n: u32) -> Result<(), StoreError> {
+        self.by_step("DELETE FROM workflow_waits WHERE run_id = ?1 AND n = ?2", n).map(drop)
+    }
+
+    fn start_step(
+        &mut self,
         step: &StepRef,
-        place: &StepInfo,
-        status: StepStatus,
-        (tool, input, error): (Option<&str>, StoredValue<'_>, Option<&str>),
+        start: StepStart<'_, StoredValue<'_>>,
     ) -> Result<(), StoreError> {
+        let StepStart { info, status, tool, input, error } = start;
         let is_ready = status == StepStatus::Ready;
         let changed = self.connection.prepare_cached(UPSERT_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
             &*step.path,
-            (*place.id != *step.path).then_some(&*place.id),
-            &*place.kind,
+            (*info.id != *step.path).then_some(&*info.id),
+            &*info.kind,
             tool,
             status.word(),
             input.inline,
@@ -184,8 +154,8 @@ impl Rows<'_> {
         one_row(changed, "a step that ended began again")
     }
 
-    fn status(
-        &self,
+    fn change_step(
+        &mut self,
         step: &StepRef,
         status: StepStatus,
         input: StoredValue<'_>,
@@ -204,8 +174,8 @@ impl Rows<'_> {
         one_row(changed, "a step that ended changed")
     }
 
-    fn end(
-        &self,
+    fn end_step(
+        &mut self,
         step: &StepRef,
         status: StepStatus,
         output: StoredValue<'_>,
@@ -224,32 +194,32 @@ impl Rows<'_> {
         one_row(changed, "a step ended twice")
     }
 
-    fn next_attempt(&self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
+    fn next_attempt(&mut self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
         let params = params![self.run, failed.n, failed.attempt, due];
         let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
         one_row(changed, "an attempt without the one before")
     }
 
-    fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
+    fn set_timer(&mut self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
         self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
         Ok(())
     }
 
-    fn hold_timers(&self, held: bool) -> Result<(), StoreError> {
+    fn hold_timers(&mut self, held: bool) -> Result<(), StoreError> {
         let sql = "UPDATE alarms SET held = ?2 WHERE run_id = ?1";
         self.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
         Ok(())
     }
 
-    fn wait(&self, n: u32, event: &str) -> Result<(), StoreError> {
+    fn wait(&mut self, n: u32, event: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO workflow_waits (run_id, n, event) VALUES (?1, ?2, ?3)";
         self.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
         Ok(())
     }
 
     fn ask(
-        &self,
+        &mut self,
         step: &StepRef,
         request: &GateRequest<'_>,
         args: StoredValue<'_>,
@@ -273,7 +243,7 @@ impl Rows<'_> {
     }
 
     fn answer(
-        &self,
+        &mut self,
         step: &StepRef,
         status: &str,
         by: Option<&str>,
@@ -288,37 +258,10 @@ impl Rows<'_> {
         one_row(changed, "a decision without an open question")
     }
 
-    fn sign(&self, step: &StepRef, by: &str) -> Result<(), StoreError> {
+    fn sign(&mut self, step: &StepRef, by: &str) -> Result<(), StoreError> {
         let sql = "UPDATE approvals SET signed_json = json_insert(signed_json, '$[#]', ?3)
                    WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
         let changed = self.connection.prepare_cached(sql)?.execute(params![self.run, step.n, by])?;
         one_row(changed, "an approval without an open request")
-    }
-
-    /// A step that held a key ended: its result is kept under the key, or the key is free again.
-    fn settle_key(&self, n: u32, record: &Record) -> Result<(), StoreError> {
-        if let (Event::StepCompleted { .. }, Some(output)) = (&record.event, &record.payload) {
-            let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
-                       expires_at = ?4 + nullif(ttl_secs, 0) * 1000
-                       WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-            let changed = self.connection.prepare_cached(sql)?.execute(params![
-                self.run,
-                n,
-                output.json(),
-                self.now
-            ])?;
-            one_row(changed, "a key without its holder")
-        } else {
-            let sql = "DELETE FROM idempotency_keys WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-            self.by_step(sql, n).map(drop)
-        }
-    }
-}
-
-/// A transition that finds no row to change must not be kept.
-fn one_row(changed: usize, what: &str) -> Result<(), StoreError> {
-    match changed {
-        1 => Ok(()),
-        _ => Err(StoreError::Corrupt(what.to_owned())),
     }
 }

@@ -10,6 +10,7 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 use super::{definitions, read_only, rows, schedules};
 use crate::Reads;
 use crate::limits::READ_TIME;
+use crate::page::PageBuilder;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
     Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
@@ -160,7 +161,7 @@ impl Reads for Readers {
             After::Cursor(cursor) => event.cursor > cursor,
         };
         self.with(|connection| {
-            let mut page = rows::PageBuilder::new(limit);
+            let mut page = PageBuilder::new(limit);
             rows::each(connection, &sql, params![id.to_string(), from], |row| {
                 let bytes = rows::log_body(row, 3)?.0.len();
                 let events = rows::log_events(id, row)?.filter(is_after);
@@ -182,7 +183,7 @@ impl Reads for Readers {
             rows::LOG
         );
         self.with(|connection| {
-            let mut page = rows::PageBuilder::new(limit);
+            let mut page = PageBuilder::new(limit);
             let (mut scanned, mut last) = (0, after);
             let limit = user.map_or(i64::MAX, |_| FEED_ROWS);
             rows::each(connection, &sql, params![after.row(), limit], |row| {

@@ -9,12 +9,8 @@ use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{
-    Approval, Cursor, Definition, EventPage, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent,
-    log_row,
+    Approval, Cursor, Definition, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, log_row,
 };
-
-/// Bytes of events after which a page ends.
-const PAGE_BYTES: usize = 1024 * 1024;
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
@@ -54,45 +50,6 @@ pub(super) fn log_events<E: DeserializeOwned>(
         let (cursor, seq) = (Cursor::new(id, index), first + u64::from(index));
         StoredEvent { cursor, run, seq, at, event, hash }
     }))
-}
-
-/// Collects a page of events: at most `limit`, and no more once they have [`PAGE_BYTES`].
-pub(super) struct PageBuilder<T> {
-    events: Vec<T>,
-    limit: usize,
-    bytes: usize,
-    last: Option<Cursor>,
-    is_full: bool,
-}
-
-impl<T> PageBuilder<T> {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { events: Vec::new(), limit, bytes: 0, last: None, is_full: false }
-    }
-
-    /// Adds the events of a row. Returns whether the page takes more.
-    pub(super) fn add(&mut self, bytes: usize, events: impl Iterator<Item = (Cursor, T)>) -> bool {
-        for (cursor, event) in events {
-            if self.events.len() >= self.limit || self.bytes >= PAGE_BYTES {
-                self.is_full = true;
-                return false;
-            }
-            self.last = Some(cursor);
-            self.events.push(event);
-        }
-        self.bytes += bytes;
-        true
-    }
-
-    /// Ends the page at a position before the end of the log.
-    pub(super) fn stop_at(mut self, cursor: Cursor) -> EventPage<T> {
-        (self.last, self.is_full) = (Some(cursor), true);
-        self.finish()
-    }
-
-    pub(super) fn finish(self) -> EventPage<T> {
-        EventPage { events: self.events, next: self.last.filter(|_| self.is_full) }
-    }
 }
 
 /// Reads rows until `read` returns false.

@@ -1,6 +1,8 @@
 //! The contract of a [`Store`]: what every store must do, whatever it is built on.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod reads;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +12,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{
     Event, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef, TimerKind,
 };
+use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
@@ -20,6 +23,7 @@ use uuid::Uuid;
 
 /// Runs a scenario on every store.
 fn on_every_store(scenario: impl Fn(&mut dyn Store)) {
+    scenario(&mut MemoryStore::new());
     scenario(&mut SqliteStore::in_memory().expect("a database"));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("test.db");
@@ -230,6 +234,102 @@ fn timers_and_waits_follow_their_steps() {
         commit(store, running(run, 3, vec![skipped])).expect("an end");
         assert_eq!(due(store, 60), BTreeMap::new());
         assert_eq!(store.waiting("go").expect("steps"), []);
+    });
+}
+
+#[test]
+fn interruption_holds_timers_until_the_run_is_resumed() {
+    on_every_store(|store| {
+        let run = start(store, 1, vec![started(1, Started::Sleep { due: 50 }, None)]);
+        let due = |store: &mut dyn Store| store.due(60, 10).expect("timers").timers.len();
+        let interrupted = Record::plain(Event::RunInterrupted { restored: None });
+        decide(store, run, 2, [RunStatus::Running, RunStatus::Interrupted], interrupted);
+        assert_eq!(due(store), 0, "the timer is held");
+        assert_eq!(store.unfinished(Unfinished::All, None, 10).expect("runs"), []);
+        assert_eq!(store.unfinished(Unfinished::WithInterrupted, None, 10).expect("runs"), [run]);
+        let resumed = Record::plain(Event::RunResumed { by: None });
+        decide(store, run, 3, [RunStatus::Interrupted, RunStatus::Running], resumed);
+        assert_eq!(due(store), 1);
+        // A timer that was set to another time after it fired is kept.
+        let fired = vec![Timer { run, n: 1, kind: TimerKind::Sleep, due: 40 }];
+        store.commit(&Commit { now: 60, fired, ..Commit::default() }).expect("a timer");
+        assert_eq!(due(store), 1);
+    });
+}
+
+#[test]
+fn timers_of_the_same_time_are_due_in_the_order_of_their_runs() {
+    on_every_store(|store| {
+        // The ids of runs have another order than their creation.
+        for number in [3, 1, 2] {
+            let sleeps = [2, 1].map(|n| started(n, Started::Sleep { due: 50 }, None));
+            start(store, number, sleeps.into());
+        }
+        let due = store.due(50, 5).expect("timers").timers;
+        let due: Vec<(RunId, u32)> = due.iter().map(|timer| (timer.run, timer.n)).collect();
+        assert_eq!(due, [(id(3), 1), (id(3), 2), (id(1), 1), (id(1), 2), (id(2), 1)]);
+        let unfinished =
+            |store: &mut dyn Store, after| store.unfinished(Unfinished::All, after, 2).expect("runs");
+        assert_eq!(unfinished(store, None), [id(3), id(1)]);
+        assert_eq!(unfinished(store, Some(id(1))), [id(2)]);
+        assert_eq!(unfinished(store, Some(id(9))), [id(3), id(1)], "an unknown run is before all others");
+    });
+}
+
+#[test]
+fn result_under_a_key_expires_only_with_a_time_to_live() {
+    on_every_store(|store| {
+        let (args, output) = (Payload::new(json!({})), Payload::new(json!("done")));
+        let run = start(store, 1, Vec::new());
+        for (n, ttl_secs) in [(1, None), (2, Some(0)), (3, Some(1))] {
+            let key = ClaimKey { scope: "user:ann".to_owned(), tool: "t".to_owned(), key: n.to_string() };
+            let claims = vec![NewClaim { key: key.clone(), args: args.hash(), n, ttl_secs }];
+            let seq = u64::from(n) * 2 - 1;
+            let end = Event::StepCompleted { step: step(n), output: output.hash(), from: None };
+            let end =
+                Record { payload: Some(output.clone()), had_claim: Some("k".into()), ..Record::plain(end) };
+            let records = vec![call(n, &args, true), end];
+            commit(store, RunCommit { claims, ..running(run, seq, records) }).expect("a step");
+            let expired = store.claim(&key, i64::MAX).expect("a query") == ClaimState::Free;
+            assert_eq!(expired, ttl_secs == Some(1), "{ttl_secs:?}");
+            // Only the key of an expired result can be claimed again.
+            let other = start(store, 10 + u128::from(n), Vec::new());
+            let claims = vec![NewClaim { key, args: args.hash(), n: 1, ttl_secs }];
+            let runs = vec![RunCommit { claims, ..running(other, 1, vec![call(1, &args, true)]) }];
+            let claimed = store.commit(&Commit { now: 10_000, runs, ..Commit::default() });
+            assert_eq!(claimed.is_ok(), expired, "{claimed:?}");
+        }
+    });
+}
+
+#[test]
+fn hidden_definition_is_found_by_its_id_alone() {
+    on_every_store(|store| {
+        put(store, definition()).expect("a definition");
+        let hidden =
+            NewDefinition { hidden: true, hash: Hash([2; 32]), expected: Expected::Absent, ..definition() };
+        assert_eq!(put(store, hidden.clone()).expect("preconditions do not matter"), 2);
+        assert_eq!(put(store, hidden).expect("the same again"), 2);
+        let newest =
+            store.definition(DefinitionQuery::Newest("one")).expect("a query").expect("a definition");
+        assert_eq!(newest.version, 1);
+        assert!(store.definition(DefinitionQuery::Version("one", 2)).expect("a query").is_none());
+        let by_id = store.definition(DefinitionQuery::Id(newest.id + 1)).expect("a query").expect("it");
+        assert_eq!((by_id.version, by_id.deleted), (2, true));
+        // A hidden version counts.
+        assert_eq!(put(store, NewDefinition { hash: Hash([3; 32]), ..definition() }).expect("a version"), 3);
+    });
+}
+
+#[test]
+fn rows_that_do_not_match_the_log_are_damage_of_their_run() {
+    on_every_store(|store| {
+        let run = start(store, 1, Vec::new());
+        let skipped = Record::plain(Event::StepSkipped { step: step(7), reason: "no".into() });
+        let damaged = commit(store, running(run, 1, vec![skipped])).expect_err("step 7 has not started");
+        assert!(matches!(damaged, Refused::Damaged(of, _) if of == run), "{damaged:?}");
+        assert_eq!(store.log(run).expect("a log").len(), 1, "nothing was written");
+        assert_eq!(store.secret().expect("a secret"), store.secret().expect("the same"));
     });
 }
 

@@ -1,0 +1,88 @@
+//! Definitions in memory: versions of a name, and the preconditions of a change.
+
+use steprail_core::run::Millis;
+
+use super::tables::{DefinitionRow, Tables};
+use crate::{
+    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Refused, StoreError, preconditions,
+};
+
+impl Tables {
+    pub(super) fn find_definition(&self, which: DefinitionQuery<'_>) -> Option<&Definition> {
+        match which {
+            DefinitionQuery::Id(id) => self.definitions.get(&id).map(|row| &row.definition),
+            DefinitionQuery::Newest(name) => self.versions(name).max_by_key(|known| known.version),
+            DefinitionQuery::Version(name, version) => {
+                self.versions(name).find(|known| known.version == version)
+            }
+        }
+    }
+
+    /// The versions of a definition that can be started.
+    pub(super) fn versions(&self, name: &str) -> impl Iterator<Item = &Definition> {
+        self.all_versions(name).filter(|known| !known.deleted)
+    }
+
+    fn all_versions(&self, name: &str) -> impl Iterator<Item = &Definition> {
+        self.definitions.values().map(|row| &row.definition).filter(move |known| known.name == name)
+    }
+
+    /// Stores a version. A version that is the same as the newest one, or a hidden one that exists, is not added again.
+    pub(super) fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
+        let known = if new.hidden {
+            let hidden = self.all_versions(&new.name).filter(|known| known.deleted && known.hash == new.hash);
+            hidden.max_by_key(|known| known.version)
+        } else {
+            let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
+            preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
+            newest
+        };
+        match known.filter(|known| preconditions::is_same(new, known)).map(|known| known.id) {
+            Some(id) => Ok(self.pin(id, new)?),
+            None => Ok(self.insert_definition(new, now)),
+        }
+    }
+
+    /// Adds pins of tools that were unknown when the version was stored.
+    fn pin(&mut self, id: i64, new: &NewDefinition) -> Result<Definition, StoreError> {
+        let missing = || StoreError::Other("a definition is missing".to_owned());
+        let known = &mut self.definitions.get_mut(&id).ok_or_else(missing)?.definition;
+        known.pins.extend(new.pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
+        Ok(known.clone())
+    }
+
+    fn insert_definition(&mut self, new: &NewDefinition, now: Millis) -> Definition {
+        let id = self.definitions.last_key_value().map_or(0, |(id, _)| *id) + 1;
+        let definition = Definition {
+            id,
+            name: new.name.clone(),
+            version: self.all_versions(&new.name).map(|known| known.version).max().unwrap_or(0) + 1,
+            hash: new.hash,
+            spec_json: new.spec_json.to_string(),
+            created_at: now,
+            created_by: new.by.clone(),
+            deleted: new.hidden,
+            pins: new.pins.clone(),
+        };
+        let row = DefinitionRow { definition: definition.clone(), published: new.published };
+        self.definitions.insert(id, row);
+        definition
+    }
+
+    /// Hides all versions of a definition from new runs.
+    pub(super) fn delete_definition(
+        &mut self,
+        name: &str,
+        expected: Expected,
+        owner: Option<&str>,
+    ) -> Result<(), Refused> {
+        let newest = self.find_definition(DefinitionQuery::Newest(name));
+        if newest.is_none() {
+            return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
+        }
+        preconditions::check(name, newest, expected, owner)?;
+        let versions = self.definitions.values_mut().filter(|row| row.definition.name == name);
+        versions.for_each(|row| row.definition.deleted = true);
+        Ok(())
+    }
+}
