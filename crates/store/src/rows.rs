@@ -388,7 +388,7 @@ impl AccountKind {
     const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
 
     /// Its word in rows.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
             Self::Group => "group",
@@ -398,8 +398,8 @@ impl AccountKind {
     }
 
     /// The one that a word stands for.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

@@ -68,7 +68,7 @@ pub enum Overlap {
 
 impl Overlap {
     /// Its word in rows.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
             Self::Allow => "allow",
@@ -76,7 +76,7 @@ impl Overlap {
     }
 
     /// The one that a word stands for.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Skip, Self::Allow].into_iter().find(|overlap| overlap.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Skip, Self::Allow].into_iter().find(|overlap| overlap.name() == name)
     }
 }

@@ -227,7 +227,7 @@ impl<'d> Decision<'d> {
 
     pub(super) fn step_info(&self, scope: ScopeKey, step: StepIx) -> StepInfo {
         let step = self.step(step);
-        StepInfo { id: step.id.clone(), kind: step.kind.word().into(), scope }
+        StepInfo { id: step.id.clone(), kind: step.kind.name().into(), scope }
     }
 
     pub(super) fn emit_started(&mut self, attempt: &Attempt, what: Started, payload: Option<Payload>) {

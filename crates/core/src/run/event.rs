@@ -395,7 +395,7 @@ pub enum Event {
 
 impl Event {
     /// The name of the event in the log.
-    pub fn word(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         self.into()
     }
 

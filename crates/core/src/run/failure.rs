@@ -77,8 +77,8 @@ impl Failure {
     }
 
     /// The label of the failure in metrics: the kind, or `asked` for an input request.
-    pub fn word(&self) -> &'static str {
-        if self.request.is_some() { "asked" } else { self.kind.word() }
+    pub fn name(&self) -> &'static str {
+        if self.request.is_some() { "asked" } else { self.kind.name() }
     }
 
     /// Sets the delay that the server requests before the next call.

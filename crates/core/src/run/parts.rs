@@ -223,7 +223,7 @@ pub enum TimerKind {
 
 impl TimerKind {
     /// The name of the kind in the store.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
             Self::Retry => "retry",
@@ -234,10 +234,10 @@ impl TimerKind {
     }
 
     /// The kind with a name.
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Timeout, Self::Retry, Self::Sleep, Self::Grace, Self::Escalate]
             .into_iter()
-            .find(|kind| kind.word() == word)
+            .find(|kind| kind.name() == name)
     }
 }
 

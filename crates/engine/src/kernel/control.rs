@@ -128,7 +128,7 @@ impl Kernel {
         }
         let state = match self.runs.get(&key).map(|entry| &entry.run) {
             Some(state) if state.is_cancelling() => "being cancelled",
-            state => state.map_or(RunStatus::Pending, Run::status).word(),
+            state => state.map_or(RunStatus::Pending, Run::status).name(),
         };
         Ok(Err(Error::Conflict(format!("run {run} is {state} and cannot be {what}"))))
     }

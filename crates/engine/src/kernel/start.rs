@@ -131,7 +131,7 @@ impl Kernel {
                 let Some(head) = self.find_head(*of)? else { return Ok(Err(no_run(*of))) };
                 let status = head.state.status;
                 if !status.is_terminal() {
-                    let message = format!("run {of} is {}; only a run that ended is repeated", status.word());
+                    let message = format!("run {of} is {}; only a run that ended is repeated", status.name());
                     return Ok(Err(Error::Conflict(message)));
                 }
                 let inputs = self.batch.value(*of, Wanted::Inputs)?.value().clone();

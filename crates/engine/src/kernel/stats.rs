@@ -35,11 +35,11 @@ impl CommitStats {
         self.events += 1;
         let Changes { run, step, value } = record.event.changes();
         self.runs_started += u32::from(matches!(value, Some(ValueChange::RunInputs(_))));
-        if let Some(end) = run.status.and_then(|status| place(&ENDS, status.word())) {
+        if let Some(end) = run.status.and_then(|status| place(&ENDS, status.name())) {
             self.runs_ended[end] += 1;
         }
         let Some(step) = step else { return };
-        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.word()));
+        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.name()));
         if let (Some(kind), Some(outcome)) = (kind, step.outcome()) {
             self.attempts[kind][outcome as usize] += 1;
         }
@@ -54,7 +54,7 @@ impl CommitStats {
     }
 
     pub(super) fn timer(&mut self, kind: TimerKind) {
-        if let Some(place) = place(&TIMERS, kind.word()) {
+        if let Some(place) = place(&TIMERS, kind.name()) {
             self.timers[place] += 1;
         }
     }

@@ -20,7 +20,7 @@ impl Check<'_> {
         if let Some(effects) = call.effects.filter(|effects| tool.annotations.contradicts(*effects)) {
             let span = self.field(step, &["effects"]);
             let message =
-                format!("the annotations of `{}` contradict `effects: {}`", tool.name, effects.word());
+                format!("the annotations of `{}` contradict `effects: {}`", tool.name, effects.name());
             let hint = "remove `effects`: the annotations of the tool take precedence";
             self.report(Code::ContradictedEffects, step, span, message, Some(hint.to_owned()));
         }

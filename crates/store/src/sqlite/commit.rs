@@ -70,7 +70,7 @@ impl SqliteStore {
         }
         for timer in &commit.fired {
             let Some(key) = self.find_key(timer.run)? else { continue };
-            let params = params![key, timer.n, timer.kind.word(), timer.due];
+            let params = params![key, timer.n, timer.kind.name(), timer.due];
             self.connection.prepare_cached(DELETE_FIRED)?.execute(params)?;
         }
         for run in &commit.runs {
@@ -151,7 +151,7 @@ impl SqliteStore {
         let inserted = self.connection.prepare_cached(INSERT_RUN)?.execute(params![
             run.run.to_string(),
             new.definition,
-            state.status.word(),
+            state.status.name(),
             state.active,
             new.principal.id,
             serde_json::to_string(&new.principal).map_err(StoreError::from)?,
@@ -213,7 +213,7 @@ impl SqliteStore {
         let error = error.map(serde_json::to_string).transpose()?;
         let changed = self.connection.prepare_cached(UPDATE_RUN)?.execute(params![
             key,
-            run.after.status.word(),
+            run.after.status.name(),
             run.after.active,
             ended_at,
             output.inline,
@@ -261,10 +261,10 @@ impl SqliteStore {
             RegistryChange::PutAccount(account) => {
                 let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
                            ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
-                run(sql, params![account.kind.word(), account.id, account.body])?;
+                run(sql, params![account.kind.name(), account.id, account.body])?;
             }
             RegistryChange::DropAccount(kind, id) => {
-                run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.word(), id])?;
+                run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.name(), id])?;
             }
             RegistryChange::PutSession(session) => {
                 let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)

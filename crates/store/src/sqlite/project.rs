@@ -173,7 +173,7 @@ impl Rows<'_> {
             (*place.id != *step.path).then_some(&*place.id),
             &*place.kind,
             tool,
-            status.word(),
+            status.name(),
             input.inline,
             input.id,
             is_ready.then_some(self.now),
@@ -194,7 +194,7 @@ impl Rows<'_> {
             self.run,
             step.n,
             step.attempt,
-            status.word(),
+            status.name(),
             input.is_none(),
             input.inline,
             input.id,
@@ -214,7 +214,7 @@ impl Rows<'_> {
             self.run,
             step.n,
             step.attempt,
-            status.word(),
+            status.name(),
             output.inline,
             output.id,
             error,
@@ -231,7 +231,7 @@ impl Rows<'_> {
 
     fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
+        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.name(), due])?;
         Ok(())
     }
 

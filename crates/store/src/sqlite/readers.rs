@@ -121,7 +121,7 @@ impl Reads for Readers {
             sql.push_str(&format!(" AND {column} ?{}", values.len()));
         };
         if let Some(status) = list.status {
-            only("r.status =", status.word().to_owned().into());
+            only("r.status =", status.name().to_owned().into());
         }
         if let Some(user) = &list.created_by {
             only("r.created_by =", user.clone().into());
@@ -262,7 +262,7 @@ impl Reads for Readers {
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {
         self.all("SELECT kind, id, body_json FROM accounts", [], |row| {
-            let kind = AccountKind::from_word(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
+            let kind = AccountKind::from_name(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
             let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
             Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
         })

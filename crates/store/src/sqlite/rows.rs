@@ -229,7 +229,7 @@ pub(super) fn run_id(text: &str) -> Result<RunId, StoreError> {
 }
 
 pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
-    RunStatus::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
+    RunStatus::from_name(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
 }
 
 fn step_status(word: &str) -> Result<StepStatus, StoreError> {
@@ -237,7 +237,7 @@ fn step_status(word: &str) -> Result<StepStatus, StoreError> {
 }
 
 fn kind(word: &str) -> Result<KindName, StoreError> {
-    KindName::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of step")))
+    KindName::from_name(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of step")))
 }
 
 pub(super) fn hash_from_text(text: &str) -> Result<Hash, StoreError> {

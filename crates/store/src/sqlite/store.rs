@@ -232,7 +232,7 @@ impl Store for SqliteStore {
     fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError> {
         let timers = self.all(SELECT_TIMERS, params![now, limit], |row| {
             let word: String = row.get(2)?;
-            let kind = TimerKind::from_word(&word)
+            let kind = TimerKind::from_name(&word)
                 .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a kind of timer")))?;
             Ok(Timer { run: first_run(row)?, n: row.get(1)?, kind, due: row.get(3)? })
         })?;

@@ -229,8 +229,8 @@ impl Audit<'_> {
         for ((n, attempt), hash) in std::mem::take(&mut log.given) {
             self.given(id, &log, n, attempt, hash)?;
         }
-        if log.status.word() != head.status {
-            let what = format!("the log ends here as {}, and the run is {}", log.status.word(), head.status);
+        if log.status.name() != head.status {
+            let what = format!("the log ends here as {}, and the run is {}", log.status.name(), head.status);
             self.damaged(Some(id), Some(log.last), what);
         } else if log.last_n != head.last_n {
             let what =

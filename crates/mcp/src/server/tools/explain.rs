@@ -35,14 +35,14 @@ pub(in super::super) fn history(view: &RunView) -> Vec<String> {
         run.run_id,
         run.version,
         run.created_by,
-        run.status.word()
+        run.status.name()
     )];
     let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
     if omitted > 0 {
         lines.push(format!("({omitted} earlier steps are left out.)"));
     }
     lines.extend(view.steps[omitted..].iter().map(|step| line(step, run.error.as_ref())));
-    let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.word(), view::in_brief(error));
+    let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.name(), view::in_brief(error));
     lines.extend(run.error.iter().map(why));
     lines.extend(view::notes(view));
     lines
@@ -57,7 +57,7 @@ fn line(step: &StepRow, run_error: Option<&Failure>) -> String {
         Some(error) => format!(": {}", view::in_brief(error)),
         None => String::new(),
     };
-    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status.word())
+    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status.name())
 }
 
 async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {

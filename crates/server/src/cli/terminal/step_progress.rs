@@ -150,7 +150,7 @@ impl StepUpdate {
             StepChange::Noted(label, text) => format!("{label} {name} {text}"),
             StepChange::Ended { status, duration, reason } => {
                 let duration = duration.map(|millis| format!(" {}", format_duration(millis)));
-                format!("{} {name}{}{}", status.word(), duration.unwrap_or_default(), suffix(reason))
+                format!("{} {name}{}{}", status.name(), duration.unwrap_or_default(), suffix(reason))
             }
         })
     }
@@ -172,7 +172,7 @@ impl StepUpdate {
                 match status {
                     StepStatus::Done => ("32", "✓", text),
                     StepStatus::Failed => ("31", "✗", text),
-                    status => ("2", "-", format!("{} {text}", status.word())),
+                    status => ("2", "-", format!("{} {text}", status.name())),
                 }
             }
         };
