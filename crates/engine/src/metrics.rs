@@ -58,7 +58,7 @@ impl Metrics {
             damaged: gauge!("steprail_damaged_runs"),
             wal: gauge!("steprail_wal_bytes"),
             call_ok: call("ok"),
-            call_input_required: call("asked"),
+            call_input_required: call("input_request"),
             call_failed: FailureKind::NAMES.iter().map(|word| call(word)).collect(),
         }
     }

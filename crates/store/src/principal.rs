@@ -46,7 +46,7 @@ pub struct Principal {
     pub agent_only: bool,
     /// Whether there is no other user, so that nobody else could decide what they started.
     #[serde(skip)]
-    pub alone: bool,
+    pub sole_user: bool,
 }
 
 impl Principal {
@@ -70,7 +70,7 @@ impl Principal {
     }
 
     /// Whether they are this user or in this group.
-    pub fn goes_by(&self, name: &str) -> bool {
+    pub fn is_or_belongs_to(&self, name: &str) -> bool {
         self.id == name || self.groups.iter().any(|group| group == name)
     }
 }

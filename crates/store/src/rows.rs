@@ -199,7 +199,7 @@ pub enum Wanted {
     /// Why an execution failed.
     Error(u32),
     /// The value that an event carries.
-    Noted(u64),
+    EventValue(u64),
 }
 
 /// An timer.

@@ -16,7 +16,7 @@ pub enum Upkeep {
     /// Reserve what is left of the released disk space.
     ReclaimReserve,
     /// The unfinished runs of a restored database are parked.
-    RestoreParked,
+    FinishRestore,
 }
 
 /// The state of a store.

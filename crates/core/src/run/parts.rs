@@ -255,7 +255,8 @@ pub struct InputRequest {
 impl InputRequest {
     /// Whether the request is within the limit for the log.
     pub(super) fn fits(&self) -> bool {
-        self.message.len() + self.form.to_string().len() + self.state.to_string().len() <= limits::NOTE_BYTES
+        self.message.len() + self.form.to_string().len() + self.state.to_string().len()
+            <= limits::EVENT_VALUE_BYTES
     }
 
     /// Asks a human to confirm a call before it is made. If approved, the call is made anew; if denied, it fails.

@@ -272,7 +272,7 @@ fn value_of(record: &Record, seq: u64, wanted: Wanted) -> Option<Payload> {
             serde_json::to_value(error).ok().map(Payload::new)
         }
         (
-            Wanted::Noted(wanted),
+            Wanted::EventValue(wanted),
             _,
             Event::SignalReceived { payload: value, .. }
             | Event::ArgumentsEdited { args: value, .. }

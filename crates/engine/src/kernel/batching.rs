@@ -147,8 +147,8 @@ impl Kernel {
                 Ok(committed) => {
                     handled.changed = changed;
                     done.last_event = committed.last_event;
-                    if std::mem::take(&mut self.restore_parked) {
-                        self.maintain(Upkeep::RestoreParked)?;
+                    if std::mem::take(&mut self.restore_finished) {
+                        self.maintain(Upkeep::FinishRestore)?;
                     }
                     self.answer(answers, committed.purged, &mut done);
                     self.committed(&mut done);
@@ -240,7 +240,7 @@ impl Kernel {
         self.deadlines.undo();
         self.continuations.undo();
         self.quotas.rollback();
-        self.restore_parked = false;
+        self.restore_finished = false;
     }
 
     /// A request that was not committed: the caller gets an error, and a notification is kept.

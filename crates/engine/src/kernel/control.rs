@@ -1,7 +1,7 @@
 //! Commands of people: decide at gates, cancel, pause, resume, resolve, intervene, signal.
 
 use serde_json::Value;
-use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
+use steprail_core::limits::{EVENT_VALUE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{Input, Intervention, Live, Millis, Phase, Run, RunStatus, is_deeper};
 use steprail_store::{DefinitionChange, Principal, RegistryChange, RunId, StoreError, attempt_digest};
@@ -185,7 +185,7 @@ impl Kernel {
             digest: decision.digest,
             answer: decision.answer.cloned(),
         };
-        if let Some(error) = decision.answer.and_then(|answer| too_much("an answer", answer)) {
+        if let Some(error) = decision.answer.and_then(|answer| size_error("an answer", answer)) {
             return Ok(Err(error));
         }
         if self.input(key, input, now, done)? {
@@ -241,7 +241,7 @@ impl Kernel {
                 bad("arguments are a map".to_owned())
             }
             Intervention::SetArguments { path, args } => {
-                if let Some(problem) = too_much("a set of arguments", args) {
+                if let Some(problem) = size_error("a set of arguments", args) {
                     return Some(problem);
                 }
                 let id = path.rsplit('.').next().unwrap_or(path).split(['#', '[']).next().unwrap_or(path);
@@ -261,7 +261,7 @@ impl Kernel {
                 }
             }
             Intervention::SetValue(edit) => match &edit.id {
-                _ if too_much("a value", &edit.value).is_some() => too_much("a value", &edit.value),
+                _ if size_error("a value", &edit.value).is_some() => size_error("a value", &edit.value),
                 None if !edit.value.is_object() => bad("inputs are a map".to_owned()),
                 Some(id) if entry.compiled.plan.find(id).is_none() => bad(format!("there is no step `{id}`")),
                 _ => None,
@@ -336,7 +336,7 @@ impl Kernel {
 
     pub(super) fn signal(&mut self, signal: &Signal, now: Millis, done: &mut Done) -> Answered<usize> {
         let Signal { event, payload, run } = signal;
-        if let Some(problem) = too_much("an event", payload) {
+        if let Some(problem) = size_error("an event", payload) {
             return Ok(Err(problem));
         }
         let input = |keep| Input::Signalled { event: event.as_str().into(), payload: payload.clone(), keep };
@@ -380,7 +380,7 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
     if by.agent || by.relay.is_some() {
         return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
     }
-    if !approvers.is_empty() && !approvers.iter().any(|approver| by.goes_by(approver)) {
+    if !approvers.is_empty() && !approvers.iter().any(|approver| by.is_or_belongs_to(approver)) {
         return Err(Error::Denied(format!(
             "{} is not among those who may decide: {}",
             by.id,
@@ -388,20 +388,20 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
         )));
     }
     // In `single` mode there is no other approver, so the owner may decide.
-    if by.id == starter.id && !allow_self && !by.alone {
+    if by.id == starter.id && !allow_self && !by.sole_user {
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())
 }
 
 /// Checks the size of a value that is stored in the log.
-fn too_much(what: &str, value: &Value) -> Option<Error> {
+fn size_error(what: &str, value: &Value) -> Option<Error> {
     if is_deeper(value, VALUE_DEPTH) {
         return Some(Error::BadInput(format!(
             "{what} has at most {VALUE_DEPTH} lists and maps inside one another"
         )));
     }
     let bytes = value.to_string().len();
-    (bytes > NOTE_BYTES)
-        .then(|| Error::BadInput(format!("{what} has at most {NOTE_BYTES} bytes here, not {bytes}")))
+    (bytes > EVENT_VALUE_BYTES)
+        .then(|| Error::BadInput(format!("{what} has at most {EVENT_VALUE_BYTES} bytes here, not {bytes}")))
 }

@@ -96,7 +96,7 @@ pub struct Kernel {
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
     /// Whether the batch parks the last runs of a restored database.
-    restore_parked: bool,
+    restore_finished: bool,
 }
 
 /// When the next durable timer is due, until a change of timers.
@@ -151,7 +151,7 @@ impl Kernel {
             at: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
-            restore_parked: false,
+            restore_finished: false,
         })
     }
 

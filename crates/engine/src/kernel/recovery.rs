@@ -40,7 +40,7 @@ impl Kernel {
         let next = runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH);
         if let (None, Some(Interrupt::Restored(_))) = (next, interrupt) {
             self.skip_missed_schedules(now)?;
-            self.restore_parked = true;
+            self.restore_finished = true;
         }
         Ok(next)
     }

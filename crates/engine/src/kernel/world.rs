@@ -170,7 +170,7 @@ impl World for KernelWorld<'_> {
     }
 
     fn event_value(&mut self, seq: u64) -> Result<Payload, WorldError> {
-        self.payload(Wanted::Noted(seq))
+        self.payload(Wanted::EventValue(seq))
     }
 
     fn env(&self) -> Arc<Value> {

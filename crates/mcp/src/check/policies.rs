@@ -43,7 +43,7 @@ impl Check<'_> {
         );
         let hint = "a human decides in these cases; to repeat the call, pass the key with `idempotency_arg` or add \
                     `lost` to `retry_on`";
-        self.report(Code::RetriedEffect, step, span, message, Some(hint.to_owned()));
+        self.report(Code::RetryNotIdempotent, step, span, message, Some(hint.to_owned()));
     }
 
     /// Whether a gate comes before a step, in its block or in a surrounding one.

@@ -183,7 +183,7 @@ impl OpenFiles {
             }
             Upkeep::ReleaseReserve => {}
             Upkeep::ReclaimReserve => self.reserve.reclaim(),
-            Upkeep::RestoreParked => identity::remove(connection, identity::PARK)?,
+            Upkeep::FinishRestore => identity::remove(connection, identity::PARK)?,
         }
         Ok(Health { wal_bytes: self.guard.wal_bytes() })
     }

@@ -193,7 +193,7 @@ impl Store for SqliteStore {
             Wanted::Input(n) => self.one(SELECT_INPUT, params![key, n], text)?,
             Wanted::Output(n) => self.one(SELECT_OUTPUT, params![key, n], text)?,
             Wanted::Error(n) => self.one(SELECT_ERROR, params![key, n], text)?,
-            Wanted::Noted(seq) => return self.event_value(run, seq),
+            Wanted::EventValue(seq) => return self.event_value(run, seq),
         };
         match found.flatten() {
             Some(text) => Ok(Payload::parse(&text)?),

@@ -22,8 +22,8 @@ pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
     let options = options(&request.shared, &snapshot).await;
     let message = format!("{}\nOptions:\n- {}", history.join("\n"), options.join("\n- "));
     let status = snapshot.view.run.status;
-    let fields = json!({ "run_id": run, "status": status, "story": history, "options": options });
-    Ok(ToolOutput::new(fields, message).in_message(&["run_id", "status", "story", "options"]).into())
+    let fields = json!({ "run_id": run, "status": status, "history": history, "options": options });
+    Ok(ToolOutput::new(fields, message).in_message(&["run_id", "status", "history", "options"]).into())
 }
 
 /// What happened, one line per step.
