@@ -48,7 +48,7 @@ impl SqliteStore {
 
     fn roll_back(&mut self, chain: Hash, last_row: i64) {
         (self.chain, self.last_row) = (chain, last_row);
-        // Keys of new runs are void.
+        // The keys of runs that the transaction created are invalid.
         self.keys.clear();
         // A failed statement may have ended the transaction.
         if !self.connection.is_autocommit() {
@@ -95,7 +95,7 @@ impl SqliteStore {
         };
         let last_event = self.insert_log(key, run, commit)?;
         self.project(key, run, commit).map_err(|refused| match refused {
-            // The rows of the run do not fit its log; other runs are not affected.
+            // The rows of the run do not match its log; other runs are not affected.
             Refused::Unavailable(error @ StoreError::Corrupt(_)) => Refused::Damaged(run.run, error),
             refused => refused,
         })?;
@@ -145,7 +145,7 @@ impl SqliteStore {
         let parent = new.parent.as_ref().map(|(id, parent)| Ok::<_, StoreError>((self.key(*id)?, parent)));
         let parent = parent.transpose()?;
         let inputs = self.store_inputs(&new.inputs)?;
-        // A run that ended with its first decision gets its end below, as any other.
+        // The run is inserted as pending. If it ended with its first decision, the update below sets its end.
         let pending = RunState { status: RunStatus::Pending, active: false };
         let state = if run.after.status.is_terminal() { pending } else { run.after };
         let inserted = self.connection.prepare_cached(INSERT_RUN)?.execute(params![

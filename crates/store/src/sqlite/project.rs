@@ -45,10 +45,10 @@ impl<'p> StoredValue<'p> {
     }
 }
 
-/// The rows of one run, while events are projected onto them.
+/// The rows of one run, onto which events are projected.
 pub(super) struct Rows<'r> {
     pub connection: &'r Connection,
-    /// The key of the run.
+    /// The integer key of the run.
     pub run: i64,
     pub now: Millis,
 }
@@ -131,7 +131,7 @@ impl Rows<'_> {
         StoredValue::of(self.connection, self.run, record.payload.as_ref())
     }
 
-    /// Removes the rows of a step that become void with an event.
+    /// Removes the rows of a step that an event invalidates.
     fn reset(&mut self, record: &Record, change: &StepChange<'_>) -> Result<(), StoreError> {
         let step = change.step;
         if !change.clears_waits {
@@ -180,7 +180,7 @@ impl Rows<'_> {
             (!is_ready).then_some(self.now),
             error
         ])?;
-        one_row(changed, "a step that ended began again")
+        one_row(changed, "a completed step started again")
     }
 
     fn status(
@@ -200,7 +200,7 @@ impl Rows<'_> {
             input.id,
             error
         ])?;
-        one_row(changed, "a step that ended changed")
+        one_row(changed, "a completed step changed")
     }
 
     fn end(
@@ -226,7 +226,7 @@ impl Rows<'_> {
     fn next_attempt(&self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
         let params = params![self.run, failed.n, failed.attempt, due];
         let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
-        one_row(changed, "an attempt without the one before")
+        one_row(changed, "an attempt without its previous attempt")
     }
 
     fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
@@ -283,10 +283,10 @@ impl Rows<'_> {
             .connection
             .prepare_cached(sql)?
             .execute(params![self.run, step.n, status, self.now, by, reason])?;
-        one_row(changed, "a decision without an open question")
+        one_row(changed, "a decision without an open approval")
     }
 
-    /// A step that held a key ended: its result is kept under the key, or the key is free again.
+    /// Settles the key of a step that ended: stores the result under the key, or releases the key.
     fn settle_key(&self, n: u32, record: &Record) -> Result<(), StoreError> {
         if let (Event::StepCompleted { .. }, Some(output)) = (&record.event, &record.payload) {
             let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
@@ -298,7 +298,7 @@ impl Rows<'_> {
                 output.json(),
                 self.now
             ])?;
-            one_row(changed, "a key without its holder")
+            one_row(changed, "an idempotency key without its claim")
         } else {
             let sql = "DELETE FROM idempotency_keys WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
             self.by_step(sql, n).map(drop)
@@ -306,7 +306,7 @@ impl Rows<'_> {
     }
 }
 
-/// A transition that finds no row to change must not be kept.
+/// A commit is rejected if one of its transitions changes no row.
 fn one_row(changed: usize, what: &str) -> Result<(), StoreError> {
     match changed {
         1 => Ok(()),
