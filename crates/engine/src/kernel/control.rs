@@ -1,4 +1,4 @@
-//! Commands of people: decide at gates, cancel, pause, resume, resolve, intervene, signal.
+//! Commands of users: decide at gates, cancel, pause, resume, resolve, intervene, signal.
 
 use serde_json::Value;
 use steprail_core::limits::{EVENT_VALUE_BYTES, VALUE_DEPTH};
@@ -9,7 +9,7 @@ use steprail_store::{DefinitionChange, Principal, RegistryChange, RunId, StoreEr
 use super::{Command, Done, Kernel, Signal, no_run};
 use crate::error::Error;
 
-/// An answer within a transaction.
+/// The reply to a command. The outer error rejects the transaction.
 type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 
 impl Kernel {
@@ -54,7 +54,9 @@ impl Kernel {
                 let Some(entry) = self.runs.get(&key) else { return Ok(Err(no_run(*run))) };
                 let open = entry.run.find(path).filter(|(_, live)| matches!(live.phase, Phase::Gate { .. }));
                 let Some((_, live)) = open else {
-                    return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
+                    return Ok(Err(Error::NotFound(format!(
+                        "step `{path}` of run {run} has no open approval"
+                    ))));
                 };
                 if answers_own_call(live, &entry.head.principal, by) {
                     return Ok(Ok(()));
@@ -64,7 +66,7 @@ impl Kernel {
             }
             Command::Cancel { run, by, reason } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
-                // The first cancellation counts.
+                // Only the first cancellation has an effect.
                 if self.runs.get(&key).is_some_and(|entry| entry.run.is_cancelling()) {
                     return Ok(Ok(()));
                 }
@@ -86,14 +88,17 @@ impl Kernel {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 let step = self.runs.get(&key).and_then(|entry| entry.run.find(path));
                 let Some((n, live)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
-                    return Ok(Err(Error::Conflict(format!("the outcome of `{path}` is not unknown"))));
+                    return Ok(Err(Error::Conflict(format!(
+                        "step `{path}` has no call with an unknown outcome"
+                    ))));
                 };
                 if digest.is_some_and(|digest| digest != attempt_digest(*run, path, live.attempt)) {
-                    let message = format!("`{path}` was attempted again since; look at it anew");
+                    let message = format!("step `{path}` has started another attempt; read it again");
                     return Ok(Err(Error::Conflict(message)));
                 }
                 if by.agent {
-                    return Ok(Err(Error::Denied("an agent cannot say what became of a call".to_owned())));
+                    let message = "an agent cannot resolve a call with an unknown outcome; ask a human";
+                    return Ok(Err(Error::Denied(message.to_owned())));
                 }
                 let input = Input::Resolve { n, resolution: resolution.clone(), by: by.id.as_str().into() };
                 self.act(*run, input, "resolved", now, done)
@@ -120,7 +125,7 @@ impl Kernel {
         Ok(Some(run))
     }
 
-    /// Gives a run an input that somebody asked for. If nothing comes of it, the answer says how things stand.
+    /// Applies the input of a command to a run. If it has no effect, the reply is an error with the status of the run.
     fn act(&mut self, run: RunId, input: Input, what: &str, now: Millis, done: &mut Done) -> Answered {
         let Some(key) = self.find(run)? else { return Ok(Err(no_run(run))) };
         if self.input(key, input, now, done)? {
@@ -144,7 +149,7 @@ impl Kernel {
         let hash = entry.compiled.plan.hash;
         if expected.is_some_and(|expected| expected != hash) {
             return Some(Error::Conflict(format!(
-                "the run is pinned to the definition {hash}, not to that one"
+                "the definition of the run has the hash {hash}, not the expected one"
             )));
         }
         let unknown = entry.run.calls().map(|(_, live)| &*live.path);
@@ -174,7 +179,8 @@ impl Kernel {
             && decision.answer.is_none()
             && live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation())
         {
-            let message = format!("the tool of `{}` asks something: a yes alone is no answer", decision.path);
+            let message =
+                format!("step `{}` has an open input request; approve it with an answer", decision.path);
             return Ok(Err(Error::BadInput(message)));
         }
         let input = Input::Decided {
@@ -195,15 +201,15 @@ impl Kernel {
         Ok(Err(Error::Conflict(message.to_owned())))
     }
 
-    /// The gate is closed: the same decision again is no error, another one is told who decided.
+    /// The gate is closed. The same decision again succeeds; for another one the error says who decided.
     fn already_decided(&mut self, key: RunId, run: RunId, decision: &Decision<'_>) -> Answered {
         let path = decision.path;
         let Some(approval) = self.batch.approval(key, path)? else {
-            return Ok(Err(Error::NotFound(format!("`{path}` of run {run} asks nobody"))));
+            return Ok(Err(Error::NotFound(format!("step `{path}` of run {run} has no open approval"))));
         };
         let same = approval.decided_by.as_deref() == Some(&decision.by.id)
             && approval.status == if decision.approved { "approved" } else { "denied" };
-        // The same decision on something else is another decision.
+        // The same decision with another digest is a different decision.
         if same && decision.digest.is_none_or(|seen| seen == approval.digest) {
             return Ok(Ok(()));
         }
@@ -238,7 +244,7 @@ impl Kernel {
         let bad = |message: String| Some(Error::BadInput(message));
         match intervention {
             Intervention::SetArguments { args, .. } if !args.is_object() => {
-                bad("arguments are a map".to_owned())
+                bad("arguments must be a map".to_owned())
             }
             Intervention::SetArguments { path, args } => {
                 if let Some(problem) = size_error("a set of arguments", args) {
@@ -248,35 +254,35 @@ impl Kernel {
                 let known = entry.compiled.plan.find(id);
                 let is_call =
                     known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
-                // A tool that asks something has been called with the arguments that it has.
+                // A tool with an open input request has already been called with its arguments.
                 let calling = entry.run.find(path).is_some_and(|(_, live)| {
                     let asks =
                         live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
                     live.phase == Phase::Calling || asks
                 });
                 match (is_call, calling) {
-                    (false, _) => bad(format!("`{path}` is no step with arguments")),
-                    (_, true) => Some(Error::Conflict(format!("`{path}` is running already"))),
+                    (false, _) => bad(format!("step `{path}` takes no arguments")),
+                    (_, true) => Some(Error::Conflict(format!("step `{path}` is already running"))),
                     _ => None,
                 }
             }
             Intervention::SetValue(edit) => match &edit.id {
                 _ if size_error("a value", &edit.value).is_some() => size_error("a value", &edit.value),
-                None if !edit.value.is_object() => bad("inputs are a map".to_owned()),
+                None if !edit.value.is_object() => bad("inputs must be a map".to_owned()),
                 Some(id) if entry.compiled.plan.find(id).is_none() => bad(format!("there is no step `{id}`")),
                 _ => None,
             },
             Intervention::Skip { path } | Intervention::SupplyResult { path, .. } => {
                 match entry.run.find(path) {
                     Some(_) => None,
-                    None => Some(Error::Conflict(format!("`{path}` is not under way"))),
+                    None => Some(Error::Conflict(format!("step `{path}` is not in progress"))),
                 }
             }
         }
     }
 
-    /// To skip a gate or to supply its answer is to decide: whoever may not do the one may not do the other. So
-    /// it is with what holds gates, and with the answer that a gate has given.
+    /// Skipping a gate, or supplying its result, is equivalent to deciding and needs the same permission. This includes
+    /// steps that contain gates, and the results of gates that were decided.
     fn passes_gate(
         &mut self,
         key: RunId,
@@ -299,7 +305,7 @@ impl Kernel {
         }
     }
 
-    /// Whether a step execution, or the whole run, holds a gate at which somebody may not decide.
+    /// Whether a step execution, or the whole run, contains a gate at which a user may not decide.
     fn holds_gate(
         &mut self,
         key: RunId,
@@ -364,14 +370,14 @@ struct Decision<'d> {
     answer: Option<&'d Value>,
 }
 
-/// Whether the client of a relayed call answers what the tool of that call asks it. It decides nothing else.
+/// Whether the client of a relayed call responds to an input request of that call. It may not decide at other gates.
 fn answers_own_call(live: &Live, starter: &Principal, by: &Principal) -> bool {
     let asks = live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
     asks && starter.relay.is_some() && by.relay.is_some() && starter.id == by.id
 }
 
-/// Who may decide: never an agent, not the one who started the run unless the gate allows it, and only those
-/// whom the gate names.
+/// Checks whether a principal may decide: not an agent, not the user who started the run unless the gate allows it, and
+/// only the approvers of the gate.
 fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Error> {
     let (allow_self, approvers): (bool, &[Box<str>]) = match kind {
         Kind::Approve(approve) => (approve.allow_self, &approve.approvers),
@@ -382,7 +388,7 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
     }
     if !approvers.is_empty() && !approvers.iter().any(|approver| by.is_or_belongs_to(approver)) {
         return Err(Error::Denied(format!(
-            "{} is not among those who may decide: {}",
+            "{} is not an approver of this gate; its approvers are {}",
             by.id,
             approvers.join(", ")
         )));
@@ -394,14 +400,13 @@ fn may_decide(kind: &Kind, starter: &Principal, by: &Principal) -> Result<(), Er
     Ok(())
 }
 
-/// Checks the size of a value that is stored in the log.
+/// The error for a value that is too large or too deep for the log.
 fn size_error(what: &str, value: &Value) -> Option<Error> {
     if is_deeper(value, VALUE_DEPTH) {
-        return Some(Error::BadInput(format!(
-            "{what} has at most {VALUE_DEPTH} lists and maps inside one another"
-        )));
+        return Some(Error::BadInput(format!("{what} can have at most {VALUE_DEPTH} nested lists and maps")));
     }
     let bytes = value.to_string().len();
-    (bytes > EVENT_VALUE_BYTES)
-        .then(|| Error::BadInput(format!("{what} has at most {EVENT_VALUE_BYTES} bytes here, not {bytes}")))
+    (bytes > EVENT_VALUE_BYTES).then(|| {
+        Error::BadInput(format!("{what} can have at most {EVENT_VALUE_BYTES} bytes here, not {bytes}"))
+    })
 }

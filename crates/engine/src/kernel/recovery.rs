@@ -9,7 +9,7 @@ use super::{Done, Kernel, NextTimer};
 use crate::limits::{BATCH, RECOVERY_BATCH};
 
 impl Kernel {
-    /// Picks up some of the runs that were under way. Answers where to go on, until there are no more.
+    /// Resumes a batch of unfinished runs. Returns the run after which the next batch starts, or `None` at the end.
     pub(super) fn recover_some(
         &mut self,
         after: Option<RunId>,
@@ -45,7 +45,7 @@ impl Kernel {
         Ok(next)
     }
 
-    /// The calls that a run had in flight are lost; its steps that waited for a place get one.
+    /// Marks the calls that a run had in flight as lost, and queues its steps that waited for a slot.
     fn pick_up(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.load(key)?;
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
@@ -79,7 +79,7 @@ impl Kernel {
         if self.damaged.contains_key(&run) || !self.load(run)? {
             return Ok(());
         }
-        // The calls of an interrupted run are lost; they have no deadline any more.
+        // The calls of an interrupted run are lost and have no deadline any more.
         let state = self.runs.get(&run).map(|entry| &entry.run);
         let state = state.filter(|state| state.status() != RunStatus::Interrupted);
         let live = state.and_then(|state| state.live().get(&n));

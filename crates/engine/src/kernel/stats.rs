@@ -3,17 +3,17 @@
 use steprail_core::plan::Plan;
 use steprail_core::run::{AttemptOutcome, Changes, GateChange, Record, TimerKind, ValueChange};
 
-/// Kinds of steps, as they are counted.
+/// The kinds of steps.
 pub(crate) const KINDS: [&str; 9] =
     ["tool", "foreach", "parallel", "branch", "approve", "sleep", "wait", "workflow", "pass"];
-/// How runs end.
+/// The final statuses of runs.
 pub(crate) const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
-/// How questions to humans end.
+/// The outcomes of approvals.
 pub(crate) const DECISIONS: [&str; 3] = ["approved", "denied", "expired"];
-/// Kinds of timers.
+/// The kinds of timers.
 pub(crate) const TIMERS: [&str; 5] = ["timeout", "retry", "sleep", "grace", "escalate"];
 
-/// How often something happened, in the order of the lists above.
+/// Counts of committed events. The arrays have the order of the lists above.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitStats {
     pub(crate) events: u32,
@@ -59,7 +59,7 @@ impl CommitStats {
         }
     }
 
-    /// Both together.
+    /// Adds other counts.
     pub(super) fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.runs_started += other.runs_started;
