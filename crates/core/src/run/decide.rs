@@ -18,9 +18,9 @@ use crate::plan::{Kind, Plan, Step};
 /// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
 /// cannot be committed, the caller must rebuild the run from the log.
 ///
-/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks, or when
-/// its evaluations have cost [`EVALUATION_COST`]. The transition that reaches the limit is completed, so the number of events can exceed it by a few. Then the run
-/// owes a continuation ([`Run::owes_continuation`]).
+/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks, or
+/// when its evaluations have cost [`EVALUATION_COST`]. The transition that reaches the limit is completed, so the
+/// number of events can exceed it by a few. Then the run owes a continuation ([`Run::owes_continuation`]).
 pub fn decide(
     plan: &Plan,
     run: &mut Run,
