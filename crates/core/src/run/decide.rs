@@ -163,7 +163,7 @@ impl<'d> Decision<'d> {
                 }
                 (None, None) => break,
             }
-            // A transition without an event would be made again for ever.
+            // A transition without an event would be repeated forever.
             if self.records.len() == before && !self.is_cut {
                 return Err(WorldError("a transition of the run has no events".to_owned()));
             }

@@ -259,7 +259,7 @@ impl InputRequest {
             <= limits::EVENT_VALUE_BYTES
     }
 
-    /// Asks a human to confirm a call before it is made. If approved, the call is made anew; if denied, it fails.
+    /// Asks a human to confirm a call before it is made. If approved, the call is made again; if denied, it fails.
     /// `subject` is the hash of what the human confirms, if that can change before the answer.
     pub fn confirm_call(message: impl Into<String>, subject: Option<Hash>) -> Self {
         let form = json!({ "type": "object", "properties": {} });
