@@ -132,7 +132,7 @@ impl Kernel {
             if !given_up || !effects::take_back(earlier, *id) {
                 return true;
             }
-            self.flights.arrive(*id);
+            self.flights.remove(*id);
             false
         });
         self.flights.commit();
@@ -188,7 +188,7 @@ impl Kernel {
         }
         self.continue_some(now, &mut done)?;
         self.admit_waiting(now, &mut done)?;
-        self.at = None;
+        self.deciding = None;
         Ok((done, answers))
     }
 
@@ -211,7 +211,7 @@ impl Kernel {
     fn quarantine(&mut self, error: &StoreError) -> bool {
         let is_damage =
             matches!(error, StoreError::Corrupt(_) | StoreError::Other(_) | StoreError::Quarantined { .. });
-        let suspect = self.at.take().filter(|run| is_damage && !self.damaged.contains_key(run));
+        let suspect = self.deciding.take().filter(|run| is_damage && !self.damaged.contains_key(run));
         // A run that was about to be created does not exist.
         let Some(run) = suspect.filter(|run| matches!(self.batch.head(*run), Ok(Some(_)) | Err(_))) else {
             return false;
@@ -251,7 +251,7 @@ impl Kernel {
             request @ Request::Notification(_) if error.may_pass() => handled.retry.push(request),
             Request::Notification(Notification::CallEnded { id, .. }) => {
                 // The run does not continue, but its slot is released.
-                self.flights.arrive(id);
+                self.flights.remove(id);
                 self.flights.commit();
             }
             Request::Notification(_) => {}

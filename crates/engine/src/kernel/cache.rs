@@ -104,7 +104,7 @@ impl Hashes {
     }
 
     /// Whether a value matches its hash.
-    pub(super) fn fit(&self, wanted: Wanted, found: &Payload) -> bool {
+    pub(super) fn matches(&self, wanted: Wanted, found: &Payload) -> bool {
         self.0.get(&wanted).is_none_or(|hash| *hash == found.hash())
     }
 }

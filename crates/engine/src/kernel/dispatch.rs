@@ -16,7 +16,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<Answer, StoreError> {
-        self.at = None;
+        self.deciding = None;
         Ok(Answer::Now(match request {
             Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by)? {
                 Some(exceeded) => Err(exceeded),

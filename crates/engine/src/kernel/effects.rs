@@ -132,7 +132,7 @@ impl Kernel {
             _ => {
                 self.flights.let_go(key, step.n);
                 if take_back(&mut done.effects, id) {
-                    self.flights.arrive(id);
+                    self.flights.remove(id);
                 } else {
                     done.effects.push(Effect::Cancel(id));
                 }
@@ -175,7 +175,7 @@ impl Kernel {
         let pinned = entry.compiled.pins.get(&**tool).map(|hash| (*hash, policy));
         let site = CallSite { tool, principal: &entry.head.principal, run: entry.head.id, path: &step.path };
         let capacity = self.tools.capacity(&site);
-        let id = self.flights.depart(Flight {
+        let id = self.flights.add(Flight {
             run: key,
             n: step.n,
             attempt: step.attempt,
@@ -214,7 +214,7 @@ impl Kernel {
             return Ok(());
         };
         let current = self.flights.call_of(run, n) == Some(id);
-        self.flights.arrive(id);
+        self.flights.remove(id);
         // The input request of a superseded attempt or of a probe is never answered.
         if let Err(Failure { request: Some(request), .. }) = outcome
             && (!current || probe)

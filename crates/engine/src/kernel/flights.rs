@@ -161,7 +161,7 @@ impl Flights {
     }
 
     /// Adds a call that is about to start.
-    pub(super) fn depart(&mut self, flight: Flight) -> CallId {
+    pub(super) fn add(&mut self, flight: Flight) -> CallId {
         self.next += 1;
         let id = CallId(self.next);
         self.count_in(&flight);
@@ -172,7 +172,7 @@ impl Flights {
     }
 
     /// Removes a call that ended.
-    pub(super) fn arrive(&mut self, id: CallId) {
+    pub(super) fn remove(&mut self, id: CallId) {
         if let Some(flight) = self.flights.remove(&id) {
             self.count_out(&flight);
             self.undo.push(Undo::Arrived(id, flight));

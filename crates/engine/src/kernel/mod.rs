@@ -91,7 +91,7 @@ pub struct Kernel {
     messages: VecDeque<(RunId, Input)>,
     next_timer: NextTimer,
     /// The run that is being decided.
-    at: Option<RunId>,
+    deciding: Option<RunId>,
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
@@ -148,7 +148,7 @@ impl Kernel {
             touched: BTreeSet::new(),
             messages: VecDeque::new(),
             next_timer: NextTimer::Unknown,
-            at: None,
+            deciding: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
             restore_finished: false,

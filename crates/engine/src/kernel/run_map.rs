@@ -30,7 +30,7 @@ pub(super) struct Entry {
 impl Kernel {
     /// Loads a run, unless it is in memory. Returns false if it does not exist.
     pub(super) fn load(&mut self, id: RunId) -> Result<bool, StoreError> {
-        self.at = Some(id);
+        self.deciding = Some(id);
         if let Some(entry) = self.runs.get_mut(&id) {
             entry.parked = false;
             return Ok(true);

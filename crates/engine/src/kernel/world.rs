@@ -75,7 +75,7 @@ impl KernelWorld<'_> {
             return Ok(known);
         }
         let found = self.batch.value(self.head.id, wanted).and_then(|found| {
-            if self.hashes.fit(wanted, &found) {
+            if self.hashes.matches(wanted, &found) {
                 return Ok(found);
             }
             Err(StoreError::Corrupt(format!("{wanted:?} of run {} was changed", self.head.id)))
