@@ -20,7 +20,7 @@ const ROWS: usize = 5_000;
 /// The number of events between two reports of progress.
 const EVENTS: u64 = 1_000;
 /// The maximum number of damages that are listed.
-const TOLD: usize = 100;
+const LISTED: usize = 100;
 
 /// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -208,7 +208,7 @@ impl Audit<'_> {
         let mut statement = connection.prepare_cached(sql)?;
         let mut found = statement.query([head.key])?;
         let mut log =
-            Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, given: BTreeMap::new() };
+            Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, inputs: BTreeMap::new() };
         while let Some(row) = found.next()? {
             let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
             if seq != log.last + 1 {
@@ -221,13 +221,13 @@ impl Audit<'_> {
                 log.follow(&event);
                 self.values(id, &mut log, &event)?;
                 self.found.events += 1;
-                if self.found.events.is_multiple_of(EVENTS) && self.tell().is_break() {
+                if self.found.events.is_multiple_of(EVENTS) && self.report_progress().is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
         }
-        for ((n, attempt), hash) in std::mem::take(&mut log.given) {
-            self.given(id, &log, n, attempt, hash)?;
+        for ((n, attempt), hash) in std::mem::take(&mut log.inputs) {
+            self.input(id, &log, n, attempt, hash)?;
         }
         if log.status.name() != head.status {
             let what = format!("the log ends here as {}, and the run is {}", log.status.name(), head.status);
@@ -237,22 +237,22 @@ impl Audit<'_> {
                 format!("the log ends with step {}, and the run has {} steps", log.last_n, head.last_n);
             self.damaged(Some(id), Some(log.last), what);
         }
-        Ok(self.tell())
+        Ok(self.report_progress())
     }
 
-    fn tell(&mut self) -> ControlFlow<()> {
+    fn report_progress(&mut self) -> ControlFlow<()> {
         (self.progress)(self.found.events, self.total.max(self.found.events))
     }
 
     /// Compares the values whose hashes an event contains. The input of a step is compared when the attempt has ended.
     fn values(&mut self, id: RunId, log: &mut Log, event: &Event) -> Result<(), StoreError> {
         if let (Some(step), Some(ValueChange::StepInput(hash))) = (event.step(), event.changes().value) {
-            log.given.insert((step.n, step.attempt), hash);
+            log.inputs.insert((step.n, step.attempt), hash);
         }
         if let Some(StepRef { n, attempt, .. }) = event.step().filter(|_| is_over(event))
-            && let Some(hash) = log.given.remove(&(*n, *attempt))
+            && let Some(hash) = log.inputs.remove(&(*n, *attempt))
         {
-            self.given(id, log, *n, *attempt, hash)?;
+            self.input(id, log, *n, *attempt, hash)?;
         }
         match event {
             Event::RunStarted { inputs, .. } => {
@@ -273,7 +273,7 @@ impl Audit<'_> {
     }
 
     /// A retry sends the input of the first attempt and stores no copy of it.
-    fn given(&mut self, id: RunId, log: &Log, n: u32, attempt: u32, hash: Hash) -> Result<(), StoreError> {
+    fn input(&mut self, id: RunId, log: &Log, n: u32, attempt: u32, hash: Hash) -> Result<(), StoreError> {
         let sql = "SELECT input_json FROM workflow_step_runs WHERE run_id = ?1 AND n = ?2 AND attempt <= ?3
                    AND input_json IS NOT NULL ORDER BY attempt DESC LIMIT 1";
         let what = format!("the input of step {n}");
@@ -308,7 +308,7 @@ impl Audit<'_> {
 
     fn damaged(&mut self, run: Option<RunId>, seq: Option<u64>, what: String) {
         self.found.damages += 1;
-        if self.found.damaged.len() < TOLD {
+        if self.found.damaged.len() < LISTED {
             self.found.damaged.push(Damage { run, seq, what });
         }
     }
@@ -323,7 +323,7 @@ struct Log {
     last_n: u32,
     status: RunStatus,
     /// Inputs of unfinished attempts, by execution and attempt.
-    given: BTreeMap<(u32, u32), Hash>,
+    inputs: BTreeMap<(u32, u32), Hash>,
 }
 
 impl Log {
