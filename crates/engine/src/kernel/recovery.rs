@@ -33,7 +33,7 @@ impl Kernel {
                     self.input(run, Input::Restored { incarnation, backup_at }, now, done).map(drop)?;
                 }
                 Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
-                None => self.pick_up(run, now, done)?,
+                None => self.recover_run(run, now, done)?,
             }
             self.deliver_messages(now, done)?;
         }
@@ -46,7 +46,7 @@ impl Kernel {
     }
 
     /// Marks the calls that a run had in flight as lost, and queues its steps that waited for a slot.
-    fn pick_up(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+    fn recover_run(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.load(key)?;
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
         let calls: Vec<(u32, u32)> = entry.run.calls().map(|(n, live)| (n, live.attempt)).collect();

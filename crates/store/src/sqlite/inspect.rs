@@ -10,7 +10,7 @@ use super::{backup, beside, migrate, read_only, rows, size};
 use crate::{RunId, StoreError};
 
 /// The maximum number of runs in a list.
-const NAMED: usize = 10;
+const LISTED_RUNS: usize = 10;
 
 /// The state of a database.
 #[derive(Debug, Clone, Serialize)]
@@ -74,6 +74,6 @@ fn stuck(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
 }
 
 fn some_runs(connection: &Connection, which: &str) -> Result<Vec<RunId>, StoreError> {
-    let sql = format!("SELECT run_id FROM runs r WHERE {which} ORDER BY id LIMIT {NAMED}");
+    let sql = format!("SELECT run_id FROM runs r WHERE {which} ORDER BY id LIMIT {LISTED_RUNS}");
     rows::all(connection, &sql, [], |row| rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?))
 }
