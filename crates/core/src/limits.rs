@@ -98,8 +98,9 @@ pub const PAYLOAD_BYTES: usize = 16 * 1024 * 1024;
 pub const VALUE_DEPTH: usize = 100;
 /// Timeout of a probe whose step has no timeout, in milliseconds.
 pub const PROBE_MS: u64 = 60_000;
-/// Maximum size of the payload of a signal, and of arguments and values set by a human, in bytes.
-pub const NOTE_BYTES: usize = 256 * 1024;
+/// Maximum size of a value that an event contains (the payload of a signal, arguments and values set by a human, an
+/// input request, the details of a failure), in bytes.
+pub const EVENT_VALUE_BYTES: usize = 256 * 1024;
 /// Maximum number of signals that a run buffers until a step waits for them.
 pub const SIGNALS: usize = 1_000;
 /// Maximum nesting of runs: a workflow that runs a workflow, and so on.

@@ -53,8 +53,8 @@ fn since_boot() -> Millis {
 
 /// A clock that starts no earlier than the last committed event.
 ///
-/// If the wall clock was set back while no engine ran, time continues where it was, at the rate of the other clock. Timers
-/// that are set meanwhile are then not early when the wall clock is corrected.
+/// If the wall clock was set back while no engine ran, time continues from the last event. A timer that is set in this
+/// state is then not early when the wall clock is corrected.
 pub(crate) struct FloorClock {
     clock: Arc<dyn Clock>,
     ahead: Millis,

@@ -1,7 +1,7 @@
-//! Cron patterns in a time zone.
+//! Cron expressions in a time zone.
 //!
-//! Daylight saving time: a time that is skipped in spring fires at the end of the gap. When they are set back, a repeated time
-//! counts once, the first time.
+//! Daylight saving time: a time that is skipped in spring fires at the end of the gap. A time that occurs twice in
+//! autumn fires once, at its first occurrence.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
@@ -29,7 +29,7 @@ impl CronSchedule {
         Ok(Self { cron, zone })
     }
 
-    /// Returns the first time of the pattern after `now`.
+    /// Returns the first time of the cron expression after `now`.
     pub(crate) fn next_after(&self, now: Millis) -> Result<Millis, String> {
         let now = Timestamp::from_millisecond(now).map_err(|error| error.to_string())?;
         let next: Zoned = self

@@ -35,7 +35,7 @@ pub(crate) enum Message {
 
 /// How long the thread polls for the end of a call before it blocks.
 const SPIN_TIME: Duration = Duration::from_micros(50);
-/// The longest time that the thread blocks without a look at the clock.
+/// The longest time that the thread blocks before it reads the clock again.
 const MAX_WAIT: Duration = Duration::from_mins(1);
 
 pub(crate) struct Driver {
@@ -124,7 +124,7 @@ impl Driver {
         }
     }
 
-    /// Holds requests back until recovery has finished. Recovery would take their calls for lost ones.
+    /// Holds requests back until recovery has finished. Recovery would otherwise mark their calls as lost.
     fn hold_until_recovered(&mut self, batch: &mut Vec<Request>) {
         if let Some(fault) = self.halted.clone() {
             let held = self.held.drain(..).chain(batch.drain(..));
@@ -147,13 +147,14 @@ impl Driver {
         self.calls.in_flight()
     }
 
-    /// Whether a run is to be continued, and the store accepts writes.
+    /// Whether a run owes a continuation and the store accepts writes.
     fn continues(&self) -> bool {
         self.kernel.owes_continuation() && self.backlog.retry_at.is_none() && self.halted.is_none()
     }
 
-    /// Receives the next message. While calls are in flight the thread polls first, which costs less than to block and be
-    /// woken for a message that is likely to come soon. If a run is to be continued, the thread does not wait.
+    /// Receives the next message. While calls are in flight the thread polls first: for a message that is likely to
+    /// come soon, this costs less than blocking and being woken. If a run owes a continuation, the thread does not
+    /// wait.
     fn receive(&self, wait: Duration, continues: bool) -> Result<Message, RecvTimeoutError> {
         if continues {
             return self.messages.recv_timeout(Duration::ZERO);
@@ -180,7 +181,7 @@ impl Driver {
                 if let Some(fault) = &self.halted {
                     request.reject(Error::Storage(fault.clone()));
                 } else if shutdown.is_some() && !request.is_notification() {
-                    // A run that it starts could make no calls. Ends of calls are still written.
+                    // A new run could make no calls. Ends of calls are still written.
                     request.reject(Error::Stopped);
                 } else {
                     batch.push(request);
@@ -265,7 +266,7 @@ impl Driver {
             Some(fault) => self.store_failed(fault, handled.halts, handled.retry),
             None if self.fault.borrow().is_none() || self.backlog.retry_at.is_some() => {}
             None if handled.last_event.is_some() => self.store_recovered(),
-            // Nothing was written, so nothing is known.
+            // Nothing was written, so the state of the store is unknown.
             None => self.probe(),
         }
     }
@@ -277,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// Tries a write, to learn whether a fault of the store is over.
+    /// Probes whether the store accepts writes again.
     fn probe(&mut self) {
         if self.halted.is_some() || self.kernel.has_damage() {
             return;
@@ -288,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Lets the store do its upkeep when it is due.
+    /// Runs the upkeep of the store when it is due.
     fn maintain(&mut self) {
         let Some(task) = self.upkeep.due().filter(|_| self.halted.is_none()) else { return };
         match self.kernel.maintain(task) {
@@ -317,11 +318,11 @@ impl Driver {
             self.backlog = Backlog::default();
             return;
         }
-        // Damage affects one run and does not heal, so there is nothing to retry.
+        // Damage affects one run and is permanent, so there is nothing to retry.
         if !fault.may_pass() && retry.is_empty() {
             return;
         }
-        // Due timers are still in the store and need no place in the backlog.
+        // Due timers are still in the store and need no entry in the backlog.
         let is_timers = |request: &Request| matches!(request, Request::Notification(Notification::TimersDue));
         self.backlog.requests.extend(retry.into_iter().filter(|request| !is_timers(request)));
         // A failure during the delay must not prolong it.

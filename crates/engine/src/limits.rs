@@ -68,13 +68,13 @@ pub(crate) const OWNER_REQUESTS: usize = 64;
 pub(crate) const COUNTED_RUNS: u64 = 10_000;
 /// The number of users whose usage is cached.
 pub(crate) const QUOTA_USERS: usize = 10_000;
-/// The bytes that an event counts for in the quota of stored bytes, beside its value.
+/// The bytes that an event adds to the usage of stored bytes, apart from its value.
 pub(crate) const EVENT_BYTES: usize = 256;
 /// Backoff after a failure of the store: the first and the longest delay, in milliseconds.
 pub(crate) const FAULT_DELAY_MS: (u64, u64) = (1_000, 30_000);
-/// How long the engine is without work before the store does its upkeep, in milliseconds.
+/// How long the engine must be without work before the store does its upkeep, in milliseconds.
 pub(crate) const IDLE_UPKEEP_MS: u64 = 1_000;
-/// The interval between two looks at the files of the store, in milliseconds.
+/// The interval between two checks of the files of the store, in milliseconds.
 pub(crate) const UPKEEP_INTERVAL_MS: u64 = 5_000;
 /// The number of threads in the read pool.
 pub(crate) const READ_THREADS: usize = 4;

@@ -29,7 +29,7 @@ pub(crate) struct Metrics {
     wal: Gauge,
     call_ok: Histogram,
     call_input_required: Histogram,
-    /// In the order of [`FailureKind::WORDS`].
+    /// In the order of [`FailureKind::NAMES`].
     call_failed: Vec<Histogram>,
 }
 
@@ -58,8 +58,8 @@ impl Metrics {
             damaged: gauge!("steprail_damaged_runs"),
             wal: gauge!("steprail_wal_bytes"),
             call_ok: call("ok"),
-            call_input_required: call("asked"),
-            call_failed: FailureKind::WORDS.iter().map(|word| call(word)).collect(),
+            call_input_required: call("input_request"),
+            call_failed: FailureKind::NAMES.iter().map(|word| call(word)).collect(),
         }
     }
 
@@ -174,14 +174,14 @@ mod tests {
     #[test]
     fn attempts_are_counted_for_every_step_kind() {
         let kinds: Vec<&str> =
-            KindName::ALL.iter().map(|kind| kind.word()).filter(|word| *word != "tool_remote").collect();
+            KindName::ALL.iter().map(|kind| kind.name()).filter(|word| *word != "tool_remote").collect();
         assert_eq!(KINDS[..], kinds);
     }
 
     #[test]
     fn failure_kinds_are_in_the_order_of_their_words() {
-        for (index, word) in FailureKind::WORDS.iter().enumerate() {
-            let kind = FailureKind::from_word(word).expect("a kind");
+        for (index, word) in FailureKind::NAMES.iter().enumerate() {
+            let kind = FailureKind::from_name(word).expect("a kind");
             assert_eq!(kind as usize, index, "{word}");
         }
     }

@@ -1,4 +1,5 @@
-//! Quotas of users: limits on what one user can occupy, so that the others and the owner can continue to work.
+//! Quotas of users: limits on the resources that one user can occupy, so that other users and the owner can continue to
+//! work.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -108,7 +109,7 @@ impl QuotaExceeded {
         Error::QuotaExceeded(self)
     }
 
-    /// Seconds to wait, rounded up; `None` if waiting alone does not help.
+    /// Seconds to wait, rounded up; `None` if waiting does not help.
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after_ms.map(|millis| millis.div_ceil(1_000).max(1))
     }

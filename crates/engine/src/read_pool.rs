@@ -41,7 +41,7 @@ impl ReadPool {
         &self,
         query: impl FnOnce(&dyn Reads) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
-        // The wait fails if the engine stopped during recovery. The stored rows can be read all the same.
+        // The wait fails if the engine stopped during recovery. The stored rows can still be read.
         let _ = self.is_recovered.clone().wait_for(|is_recovered| *is_recovered).await;
         let (reply, result) = oneshot::channel();
         // A query whose caller was dropped while it was in the queue is skipped.

@@ -1,4 +1,4 @@
-//! Supervision of the engine thread: a panic becomes an error for every caller, and the embedding program is told.
+//! Supervision of the engine thread: a panic becomes an error for every caller, and the embedding program is notified.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,9 +39,9 @@ fn supervise(mut driver: Driver, failure: &watch::Sender<Option<Failure>>) {
         }
         Err(panic) => {
             let message: Arc<str> = panic_message(&*panic).into();
-            // Before the driver drops the replies of waiting callers: their errors contain the message.
+            // Sent before the driver drops the replies of waiting callers, whose errors contain the message.
             failure.send_replace(Some(Failure { message: message.clone(), is_closed: false }));
-            // The recorder of logs or metrics, or a port, may be what panicked.
+            // The recorder of logs or metrics, or a port, may have caused the panic.
             let _ = catch_unwind(AssertUnwindSafe(|| report(&*panic)));
             let _ = catch_unwind(AssertUnwindSafe(|| driver.calls.abandon_all()));
             let _ = catch_unwind(AssertUnwindSafe(move || drop(driver)));
@@ -68,8 +68,8 @@ impl Engine {
         self.0.failure.borrow().as_ref().map(|failure| Error::Failed(failure.message.clone()))
     }
 
-    /// Waits until the engine thread has panicked and the store is closed. Pending forever if the engine is shut down in
-    /// order.
+    /// Waits until the engine thread has panicked and the store is closed. Never returns if the engine is shut down
+    /// normally.
     pub async fn failed(&self) -> Error {
         let mut failure = self.0.failure.clone();
         let is_closed = |failure: &Option<Failure>| failure.as_ref().is_some_and(|failure| failure.is_closed);

@@ -1,4 +1,4 @@
-//! When the store does its upkeep: checkpoints when the engine is idle, and a look at its files at intervals.
+//! When the store does its upkeep: checkpoints when the engine is idle, and checks of its files at intervals.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ impl UpkeepTimes {
         Self { idle_at: None, report_at: Instant::now(), is_warned: false }
     }
 
-    /// A batch was handled.
+    /// Records that a batch was handled.
     pub(crate) fn worked(&mut self) {
         self.idle_at = Some(Instant::now() + Duration::from_millis(IDLE_UPKEEP_MS));
     }

@@ -68,7 +68,7 @@ impl User {
         let (expected, owner) = self.definition_preconditions(expected);
         let options = DefineOptions { publish, expected, owner };
         self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
-            // Runs that others start from it would not have the scope of this token.
+            // Runs that other users start from the definition would not have the scope of this token.
             Error::VersionConflict(_) if self.principal.scope.is_some() => Error::Denied(
                 "a scoped token cannot change a definition; use another name, or a token without a scope"
                     .to_owned(),
@@ -244,8 +244,8 @@ impl User {
         if is_visible { Ok(()) } else { Err(no_run(row.run_id)) }
     }
 
-    /// Waits until a run has ended or waits itself; with `since`, until it has an event with a higher sequence number. Returns
-    /// the run as it is after `timeout` at the latest.
+    /// Waits until a run has ended or waits itself, or, with `since`, until it has an event with a higher sequence
+    /// number. Returns the run after `timeout` at the latest.
     pub async fn wait(&self, run: RunId, since: Option<u64>, timeout: Duration) -> Result<RunRow, Error> {
         let mut row = self.row(run).await?;
         let deadline = tokio::time::Instant::now() + timeout;
@@ -378,7 +378,7 @@ impl User {
         self.engine.resume(run, &self.principal, resume).await
     }
 
-    /// Sends an event to a run, or to all runs that wait for it. Returns the number of runs that received it.
+    /// Sends a signal to a run, or to all runs that wait for it. Returns the number of runs that received it.
     pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
         match run {
             Some(run) => self.require_control(run).await?,

@@ -37,7 +37,7 @@ pub struct WaitingFor {
 pub enum WaitCause {
     /// The decision of a human at a gate, or the answer to an input request.
     Approval {
-        /// The question.
+        /// The text that asks for the decision.
         prompt: String,
         /// The tool that is called after an approval.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub enum WaitCause {
         #[schemars(with = "Option<String>")]
         deadline: Option<Millis>,
     },
-    /// The statement of a human about the outcome of a call.
+    /// The decision of a human about a call with an unknown outcome.
     #[serde(rename = "resolution")]
     UnknownCall {
         /// Path of the step from the run that was queried, through the steps that run sub-workflows.
@@ -118,7 +118,7 @@ pub enum WaitCause {
 pub enum NextAction<'w> {
     /// A human approves, denies or answers.
     Decide(&'w WaitingFor),
-    /// A human states what happened to a call: it took place, it is repeated, or it is skipped.
+    /// A human resolves a call with an unknown outcome: it succeeded, it is repeated, or it is skipped.
     Resolve(&'w WaitingFor),
     /// Send the signal.
     Signal(&'w WaitingFor),

@@ -85,7 +85,7 @@ async fn too_deep_and_too_large_values_are_rejected() {
     let rejected = engine.start(Start::inline(definition, ann()).inputs(json!({ "v": nested(100) }))).await;
     assert_eq!(
         rejected.err().map(|error| error.to_string()).as_deref(),
-        Some("the inputs have more than 100 lists and maps inside one another")
+        Some("the inputs have more than 100 nested lists and maps")
     );
     let view = run(&engine, definition, json!({ "v": nested(98) })).await;
     assert_eq!(error(&view), "a: a value has more than 100 nested lists and maps");

@@ -130,7 +130,7 @@ fn without_engine_messages(mut trace: RunTrace) -> RunTrace {
 fn remove_engine_messages(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let kind = map.get("kind").and_then(Value::as_str).and_then(FailureKind::from_word);
+            let kind = map.get("kind").and_then(Value::as_str).and_then(FailureKind::from_name);
             if let (Some(_), Some(Value::String(message))) = (kind, map.get_mut("message"))
                 && !message.starts_with(TOOL_PREFIX)
             {

@@ -1,4 +1,4 @@
-//! A restored database starts a new incarnation: nothing runs before somebody resumes it.
+//! A restored database starts a new incarnation: nothing runs before a user resumes it.
 
 #[path = "common/audit.rs"]
 mod audit;
@@ -38,7 +38,7 @@ async fn status(engine: &Engine, run: RunId) -> RunStatus {
     engine.status(run).await.expect("a status").run.status
 }
 
-/// Two runs are under way when the backup is made. Both make calls afterwards, which the backup does not know.
+/// Two runs are in progress when the backup is made. Both make calls afterwards, which the backup does not contain.
 #[tokio::test]
 async fn restored_runs_are_parked_with_the_calls_that_may_have_been_executed() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -18,9 +18,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::problem::Problem;
 
-/// Time that a body has in any case,
+/// The deadline of a body without the time for received bytes.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
-/// plus one second for each of these many bytes that have arrived.
+/// The number of received bytes that extends the deadline by one second.
 const BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Answers 408 and closes the connection if the body is not received in time.

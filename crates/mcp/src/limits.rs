@@ -1,4 +1,4 @@
-//! Limits of the gateway and of the MCP server.
+//! Limits of the gateway and of the MCP server. A constant whose comment states no unit is a maximum number.
 
 /// The maximum size of one message of a server, in bytes.
 pub const RESPONSE_BYTES: usize = 32 * 1024 * 1024;

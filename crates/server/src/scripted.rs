@@ -288,7 +288,7 @@ impl Reader {
 
     fn kind(&mut self, node: &Node) -> FailureKind {
         let name = node.as_text().unwrap_or_default();
-        match FailureKind::from_word(name) {
+        match FailureKind::from_name(name) {
             Some(FailureKind::Transient) => {
                 let message = "`transient` is not a failure kind".to_owned();
                 self.report(
@@ -301,7 +301,7 @@ impl Reader {
             Some(kind) => return kind,
             None => {
                 let kinds: Vec<&str> =
-                    FailureKind::WORDS.iter().copied().filter(|kind| *kind != "transient").collect();
+                    FailureKind::NAMES.iter().copied().filter(|kind| *kind != "transient").collect();
                 let hint = suggest(name, &kinds).unwrap_or_default();
                 self.report(Code::InvalidValue, node.span, format!("unknown failure kind `{name}`"), &hint);
             }

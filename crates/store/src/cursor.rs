@@ -1,7 +1,7 @@
 //! Cursors: positions in the log and in lists, as opaque text with check characters.
 //!
-//! Only this crate can look inside. The text has a letter for the kind of cursor, a version, the position in base32 and
-//! two check characters.
+//! Only this crate can interpret the text. It has a letter for the kind of cursor, a version, the position in base32
+//! and two check characters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize};
 const VERSION: char = '1';
 /// Crockford's base32: without letters that look like digits.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-/// The greatest prime that two characters can hold. A weighted sum modulo a prime changes with every replaced character
-/// and with every two adjacent characters that change places.
+/// The greatest prime that two characters can hold. A weighted sum modulo a prime detects every replaced character and
+/// every transposition of adjacent characters.
 const CHECK_MODULUS: u32 = 1021;
 /// The text of [`Cursor::START`].
 const START: &str = "start";
 
-/// The text is not a cursor, or it was changed.
+/// The text is not a cursor, or was modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid cursor")]
 pub struct InvalidCursor;
 
-/// A position in the log of all runs: directly after one event. Cursors of one store are ordered as its events are.
+/// A position in the log of all runs: directly after one event. Cursors of one store have the order of its events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor {
     /// The row of the log, from 1.
@@ -157,7 +157,7 @@ impl FromStr for NameCursor {
     }
 }
 
-/// A cursor, if the text is exactly its text.
+/// Returns the cursor if the text is its canonical text.
 fn canonical<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
 }
@@ -171,7 +171,8 @@ fn write(out: &mut fmt::Formatter<'_>, kind: char, position: &[u8]) -> fmt::Resu
     out.write_str(&text)
 }
 
-/// The position in a text. The caller compares the text of the result, so that leftover bits and check characters fit.
+/// The position in a text. The caller compares the text with the canonical one, which verifies padding and check
+/// characters.
 fn read(kind: char, text: &str) -> Result<Vec<u8>, InvalidCursor> {
     let body = text.strip_prefix(kind).and_then(|rest| rest.strip_prefix(VERSION)).ok_or(InvalidCursor)?;
     let symbol =
@@ -193,7 +194,7 @@ fn low_bits(number: u32) -> u8 {
     u8::try_from(number & 31).unwrap_or_default()
 }
 
-/// Groups of `from` bits as groups of `to` bits. `pad` keeps an incomplete last group, filled up with zeros.
+/// Converts groups of `from` bits to groups of `to` bits. `pad` keeps an incomplete last group, padded with zeros.
 fn regroup(groups: &[u8], from: usize, to: usize, pad: bool) -> impl Iterator<Item = u8> {
     let bits = groups.len() * from;
     let bit = move |at: usize| groups.get(at / from).map_or(0, |group| group >> (from - 1 - at % from) & 1);
@@ -201,7 +202,7 @@ fn regroup(groups: &[u8], from: usize, to: usize, pad: bool) -> impl Iterator<It
     (0..count).map(move |group| (0..to).fold(0, |value, at| value << 1 | bit(group * to + at)))
 }
 
-/// Numbers in groups of seven bits, the lowest first; the highest bit of a byte says that more follow.
+/// Encodes numbers as LEB128: seven bits per byte, the lowest first, and the highest bit set if more follow.
 fn numbers(numbers: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in numbers {
@@ -215,7 +216,7 @@ fn numbers(numbers: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The first number, and the bytes after it.
+/// Decodes the first number. Returns it with the remaining bytes.
 fn number(bytes: &[u8]) -> Result<(u64, &[u8]), InvalidCursor> {
     let mut number = 0;
     for (at, byte) in bytes.iter().enumerate().take(10) {

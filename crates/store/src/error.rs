@@ -1,13 +1,13 @@
-//! Errors of a store, by what the caller can do.
+//! Errors of a store, distinguished by what the caller can do.
 
-/// Why the store did not do what it was asked.
+/// Why a request to the store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The disk is full.
-    #[error("the disk is full: {0}; free some space, the work goes on by itself")]
+    #[error("the disk is full: {0}; free some space, and the engine continues by itself")]
     Full(String),
     /// Another process keeps the database locked.
-    #[error("the database is locked: {0}; end the program that holds it, the work goes on by itself")]
+    #[error("the database is locked: {0}; end the program that holds it, and the engine continues by itself")]
     Busy(String),
     /// The database cannot be written.
     #[error("the database is read-only: {0}; check its permissions and the file system")]
@@ -15,7 +15,7 @@ pub enum StoreError {
     /// Reading or writing failed.
     #[error("input or output failed: {0}; check the disk, then restart")]
     Io(String),
-    /// The file is damaged, or what is in it does not fit together.
+    /// The file is damaged, or its contents are inconsistent.
     #[error("the database is damaged: {0}; stop, keep a copy, and restore a backup")]
     Corrupt(String),
     /// The decision of one run panicked. The run does not continue until the next start.
@@ -34,7 +34,7 @@ pub enum StoreError {
          put the files back or restore a backup with `steprail restore`, then restart"
     )]
     Replaced(String),
-    /// The file is not the database that belongs there.
+    /// The file is not the database that its anchor describes.
     #[error(
         "{path} is not the database that was last used here: {reason}; restore a backup with `steprail restore FROM`, \
          or, if this file is the right one, accept it with `steprail restore --in-place`"
@@ -53,7 +53,7 @@ pub enum StoreError {
     InUse {
         /// The database.
         path: String,
-        /// What the other process says about itself: its pid, and its address if it has one.
+        /// The lock's text about the other process: its pid, and its address if it has one.
         holder: String,
     },
     /// The database was written by a newer version.
@@ -64,7 +64,7 @@ pub enum StoreError {
     Newer {
         /// Its format.
         found: i64,
-        /// The newest that is known here.
+        /// The newest format that this version supports.
         known: i64,
     },
     /// The database belongs to another program.
@@ -73,13 +73,13 @@ pub enum StoreError {
     /// A file would be overwritten.
     #[error("{0} exists already; name another file")]
     Exists(String),
-    /// Something else, which should not happen.
+    /// An error that should not occur.
     #[error("the store failed: {0}; please report this")]
     Other(String),
 }
 
 impl StoreError {
-    /// A word for programs.
+    /// A stable code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Full(_) => "storage_full",
@@ -99,12 +99,12 @@ impl StoreError {
         }
     }
 
-    /// Whether nobody knows what was written: only a new start can tell from the file.
+    /// Whether it is unknown what was written. Only a restart, which reads the file, can tell.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Replaced(_))
     }
 
-    /// Whether trying again later may help.
+    /// Whether the error is temporary, so that a retry can succeed.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Full(_) | Self::Busy(_) | Self::ReadOnly(_))
     }

@@ -40,18 +40,18 @@ pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 
 use steprail_core::run::{Millis, Payload};
 
-/// The writer of an engine: one write, and the loads that decisions need.
+/// The writer of an engine: the commit, and the loads that decisions need.
 pub trait Store: Send {
     /// Applies a commit in one transaction, or nothing of it. It is durable when this returns.
     ///
     /// Changes are applied in the order definitions, fired timers, runs, schedules, registry, purge; each sees those before
     /// it. A decision that does not match the rows of its run is refused as [`Refused::Damaged`].
     fn commit(&mut self, commit: &Commit) -> Result<Committed, Refused>;
-    /// A secret that was created with the database.
+    /// A random secret that was created with the database.
     fn secret(&mut self) -> Result<[u8; 32], StoreError>;
-    /// Returns the facts about a run, if it exists.
+    /// Returns the head of a run, if the run exists.
     fn head(&mut self, run: RunId) -> Result<Option<Head>, StoreError>;
-    /// Returns the log of a run. A log whose hashes do not match is damaged.
+    /// Returns the log of a run. An error if its hashes do not match.
     fn log(&mut self, run: RunId) -> Result<Vec<StoredEvent>, StoreError>;
     /// Returns a value of a run.
     fn value(&mut self, run: RunId, wanted: Wanted) -> Result<Payload, StoreError>;
@@ -78,25 +78,25 @@ pub trait Store: Send {
     fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
     /// Returns the last approval of a step execution, by its path.
     fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
-    /// Does work between commits that no request asks for. A store without files has none.
+    /// Runs a maintenance task between commits. A store without files has none.
     fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
         let _ = task;
         Ok(Health::default())
     }
 }
 
-/// Which definition to find.
+/// Selects a definition.
 #[derive(Debug, Clone, Copy)]
 pub enum DefinitionQuery<'q> {
     /// By its id in the store.
     Id(i64),
     /// The newest version that can be started.
     Newest(&'q str),
-    /// A version that can be started.
+    /// A given version, if it can be started.
     Version(&'q str, u32),
 }
 
-/// Which of the runs that have not ended.
+/// Selects unfinished runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfinished {
     /// Runs on which the engine had work to do.
@@ -105,9 +105,9 @@ pub enum Unfinished {
     Interruptible,
     /// All runs that are not interrupted.
     All,
-    /// All runs.
+    /// All unfinished runs.
     WithInterrupted,
-    /// Runs that a run waits for.
+    /// The unfinished child runs of a run.
     ChildrenOf(RunId),
 }
 
@@ -120,34 +120,34 @@ pub struct Due {
     pub schedules: Vec<Schedule>,
 }
 
-/// Questions about what is stored, answered beside the writer.
+/// Queries, which run concurrently with the writer.
 pub trait Reads: Send + Sync {
     /// A run.
     fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError>;
-    /// Every attempt of every step of a run, in the order in which they began.
+    /// Every attempt of every step of a run, in the order in which they started.
     fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError>;
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
-    /// Events of one run after a position.
+    /// Events of one run, after a position.
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
-    /// Events of all runs after a cursor, with the user whose run it is; of the runs of one user or of all.
+    /// Events of all runs, or of the runs of one user, after a cursor. Each has the id of the user of its run.
     fn feed(
         &self,
         after: Cursor,
         limit: usize,
         user: Option<&str>,
     ) -> Result<EventPage<(RawEvent, String)>, StoreError>;
-    /// The cursor of the last event of all runs, also if it was deleted.
+    /// The cursor of the last event of all runs, even if retention deleted it.
     fn last_event(&self) -> Result<Cursor, StoreError>;
-    /// Open questions, oldest first; of the runs of one user or of all.
+    /// Open approvals, oldest first, of all runs or of the runs of one user.
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
-    /// Open questions of a run and of those that it waits for, oldest first.
+    /// Open approvals of a run and its descendants, oldest first.
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
-    /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
+    /// Calls with unknown outcomes of a run and its descendants, in the order in which they started.
     fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
-    /// What a user occupies. At most `limit` unfinished runs are counted.
+    /// The resources that a user occupies. At most `limit` unfinished runs are counted.
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
-    /// The session of a client.
+    /// The session of an MCP client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// Every account.
     fn accounts(&self) -> Result<Vec<Account>, StoreError>;
@@ -155,19 +155,19 @@ pub trait Reads: Send + Sync {
     fn schedules(&self) -> Result<Vec<Schedule>, StoreError>;
     /// The newest version of every definition, by name.
     fn definitions(&self) -> Result<Vec<Definition>, StoreError>;
-    /// The newest version of every definition that is offered as a tool, by name.
+    /// The newest version of every definition that is published as a tool, by name.
     fn published(&self) -> Result<Vec<Definition>, StoreError>;
     /// The versions of a definition that can be started, newest first.
     fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError>;
-    /// A version of a definition that can be started; the newest without one.
+    /// A version of a definition that can be started. Without `version`, the newest.
     fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
 }
 
-/// A store to write to, and its readers.
+/// A store that is open for writing, with its readers.
 pub struct Storage {
-    /// What the engine writes to.
+    /// The writer.
     pub writer: Box<dyn Store>,
-    /// What answers questions.
+    /// The readers.
     pub readers: std::sync::Arc<dyn Reads>,
     /// What the store contained when it was opened.
     pub opened: Opened,

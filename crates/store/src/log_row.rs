@@ -1,7 +1,8 @@
 //! One row of the log: the events of one decision as compact text, linked to the row before.
 //!
-//! JSON text contains no raw control characters, so each of them stands for a fragment that events repeat, and four of
-//! them for the first hashes of the row, which are stored as bytes. `replace()` in SQL undoes this: see [`sql_text`].
+//! JSON text contains no raw control characters, so they can be used as codes. Most stand for text that events repeat.
+//! Four stand for the first hashes of the row and two for its first idempotency keys, which are stored as bytes.
+//! `replace()` in SQL restores the text: see [`sql_text`].
 
 use sha2::{Digest, Sha256};
 use steprail_core::plan::Hash;
@@ -9,7 +10,8 @@ use steprail_core::run::{Event, Millis, Record};
 
 use crate::{RunId, StoreError};
 
-/// Fragments by control character. Stored rows contain them, so an entry never changes and new ones are only added.
+/// Text fragments by control character. Stored rows contain the codes: an entry never changes, and new ones are only
+/// added.
 const FRAGMENTS: &[(u8, &str)] = &[
     (1, r#"{"type":"step_completed","step":{"n":"#),
     (2, r#"{"type":"step_started","step":{"n":"#),
@@ -38,14 +40,15 @@ const FRAGMENTS: &[(u8, &str)] = &[
     (27, r#""}},"#),
 ];
 
-/// The control characters that stand for the first hashes of a row. Their bytes are in front of the keys.
+/// The control characters that stand for the first hashes of a row. The bytes of the hashes precede those of the keys.
 const HASHES: [u8; 4] = [28, 29, 30, 31];
 const HASH_BYTES: usize = 32;
-/// The control characters that stand for the first idempotency keys of a row. The bytes of the first one are the last.
+/// The control characters that stand for the first idempotency keys of a row. The bytes of the keys are in reverse
+/// order.
 const KEYS: [u8; 2] = [9, 10];
 const KEY_BYTES: usize = 16;
 
-/// The events of one decision, as they are stored.
+/// The events of one decision in their stored form.
 #[derive(Debug, Default)]
 pub(crate) struct LogRow {
     /// The events, separated by commas.
@@ -58,7 +61,7 @@ pub(crate) struct LogRow {
 }
 
 impl LogRow {
-    /// Replaces the contents by other events. The buffers are reused.
+    /// Replaces the contents with other events. The buffers are reused.
     pub(crate) fn encode(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.json.clear();
         for record in records {
@@ -119,7 +122,7 @@ impl LogRow {
     }
 }
 
-/// The bytes of a string that consists of lower-case hexadecimal digits, which can be restored.
+/// The bytes of a string of lower-case hexadecimal digits. Only such strings can be restored exactly.
 fn bytes_of<const BYTES: usize>(rest: &[u8]) -> Option<[u8; BYTES]> {
     if rest.get(2 * BYTES) != Some(&b'"') {
         return None;
@@ -145,7 +148,7 @@ fn push_digits(json: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The longest fragment at the start of a text. Its first bytes tell whether there can be one.
+/// The longest fragment at the start of a text. A check of the first bytes excludes most texts early.
 fn fragment_at(json: &[u8]) -> Option<(u8, &'static str)> {
     if !matches!(json, [b'{' | b',', b'"', ..] | [b'"' | b'}', b',' | b'}', ..]) {
         return None;
@@ -210,12 +213,12 @@ pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
     format!("'[' || {restored} || ']'")
 }
 
-/// A row of the log as the hash chain covers it.
+/// The contents of a log row that its hash covers.
 #[derive(Debug, Clone, Copy)]
 pub struct RowContent<'r> {
     /// The run.
     pub run: RunId,
-    /// The number of the first event in the run.
+    /// The sequence number of the first event.
     pub seq: u64,
     /// When the events happened.
     pub at: Millis,

@@ -1,4 +1,4 @@
-//! Principals: a user, or an agent for a user, with the scope of the token.
+//! Principals: the identity behind a request or a call.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use steprail_core::pattern;
 use steprail_core::run::Provenance;
 
-/// Somebody who acts: a user, or an agent for a user.
+/// A user, or an agent that acts for a user, and the restrictions of the token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// The user's id: `$user_id` in a definition.
@@ -17,121 +17,121 @@ pub struct Principal {
     /// The user's name: `$user_name`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The user's mail address: `$user_email`.
+    /// The user's email address: `$user_email`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub email: String,
-    /// Whether an agent acts for the user. An agent never decides at gates.
+    /// Whether an agent acts for the user. An agent cannot decide at gates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent: bool,
-    /// The tools that the user could call when the run was started, as patterns; none means all. What the user
-    /// may do later does not widen a run.
+    /// Patterns of the tools that the user was allowed to call when the run was started; `None` allows all. Later
+    /// grants do not extend the tools of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// What the run was started through: a client, a tool.
+    /// The client or tool that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The trace that the run was started in, as a `traceparent`.
+    /// The trace in which the run was started, as a `traceparent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// What they are held to beyond what the user may do: a token may be for some things only.
+    /// The scope of the token, which restricts the rights of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<TokenScope>,
-    /// The MCP request that a run of one call stands for; none for every other run.
+    /// The relayed MCP request, for a run that consists of one relayed call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Box<Relay>>,
-    /// The groups that they are in. They change, so a run does not keep them.
+    /// The groups of the user. They can change, so a run does not store them.
     #[serde(skip)]
     pub groups: Vec<String>,
-    /// How they act now: the surface, the token or session, and the presence factor. A run does not keep it.
+    /// How the user acts now: the surface, the token or session, and the presence factor. A run does not store it.
     #[serde(skip)]
     pub provenance: Provenance,
-    /// Whether it is an agent in any case: nothing that it says is its user's word.
+    /// Whether the token can only be used as an agent: a client cannot state that the user acts in person.
     #[serde(skip)]
     pub agent_only: bool,
-    /// Whether there is no other user, so that nobody else could decide what they started.
+    /// Whether this is the only user. They may then decide on runs that they started.
     #[serde(skip)]
-    pub alone: bool,
+    pub sole_user: bool,
 }
 
 impl Principal {
-    /// A user with an id and nothing else.
+    /// A user with this id and no other attributes.
     pub fn user(id: impl Into<String>) -> Self {
         Self { id: id.into(), ..Self::default() }
     }
 
-    /// The same user, through a client or a tool that is named.
+    /// The same principal with the name of the client or tool that it uses.
     #[must_use]
     pub fn via(mut self, what: impl Into<String>) -> Self {
         self.via = Some(what.into());
         self
     }
 
-    /// The same user, through an agent.
+    /// The same user, represented by an agent.
     #[must_use]
     pub fn through_agent(mut self) -> Self {
         self.agent = true;
         self
     }
 
-    /// Whether they are this user or in this group.
-    pub fn goes_by(&self, name: &str) -> bool {
+    /// Whether this is the id of the user or one of the user's groups.
+    pub fn is_or_belongs_to(&self, name: &str) -> bool {
         self.id == name || self.groups.iter().any(|group| group == name)
     }
 }
 
-/// A `tools/call` request that is relayed to its server unchanged, beside its arguments.
+/// A `tools/call` request that is relayed to its server unchanged. The arguments are the input of its run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relay {
-    /// The id under which the client that waits for the result is reached; it ends with the request.
+    /// Identifies the connection of the client that waits for the result. It is valid during the request.
     pub id: String,
-    /// The capabilities that the client declared, as the protocol has them.
+    /// The capabilities that the client declared, in the format of MCP.
     #[serde(default)]
     pub capabilities: Value,
-    /// The answers of the client to what the tool asked, by key.
+    /// The client's responses to input requests of the tool, by key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub responses: Option<Value>,
-    /// The `requestState` that the server wants back with the answers.
+    /// The `requestState` that the server expects with the responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
 
-/// What a token is for: some rights and some tools of its user's.
+/// The scope of a token: a subset of the rights and tools of its user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenScope {
-    /// The rights; none means all that the user has.
+    /// The rights; `None` means all rights of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may: Option<BTreeSet<Right>>,
-    /// The tools, as patterns; none means all that the user may call.
+    /// Patterns of the tools; `None` means all tools of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
 }
 
 impl TokenScope {
-    /// Whether it is for a right.
+    /// Whether the scope includes a right.
     pub fn has(&self, right: Right) -> bool {
         self.may.as_ref().is_none_or(|may| may.contains(&right))
     }
 
-    /// Whether it is for a tool.
+    /// Whether the scope includes a tool.
     pub fn has_tool(&self, tool: &str) -> bool {
         let matches = |tools: &Vec<String>| tools.iter().any(|pattern| pattern::matches(pattern, tool));
         self.tools.as_ref().is_none_or(matches)
     }
 }
 
-/// What a user may do beside calling tools.
+/// Rights of a user, apart from calling tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Right {
-    /// Defines and runs workflows.
+    /// Define and run workflows.
     Workflow,
-    /// Decides at gates, and what becomes of calls with unknown outcomes.
+    /// Decide at gates, and resolve calls with unknown outcomes.
     Approve,
-    /// Sees the runs of others.
+    /// See the runs of other users.
     View,
-    /// Stops and resumes the runs of others, and changes their definitions and schedules.
+    /// Stop and resume the runs of other users, and change their definitions and schedules.
     Administer,
-    /// Manages users, groups and the tokens of others.
+    /// Manage users, groups and the tokens of other users.
     Manage,
 }
 
@@ -139,7 +139,7 @@ impl Right {
     /// Every right.
     pub const ALL: [Self; 5] = [Self::Workflow, Self::Approve, Self::View, Self::Administer, Self::Manage];
 
-    /// The number by which other systems know it.
+    /// The id of the right in external permission systems.
     pub fn key(self) -> u32 {
         match self {
             Self::Workflow => 130_001,
@@ -150,7 +150,7 @@ impl Right {
         }
     }
 
-    /// What it is for, in words.
+    /// A description of the right.
     pub fn purpose(self) -> &'static str {
         match self {
             Self::Workflow => "define and run workflows",

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{Cursor, Principal, RunCursor, RunState, StoreError};
 
-/// The id of a run, as the world knows it.
+/// The public id of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub Uuid);
 
@@ -51,42 +51,42 @@ impl<'de> Deserialize<'de> for RunId {
     }
 }
 
-/// Tools by their names, with hashes of what their servers say about them.
+/// Tools by name, each with the hash of the description that its server gave.
 pub type Pins = BTreeMap<String, Hash>;
 
 /// A stored version of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
-    /// Its number in the store.
+    /// Its id in the store.
     pub id: i64,
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: u32,
-    /// Its hash.
+    /// SHA-256 of `spec_json`.
     pub hash: Hash,
-    /// Its canonical JSON.
+    /// The canonical JSON of its Spec.
     pub spec_json: String,
     /// When it was stored.
     pub created_at: Millis,
-    /// By whom.
+    /// The id of the user who stored it.
     pub created_by: String,
-    /// Whether new runs can no longer use it.
+    /// Whether new runs can no longer use this version.
     pub deleted: bool,
-    /// What its tools were like when it was stored.
+    /// The tools that it calls, as they were described when it was stored.
     pub pins: Pins,
 }
 
-/// A run whose results another one takes over where path and arguments are the same.
+/// A rerun: steps with the same path and arguments reuse the results of an earlier run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
-    /// The run.
+    /// The earlier run.
     pub of: RunId,
-    /// Paths of steps that run anew all the same.
+    /// Paths of steps that are executed again in any case.
     pub except: Vec<String>,
 }
 
-/// The facts about a run that never change, and its state.
+/// The facts about a run that never change, and its state as stored.
 #[derive(Debug, Clone)]
 pub struct Head {
     /// Its id.
@@ -99,41 +99,43 @@ pub struct Head {
     pub parent: Option<(RunId, u32, u32)>,
     /// Number of its ancestors.
     pub depth: u32,
-    /// The run whose results are reused.
+    /// The earlier run whose results it reuses.
     pub rerun: Option<Rerun>,
     /// The state in its row.
     pub state: RunState,
-    /// Bytes that it counts for in the quota of its user.
+    /// Bytes that the run uses of its user's storage quota.
     pub stored_bytes: u64,
 }
 
-/// What a user occupies, for quotas.
+/// The resources that a user occupies, for quotas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Unfinished runs, without those that another run waits for.
+    /// Unfinished runs, except the child runs of other runs.
     pub active_runs: u64,
     /// Bytes of runs and definitions.
     pub stored_bytes: u64,
 }
 
 /// An event of the log.
+///
+/// `E` is the event itself, parsed or as JSON text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredEvent<E = Event> {
     /// The position directly after it in the log of all runs.
     pub cursor: Cursor,
     /// The run.
     pub run: RunId,
-    /// Its number in its run, from 1 and without gaps.
+    /// Its sequence number in its run, from 1 and without gaps.
     pub seq: u64,
     /// When it happened.
     pub at: Millis,
     /// What happened.
     pub event: E,
-    /// The hash that links it to the one before.
+    /// The hash of its log row, which includes the hash of the row before.
     pub hash: Hash,
 }
 
-/// Where to read on in the log of one run.
+/// The position after which the log of one run is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     /// After the event with this sequence number; 0 is before the first one.
@@ -142,7 +144,7 @@ pub enum After {
     Cursor(Cursor),
 }
 
-/// Events of a log that come after one another.
+/// Consecutive events of a log.
 #[derive(Debug, Clone)]
 pub struct EventPage<E> {
     /// The events.
@@ -152,73 +154,73 @@ pub struct EventPage<E> {
 }
 
 impl<E> EventPage<E> {
-    /// The same of something else.
+    /// Converts each event.
     pub fn map<T>(self, change: impl FnMut(E) -> T) -> EventPage<T> {
         EventPage { events: self.events.into_iter().map(change).collect(), next: self.next }
     }
 }
 
-/// An event as it stands in the log, for those who pass it on unread.
+/// An event as JSON text, for readers that pass it on without parsing it.
 pub type RawEvent = StoredEvent<Box<RawValue>>;
 
 impl RawEvent {
-    /// The same, read.
+    /// Parses the event.
     pub fn read(self) -> Result<StoredEvent, StoreError> {
         let Self { cursor, run, seq, at, event, hash } = self;
         Ok(StoredEvent { cursor, run, seq, at, event: serde_json::from_str(event.get())?, hash })
     }
 }
 
-/// What was deleted.
+/// The number of rows that retention deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Runs.
+    /// Deleted runs.
     pub runs: usize,
-    /// Definitions and results under keys.
+    /// Deleted definitions and results under idempotency keys.
     pub others: usize,
 }
 
 impl Purged {
-    /// Whether there was nothing left to delete.
+    /// Whether nothing was deleted.
     pub fn is_nothing(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Which payload of a run is wanted.
+/// Identifies a value of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wanted {
     /// The run's inputs.
     Inputs,
     /// The run's output.
     Result,
-    /// What an execution was given.
+    /// The input of an execution.
     Input(u32),
-    /// What an execution gave.
+    /// The output of an execution.
     Output(u32),
-    /// Why an execution failed.
+    /// The failure of an execution.
     Error(u32),
-    /// The value that an event carries.
-    Noted(u64),
+    /// The value of an event, by the event's sequence number.
+    EventValue(u64),
 }
 
-/// An timer.
+/// A durable timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timer {
     /// The run.
     pub run: RunId,
-    /// The execution.
+    /// The number of the execution.
     pub n: u32,
-    /// Which of its timers.
+    /// The kind of timer. An execution has at most one timer of a kind.
     pub kind: TimerKind,
     /// When it is due.
     pub due: Millis,
 }
 
-/// A run, for those who look.
+/// A run as clients read it.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunRow {
-    /// Its position in the list of runs.
+    /// Its cursor in the list of runs.
     #[serde(skip)]
     pub cursor: RunCursor,
     /// Its id.
@@ -232,15 +234,15 @@ pub struct RunRow {
     /// The run that waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// Whom it acts as.
+    /// The id of the user for whom it runs.
     pub created_by: String,
-    /// What it was started through.
+    /// The client or tool that started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The trace that it was started in, as a `traceparent`.
+    /// The trace in which it was started, as a `traceparent`.
     #[serde(skip)]
     pub trace: Option<String>,
-    /// The step that began last.
+    /// The step that started last.
     pub current_step: Option<String>,
     /// Its inputs.
     pub input: Box<RawValue>,
@@ -258,63 +260,63 @@ pub struct RunRow {
     pub seq: u64,
 }
 
-/// One attempt of a step, for those who look.
+/// One attempt of a step execution as clients read it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
-    /// The number of the execution.
+    /// The number of the execution in its run.
     pub n: u32,
     /// Its path.
     pub path: String,
-    /// The step's id.
+    /// The id of the step.
     pub id: String,
-    /// Its kind.
+    /// The kind of the step.
     pub kind: KindName,
     /// The tool that it calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Its status.
     pub status: StepStatus,
-    /// The attempt.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What it was given.
+    /// Its input: for a tool step, the arguments of the call.
     pub input: Option<Box<RawValue>>,
-    /// What it gave.
+    /// Its output.
     pub output: Option<Box<RawValue>>,
     /// Why it failed.
     pub error: Option<Failure>,
-    /// When it may begin, or could.
+    /// From when the attempt could start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Millis>,
-    /// When it began.
+    /// When it started.
     pub started_at: Option<Millis>,
     /// When it ended.
     pub completed_at: Option<Millis>,
 }
 
-/// A call whose outcome is unknown: a human has to say what became of it.
+/// A call whose outcome is unknown. A human has to resolve it.
 #[derive(Debug, Clone, Serialize)]
 pub struct UnknownCall {
     /// The run.
     pub run_id: RunId,
     /// The step's path.
     pub path: String,
-    /// The same from the run that was asked for: below the steps that wait for it.
+    /// The path as seen from the run that was queried, which includes the steps of parent runs.
     pub shown: String,
-    /// What names the attempt: whoever says what became of the call repeats it.
+    /// Identifies the attempt. A request that resolves the call has to repeat it.
     pub digest: Hash,
     /// The tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Why it is unknown.
+    /// The failure, which says why the outcome is unknown.
     pub error: Option<Failure>,
 }
 
-/// What names one attempt of a step.
+/// The hash that identifies one attempt of a step execution.
 pub fn attempt_digest(run: RunId, path: &str, attempt: u32) -> Hash {
     Hash::of(format!("{run}/{path}#{attempt}").as_bytes())
 }
 
-/// A question to a human.
+/// An approval: the request of a gate, and the decision.
 #[derive(Debug, Clone, Serialize)]
 pub struct Approval {
     /// The run.
@@ -324,27 +326,27 @@ pub struct Approval {
     pub n: u32,
     /// The step's path.
     pub path: String,
-    /// `open`, or how it ended.
+    /// `open`, or the decision.
     pub status: String,
-    /// What the decision is bound to.
+    /// The hash of the request. A decision has to repeat it.
     pub digest: Hash,
-    /// The question.
+    /// The text that asks for the decision.
     pub prompt: String,
-    /// The tool that runs after a yes.
+    /// The tool that is called after the approval.
     pub tool: Option<String>,
     /// Its arguments.
     pub args: Option<Box<RawValue>>,
-    /// When it was asked.
+    /// When the gate was reached.
     pub requested_at: Millis,
-    /// Until when it can be answered.
+    /// When the approval expires.
     pub expires_at: Option<Millis>,
-    /// When it was answered.
+    /// When it was decided.
     pub decided_at: Option<Millis>,
-    /// By whom.
+    /// The id of the user who decided.
     pub decided_by: Option<String>,
-    /// Why.
+    /// The reason that the user gave.
     pub reason: Option<String>,
-    /// The JSON Schema of the answer that a tool asks for.
+    /// The JSON Schema of the form of an input request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<Box<RawValue>>,
     /// What the approval covers and who may decide, a [`steprail_core::run::Subject`]. Approvals of earlier versions have
@@ -356,46 +358,46 @@ pub struct Approval {
     pub signed: Vec<String>,
 }
 
-/// The session of a client, which outlives the process that it began with.
+/// The session of an MCP client. It survives a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Its id.
     pub id: String,
-    /// Whose it is.
+    /// The id of its user.
     pub user: String,
-    /// What it takes to go on with it, as JSON.
+    /// The state that resumes the session, as JSON.
     pub state: String,
 }
 
-/// Something that is kept about who may do what: a user, a group, a token, a sign-in.
+/// A user, a group, a token or a browser session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What it is.
+    /// Which of these it is.
     pub kind: AccountKind,
-    /// Its id, which no other of its kind has.
+    /// Its id, unique among accounts of its kind.
     pub id: String,
-    /// The rest, as JSON.
+    /// Its other fields, as JSON.
     pub body: String,
 }
 
-/// What an account is.
+/// The kinds of accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AccountKind {
     /// A user.
     User,
     /// A group of users.
     Group,
-    /// A token of a user.
+    /// An API token of a user.
     Token,
-    /// A browser that a user has signed in with.
+    /// A browser session of a user.
     SignIn,
 }
 
 impl AccountKind {
     const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
 
-    /// Its word in rows.
-    pub fn word(self) -> &'static str {
+    /// The name of the kind in rows.
+    pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
             Self::Group => "group",
@@ -404,26 +406,26 @@ impl AccountKind {
         }
     }
 
-    /// The one that a word stands for.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    /// The kind with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// Which runs to list: by default the newest hundred.
+/// A query for runs. The default is the newest hundred runs.
 #[derive(Debug, Clone)]
 pub struct ListRuns {
-    /// Only those with this status.
+    /// Only runs with this status.
     pub status: Option<RunStatus>,
-    /// Only those of this user.
+    /// Only runs of this user.
     pub created_by: Option<String>,
-    /// Only those of this definition.
+    /// Only runs of this definition.
     pub name: Option<String>,
-    /// Only those before this one, from the end of the last page.
+    /// Only runs before this cursor, which is the last one of the previous page.
     pub before: Option<RunCursor>,
-    /// At most so many.
+    /// The maximum number of runs.
     pub limit: usize,
-    /// Whether inputs and outputs, which may be large, are left out: inputs are `null` then.
+    /// Whether to omit inputs and outputs, which can be large. `input` is `null` then.
     pub brief: bool,
 }
 

@@ -5,31 +5,31 @@ use steprail_core::run::Millis;
 
 use crate::{Principal, RunId};
 
-/// A definition that is started at times that a pattern says.
+/// A schedule: the engine starts a definition at the times of a cron expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// Its name.
     pub name: String,
-    /// The definition, in its newest version.
+    /// The name of the definition. Its newest version is started.
     pub definition: String,
-    /// When: a cron expression.
+    /// The cron expression.
     pub cron: String,
-    /// The time zone of the pattern.
+    /// The time zone of the cron expression.
     pub zone: String,
     /// The inputs of each run.
     pub inputs: Value,
-    /// Whom each run acts as.
+    /// The principal of each run.
     pub principal: Principal,
-    /// What happens if the last run has not ended.
+    /// What to do if the previous run has not ended.
     pub overlap: Overlap,
-    /// When the next run is due, which the engine reckons; nothing if it is paused.
+    /// When the next run is due, computed by the engine; `None` if the schedule is paused.
     pub due: Option<Millis>,
-    /// What became of the last time.
+    /// The outcome of the last time.
     pub last: Option<Fired>,
 }
 
 impl Schedule {
-    /// A schedule in UTC without inputs, which leaves a time out if its last run has not ended.
+    /// A schedule in UTC without inputs, which skips a time if the previous run has not ended.
     pub fn new(name: &str, definition: &str, cron: &str, principal: Principal) -> Self {
         Self {
             name: name.to_owned(),
@@ -45,38 +45,38 @@ impl Schedule {
     }
 }
 
-/// What became of a time at which a run was due.
+/// The outcome of one time of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fired {
-    /// When.
+    /// The time at which the run was due.
     pub at: Millis,
     /// The run that was started.
     pub run: Option<RunId>,
-    /// Why none was.
+    /// Why no run was started.
     pub error: Option<String>,
 }
 
-/// What happens at a time at which the last run has not ended.
+/// What to do at a time at which the previous run has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// Nothing: the time is left out.
+    /// Skip this time.
     #[default]
     Skip,
-    /// Another run is started.
+    /// Start another run.
     Allow,
 }
 
 impl Overlap {
-    /// Its word in rows.
-    pub fn word(self) -> &'static str {
+    /// The name of the policy in rows.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Skip => "skip",
             Self::Allow => "allow",
         }
     }
 
-    /// The one that a word stands for.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Skip, Self::Allow].into_iter().find(|overlap| overlap.word() == word)
+    /// The policy with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Skip, Self::Allow].into_iter().find(|overlap| overlap.name() == name)
     }
 }

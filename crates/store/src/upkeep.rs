@@ -1,22 +1,22 @@
-//! What an engine has to know about a store beside its contents: how it was opened, its upkeep and its health.
+//! How a store was opened, its maintenance tasks and its health.
 
 use steprail_core::run::Millis;
 
-/// Work that a store does between commits.
+/// Maintenance tasks of a store, which run between commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Upkeep {
-    /// The engine is busy: verify the files, and nothing else.
+    /// The engine is busy: check the files only.
     Report,
-    /// The engine is idle: verify the files, checkpoint, and reserve disk space if there is room again.
+    /// The engine is idle: check the files, checkpoint, and reserve disk space if there is room again.
     Idle,
-    /// A write failed: try one, to learn whether the store accepts writes again.
+    /// A write failed: probe whether the store accepts writes again.
     Probe,
     /// The disk is full and a run is to be cancelled: release the reserved disk space.
     ReleaseReserve,
-    /// Reserve what is left of the released disk space.
+    /// Reserve the released disk space again, as far as it is still free.
     ReclaimReserve,
-    /// The unfinished runs of a restored database are parked.
-    RestoreParked,
+    /// Record that the unfinished runs of a restored database are interrupted.
+    FinishRestore,
 }
 
 /// The state of a store.
@@ -26,12 +26,12 @@ pub struct Health {
     pub wal_bytes: u64,
 }
 
-/// What a store contained when it was opened.
+/// The state of a store when it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// The time of the last event. The time of an engine must not be before it.
+    /// The time of the last event. The clock of an engine must not go back before it.
     pub last_time: Option<Millis>,
-    /// A restore whose unfinished runs are not parked yet.
+    /// A restore whose unfinished runs are not interrupted yet.
     pub restored: Option<RestoredBackup>,
 }
 
@@ -40,6 +40,6 @@ pub struct Opened {
 pub struct RestoredBackup {
     /// The incarnation that the restore started.
     pub incarnation: u64,
-    /// When the backup was made. Calls after this time are unknown to the database.
+    /// When the backup was made. The database knows nothing of calls after this time.
     pub backup_at: Millis,
 }

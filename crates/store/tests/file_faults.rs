@@ -38,7 +38,7 @@ fn write_run(store: &mut SqliteStore, number: u128) {
     common::begin(store, number, json!({ "n": 1 }), Vec::new());
 }
 
-/// The error that ends further writes. A file that was overwritten in place is noticed at the next look at the files.
+/// The error that ends further writes. A file that was overwritten in place is detected at the next check of the files.
 fn refused(store: &mut SqliteStore) -> StoreError {
     let commits = std::iter::repeat_with(|| store.commit(&Commit::default()));
     match commits.take(100_000).find_map(Result::err).expect("the files were changed") {

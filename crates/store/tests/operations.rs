@@ -247,7 +247,7 @@ fn a_run_that_nothing_would_move_on_is_found() {
     let found = inspect(&path, 0).expect("a look");
     assert_eq!((found.stuck, found.active, found.problems.len()), (vec![stuck], 0, 0));
     let counts: Vec<String> =
-        found.runs.iter().map(|(status, count)| format!("{} {count}", status.word())).collect();
+        found.runs.iter().map(|(status, count)| format!("{} {count}", status.name())).collect();
     assert_eq!(counts, ["completed 1", "running 1"]);
     store.connection().execute("INSERT INTO alarms VALUES (1, 1, 'sleep', 5, 0)", []).expect("an timer");
     assert_eq!(inspect(&path, 0).expect("a look").stuck, []);

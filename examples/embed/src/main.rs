@@ -85,7 +85,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let view = run.wait().await?;
     println!(
         "{}: {}",
-        view.run.status.word(),
+        view.run.status.name(),
         view.run.output.map_or("nothing".into(), |json| json.to_string())
     );
     engine.shutdown().await?;

@@ -13,8 +13,8 @@ const COPIED_BYTES: usize = 64;
 const SEARCHED_BYTES: usize = 8;
 /// Bytes of text that are escaped for one unit.
 const ESCAPED_BYTES: usize = 4;
-/// Items of a list that are copied for one unit. Copies cost less than they take, up to ten times for lists of maps: the
-/// limits of values bound them, and copying a value of legal size must not exhaust a budget.
+/// Items of a list that are copied for one unit. A copy can take up to ten times as long as its charge (lists of maps):
+/// the limits of values bound copies, and the copy of a value within these limits must not exhaust a budget.
 const COPIED_ITEMS: usize = 2;
 /// The cost of looking up a key in another map.
 const LOOKUP_COST: usize = 4;

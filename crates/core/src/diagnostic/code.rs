@@ -117,7 +117,7 @@ codes! {
     UngatedDestruction = "SR504" Warning;
     /// A call with a retry policy is not retried after an unknown outcome, because its tool is not known to be idempotent.
     /// Checked against connected servers.
-    RetriedEffect = "SR505" Warning;
+    RetryNotIdempotent = "SR505" Warning;
     /// An argument is not a property of the tool's input schema. Checked against connected servers.
     UnknownArgument = "SR506" Warning;
     /// A server cannot be reached, so calls of its tools were not checked.

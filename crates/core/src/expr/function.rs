@@ -25,18 +25,18 @@ macro_rules! functions {
 
         impl Function {
             /// The names of all functions.
-            pub const WORDS: &[&str] = &[$($word),+];
+            pub const NAMES: &[&str] = &[$($word),+];
 
             /// Each function's name and description, for the reference page.
             pub const DOCS: &[(&str, &str)] = &[$(($word, concat!($($doc),+))),+];
 
             /// The function with a name.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$name),)+ _ => None }
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($word => Some(Self::$name),)+ _ => None }
             }
 
             /// The name of the function.
-            pub fn word(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $word),+ }
             }
 
@@ -98,7 +98,7 @@ impl Function {
     ) -> Result<Expr, Problem> {
         let problem = |message: String| Problem::new(Code::InvalidExpression, at.clone(), message);
         if arguments.len() != self.arity() {
-            let (word, arity) = (self.word(), self.arity());
+            let (word, arity) = (self.name(), self.arity());
             let message = format!("`{word}` takes {arity} argument(s), not {}", arguments.len());
             return Err(problem(message).hint(example(self)));
         }
@@ -206,7 +206,7 @@ impl Function {
             Cow::Owned(_) => None,
         };
         picked.ok_or_else(|| {
-            EvalError::new(EvalErrorKind::Missing, format!("`{}` of an empty list", self.word()))
+            EvalError::new(EvalErrorKind::Missing, format!("`{}` of an empty list", self.name()))
         })
     }
 
@@ -255,7 +255,7 @@ impl Function {
         let kind = super::eval::type_name(value);
         EvalError::new(
             EvalErrorKind::Type,
-            format!("`{}` does not accept {kind}: {}", self.word(), example(self)),
+            format!("`{}` does not accept {kind}: {}", self.name(), example(self)),
         )
     }
 }
@@ -284,6 +284,6 @@ fn owned<'v>(value: impl Into<Value>) -> Cow<'v, Value> {
 }
 
 fn example(function: Function) -> &'static str {
-    let docs = Function::DOCS.iter().find(|(word, _)| *word == function.word());
+    let docs = Function::DOCS.iter().find(|(word, _)| *word == function.name());
     docs.map_or("", |(_, text)| text.trim())
 }

@@ -344,11 +344,11 @@ impl Parser<'_, '_> {
         rest: Vec<ParsedExpr>,
     ) -> Result<ParsedExpr, Problem> {
         let range = at..at + name.len();
-        let Some(function) = Function::from_word(name) else {
+        let Some(function) = Function::from_name(name) else {
             let mut problem =
                 Problem::new(Code::InvalidExpression, range, format!("unknown function `{name}`"));
-            let all = || format!("the functions are {}", quoted(Function::WORDS));
-            problem.hint = suggest(name, Function::WORDS).or_else(|| Some(all()));
+            let all = || format!("the functions are {}", quoted(Function::NAMES));
+            problem.hint = suggest(name, Function::NAMES).or_else(|| Some(all()));
             return Err(problem);
         };
         let arguments: Vec<ParsedExpr> = first.into_iter().chain(rest).collect();

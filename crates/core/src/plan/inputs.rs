@@ -16,7 +16,7 @@ impl Plan {
     /// Fills in defaults and checks inputs against the declared ones. All checks share the budget. The error lists every
     /// problem.
     pub fn check_inputs(&self, given: &Value, budget: &mut Budget) -> Result<Value, String> {
-        let Value::Object(given) = given else { return Err("inputs are a map".to_owned()) };
+        let Value::Object(given) = given else { return Err("inputs must be a map".to_owned()) };
         let mut problems = Vec::new();
         let mut inputs = Map::new();
         for declared in &self.inputs {

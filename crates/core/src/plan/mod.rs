@@ -252,7 +252,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind as written in a definition.
-    pub fn word(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Call(_) => "tool",
             Self::Foreach(_) => "foreach",

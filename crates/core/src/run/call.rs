@@ -168,7 +168,8 @@ impl Decision<'_> {
                 self.request_input(n, *request)?;
             }
             (Some(Phase::Calling), Err(Failure { request: Some(_), .. })) => {
-                let message = format!("the input request of the tool exceeds {} bytes", limits::NOTE_BYTES);
+                let message =
+                    format!("the input request of the tool exceeds {} bytes", limits::EVENT_VALUE_BYTES);
                 self.outcome_unknown(n, Failure::new(FailureKind::Lost, message))?;
             }
             (Some(Phase::Calling), Err(error)) if error.kind == FailureKind::NotFound => {

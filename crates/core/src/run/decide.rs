@@ -18,9 +18,9 @@ use crate::plan::{Kind, Plan, Step};
 /// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
 /// cannot be committed, the caller must rebuild the run from the log.
 ///
-/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks, or when
-/// its evaluations have cost [`EVALUATION_COST`]. The transition that reaches the limit is completed, so the number of events can exceed it by a few. Then the run
-/// owes a continuation ([`Run::owes_continuation`]).
+/// A decision makes no further transition after it has produced `limit` events or read `limit` results of blocks, or
+/// when its evaluations have cost [`EVALUATION_COST`]. The transition that reaches the limit is completed, so the
+/// number of events can exceed it by a few. Then the run owes a continuation ([`Run::owes_continuation`]).
 pub fn decide(
     plan: &Plan,
     run: &mut Run,
@@ -161,7 +161,7 @@ impl<'d> Decision<'d> {
                 }
                 (None, None) => break,
             }
-            // A transition without an event would be made again for ever.
+            // A transition without an event would be repeated forever.
             if self.records.len() == before && !self.is_cut {
                 return Err(WorldError("a transition of the run has no events".to_owned()));
             }
@@ -225,7 +225,7 @@ impl<'d> Decision<'d> {
 
     pub(super) fn step_info(&self, scope: ScopeKey, step: StepIx) -> StepInfo {
         let step = self.step(step);
-        StepInfo { id: step.id.clone(), kind: step.kind.word().into(), scope }
+        StepInfo { id: step.id.clone(), kind: step.kind.name().into(), scope }
     }
 
     pub(super) fn emit_started(&mut self, attempt: &Attempt, what: Started, payload: Option<Payload>) {

@@ -448,7 +448,7 @@ const fn is_zero(level: &u32) -> bool {
 
 impl Event {
     /// The name of the event in the log.
-    pub fn word(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         self.into()
     }
 

@@ -64,7 +64,7 @@ impl Failure {
     /// Sets the error as the server sent it. Errors that are too large for the log are omitted.
     #[must_use]
     pub fn details(mut self, details: Value) -> Self {
-        let fits = details.to_string().len() <= limits::NOTE_BYTES;
+        let fits = details.to_string().len() <= limits::EVENT_VALUE_BYTES;
         self.details = fits.then(|| Box::new(details));
         self
     }
@@ -76,9 +76,9 @@ impl Failure {
         Self { request, ..Self::new(FailureKind::ToolError, message) }
     }
 
-    /// The label of the failure in metrics: the kind, or `asked` for an input request.
-    pub fn word(&self) -> &'static str {
-        if self.request.is_some() { "asked" } else { self.kind.word() }
+    /// The label of the failure in metrics: the kind, or `input_request`.
+    pub fn label(&self) -> &'static str {
+        if self.request.is_some() { "input_request" } else { self.kind.name() }
     }
 
     /// Sets the delay that the server requests before the next call.

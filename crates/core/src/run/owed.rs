@@ -30,8 +30,8 @@ impl Owing {
     }
 }
 
-/// The order of transitions. Those that end a step or block early come first, outer ones before inner ones, so that
-/// nothing continues in what is about to be cancelled. The others follow in the order in which they became due.
+/// The order of transitions. Those that end a step or block early come first, outer ones before inner ones, so that no
+/// step continues in a block that is about to be cancelled. The others follow in the order in which they became due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     pub urgency: Urgency,
@@ -61,8 +61,8 @@ pub(super) enum Transition {
     },
 }
 
-/// What a decision that reached its limit leaves for the next one. It can be lost: a run that is rebuilt from its log
-/// starts to read and to try again.
+/// The state that a decision at its limit leaves for the next one. It can be lost: a run that is rebuilt from its log
+/// reads and tries again from the start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
     /// Results of the blocks of a step, as far as they were read.
@@ -85,7 +85,7 @@ pub(super) struct Collected {
 }
 
 impl PartialEq for Scratch {
-    /// It is not a part of the state.
+    /// The scratch state is not compared.
     fn eq(&self, _: &Self) -> bool {
         true
     }

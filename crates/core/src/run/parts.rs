@@ -223,7 +223,7 @@ pub enum TimerKind {
 
 impl TimerKind {
     /// The name of the kind in the store.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
             Self::Retry => "retry",
@@ -234,10 +234,10 @@ impl TimerKind {
     }
 
     /// The kind with a name.
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Timeout, Self::Retry, Self::Sleep, Self::Grace, Self::Escalate]
             .into_iter()
-            .find(|kind| kind.word() == word)
+            .find(|kind| kind.name() == name)
     }
 }
 
@@ -255,10 +255,11 @@ pub struct InputRequest {
 impl InputRequest {
     /// Whether the request is within the limit for the log.
     pub(super) fn fits(&self) -> bool {
-        self.message.len() + self.form.to_string().len() + self.state.to_string().len() <= limits::NOTE_BYTES
+        self.message.len() + self.form.to_string().len() + self.state.to_string().len()
+            <= limits::EVENT_VALUE_BYTES
     }
 
-    /// Asks a human to confirm a call before it is made. If approved, the call is made anew; if denied, it fails.
+    /// Asks a human to confirm a call before it is made. If approved, the call is made again; if denied, it fails.
     /// `subject` is the hash of what the human confirms, if that can change before the answer.
     pub fn confirm_call(message: impl Into<String>, subject: Option<Hash>) -> Self {
         let form = json!({ "type": "object", "properties": {} });

@@ -68,13 +68,13 @@ impl RunStatus {
     }
 
     /// The name of the status in rows and on every surface.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         self.into()
     }
 
     /// Parses the name of a status.
-    pub fn from_word(word: &str) -> Option<Self> {
-        word.parse().ok()
+    pub fn from_name(name: &str) -> Option<Self> {
+        name.parse().ok()
     }
 }
 
@@ -108,7 +108,7 @@ pub enum StepStatus {
 
 impl StepStatus {
     /// The name of the status in rows and on every surface.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         self.into()
     }
 

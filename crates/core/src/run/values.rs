@@ -149,7 +149,7 @@ impl Decision<'_> {
                 self.output_of(scope, *step)?.map(|output| Source::Field(output, "file_refs"))
             }
             Root::Status(step) => {
-                let status = self.done(scope, *step).map(|(_, status)| status.word());
+                let status = self.done(scope, *step).map(|(_, status)| status.name());
                 status.map(|word| Source::Value(word.into()))
             }
             Root::Error(step) => match self.done(scope, *step) {

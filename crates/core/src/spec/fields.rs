@@ -259,16 +259,16 @@ macro_rules! choice {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// All values, as written in a definition.
-            pub const WORDS: &[&str] = &[$($word),+];
+            pub const NAMES: &[&str] = &[$($word),+];
 
             /// The value as written in a definition.
-            pub fn word(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
             /// Parses a value.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($word => Some(Self::$variant),)+ _ => None }
             }
         }
 
@@ -277,9 +277,9 @@ macro_rules! choice {
                 node: $crate::document::Node,
                 reader: &mut $crate::spec::fields::Reader,
             ) -> Option<Self> {
-                let value = node.as_text().and_then(Self::from_word);
+                let value = node.as_text().and_then(Self::from_name);
                 if value.is_none() {
-                    $crate::spec::fields::not_a_choice(&node, Self::WORDS, reader);
+                    $crate::spec::fields::not_a_choice(&node, Self::NAMES, reader);
                 }
                 value
             }

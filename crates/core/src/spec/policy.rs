@@ -97,7 +97,7 @@ impl Policy {
         let misplaced: Vec<&str> =
             Self::KEYS.iter().copied().filter(|key| !allowed(key) && fields.has(key)).collect();
         for entry in misplaced.into_iter().filter_map(|key| fields.take_node(key)) {
-            let message = format!("`{}` is not allowed on a `{}` step", entry.key, kind.word());
+            let message = format!("`{}` is not allowed on a `{}` step", entry.key, kind.name());
             let hint = match kind {
                 KindName::Foreach | KindName::Parallel | KindName::Branch => "put it on the steps inside",
                 _ => "remove it",

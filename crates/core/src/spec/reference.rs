@@ -111,12 +111,12 @@ impl Page<'_> {
         self.line("All steps have these fields:\n");
         self.fields(&kinds[0], &["id"]);
         let kinds_column: Vec<String> =
-            KindName::ALL.iter().map(|kind| format!("`{}`", kind.word())).collect();
+            KindName::ALL.iter().map(|kind| format!("`{}`", kind.name())).collect();
         let description = "Kind of the step. It can be omitted if other fields imply it.";
         self.line(&format!("| `kind` | {} | {description} |", kinds_column.join(", ")));
         self.rows(&kinds[0], &["description", "depends_on", "outputs"]);
         for (kind, schema) in KindName::ALL.iter().zip(kinds.as_array().into_iter().flatten()) {
-            self.heading(3, &format!("`{}`", kind.word()));
+            self.heading(3, &format!("`{}`", kind.name()));
             self.line(&format!("{}\n", text(&schema["description"])));
             self.fields(schema, Kind::keys(*kind));
         }
@@ -131,7 +131,7 @@ impl Page<'_> {
             let on = KindName::ALL
                 .iter()
                 .filter(|kind| Policy::keys_of(**kind).iter().any(|group| group.contains(key)));
-            let on: Vec<String> = on.map(|kind| format!("`{}`", kind.word())).collect();
+            let on: Vec<String> = on.map(|kind| format!("`{}`", kind.name())).collect();
             let on = if on.len() == KindName::ALL.len() { "all".to_owned() } else { on.join(" ") };
             let row = format!(
                 "| `{key}` | {} | {} | {on} |",

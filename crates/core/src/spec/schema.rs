@@ -118,10 +118,10 @@ fn step_of(kind: KindName, extra: Option<&Map<String, Value>>, generator: &mut S
     if let Some(Value::Object(fields)) = own.get("properties") {
         all.extend(fields.clone());
     }
-    all.insert("kind".into(), json!({ "enum": [kind.word(), null] }));
+    all.insert("kind".into(), json!({ "enum": [kind.name(), null] }));
     all.insert("id".into(), json!({ "type": "string", "pattern": ID, "description": "Id of the step, unique in the definition." }));
     let mut required: Vec<Value> = own.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut schema = json!({ "title": kind.word(), "description": own.get("description"), "type": "object" });
+    let mut schema = json!({ "title": kind.name(), "description": own.get("description"), "type": "object" });
     if let Some(extra) = extra {
         all.extend(extra.clone());
         let transitions: Vec<Value> = TRANSITIONS.iter().map(|key| json!({ "required": [key] })).collect();

@@ -268,8 +268,8 @@ pub(crate) fn check_step_id(id: Option<&str>, span: Span, reader: &mut Reader) {
 
 /// The kind that a misspelt `kind` most likely means, so that the fields of that kind are not reported as well.
 pub(crate) fn misspelt_kind(fields: &Fields) -> Option<KindName> {
-    let name = fields.text("kind").filter(|name| KindName::from_word(name).is_none())?;
-    nearest(name, KindName::WORDS.iter().copied()).and_then(KindName::from_word)
+    let name = fields.text("kind").filter(|name| KindName::from_name(name).is_none())?;
+    nearest(name, KindName::NAMES.iter().copied()).and_then(KindName::from_name)
 }
 
 /// Reports a step without `kind` and without a field that implies one. Most likely such a field is misspelt.
@@ -281,7 +281,7 @@ fn report_unknown_kind(mut fields: Fields, reader: &mut Reader) {
         let message = format!("`{}` needs a value", empty.key);
         reader.report(Diagnostic::new(Code::MissingField, empty.key_span, message));
     } else if !misspelt {
-        let kinds = crate::diagnostic::quoted(KindName::WORDS);
+        let kinds = crate::diagnostic::quoted(KindName::NAMES);
         let diagnostic = Diagnostic::new(Code::MissingField, fields.span, "the step has no `tool` or `kind`");
         reader.report(diagnostic.hint(format!("add `tool`, or a `kind`: {kinds}")));
     }
@@ -300,7 +300,7 @@ fn report_other_kinds(kind: KindName, fields: &mut Fields, reader: &mut Reader) 
         }
         if let Some(entry) = fields.take_node(key) {
             let message =
-                format!("`{key}` belongs to a `{}` step, but this is a `{}` step", other.word(), kind.word());
+                format!("`{key}` belongs to a `{}` step, but this is a `{}` step", other.name(), kind.name());
             let diagnostic = Diagnostic::new(Code::ConflictingFields, entry.key_span, message);
             reader.report(diagnostic.hint(format!("a step has one kind; move `{key}` to a separate step")));
         }

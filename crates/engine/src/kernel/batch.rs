@@ -1,4 +1,4 @@
-//! The changes of a batch, collected into one commit. Reads see them before they are committed.
+//! The changes of a batch, collected into one commit. Reads include uncommitted changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use steprail_store::{
 
 use crate::limits::{CHILD_PAGE, LOG_ROW_EVENTS};
 
-/// A store with the changes that are not committed yet.
+/// A store with the uncommitted changes of a batch.
 pub(super) struct Batch {
     store: Box<dyn Store>,
     pub commit: Commit,
@@ -20,12 +20,12 @@ pub(super) struct Batch {
     claims: Vec<NewClaim>,
 }
 
-/// Changes of the commit, by what reads look for.
+/// The uncommitted changes, indexed for reads.
 #[derive(Default)]
 struct Pending {
     /// Runs by the user who started them and their request keys.
     requests: HashMap<(String, String), RunId>,
-    /// New runs by the run that waits for them.
+    /// New runs by their parent run.
     children: HashMap<RunId, Vec<RunId>>,
     claims: HashMap<ClaimKey, ClaimState>,
     /// Names that steps wait for; `None` for a step that stopped waiting.
@@ -36,7 +36,7 @@ struct Pending {
     schedules: HashSet<String>,
 }
 
-/// One decision of a run to append.
+/// One decision of a run, to append to the batch.
 pub(super) struct Decided {
     pub run: RunId,
     /// The number of events before the decision.
@@ -44,7 +44,7 @@ pub(super) struct Decided {
     pub new: Option<Box<NewRun>>,
     pub before: RunState,
     pub after: RunState,
-    /// Bytes that the run counts for in the quota of its user.
+    /// Bytes that the run uses of its user's storage quota.
     pub stored_bytes: u64,
 }
 
@@ -83,7 +83,7 @@ impl Batch {
         self.commit.runs.iter().map(|decided| decided.run).collect()
     }
 
-    /// Appends a decision. Decisions of one run that follow each other share a row of the log.
+    /// Appends a decision. Consecutive decisions of one run share a row of the log.
     pub(super) fn append(&mut self, decided: Decided, records: Vec<Record>) {
         let Decided { run, expected_seq, new, before, after, stored_bytes } = decided;
         if let Some(new) = &new {
@@ -133,7 +133,7 @@ impl Batch {
         self.store.unfinished(which, after, limit)
     }
 
-    /// The runs that a run waits for.
+    /// The unfinished child runs of a run.
     pub(super) fn children(&mut self, run: RunId) -> Result<Vec<RunId>, StoreError> {
         let mut children = Vec::new();
         loop {
@@ -176,12 +176,12 @@ impl Batch {
         self.claims.push(claim);
     }
 
-    /// A step that held a key has ended: the key has a result, or is free again.
+    /// Settles the key of a step that ended: it has a result, or it is free again.
     pub(super) fn settle(&mut self, key: ClaimKey, result: Option<ClaimState>) {
         self.pending.claims.insert(key, result.unwrap_or(ClaimState::Free));
     }
 
-    /// The step executions that wait for an event or a key.
+    /// The step executions that wait for a signal or an idempotency key.
     pub(super) fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError> {
         let mut waiting = self.store.waiting(event)?;
         waiting.retain(|step| !self.pending.waits.contains_key(step));
@@ -190,14 +190,14 @@ impl Batch {
         Ok(waiting)
     }
 
-    /// Timers and schedules that are due and that the batch has not changed.
+    /// Due timers and schedules that the batch has not changed.
     pub(super) fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError> {
         let mut due = self.store.due(now, limit)?;
         due.schedules.retain(|schedule| !self.pending.schedules.contains(&schedule.name));
         Ok(due)
     }
 
-    /// Removes a timer that fires. False if the batch has deleted it or set it to another time.
+    /// Removes a timer that fires. Returns false if the batch has deleted it or set it to another time.
     pub(super) fn fire(&mut self, timer: Timer) -> bool {
         let changed = self.pending.timers.get(&(timer.run, timer.n));
         if changed.is_some_and(|timers| timers.get(&timer.kind) != Some(&timer.due)) {
@@ -245,7 +245,7 @@ impl Pending {
     }
 }
 
-/// A value that a decision records.
+/// Returns a value that a decision records.
 fn recorded_value(decided: &RunCommit, wanted: Wanted) -> Option<Payload> {
     if wanted == Wanted::Inputs
         && let Some(new) = &decided.new
@@ -272,7 +272,7 @@ fn value_of(record: &Record, seq: u64, wanted: Wanted) -> Option<Payload> {
             serde_json::to_value(error).ok().map(Payload::new)
         }
         (
-            Wanted::Noted(wanted),
+            Wanted::EventValue(wanted),
             _,
             Event::SignalReceived { payload: value, .. }
             | Event::ArgumentsEdited { args: value, .. }

@@ -8,14 +8,14 @@ use super::effects;
 use super::{Answer, Done, Effect, Handled, Kernel, NextTimer, Notification, Reply, Request, Response};
 use crate::error::Error;
 
-/// How often a batch is decided again because a precondition did not hold.
+/// How often a batch is decided again after a failed precondition.
 const RETRIES: u32 = 3;
 
 /// Why a batch was not committed.
 pub(super) enum Rejected {
     /// The store failed.
     Store(StoreError),
-    /// A name or a version is not as a request expects.
+    /// A name or a version differs from the one that a request expects.
     Conflict(Conflict),
 }
 
@@ -26,7 +26,7 @@ impl From<StoreError> for Rejected {
 }
 
 impl Kernel {
-    /// Handles requests in one transaction. If the store refuses it, each request is tried alone.
+    /// Handles requests in one transaction. If the store refuses it, each request is retried in its own transaction.
     pub fn handle(&mut self, requests: Vec<Request>, now: Millis) -> Handled {
         let mut handled = Handled::default();
         match self.transact(&requests, now, &mut handled) {
@@ -63,7 +63,7 @@ impl Kernel {
         handled: &mut Handled,
     ) {
         match <[Request; 1]>::try_from(requests) {
-            // One run was at fault: without it, the rest of the notification can be processed.
+            // One run caused the failure. Without it, the rest of the notification can be processed.
             Ok([request]) if marked && request.is_notification() => {
                 *handled = self.handle(vec![request], now);
                 handled.fault.get_or_insert(error);
@@ -74,7 +74,7 @@ impl Kernel {
                 let _ = self.maintain(Upkeep::ReclaimReserve);
             }
             Ok([request]) => self.refuse(request, error, marked, handled),
-            // It is unknown whether the commit is durable: nothing more is started.
+            // It is unknown whether the commit is durable, so no further work is started.
             Err(requests) if error.is_final() => {
                 requests.into_iter().for_each(|request| self.refuse(request, error.clone(), false, handled));
                 handled.fault = Some(error);
@@ -90,13 +90,13 @@ impl Kernel {
         }
     }
 
-    /// Whether a cancellation failed on a full disk and reserved space was released for it.
+    /// Whether a cancellation failed on a full disk and can be retried with the released reserve.
     fn may_use_reserve(&mut self, request: &Request, error: &StoreError) -> bool {
         let is_needed = matches!(error, StoreError::Full(_)) && request.is_cancel();
         is_needed && self.maintain(Upkeep::ReleaseReserve).is_ok()
     }
 
-    /// Lets the store do work between commits.
+    /// Runs a maintenance task of the store.
     pub fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
         self.batch.store().maintain(task)
     }
@@ -121,7 +121,7 @@ impl Kernel {
         }
     }
 
-    /// Calls that one transaction ordered and the next one cancelled are not made.
+    /// Withdraws calls that one transaction ordered and the next one cancelled.
     fn withdraw(&mut self, earlier: &mut Vec<Effect>, later: &mut Vec<Effect>) {
         later.retain(|effect| {
             let Effect::Cancel(id) = effect else { return true };
@@ -132,7 +132,7 @@ impl Kernel {
             if !given_up || !effects::take_back(earlier, *id) {
                 return true;
             }
-            self.flights.arrive(*id);
+            self.flights.remove(*id);
             false
         });
         self.flights.commit();
@@ -147,8 +147,8 @@ impl Kernel {
                 Ok(committed) => {
                     handled.changed = changed;
                     done.last_event = committed.last_event;
-                    if std::mem::take(&mut self.restore_parked) {
-                        self.maintain(Upkeep::RestoreParked)?;
+                    if std::mem::take(&mut self.restore_finished) {
+                        self.maintain(Upkeep::FinishRestore)?;
                     }
                     self.answer(answers, committed.purged, &mut done);
                     self.committed(&mut done);
@@ -167,7 +167,7 @@ impl Kernel {
                 Err(Refused::Conflict(conflict @ (Conflict::NoSchedule(_) | Conflict::NoDefinition(_)))) => {
                     return Err(Rejected::Conflict(conflict));
                 }
-                // Another writer was faster: the runs are loaded and decided again.
+                // Another writer committed first: the runs are loaded and decided again.
                 Err(Refused::Stale(_) | Refused::Held(_) | Refused::Conflict(_)) => {
                     retries += 1;
                     self.forget();
@@ -188,7 +188,7 @@ impl Kernel {
         }
         self.continue_some(now, &mut done)?;
         self.admit_waiting(now, &mut done)?;
-        self.at = None;
+        self.deciding = None;
         Ok((done, answers))
     }
 
@@ -207,11 +207,11 @@ impl Kernel {
         }
     }
 
-    /// Marks the run that was being decided as damaged, if it is at fault.
+    /// Marks the run that was being decided as damaged, if it caused the error.
     fn quarantine(&mut self, error: &StoreError) -> bool {
         let is_damage =
             matches!(error, StoreError::Corrupt(_) | StoreError::Other(_) | StoreError::Quarantined { .. });
-        let suspect = self.at.take().filter(|run| is_damage && !self.damaged.contains_key(run));
+        let suspect = self.deciding.take().filter(|run| is_damage && !self.damaged.contains_key(run));
         // A run that was about to be created does not exist.
         let Some(run) = suspect.filter(|run| matches!(self.batch.head(*run), Ok(Some(_)) | Err(_))) else {
             return false;
@@ -226,7 +226,7 @@ impl Kernel {
         waiters.iter().for_each(|reply| reply.send(Err(Error::Storage(error.clone()))));
     }
 
-    /// Drops everything that was decided and not committed.
+    /// Discards all decisions that are not committed.
     fn forget(&mut self) {
         self.batch.begin(0);
         self.plans = Plans::default();
@@ -240,18 +240,18 @@ impl Kernel {
         self.deadlines.undo();
         self.continuations.undo();
         self.quotas.rollback();
-        self.restore_parked = false;
+        self.restore_finished = false;
     }
 
-    /// A request that was not committed: the caller gets an error, and a notification is kept.
+    /// Rejects a request that was not committed: the caller gets an error, and a notification is kept for a retry.
     fn refuse(&mut self, request: Request, error: StoreError, marked: bool, handled: &mut Handled) {
         let is_internal = matches!(request, Request::Notification(_) | Request::Recover(..));
         handled.halts |= is_internal && !marked && !error.may_pass();
         match request {
             request @ Request::Notification(_) if error.may_pass() => handled.retry.push(request),
             Request::Notification(Notification::CallEnded { id, .. }) => {
-                // Its run does not continue, but its slot is free.
-                self.flights.arrive(id);
+                // The run does not continue, but its slot is released.
+                self.flights.remove(id);
                 self.flights.commit();
             }
             Request::Notification(_) => {}

@@ -8,14 +8,14 @@ use steprail_store::{RunId, Wanted};
 
 use crate::limits::CACHED_BYTES;
 
-/// Entries of the order that may be out of date before it is tidied up.
+/// The maximum number of outdated entries in the order before it is compacted.
 const ORDER_SLACK: usize = 1_000;
 
-/// Payloads, the oldest of which go first.
+/// Payloads, evicted in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Values {
     values: HashMap<RunId, HashMap<Wanted, Payload>>,
-    /// What was put in, oldest first; some of it may be gone.
+    /// The entries in the order in which they were added. Some of them may have been removed.
     order: VecDeque<(RunId, Wanted)>,
     count: usize,
     bytes: usize,
@@ -43,7 +43,7 @@ impl Values {
         }
     }
 
-    /// A run ended: nobody asks for its values any more.
+    /// Removes the values of a run that ended.
     pub(super) fn drop_run(&mut self, run: RunId) {
         let Some(gone) = self.values.remove(&run) else { return };
         self.count -= gone.len();
@@ -55,7 +55,7 @@ impl Values {
         }
     }
 
-    /// Keeps what events speak of: the next step is likely to read it.
+    /// Adds the values of new events: the next step is likely to read them.
     pub(super) fn keep(&mut self, run: RunId, records: &[Record]) {
         for record in records {
             let Some(payload) = &record.payload else { continue };
@@ -64,7 +64,7 @@ impl Values {
                 Event::ApprovalRequested { step, .. } => {
                     self.put(run, Wanted::Input(step.n), payload.clone());
                 }
-                // Asked for again only where it was before: an attempt may send something else.
+                // Replaced only if it is cached: a new attempt can have another input.
                 Event::StepStarted { step, .. } if self.get(run, Wanted::Input(step.n)).is_some() => {
                     self.put(run, Wanted::Input(step.n), payload.clone());
                 }
@@ -78,17 +78,17 @@ impl Values {
     }
 }
 
-/// What the log of a run says about values that can be asked for.
+/// Hashes of the values of a run, according to its log.
 #[derive(Default)]
 pub(super) struct Hashes(HashMap<Wanted, Hash>);
 
 impl Hashes {
-    /// Those of a run that is about to begin.
+    /// The hashes of a new run.
     pub(super) fn of_run(inputs: Hash) -> Self {
         Self([(Wanted::Inputs, inputs)].into())
     }
 
-    /// An event may speak of a value; what a step was given is not asked for after its end.
+    /// Records the hash of a value in an event. The input of a step is not needed after its end.
     pub(super) fn note(&mut self, event: &Event) {
         let changes = event.changes();
         let n = changes.step.map(|change| change.step.n).unwrap_or_default();
@@ -103,13 +103,13 @@ impl Hashes {
         }
     }
 
-    /// Whether a value is the one that was written.
-    pub(super) fn fit(&self, wanted: Wanted, found: &Payload) -> bool {
+    /// Whether a value matches its hash.
+    pub(super) fn matches(&self, wanted: Wanted, found: &Payload) -> bool {
         self.0.get(&wanted).is_none_or(|hash| *hash == found.hash())
     }
 }
 
-/// About what a payload takes: its text, its value, and the entry.
+/// The approximate memory of a payload: its text, its parsed value and its entry.
 fn cost(payload: &Payload) -> usize {
     3 * payload.json().len() + 200
 }

@@ -9,12 +9,12 @@ use steprail_store::{Head, RunId, StoreError};
 use super::{Done, Kernel};
 use crate::limits::Limits;
 
-/// How many events a decision and a transaction make.
+/// The limits on the number of events of a decision and of a transaction.
 #[derive(Clone, Copy)]
 pub(super) struct Slices {
     events: usize,
     per_commit: usize,
-    /// Whether the next decision gets a slice also if the transaction is large.
+    /// Whether the next decision gets a slice even if the transaction is large.
     is_reserved: bool,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Continuations {
     last_number: u64,
     /// The queue that was served last.
     last_queue: Queue,
-    /// Those of the runs that are children of other runs.
+    /// The queued runs that are children of other runs.
     children: BTreeSet<RunId>,
     /// Runs that were removed in the transaction in progress, with their queue, and whether they are children.
     removed: Vec<(RunId, Queue, bool)>,
 }
 
-/// Which runs are in a queue. The queues take turns: a run that ends, with the runs that wait for it and those that it
-/// waits for, does not wait for all the others.
+/// The two queues, which are served alternately. A run that ends is thus not delayed by all other runs, and neither are
+/// its parent and child runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Queue {
     /// Runs that cancel steps.
@@ -60,11 +60,12 @@ impl Queue {
     }
 }
 
-/// A place in one of the queues.
+/// A position in one of the queues.
 type Place = (Queue, u64);
 
 impl Continuations {
-    /// Notes after a decision whether a run owes a continuation. A run that was not in its queue goes to the end of it.
+    /// Records after a decision whether a run owes a continuation. A run that is not in its queue yet is added at the
+    /// end.
     pub(super) fn note(&mut self, run: RunId, head: &Head, state: &Run) {
         let queue = state.owes_continuation().then(|| Queue::of(state));
         if self.places.get(&run).map(|(queue, _)| *queue) != queue {
@@ -73,7 +74,7 @@ impl Continuations {
         }
     }
 
-    /// Adds a run that was loaded if it has something to do: the decision that would have noted it was rolled back.
+    /// Adds a loaded run that owes a continuation: the decision that would have queued it was rolled back.
     pub(super) fn loaded(&mut self, run: RunId, head: &Head, state: &Run) {
         if (state.owes_continuation() || state.has_startable()) && !self.places.contains_key(&run) {
             self.add(run, Queue::of(state), head.parent.is_some());
@@ -88,7 +89,7 @@ impl Continuations {
         self.children.extend(is_child.then_some(run));
     }
 
-    /// Removes a run, unless the transaction is rolled back.
+    /// Removes a run. A rollback of the transaction undoes it.
     fn remove(&mut self, run: RunId) {
         if let Some(place) = self.places.remove(&run) {
             self.queue.remove(&place);
@@ -97,7 +98,7 @@ impl Continuations {
         }
     }
 
-    /// Removes the first run of the next queue. If it still owes a continuation after this one, it goes to the end.
+    /// Removes the first run of the next queue. A run that still owes a continuation afterwards is added at the end.
     fn next(&mut self) -> Option<RunId> {
         let next = match self.last_queue {
             Queue::Ending => {
@@ -120,8 +121,8 @@ impl Continuations {
         self.removed.clear();
     }
 
-    /// Restores the runs that were removed in a transaction that is rolled back. A run that was added in it continues
-    /// without effect.
+    /// Restores the runs that were removed in a transaction that is rolled back. A run that was added in it stays; its
+    /// continuation has no effect.
     pub(super) fn undo(&mut self) {
         for (run, queue, is_child) in std::mem::take(&mut self.removed) {
             if !self.places.contains_key(&run) {
@@ -132,7 +133,7 @@ impl Continuations {
 }
 
 impl Kernel {
-    /// Whether a run is to be continued: [`Kernel::handle`] is due again, also without requests.
+    /// Whether a run owes a continuation. [`Kernel::handle`] must then be called again, even without requests.
     pub fn owes_continuation(&self) -> bool {
         !self.continuations.queue.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Commands of people: cancel, pause, resume, resolve, intervene, signal. Decisions at gates are in `gates.rs`.
+//! Commands of users: cancel, pause, resume, resolve, intervene, signal. Decisions at gates are in `gates.rs`.
 
 use serde_json::Value;
-use steprail_core::limits::{NOTE_BYTES, VALUE_DEPTH};
+use steprail_core::limits::{EVENT_VALUE_BYTES, VALUE_DEPTH};
 use steprail_core::plan::{Hash, Kind};
 use steprail_core::run::{Input, Intervention, Millis, Phase, Run, RunStatus, is_deeper};
 use steprail_store::{DefinitionChange, Principal, RegistryChange, RunId, StoreError, attempt_digest};
@@ -10,7 +10,7 @@ use super::gates::actor;
 use super::{Command, Done, Kernel, Signal, no_run};
 use crate::error::Error;
 
-/// An answer within a transaction.
+/// The reply to a command. The outer error rejects the transaction.
 pub(super) type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 
 impl Kernel {
@@ -44,7 +44,7 @@ impl Kernel {
             }
             Command::Cancel { run, by, reason } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
-                // The first cancellation counts.
+                // Only the first cancellation has an effect.
                 if self.runs.get(&key).is_some_and(|entry| entry.run.is_cancelling()) {
                     return Ok(Ok(()));
                 }
@@ -66,14 +66,17 @@ impl Kernel {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
                 let step = self.runs.get(&key).and_then(|entry| entry.run.find(path));
                 let Some((n, live)) = step.filter(|(_, live)| live.phase == Phase::Uncertain) else {
-                    return Ok(Err(Error::Conflict(format!("the outcome of `{path}` is not unknown"))));
+                    return Ok(Err(Error::Conflict(format!(
+                        "step `{path}` has no call with an unknown outcome"
+                    ))));
                 };
                 if digest.is_some_and(|digest| digest != attempt_digest(*run, path, live.attempt)) {
-                    let message = format!("`{path}` was attempted again since; look at it anew");
+                    let message = format!("step `{path}` has started another attempt; read it again");
                     return Ok(Err(Error::Conflict(message)));
                 }
                 if by.agent {
-                    return Ok(Err(Error::Denied("an agent cannot say what became of a call".to_owned())));
+                    let message = "an agent cannot resolve a call with an unknown outcome; ask a human";
+                    return Ok(Err(Error::Denied(message.to_owned())));
                 }
                 let input = Input::Resolve { n, resolution: resolution.clone(), by: actor(by) };
                 self.act(*run, input, "resolved", now, done)
@@ -100,7 +103,7 @@ impl Kernel {
         Ok(Some(run))
     }
 
-    /// Gives a run an input that somebody asked for. If nothing comes of it, the answer says how things stand.
+    /// Applies the input of a command to a run. If it has no effect, the reply is an error with the status of the run.
     fn act(&mut self, run: RunId, input: Input, what: &str, now: Millis, done: &mut Done) -> Answered {
         let Some(key) = self.find(run)? else { return Ok(Err(no_run(run))) };
         if self.input(key, input, now, done)? {
@@ -108,7 +111,7 @@ impl Kernel {
         }
         let state = match self.runs.get(&key).map(|entry| &entry.run) {
             Some(state) if state.is_cancelling() => "being cancelled",
-            state => state.map_or(RunStatus::Pending, Run::status).word(),
+            state => state.map_or(RunStatus::Pending, Run::status).name(),
         };
         Ok(Err(Error::Conflict(format!("run {run} is {state} and cannot be {what}"))))
     }
@@ -124,7 +127,7 @@ impl Kernel {
         let hash = entry.compiled.plan.hash;
         if expected.is_some_and(|expected| expected != hash) {
             return Some(Error::Conflict(format!(
-                "the run is pinned to the definition {hash}, not to that one"
+                "the definition of the run has the hash {hash}, not the expected one"
             )));
         }
         let unknown = entry.run.calls().map(|(_, live)| &*live.path);
@@ -166,38 +169,38 @@ impl Kernel {
         let bad = |message: String| Some(Error::BadInput(message));
         match intervention {
             Intervention::SetArguments { args, .. } if !args.is_object() => {
-                bad("arguments are a map".to_owned())
+                bad("arguments must be a map".to_owned())
             }
             Intervention::SetArguments { path, args } => {
-                if let Some(problem) = too_much("a set of arguments", args) {
+                if let Some(problem) = size_error("a set of arguments", args) {
                     return Some(problem);
                 }
                 let id = path.rsplit('.').next().unwrap_or(path).split(['#', '[']).next().unwrap_or(path);
                 let known = entry.compiled.plan.find(id);
                 let is_call =
                     known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
-                // A tool that asks something has been called with the arguments that it has.
+                // A tool with an open input request has already been called with its arguments.
                 let calling = entry.run.find(path).is_some_and(|(_, live)| {
                     let asks =
                         live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
                     live.phase == Phase::Calling || asks
                 });
                 match (is_call, calling) {
-                    (false, _) => bad(format!("`{path}` is no step with arguments")),
-                    (_, true) => Some(Error::Conflict(format!("`{path}` is running already"))),
+                    (false, _) => bad(format!("step `{path}` takes no arguments")),
+                    (_, true) => Some(Error::Conflict(format!("step `{path}` is already running"))),
                     _ => None,
                 }
             }
             Intervention::SetValue(edit) => match &edit.id {
-                _ if too_much("a value", &edit.value).is_some() => too_much("a value", &edit.value),
-                None if !edit.value.is_object() => bad("inputs are a map".to_owned()),
+                _ if size_error("a value", &edit.value).is_some() => size_error("a value", &edit.value),
+                None if !edit.value.is_object() => bad("inputs must be a map".to_owned()),
                 Some(id) if entry.compiled.plan.find(id).is_none() => bad(format!("there is no step `{id}`")),
                 _ => None,
             },
             Intervention::Skip { path } | Intervention::SupplyResult { path, .. } => {
                 match entry.run.find(path) {
                     Some(_) => None,
-                    None => Some(Error::Conflict(format!("`{path}` is not under way"))),
+                    None => Some(Error::Conflict(format!("step `{path}` is not in progress"))),
                 }
             }
         }
@@ -205,7 +208,7 @@ impl Kernel {
 
     pub(super) fn signal(&mut self, signal: &Signal, now: Millis, done: &mut Done) -> Answered<usize> {
         let Signal { event, payload, run } = signal;
-        if let Some(problem) = too_much("an event", payload) {
+        if let Some(problem) = size_error("an event", payload) {
             return Ok(Err(problem));
         }
         let input = |keep| Input::Signalled { event: event.as_str().into(), payload: payload.clone(), keep };
@@ -223,14 +226,13 @@ impl Kernel {
     }
 }
 
-/// Checks the size of a value that is stored in the log.
-pub(super) fn too_much(what: &str, value: &Value) -> Option<Error> {
+/// The error for a value that is too large or too deep for the log.
+pub(super) fn size_error(what: &str, value: &Value) -> Option<Error> {
     if is_deeper(value, VALUE_DEPTH) {
-        return Some(Error::BadInput(format!(
-            "{what} has at most {VALUE_DEPTH} lists and maps inside one another"
-        )));
+        return Some(Error::BadInput(format!("{what} can have at most {VALUE_DEPTH} nested lists and maps")));
     }
     let bytes = value.to_string().len();
-    (bytes > NOTE_BYTES)
-        .then(|| Error::BadInput(format!("{what} has at most {NOTE_BYTES} bytes here, not {bytes}")))
+    (bytes > EVENT_VALUE_BYTES).then(|| {
+        Error::BadInput(format!("{what} can have at most {EVENT_VALUE_BYTES} bytes here, not {bytes}"))
+    })
 }

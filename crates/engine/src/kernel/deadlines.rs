@@ -1,4 +1,4 @@
-//! Deadlines of calls in flight. They are kept in memory only: a restart ends the calls as well.
+//! Deadlines of calls in flight. They exist only in memory, because a restart ends the calls as well.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(super) struct Deadline {
     pub kind: TimerKind,
 }
 
-/// Deadlines in the order of their times. Changes are undone if their transaction fails.
+/// Deadlines by time. Changes are undone if their transaction fails.
 #[derive(Default)]
 pub(super) struct Deadlines {
     entries: BTreeSet<Deadline>,
@@ -27,7 +27,7 @@ impl Deadlines {
         self.entries.first().map(|deadline| deadline.due)
     }
 
-    /// Takes up to `limit` deadlines that have passed.
+    /// Removes and returns up to `limit` deadlines that have passed.
     pub(super) fn take_due(&mut self, now: Millis, limit: usize) -> Vec<Deadline> {
         let due: Vec<Deadline> =
             self.entries.iter().take_while(|deadline| deadline.due <= now).take(limit).copied().collect();
@@ -35,7 +35,7 @@ impl Deadlines {
         due
     }
 
-    /// Follows an event of a run.
+    /// Updates the deadlines after an event of a run.
     pub(super) fn note(&mut self, run: RunId, record: &Record) {
         let Some(change) = record.event.changes().step else { return };
         let n = change.step.n;

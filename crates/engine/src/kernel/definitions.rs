@@ -51,7 +51,7 @@ impl Compiled {
         Self { plan, version: definition.version, id: definition.id, pins: definition.pins.clone() }
     }
 
-    /// Fills in defaults and checks inputs against what the definition declares. Every problem is told.
+    /// Fills in defaults and checks inputs against the declarations. The error lists every problem.
     pub fn check_inputs(&self, given: &Value) -> Result<Value, String> {
         self.plan.check_inputs(given, &mut Budget::check(given))
     }
@@ -79,7 +79,7 @@ impl Plans {
         }
     }
 
-    /// Keeps a definition that was compiled elsewhere.
+    /// Caches a definition that was compiled elsewhere.
     fn keep(&mut self, compiled: Compiled) -> Arc<Compiled> {
         if self.0.len() >= CACHED_PLANS {
             self.0.retain(|_, known| Arc::strong_count(known) > 1);
@@ -91,7 +91,7 @@ impl Plans {
 }
 
 impl Kernel {
-    /// Stores a definition in a commit of its own, so that its id and version are known to the rest of the batch.
+    /// Stores a definition in its own commit, so that the rest of the batch knows its id and version.
     pub(super) fn define(
         &mut self,
         define: &Define,
@@ -138,7 +138,7 @@ impl Kernel {
         }))
     }
 
-    /// Commits a change of definitions. A precondition that does not hold is an error of the request.
+    /// Commits a change of definitions. A failed precondition is an error of the request.
     pub(super) fn commit_definition(
         &mut self,
         change: DefinitionChange,

@@ -8,7 +8,7 @@ use super::{Answer, Done, Kernel, Notification, Recover, Request};
 use crate::limits::PURGE_BATCH;
 
 impl Kernel {
-    /// Handles a request within the batch. An error of the request is its answer; an error of the store rejects the
+    /// Handles a request within the batch. An error of the request is its reply; an error of the store rejects the
     /// batch.
     pub(super) fn dispatch(
         &mut self,
@@ -16,7 +16,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<Answer, StoreError> {
-        self.at = None;
+        self.deciding = None;
         Ok(Answer::Now(match request {
             Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by)? {
                 Some(exceeded) => Err(exceeded),
@@ -30,7 +30,7 @@ impl Kernel {
             Request::Signal(signal, reply) => reply.with(self.signal(signal, now, done)?),
             Request::Schedule(schedule, reply) => reply.with(self.schedule(schedule, now)?),
             Request::Purge(before, reply) => {
-                // A call that was cancelled may still return, and its result is logged.
+                // A cancelled call can still return, and its result is logged.
                 let before = (*before).min(now.saturating_sub(2 * CANCEL_GRACE_MS));
                 self.quotas.purged();
                 self.batch.commit.purge = Some(Purge { before, limit: PURGE_BATCH });

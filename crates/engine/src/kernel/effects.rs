@@ -13,22 +13,22 @@ use super::flights::Flight;
 use super::{Done, Kernel, Response, end_of};
 use crate::ports::{CallSite, Notice, OnToolChange};
 
-/// The number of a call, unique in the life of an engine.
+/// Identifies a call during the lifetime of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// Something to do after a commit.
+/// An action after a commit.
 #[derive(Debug)]
 pub enum Effect {
     /// Makes a call.
     Call(Box<CallOrder>),
-    /// Tells a call to stop.
+    /// Cancels a call.
     Cancel(CallId),
     /// Sends the reply to a request.
     Reply(Response),
-    /// Tells humans.
+    /// Sends a notice to humans.
     Notify(Notice),
-    /// Nobody will answer what a tool asked.
+    /// Discards the state of an input request that will not be answered.
     Forget(serde_json::Value),
 }
 
@@ -41,7 +41,7 @@ pub struct CallOrder {
     pub tool: Box<str>,
     /// The arguments.
     pub args: Payload,
-    /// Whom it is made for.
+    /// The principal for whom it is made.
     pub principal: Arc<Principal>,
     /// The run.
     pub run: RunId,
@@ -53,28 +53,28 @@ pub struct CallOrder {
     pub attempt: u32,
     /// The idempotency key.
     pub key: Box<str>,
-    /// Whether it only asks what became of another call, or creates a tool.
+    /// Whether it is a probe, which finds out the outcome of another call, or creates a tool.
     pub probe: bool,
-    /// When its time is up.
+    /// When it times out.
     pub deadline: Option<Millis>,
-    /// A role for the tool to take.
+    /// The persona that the tool should use.
     pub persona: Option<Box<str>>,
-    /// What it goes on with, if it is not new.
+    /// What it continues; `None` for a new call.
     pub continues: Option<Continuation>,
-    /// What the tool was like when the definition was stored, and what to do if it is not any more.
+    /// The hash of the tool's description when the definition was stored, and what to do if it differs.
     pub pinned: Option<(Hash, OnToolChange)>,
 }
 
-/// What a call goes on with.
+/// What a call continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Continuation {
-    /// A call that goes on by itself at the tool's server, under this name: ask for it there.
+    /// A task that runs at the tool's server, by its id. The call polls it.
     Task(Box<str>),
-    /// A call whose tool asked something.
+    /// A call that ended with an input request, with the response.
     Answer(Box<InputResponse>),
 }
 
-/// What the end of a run is for the step that waits for it.
+/// The outcome of a child run for the step that waits for it.
 fn outcome(end: &Event, gave: Option<&Payload>) -> Option<Result<Payload, Failure>> {
     match end {
         Event::RunCompleted { .. } => Some(Ok(gave.cloned().unwrap_or_default())),
@@ -87,7 +87,7 @@ fn outcome(end: &Event, gave: Option<&Payload>) -> Option<Result<Payload, Failur
     }
 }
 
-/// Takes back a call that has not left yet.
+/// Removes a call that has not been started yet. Returns whether it was found.
 pub(super) fn take_back(effects: &mut Vec<Effect>, id: CallId) -> bool {
     let is_it = |effect: &Effect| matches!(effect, Effect::Call(order) if order.id == id);
     let found = effects.iter().rposition(is_it);
@@ -95,7 +95,7 @@ pub(super) fn take_back(effects: &mut Vec<Effect>, id: CallId) -> bool {
 }
 
 impl Kernel {
-    /// What follows from the events of one run.
+    /// Collects the effects of the events of one run.
     pub(super) fn consequences(
         &mut self,
         key: RunId,
@@ -120,7 +120,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells a call to stop that its step no longer waits for.
+    /// Cancels the call of a step that no longer waits for it.
     fn stop_call(&mut self, key: RunId, record: &Record, done: &mut Done) {
         let Some(step) = record.event.step() else { return };
         let Some(id) = self.flights.call_of(key, step.n) else { return };
@@ -132,7 +132,7 @@ impl Kernel {
             _ => {
                 self.flights.let_go(key, step.n);
                 if take_back(&mut done.effects, id) {
-                    self.flights.arrive(id);
+                    self.flights.remove(id);
                 } else {
                     done.effects.push(Effect::Cancel(id));
                 }
@@ -175,7 +175,7 @@ impl Kernel {
         let pinned = entry.compiled.pins.get(&**tool).map(|hash| (*hash, policy));
         let site = CallSite { tool, principal: &entry.head.principal, run: entry.head.id, path: &step.path };
         let capacity = self.tools.capacity(&site);
-        let id = self.flights.depart(Flight {
+        let id = self.flights.add(Flight {
             run: key,
             n: step.n,
             attempt: step.attempt,
@@ -202,7 +202,7 @@ impl Kernel {
         })));
     }
 
-    /// A call ended: its step goes on, unless it has gone on without it.
+    /// Handles the end of a call. Its step continues, unless it has already continued without it.
     pub(super) fn call_ended(
         &mut self,
         id: CallId,
@@ -214,7 +214,7 @@ impl Kernel {
             return Ok(());
         };
         let current = self.flights.call_of(run, n) == Some(id);
-        self.flights.arrive(id);
+        self.flights.remove(id);
         // The input request of a superseded attempt or of a probe is never answered.
         if let Err(Failure { request: Some(request), .. }) = outcome
             && (!current || probe)
@@ -232,7 +232,7 @@ impl Kernel {
         self.input(run, input, now, done).map(drop)
     }
 
-    /// A call tells something before it ends, if its step still waits for it.
+    /// Handles a report of a call in flight, if its step still waits for it.
     pub(super) fn call_reported(
         &mut self,
         id: CallId,
@@ -277,7 +277,7 @@ impl Kernel {
         }
     }
 
-    /// A run ended: the step that waits for it is told, and runs that it waited for are stopped.
+    /// Handles the end of a run: notifies the step that waits for it, and cancels its child runs.
     fn run_ended(&mut self, key: RunId, record: &Record, status: RunStatus) -> Result<(), StoreError> {
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
         self.quotas.ended(&entry.head);
@@ -295,7 +295,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A run is brought into memory: those that it waits for may have ended while it could not be told.
+    /// After a run is loaded, finds child runs that ended while it could not be notified.
     pub(super) fn find_ended_children(&mut self, key: RunId, run: &Run) -> Result<(), StoreError> {
         for (n, live) in run.live() {
             let Phase::Child { run: child } = &live.phase else { continue };
@@ -315,7 +315,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the output of a run that has completed.
+    /// Returns the output of a completed run.
     pub fn result(&mut self, run: RunId) -> Result<Option<Payload>, StoreError> {
         match self.batch.head(run)?.map(|head| head.state.status) {
             Some(RunStatus::Completed) => self.batch.value(run, Wanted::Result).map(Some),
@@ -323,7 +323,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the state of a run, folded from its log, for tests and checks.
+    /// Returns the state of a run, folded from its log, for tests and diagnostics.
     pub fn inspect(&mut self, run: RunId) -> Result<Option<Run>, StoreError> {
         if !self.load(run)? {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Calls in flight and concurrency slots, which are granted round-robin across servers and definitions.
 //!
-//! Changes are undone if the transaction that they belong to is rolled back.
+//! Changes are undone if their transaction is rolled back.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -19,14 +19,14 @@ pub(super) struct Flight {
     pub attempt: u32,
     /// The connection pool that it uses.
     pub server: Box<str>,
-    /// Whether no other call may use the pool meanwhile.
+    /// Whether no other call may use the pool at the same time.
     pub exclusive: bool,
     pub definition: i64,
-    /// Whether it only asks what became of another call.
+    /// Whether it is a probe, which finds out the outcome of another call.
     pub probe: bool,
 }
 
-/// What a queued run waits for a slot of.
+/// The resource whose slot a queued run waits for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum SlotKey {
     Server(Box<str>),
@@ -90,26 +90,26 @@ pub(super) struct Flights {
     /// The call that a step execution waits for.
     calls: HashMap<(RunId, u32), CallId>,
     counts: Counts,
-    /// Places given in the decision under way, by server.
+    /// Slots granted in the current decision, by server.
     reserved: HashMap<Box<str>, u32>,
-    /// Servers of which one of these places is for an exclusive call.
+    /// Servers of which the current decision granted all slots to an exclusive call.
     reserved_whole: HashSet<Box<str>>,
     queues: BTreeMap<SlotKey, VecDeque<RunId>>,
-    /// The queue that was served last: the next one is another.
+    /// The queue that was served last. The next slot goes to the next queue.
     served: Option<SlotKey>,
     queued: HashSet<(SlotKey, RunId)>,
-    /// Servers that differ from the default: their slots, and what keeps them from taking calls.
+    /// Servers whose state differs from the default.
     servers: HashMap<Box<str>, ServerState>,
     undo: Vec<Undo>,
 }
 
-/// What is known about a server's slots.
+/// The slots of a server.
 #[derive(Debug, Clone, Default)]
 struct ServerState {
     slots: Option<u32>,
     /// It cannot take calls until [`Flights::reopen`].
     unavailable: bool,
-    /// An exclusive call waits until the calls in flight have ended.
+    /// An exclusive call waits for the calls in flight to end.
     draining: bool,
     /// Exclusive calls in flight.
     exclusive: u32,
@@ -133,7 +133,7 @@ impl Flights {
         }
     }
 
-    /// No further calls are begun.
+    /// Starts no further calls.
     pub(super) fn close(&mut self) {
         self.limits.calls = 0;
     }
@@ -147,7 +147,7 @@ impl Flights {
         self.calls.get(&(run, n)).copied()
     }
 
-    /// A step execution waits for another call, or for none.
+    /// Sets the call that a step execution waits for.
     fn set_call(&mut self, run: RunId, n: u32, id: Option<CallId>) {
         let before = match id {
             Some(id) => self.calls.insert((run, n), id),
@@ -160,8 +160,8 @@ impl Flights {
         self.set_call(run, n, None);
     }
 
-    /// A call is on its way.
-    pub(super) fn depart(&mut self, flight: Flight) -> CallId {
+    /// Adds a call that is about to start.
+    pub(super) fn add(&mut self, flight: Flight) -> CallId {
         self.next += 1;
         let id = CallId(self.next);
         self.count_in(&flight);
@@ -171,21 +171,21 @@ impl Flights {
         id
     }
 
-    /// A call ended.
-    pub(super) fn arrive(&mut self, id: CallId) {
+    /// Removes a call that ended.
+    pub(super) fn remove(&mut self, id: CallId) {
         if let Some(flight) = self.flights.remove(&id) {
             self.count_out(&flight);
             self.undo.push(Undo::Arrived(id, flight));
         }
     }
 
-    /// Begins a decision: places that an earlier one was given are calls by now.
+    /// Begins a decision. Slots that earlier decisions reserved belong to calls now.
     pub(super) fn begin_decision(&mut self) {
         self.reserved.clear();
         self.reserved_whole.clear();
     }
 
-    /// Takes a slot for a call. Without one, the run is queued for it.
+    /// Reserves a slot for a call. If none is free, queues the run.
     pub(super) fn admit(
         &mut self,
         run: RunId,
@@ -221,7 +221,7 @@ impl Flights {
         admission
     }
 
-    /// Remembers what a server says about itself; gives why it cannot take calls, if it cannot.
+    /// Updates the capacity of a server. Returns the reason if it cannot take calls.
     fn note(&mut self, capacity: &Capacity) -> Option<Box<str>> {
         let is_default = capacity.slots.is_none() && capacity.unavailable.is_none();
         if !is_default || self.servers.contains_key(&capacity.server) {
@@ -231,7 +231,8 @@ impl Flights {
         capacity.unavailable.clone()
     }
 
-    /// Whether a server has a free slot. An exclusive call needs all of them; while it waits, no other call is let in.
+    /// Whether a server has a free slot. An exclusive call needs all of them; while it waits, no other call is
+    /// admitted.
     fn has_slot(&mut self, capacity: &Capacity, reserved: u32) -> bool {
         if self.reserved_whole.contains(&capacity.server) {
             return false;
@@ -266,7 +267,7 @@ impl Flights {
         }
     }
 
-    /// A server may be able to take calls again: runs that wait for it ask once more.
+    /// A server may be able to take calls again: the runs that wait for it try again.
     pub(super) fn reopen(&mut self, server: &str) {
         if let Some(state) = self.servers.get_mut(server) {
             state.unavailable = false;
@@ -280,7 +281,7 @@ impl Flights {
         }
     }
 
-    /// An exclusive call is next as soon as the server is drained: others would come before it for ever.
+    /// Moves an exclusive call to the front once the server is drained. Other calls would otherwise starve it.
     fn move_to_front(&mut self, server: &str, run: RunId) {
         let slot = SlotKey::Server(server.into());
         if let Some(queue) = self.queues.get_mut(&slot)
@@ -307,11 +308,11 @@ impl Flights {
 
     pub(super) fn release(&mut self, server: &str) {
         decrease(&mut self.reserved, server);
-        // An exclusive call has its server to itself.
+        // An exclusive call uses all slots of its server.
         self.reserved_whole.remove(server);
     }
 
-    /// Whether runs are queued for a slot that can become free by itself: then new calls queue behind them.
+    /// Whether runs wait for a slot that a call in flight will release. New calls then queue behind them.
     pub(super) fn has_queue(&self) -> bool {
         self.queues.keys().any(|slot| match slot {
             SlotKey::Server(server) => !self.servers.get(server).is_some_and(|state| state.unavailable),
@@ -334,7 +335,7 @@ impl Flights {
         }
     }
 
-    /// The next run for which there is a place: of the queues in turn.
+    /// The next run for which there is a slot, taken round-robin from the queues.
     pub(super) fn next_waiting(&mut self) -> Option<RunId> {
         if self.counts.total >= self.limits.calls {
             return None;

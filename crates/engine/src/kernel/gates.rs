@@ -11,7 +11,7 @@ use steprail_core::run::{Actor, Decided, Input, Intervention, Live, Millis, Open
 use steprail_core::schema::Schema;
 use steprail_store::{DefinitionQuery, Principal, RunId, StoreError};
 
-use super::control::{Answered, too_much};
+use super::control::{Answered, size_error};
 use super::{Done, Kernel, no_run};
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
@@ -96,7 +96,7 @@ impl Kernel {
             let message = format!("the tool of `{path}` requests input: an approval needs an answer");
             return Err(Error::BadInput(message));
         }
-        if let Some(error) = decision.answer.as_ref().and_then(|answer| too_much("an answer", answer)) {
+        if let Some(error) = decision.answer.as_ref().and_then(|answer| size_error("an answer", answer)) {
             return Err(error);
         }
         if let Some(args) = &decision.edited {
@@ -133,7 +133,7 @@ impl Kernel {
         if !args.is_object() {
             return Err(Error::BadInput("arguments are a map".to_owned()));
         }
-        if let Some(error) = too_much("a set of arguments", args) {
+        if let Some(error) = size_error("a set of arguments", args) {
             return Err(error);
         }
         self.tools.check_args(&call.name, args).map_err(Error::BadInput)
@@ -275,7 +275,7 @@ fn check_form(schema: &Schema, answer: Option<&Value>, path: &str) -> Result<(),
 pub(super) fn actor(by: &Principal) -> Actor {
     let provenance = Provenance {
         groups: by.groups.iter().map(|group| group.as_str().into()).collect(),
-        only_user: by.alone,
+        only_user: by.sole_user,
         ..by.provenance.clone()
     };
     let is_known = provenance != Provenance::default();
@@ -323,7 +323,7 @@ fn may_decide(rules: &GateRules, starter: &Principal, by: &Principal) -> Result<
         return Err(Error::Denied(format!("{} is not among the approvers: {approvers}", by.id)));
     }
     // In `single` mode there is no other approver, so the owner may decide.
-    if by.id == starter.id && !rules.allow_self && !by.alone {
+    if by.id == starter.id && !rules.allow_self && !by.sole_user {
         return Err(Error::Denied(format!("{} started the run and cannot decide at its gates", by.id)));
     }
     Ok(())

@@ -52,21 +52,21 @@ use flights::Flights;
 use quotas::QuotaLedger;
 use run_map::Entry;
 
-/// What a kernel is made of.
+/// The parts of a kernel.
 pub struct Setup {
-    /// Where everything is kept.
+    /// The store.
     pub store: Box<dyn Store>,
-    /// Asked for what is known about tools.
+    /// The source of information about tools.
     pub tools: Arc<dyn ToolCaller>,
-    /// How much is done at the same time.
+    /// The limits on concurrency.
     pub limits: Limits,
-    /// The environment variables that definitions may see.
+    /// The environment variables that definitions can read.
     pub env: Arc<Value>,
-    /// What decides about jitter and ids.
+    /// The source of jitter and of random ids.
     pub random: fastrand::Rng,
 }
 
-/// Decides and commits.
+/// Decides and commits. See the module documentation.
 pub struct Kernel {
     batch: Batch,
     tools: Arc<dyn ToolCaller>,
@@ -86,48 +86,48 @@ pub struct Kernel {
     flights: Flights,
     deadlines: Deadlines,
     waiters: HashMap<RunId, Vec<Reply<RunStatus>>>,
-    /// Runs that changed since the last commit.
+    /// Runs that changed since the last commit, in memory.
     touched: BTreeSet<RunId>,
-    /// Messages to runs that follow in the same batch.
+    /// Messages to runs, delivered in the same batch.
     messages: VecDeque<(RunId, Input)>,
     next_timer: NextTimer,
     /// The run that is being decided.
-    at: Option<RunId>,
+    deciding: Option<RunId>,
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
-    /// Whether the batch parks the last runs of a restored database.
-    restore_parked: bool,
+    /// Whether the batch interrupts the last runs of a restored database.
+    restore_finished: bool,
 }
 
-/// When the next durable timer is due, until a change of timers.
+/// When the next durable timer is due. It is unknown after a change of timers.
 #[derive(Clone, Copy)]
 enum NextTimer {
     Unknown,
     Known(Option<Millis>),
 }
 
-/// What came of a batch of requests.
+/// The result of a batch of requests.
 #[derive(Default)]
 pub struct Handled {
-    /// To be carried out in this order.
+    /// The effects, to be carried out in this order.
     pub effects: Vec<Effect>,
-    /// Requests that the store could not take now and that must not be lost.
+    /// Notifications that the store could not accept. They must be handled again.
     pub retry: Vec<Request>,
-    /// What is wrong with the store.
+    /// The failure of the store.
     pub fault: Option<StoreError>,
-    /// Whether no work can go on: the fault is not that of one run or of one request.
+    /// Whether the failure stops all work, and not only one run or request.
     pub halts: bool,
     /// The cursor of the last event that was committed.
     pub last_event: Option<Cursor>,
     /// Runs with new events.
     pub changed: Vec<RunId>,
-    /// What was committed, counted.
+    /// Counts of committed events.
     pub stats: CommitStats,
 }
 
 impl Kernel {
-    /// A kernel over a store. Nothing happens before the first request.
+    /// Creates a kernel. It does nothing before the first request.
     pub fn new(mut setup: Setup) -> Result<Self, StoreError> {
         let secret = setup.store.secret()?;
         Ok(Self {
@@ -149,19 +149,19 @@ impl Kernel {
             touched: BTreeSet::new(),
             messages: VecDeque::new(),
             next_timer: NextTimer::Unknown,
-            at: None,
+            deciding: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
-            restore_parked: false,
+            restore_finished: false,
         })
     }
 
-    /// The store, when the engine is no more.
+    /// Returns the store after the engine has stopped.
     pub fn into_store(self) -> Box<dyn Store> {
         self.batch.into_store()
     }
 
-    /// The store, for those who look.
+    /// The store, for tests and diagnostics.
     pub fn store(&mut self) -> &mut dyn Store {
         self.batch.store()
     }
@@ -176,18 +176,18 @@ impl Kernel {
         Ok([durable, self.deadlines.next()].into_iter().flatten().min())
     }
 
-    /// Tells everybody who waits for a run that it does not go on.
+    /// Rejects all requests that wait for the end of a run.
     pub fn give_up(&mut self, fault: &StoreError) {
         let waiters = std::mem::take(&mut self.waiters).into_values();
         waiters.flatten().for_each(|reply| reply.send(Err(Error::Storage(fault.clone()))));
     }
 
-    /// How many times runs stand in a queue for a place for a call.
+    /// The number of queue entries of runs that wait for a concurrency slot.
     pub fn queue_length(&self) -> usize {
         self.flights.queue_length()
     }
 
-    /// No further calls are begun: the engine is about to stop.
+    /// Starts no further calls, because the engine is about to stop.
     pub fn stop_admitting(&mut self) {
         self.flights.close();
     }
@@ -204,7 +204,7 @@ enum Answer {
     None,
 }
 
-/// What was done in a transaction.
+/// The results of a transaction in progress.
 #[derive(Default)]
 struct Done {
     last_event: Option<Cursor>,
@@ -216,7 +216,7 @@ pub(crate) fn no_run(run: RunId) -> Error {
     Error::NotFound(format!("there is no run {run}"))
 }
 
-/// Whether an event ended a run, and how.
+/// The final status of a run, if the event ended it.
 fn end_of(record: &Record) -> Option<RunStatus> {
     match record.event {
         Event::RunCompleted { .. } => Some(RunStatus::Completed),

@@ -18,7 +18,7 @@ impl Kernel {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(result) => result,
             Err(panic) => {
-                let Some(run) = self.at else { resume_unwind(panic) };
+                let Some(run) = self.deciding else { resume_unwind(panic) };
                 Err(StoreError::Quarantined { run: run.to_string(), reason: panic_message(&*panic) })
             }
         }

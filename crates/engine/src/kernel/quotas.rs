@@ -16,7 +16,7 @@ use crate::quotas::{Quota, QuotaExceeded, Quotas};
 
 const MINUTE_MICROS: i64 = 60_000_000;
 
-/// Counts what users occupy. Without quotas it counts only the bytes of runs.
+/// Counts the resources of users. Without quotas it counts only the bytes of runs.
 #[derive(Default)]
 pub(super) struct QuotaLedger {
     quotas: Quotas,

@@ -9,7 +9,7 @@ use super::{Done, Kernel, NextTimer};
 use crate::limits::{BATCH, RECOVERY_BATCH};
 
 impl Kernel {
-    /// Picks up some of the runs that were under way. Answers where to go on, until there are no more.
+    /// Resumes a batch of unfinished runs. Returns the run after which the next batch starts, or `None` at the end.
     pub(super) fn recover_some(
         &mut self,
         after: Option<RunId>,
@@ -33,20 +33,20 @@ impl Kernel {
                     self.input(run, Input::Restored { incarnation, backup_at }, now, done).map(drop)?;
                 }
                 Some(_) => drop(self.input(run, Input::Interrupt, now, done)?),
-                None => self.pick_up(run, now, done)?,
+                None => self.recover_run(run, now, done)?,
             }
             self.deliver_messages(now, done)?;
         }
         let next = runs.last().copied().filter(|_| runs.len() == RECOVERY_BATCH);
         if let (None, Some(Interrupt::Restored(_))) = (next, interrupt) {
             self.skip_missed_schedules(now)?;
-            self.restore_parked = true;
+            self.restore_finished = true;
         }
         Ok(next)
     }
 
-    /// The calls that a run had in flight are lost; its steps that waited for a place get one.
-    fn pick_up(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
+    /// Marks the calls that a run had in flight as lost, and queues its steps that waited for a slot.
+    fn recover_run(&mut self, key: RunId, now: Millis, done: &mut Done) -> Result<(), StoreError> {
         self.load(key)?;
         let Some(entry) = self.runs.get(&key) else { return Ok(()) };
         let calls: Vec<(u32, u32)> = entry.run.calls().map(|(n, live)| (n, live.attempt)).collect();
@@ -79,7 +79,7 @@ impl Kernel {
         if self.damaged.contains_key(&run) || !self.load(run)? {
             return Ok(());
         }
-        // The calls of an interrupted run are lost; they have no deadline any more.
+        // The calls of an interrupted run are lost and have no deadline any more.
         let state = self.runs.get(&run).map(|entry| &entry.run);
         let state = state.filter(|state| state.status() != RunStatus::Interrupted);
         let live = state.and_then(|state| state.live().get(&n));

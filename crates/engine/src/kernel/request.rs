@@ -22,7 +22,7 @@ pub enum Request {
     Define(Define, Reply<DefinitionVersion>),
     /// Starts a run. A repeated start with the same request key replies with the id of the first run.
     Start(Box<StartRun>, Reply<RunId>),
-    /// Waits until a run has ended. The reply does not hold up other requests.
+    /// Waits until a run has ended. Other requests are handled meanwhile.
     Wait(RunId, Reply<RunStatus>),
     /// Sends an event to runs. The reply is the number of runs that received it.
     Signal(Signal, Reply<usize>),

@@ -28,9 +28,9 @@ pub(super) struct Entry {
 }
 
 impl Kernel {
-    /// Loads a run, unless it is in memory. False if it does not exist.
+    /// Loads a run, unless it is in memory. Returns false if it does not exist.
     pub(super) fn load(&mut self, id: RunId) -> Result<bool, StoreError> {
-        self.at = Some(id);
+        self.deciding = Some(id);
         if let Some(entry) = self.runs.get_mut(&id) {
             entry.parked = false;
             return Ok(true);
@@ -102,7 +102,7 @@ impl Kernel {
         Ok(head.map(|head| head.state.status).ok_or_else(|| no_run(run)))
     }
 
-    /// The facts about a run, also if it is not committed yet.
+    /// The head of a run, even if it is not committed yet.
     pub(super) fn find_head(&mut self, run: RunId) -> Result<Option<Head>, StoreError> {
         match self.runs.get(&run) {
             Some(entry) => Ok(Some(entry.head.clone())),

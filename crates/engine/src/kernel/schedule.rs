@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::limits::BATCH;
 
 impl Kernel {
-    /// Stores a schedule under its name, in place of the one that had it. Its next time is reckoned from now.
+    /// Stores a schedule and replaces the one with the same name. Its next time is computed from now.
     pub(super) fn schedule(
         &mut self,
         schedule: &Schedule,
@@ -26,7 +26,7 @@ impl Kernel {
             let message = format!("there is no definition `{}`; define it first", schedule.definition);
             return Ok(Err(Error::NotFound(message)));
         };
-        // Now, and not when nobody looks.
+        // Inputs are checked now, because a later failure might go unnoticed.
         if let Err(problem) = self.plans.of(&definition)?.check_inputs(&schedule.inputs) {
             return Ok(Err(Error::BadInput(problem)));
         }
@@ -36,13 +36,13 @@ impl Kernel {
         Ok(Ok(due))
     }
 
-    /// Takes a schedule away. Runs that it started go on.
+    /// Deletes a schedule. Runs that it started continue.
     pub(super) fn unschedule(&mut self, name: &str) {
         self.next_timer = NextTimer::Unknown;
         self.batch.change_schedule(ScheduleChange::Delete(name.to_owned()));
     }
 
-    /// Starts the runs whose time has come. Times that passed while no engine ran count once.
+    /// Starts the runs of due schedules. All times that passed while no engine ran start one run.
     pub(super) fn fire_schedules(
         &mut self,
         due: Vec<Schedule>,
@@ -58,7 +58,7 @@ impl Kernel {
                 Ok(run) => (Some(run), None),
                 Err(error) => (None, Some(error)),
             };
-            // A pattern that never comes again is paused, and says so.
+            // A cron expression without a next time pauses the schedule, with an error.
             let error = error.or_else(|| next.as_ref().err().cloned());
             let last = Some(Fired { at, run, error });
             let next = Schedule { due: next.ok(), last, ..schedule };
@@ -68,8 +68,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Moves schedules that are due to their next time without a run. After a restore it is unknown whether the runs
-    /// of the missed times took place.
+    /// Moves due schedules to their next time without starting a run. After a restore it is unknown whether the runs of
+    /// the missed times were started.
     pub(super) fn skip_missed_schedules(&mut self, now: Millis) -> Result<(), StoreError> {
         self.next_timer = NextTimer::Unknown;
         loop {
@@ -105,7 +105,7 @@ impl Kernel {
             id: new_run_id(now, &mut self.random),
             workflow: RunSource::Named { name: schedule.definition.clone(), version: None },
             inputs: schedule.inputs.clone(),
-            // The trace in which a schedule was made is not that of its runs.
+            // The trace in which a schedule was created does not include its runs.
             principal: Principal { trace: None, ..schedule.principal.clone() },
             request_key: Some(format!("schedule:{}:{at}", schedule.name)),
         };

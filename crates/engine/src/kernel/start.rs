@@ -43,8 +43,7 @@ impl Kernel {
         };
         let inputs = inputs.as_ref().unwrap_or(&start.inputs);
         if is_deeper(inputs, VALUE_DEPTH) {
-            let message =
-                format!("the inputs have more than {VALUE_DEPTH} lists and maps inside one another");
+            let message = format!("the inputs have more than {VALUE_DEPTH} nested lists and maps");
             return Ok(Err(Error::BadInput(message)));
         }
         let inputs = match compiled.check_inputs(inputs) {
@@ -73,7 +72,7 @@ impl Kernel {
         Ok(Ok(start.id))
     }
 
-    /// A start that was made before: the same run, unless it asks for something else under the same key.
+    /// Handles a repeated request key: returns the earlier run, or an error if the request differs.
     fn started_before(
         &mut self,
         run: RunId,
@@ -90,8 +89,9 @@ impl Kernel {
         if same_hash && before == *inputs {
             return Ok(Ok(run));
         }
-        let message =
-            format!("the request key `{key}` belongs to run {run}, which was started with something else");
+        let message = format!(
+            "the request key `{key}` belongs to run {run}, which was started with another definition or other inputs"
+        );
         Ok(Err(Error::Conflict(message)))
     }
 
@@ -131,7 +131,8 @@ impl Kernel {
                 let Some(head) = self.find_head(*of)? else { return Ok(Err(no_run(*of))) };
                 let status = head.state.status;
                 if !status.is_terminal() {
-                    let message = format!("run {of} is {}; only a run that ended is repeated", status.word());
+                    let message =
+                        format!("run {of} is {}; only a run that has ended can be repeated", status.name());
                     return Ok(Err(Error::Conflict(message)));
                 }
                 let inputs = self.batch.value(*of, Wanted::Inputs)?.value().clone();
@@ -143,12 +144,12 @@ impl Kernel {
 
     pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned, now: Millis) {
         let Some(entry) = self.runs.get(&parent) else { return };
-        // The decision that asked for it may have stopped the step again.
+        // The decision that requested the run may have cancelled the step again.
         let live = entry.run.live().get(&child.step.n);
         if !live.is_some_and(|live| matches!(live.phase, Phase::Child { .. })) {
             return;
         }
-        // It goes on in the trace of the step that waits for it.
+        // The child run continues the trace of the step that waits for it.
         let starter = &entry.head.principal;
         let trace = RunTrace::new(entry.head.id, starter.trace.as_deref()).step(child.step.n);
         let principal = Principal { trace: Some(trace.to_string()), ..(**starter).clone() };

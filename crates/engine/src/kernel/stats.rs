@@ -3,17 +3,17 @@
 use steprail_core::plan::Plan;
 use steprail_core::run::{AttemptOutcome, Changes, GateChange, Record, TimerKind, ValueChange};
 
-/// Kinds of steps, as they are counted.
+/// The kinds of steps.
 pub(crate) const KINDS: [&str; 9] =
     ["tool", "foreach", "parallel", "branch", "approve", "sleep", "wait", "workflow", "pass"];
-/// How runs end.
+/// The final statuses of runs.
 pub(crate) const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
-/// How questions to humans end.
+/// The outcomes of approvals.
 pub(crate) const DECISIONS: [&str; 3] = ["approved", "denied", "expired"];
-/// Kinds of timers.
+/// The kinds of timers.
 pub(crate) const TIMERS: [&str; 5] = ["timeout", "retry", "sleep", "grace", "escalate"];
 
-/// How often something happened, in the order of the lists above.
+/// Counts of committed events. The arrays have the order of the lists above.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitStats {
     pub(crate) events: u32,
@@ -35,11 +35,11 @@ impl CommitStats {
         self.events += 1;
         let Changes { run, step, value } = record.event.changes();
         self.runs_started += u32::from(matches!(value, Some(ValueChange::RunInputs(_))));
-        if let Some(end) = run.status.and_then(|status| place(&ENDS, status.word())) {
+        if let Some(end) = run.status.and_then(|status| place(&ENDS, status.name())) {
             self.runs_ended[end] += 1;
         }
         let Some(step) = step else { return };
-        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.word()));
+        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.name()));
         if let (Some(kind), Some(outcome)) = (kind, step.outcome()) {
             self.attempts[kind][outcome as usize] += 1;
         }
@@ -54,12 +54,12 @@ impl CommitStats {
     }
 
     pub(super) fn timer(&mut self, kind: TimerKind) {
-        if let Some(place) = place(&TIMERS, kind.word()) {
+        if let Some(place) = place(&TIMERS, kind.name()) {
             self.timers[place] += 1;
         }
     }
 
-    /// Both together.
+    /// Adds other counts.
     pub(super) fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.runs_started += other.runs_started;

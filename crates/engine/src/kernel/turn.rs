@@ -10,7 +10,7 @@ use super::world::{KernelWorld, Spawned};
 use super::{Done, Kernel, NextTimer};
 
 impl Kernel {
-    /// Gives a run an input and adds the decision to the batch. False if nothing follows from the input.
+    /// Applies an input to a run and adds the decision to the batch. Returns false if the input has no effect.
     pub(super) fn input(
         &mut self,
         id: RunId,
@@ -18,7 +18,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<bool, StoreError> {
-        // A damaged run is not decided; messages that it misses are found when it is loaded again. A run can be deleted.
+        // A damaged run is not decided; it finds missed messages when it is loaded again. A run can have been deleted.
         if self.damaged.contains_key(&id) || !self.load(id)? {
             return Ok(false);
         }
@@ -42,7 +42,7 @@ impl Kernel {
         limit: usize,
     ) -> Result<(Vec<Record>, Vec<Spawned>), StoreError> {
         let Some(entry) = self.runs.get_mut(&id) else { return Ok(Default::default()) };
-        // Runs that wait for a slot come first; each of them starts one call at a time.
+        // Runs that wait for a slot have priority; each of them starts one call at a time.
         let quota = match &input {
             Input::Admitted => 1,
             _ if self.flights.has_queue() => 0,
@@ -124,7 +124,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A step that held an idempotency key has ended. Returns the key, for the steps that wait for it.
+    /// Returns the idempotency key of a step that has ended, for the steps that wait for it.
     fn release_key(&mut self, plan: &Plan, head: &Head, record: &Record) -> Option<ClaimKey> {
         let name = record.had_claim.as_deref().filter(|_| record.event.ends_step())?;
         let Kind::Call(call) = &plan.step(record.at?).kind else { return None };
@@ -146,7 +146,7 @@ impl Kernel {
     }
 }
 
-/// An idempotency key. Results of one user's calls are never shown to another user.
+/// Identifies an idempotency key. One user's results are never returned to another user.
 pub(super) fn claim_key(head: &Head, scope: KeyScope, tool: &str, key: &str) -> ClaimKey {
     let scope = match scope {
         KeyScope::Workflow => format!("run:{}", head.id),

@@ -1,4 +1,4 @@
-//! The `World` of a decision: answers from memory and from the store.
+//! The `World` of a decision: time, random numbers, stored values and admission, from memory and the store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::turn::claim_key;
 use crate::limits::CHILD_RUNS;
 use crate::ports::{CallSite, ToolCaller};
 
-/// The world as one decision of one run sees it.
+/// The world of one decision of one run.
 pub(super) struct KernelWorld<'w> {
     pub head: &'w Head,
     pub batch: &'w mut Batch,
@@ -34,26 +34,26 @@ pub(super) struct KernelWorld<'w> {
     pub values: &'w mut Values,
     pub flights: &'w mut Flights,
     pub plans: &'w mut Plans,
-    /// What earlier runs gave that this one may take over, once it was looked up.
+    /// Results of the earlier run that a rerun reuses, once they are loaded.
     pub reusable: &'w mut Option<Reusable>,
-    /// Runs that others wait for and that began with this decision.
+    /// The number of child runs that this decision starts.
     pub children: usize,
-    /// What the log says about values.
+    /// The hashes of values according to the log.
     pub hashes: &'w Hashes,
     pub now: Millis,
-    /// Calls that this decision may begin.
+    /// The number of calls that this decision may start.
     pub quota: u32,
     pub spawned: Vec<Spawned>,
-    /// The server that a slot was last asked for.
+    /// The server for which a slot was last requested.
     pub server: Box<str>,
-    /// What was wrong with the store, if it did not answer.
+    /// The failure of the store, if a load failed.
     pub fault: Option<StoreError>,
 }
 
-/// What calls of an earlier run gave: by path, the hash of the arguments and the execution.
+/// Completed calls of an earlier run: the hash of the arguments and the execution, by path.
 pub(super) type Reusable = HashMap<String, (Hash, u32)>;
 
-/// A run that a step asked for.
+/// A child run that a step starts.
 pub(super) struct Spawned {
     pub id: RunId,
     pub compiled: Arc<Compiled>,
@@ -75,7 +75,7 @@ impl KernelWorld<'_> {
             return Ok(known);
         }
         let found = self.batch.value(self.head.id, wanted).and_then(|found| {
-            if self.hashes.fit(wanted, &found) {
+            if self.hashes.matches(wanted, &found) {
                 return Ok(found);
             }
             Err(StoreError::Corrupt(format!("{wanted:?} of run {} was changed", self.head.id)))
@@ -92,11 +92,11 @@ impl KernelWorld<'_> {
     ) -> Result<Result<(Arc<Compiled>, Payload), Failure>, StoreError> {
         let not_found = |message: String| Ok(Err(Failure::new(FailureKind::NotFound, message)));
         if self.head.depth + 1 >= limits::RUN_DEPTH {
-            let message = format!("more than {} workflows wait for one another", limits::RUN_DEPTH);
+            let message = format!("child workflows are nested more than {} levels deep", limits::RUN_DEPTH);
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
         }
         if self.children + self.spawned.len() >= CHILD_RUNS {
-            let message = format!("more than {CHILD_RUNS} workflows would begin at once");
+            let message = format!("more than {CHILD_RUNS} child workflows would start at once");
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
         }
         let Some(definition) = self.batch.definition(DefinitionQuery::Newest(child.definition))? else {
@@ -124,7 +124,7 @@ impl KernelWorld<'_> {
     }
 }
 
-/// The completed calls of a run.
+/// Finds the completed calls in a log.
 fn results(log: &[StoredEvent]) -> Reusable {
     let mut arguments = HashMap::new();
     let mut results = Reusable::new();
@@ -170,7 +170,7 @@ impl World for KernelWorld<'_> {
     }
 
     fn event_value(&mut self, seq: u64) -> Result<Payload, WorldError> {
-        self.payload(Wanted::Noted(seq))
+        self.payload(Wanted::EventValue(seq))
     }
 
     fn env(&self) -> Arc<Value> {
@@ -270,7 +270,7 @@ impl World for KernelWorld<'_> {
     }
 }
 
-/// An id that sorts by time. Time and chance come from the kernel, so that a simulation can repeat them.
+/// A new id that sorts by time. Time and randomness come from the kernel, so that a simulation can repeat them.
 pub(super) fn new_run_id(now: Millis, random: &mut fastrand::Rng) -> RunId {
     let mut bytes = [0; 10];
     random.fill(&mut bytes);

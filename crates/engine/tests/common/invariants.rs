@@ -59,7 +59,7 @@ struct Step {
 impl Checker<'_> {
     fn check(&mut self, at: Millis, event: &Event) {
         if self.ended && !matches!(event, Event::LateResult { .. }) {
-            self.violations.push(format!("{} after the end", event.word()));
+            self.violations.push(format!("{} after the end", event.name()));
         }
         self.ended |= matches!(
             event,
@@ -78,7 +78,7 @@ impl Checker<'_> {
         let path = reference.path.clone();
         let step = self.steps.entry(reference.n).or_default();
         if step.ended && !matches!(event, Event::LateResult { .. } | Event::BranchTaken { .. }) {
-            self.violations.push(format!("{path}: {} after its end", event.word()));
+            self.violations.push(format!("{path}: {} after its end", event.name()));
         }
         step.ended |= event.ends_step();
         match event {

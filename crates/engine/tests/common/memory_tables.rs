@@ -26,7 +26,7 @@ impl Tables for MemoryStore {
     fn runs(&self) -> Vec<RunState> {
         let state = |run: &RunTables| RunState {
             id: run.id,
-            status: run.state.status.word().to_owned(),
+            status: run.state.status.name().to_owned(),
             active: run.state.active,
         };
         MemoryStore::runs(self).iter().map(|run| state(run)).collect()
@@ -45,8 +45,8 @@ impl Tables for MemoryStore {
         let Some(tables) = self.run_tables(run) else { return Rows::default() };
         let open = tables.approvals.values().filter(|approval| approval.status == "open");
         Rows {
-            steps: tables.steps.iter().map(|(at, step)| (*at, step.status.word().to_owned())).collect(),
-            timers: tables.timers.keys().map(|(n, kind)| (*n, kind.word().to_owned())).collect(),
+            steps: tables.steps.iter().map(|(at, step)| (*at, step.status.name().to_owned())).collect(),
+            timers: tables.timers.keys().map(|(n, kind)| (*n, kind.name().to_owned())).collect(),
             waits: tables.waits.clone(),
             gates: open.map(|approval| approval.n).collect(),
             claims: self.key_holders(run),

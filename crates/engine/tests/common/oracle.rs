@@ -181,7 +181,7 @@ impl Oracle {
 
 /// Creates a failure of a tool. Its message has a prefix that messages of the engine do not have.
 fn tool_failure(kind: FailureKind, path: &str) -> Failure {
-    Failure::new(kind, format!("{TOOL_PREFIX}{} at {path}", kind.word()))
+    Failure::new(kind, format!("{TOOL_PREFIX}{} at {path}", kind.name()))
 }
 
 /// The prefix of the messages of tools.

@@ -354,7 +354,7 @@ fn failure(text: &str) -> Failure {
     if word == "transient" {
         return failure(message).transient();
     }
-    let kind = FailureKind::from_word(word).unwrap_or_else(|| panic!("no kind `{word}`"));
+    let kind = FailureKind::from_name(word).unwrap_or_else(|| panic!("no kind `{word}`"));
     Failure::new(kind, message)
 }
 
@@ -376,7 +376,7 @@ fn report(word: &str, text: &str) -> Report {
 }
 
 fn describe(event: &Event) -> String {
-    let mut out = event.word().to_owned();
+    let mut out = event.name().to_owned();
     if let Some(step) = event.step() {
         write!(out, " {}", step.path).expect("text");
         if step.attempt > 1 {
@@ -387,7 +387,7 @@ fn describe(event: &Event) -> String {
         Event::StepFailed { error, .. }
         | Event::StepUncertain { error, .. }
         | Event::RunFailed { error }
-        | Event::RunFailing { error } => format!("{}: {error}", error.kind.word()),
+        | Event::RunFailing { error } => format!("{}: {error}", error.kind.name()),
         Event::ServerAwaited { error, due, until, .. } => {
             let when = |when: &Option<i64>| {
                 when.map_or("never".to_owned(), |at| format!("+{}ms", at - super::EPOCH))
@@ -395,7 +395,7 @@ fn describe(event: &Event) -> String {
             format!("{error}; again at {}, gives up at {}", when(due), when(until))
         }
         Event::RetryScheduled { error, due, .. } => {
-            format!("{}: {error}; again at +{}ms", error.kind.word(), due - super::EPOCH)
+            format!("{}: {error}; again at +{}ms", error.kind.name(), due - super::EPOCH)
         }
         Event::StepStarted { what: Started::Sleep { due }, .. } => format!("until +{}ms", due - super::EPOCH),
         Event::StepStarted { what: Started::Foreach { items, .. }, .. } => format!("of {items}"),

@@ -216,7 +216,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// R3, R9: the committed call is the expected one, with the same idempotency key for all attempts.
+    /// The committed call is the expected one, with the same idempotency key for all attempts.
     fn matches_expected(&mut self, log: &RunLog, run_path: &RunPath, path: &str, history: &CallHistory) {
         let full_path = format!("{}{path}", run_path.prefix);
         let expected = self.expected_runs[&run_path.n].0.calls.get(&full_path);
@@ -235,7 +235,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// S2: every call has an intent in the log, and no attempt is called twice.
+    /// Every call has an intent in the log, and no attempt is called twice.
     fn check_intents(&mut self, log: &RunLog, path: &str, history: &CallHistory, starts: &[&LedgerLine]) {
         let mut attempts = BTreeSet::new();
         for entry in starts {
@@ -254,7 +254,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// S5, R2, R11: a call is repeated only if it failed, or if a kill interrupted it and the policy allows it.
+    /// A call is repeated only if it failed, or if a kill interrupted it and the policy allows it.
     fn repetition(
         &mut self,
         log: &RunLog,
@@ -293,7 +293,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// R4, R5: no call starts before its predecessors end, or after the end of the run.
+    /// No call starts before its predecessors end, or after the end of the run.
     fn order(&mut self, log: &RunLog, run_path: &RunPath) {
         let calls: Vec<(String, usize, usize)> = self
             .lines_of(log.id)
@@ -340,7 +340,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// R9, R10: the run completed with the expected output, and every expected call was made.
+    /// The run completed with the expected output, and every expected call was made.
     fn run(&mut self, log: &RunLog, run_path: &RunPath) {
         if log.early_wakeups() > 0 {
             self.violation(log, "", "a sleep ended before its time");

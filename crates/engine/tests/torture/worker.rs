@@ -149,7 +149,7 @@ impl Worker {
         }
         let ended = run.wait().await?;
         self.ledger.run_ended(run.id());
-        send(&format!("E {n} {} {}", ended.run.status.word(), ended.run.seq));
+        send(&format!("E {n} {} {}", ended.run.status.name(), ended.run.seq));
         Ok(())
     }
 

@@ -145,8 +145,8 @@ async fn ready(
             let detail = format!(
                 "step `{}` ({}) is {} and does not wait for an approval or a signal",
                 step.path,
-                kind.word(),
-                status.word()
+                kind.name(),
+                status.name()
             );
             return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
         }

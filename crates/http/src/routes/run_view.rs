@@ -219,7 +219,7 @@ impl Step {
             step_id: format!("{run}:{}:{}", row.n, row.attempt),
             path: row.path,
             id: row.id,
-            kind: row.kind.word().to_owned(),
+            kind: row.kind.name().to_owned(),
             tool: row.tool,
             status: row.status,
             attempt: row.attempt,

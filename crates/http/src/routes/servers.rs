@@ -70,9 +70,9 @@ impl Server {
             next: status.next_action(),
             name: status.name,
             user: status.user,
-            health: status.health.word().to_owned(),
+            health: status.health.name().to_owned(),
             since: timestamp::format(status.since),
-            era: status.era.map(|era| era.word().to_owned()),
+            era: status.era.map(|era| era.name().to_owned()),
             reason: status.error,
             retry_in_secs: status.retry_in.map(|left| left.as_secs()),
             // Standard error may contain anything, secrets included.

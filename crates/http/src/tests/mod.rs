@@ -88,7 +88,7 @@ impl TestServer {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
-        let owner = Principal { alone: !access_policy.requires_sign_in, ..Principal::user("owner") };
+        let owner = Principal { sole_user: !access_policy.requires_sign_in, ..Principal::user("owner") };
         let accounts = LoadedAccounts::load(&store.readers().expect("readers"), owner).expect("accounts");
         let clock = Arc::new(ManualClock::at(1_800_000_000_000));
         let builder = Engine::builder().store(store).tools(tools()).clock(clock.clone());

@@ -23,7 +23,7 @@ impl Check<'_> {
         if let Some(effects) = call.effects.filter(|effects| tool.annotations.contradicts(*effects)) {
             let span = self.field(step, &["effects"]);
             let message =
-                format!("the annotations of `{}` contradict `effects: {}`", tool.name, effects.word());
+                format!("the annotations of `{}` contradict `effects: {}`", tool.name, effects.name());
             let hint = "remove `effects`: the annotations of the tool take precedence";
             self.report(Code::ContradictedEffects, step, span, message, Some(hint.to_owned()));
         }
@@ -46,7 +46,7 @@ impl Check<'_> {
         );
         let hint = "a human decides in these cases; to repeat the call, pass the key with `idempotency_arg` or add \
                     `lost` to `retry_on`";
-        self.report(Code::RetriedEffect, step, span, message, Some(hint.to_owned()));
+        self.report(Code::RetryNotIdempotent, step, span, message, Some(hint.to_owned()));
     }
 
     /// Whether a gate comes before a step, in its block or in a surrounding one.

@@ -263,8 +263,8 @@ fn transport(raw: RawEntry) -> Result<Transport, String> {
 }
 
 fn on_uncertain(word: &str) -> Result<OnUncertain, String> {
-    OnUncertain::from_word(word)
-        .ok_or_else(|| format!("`onUncertain` must be one of {}", OnUncertain::WORDS.join(", ")))
+    OnUncertain::from_name(word)
+        .ok_or_else(|| format!("`onUncertain` must be one of {}", OnUncertain::NAMES.join(", ")))
 }
 
 /// The error message without the offending value: it may be a secret, and messages end up in logs.

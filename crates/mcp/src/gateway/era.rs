@@ -20,7 +20,7 @@ pub enum Era {
 
 impl Era {
     /// Name of the era in output and JSON.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
             Self::Modern => "modern",

@@ -156,7 +156,7 @@ mod tests {
                 let failure = of("crm", error);
                 let class = if failure.transient { " transient" } else { "" };
                 let code = failure.code.as_deref().map(|code| format!(" [{code}]")).unwrap_or_default();
-                format!("{what}: {}{class}{code}: {}", failure.kind.word(), failure.message)
+                format!("{what}: {}{class}{code}: {}", failure.kind.name(), failure.message)
             })
             .collect();
         insta::assert_snapshot!(table.join("\n"));

@@ -127,7 +127,7 @@ pub enum Health {
 
 impl Health {
     /// Name of the state in output and JSON.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
             Self::Starting => "starting",

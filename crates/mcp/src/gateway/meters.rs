@@ -15,7 +15,7 @@ pub(super) fn describe() {
 }
 
 pub(super) fn call_ended(server: &str, outcome: &Outcome, duration: Duration) {
-    let label = outcome.as_ref().map_or_else(Failure::word, |_| "ok");
+    let label = outcome.as_ref().map_or_else(Failure::label, |_| "ok");
     histogram!("steprail_server_call_duration_seconds", "server" => server.to_owned(), "outcome" => label)
         .record(duration);
 }

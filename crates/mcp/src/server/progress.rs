@@ -115,7 +115,7 @@ fn message(event: &Event) -> String {
         }
         Event::ServerAwaited { error, .. } => format!("`{path}` waits for its server: {error}"),
         Event::RetryScheduled { error, .. } => format!("`{path}` is retried after: {error}"),
-        other => other.word().replace('_', " "),
+        other => other.name().replace('_', " "),
     }
 }
 
@@ -147,7 +147,7 @@ fn workflow_updated(stored: &StoredEvent, kind: &str) -> CustomNotification {
     let params = json!({
         "workflow_id": stored.run,
         "seq": stored.seq,
-        "status": stored.event.word(),
+        "status": stored.event.name(),
         "detail": detail,
     });
     CustomNotification::new("notifications/$/dcc.workflowUpdated", Some(params))

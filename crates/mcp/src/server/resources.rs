@@ -83,7 +83,7 @@ pub(super) async fn list(user: &User) -> Result<Vec<Resource>, ErrorData> {
         resources.push(resource(&uri, &definition.name, "A workflow definition, its newest version."));
     }
     for run in user.list(ListRuns { limit: PAGE, ..ListRuns::default() }).await.map_err(failed)? {
-        let description = format!("A run of {}, {}.", run.name, run.status.word());
+        let description = format!("A run of {}, {}.", run.name, run.status.name());
         resources.push(resource(
             &format!("{RUNS}{}", run.run_id),
             &format!("run {}", run.run_id),

@@ -229,7 +229,7 @@ fn task(row: &RunRow, open: &[Approval]) -> Task {
     // A run that only others can continue changes rarely.
     let poll = if row.status == RunStatus::Paused && open.is_empty() { POLL_PAUSED_MS } else { POLL_MS };
     let at = row.current_step.as_ref().map(|step| format!(", at `{step}`")).unwrap_or_default();
-    let message = format!("{} is {}{at}", row.name, row.status.word());
+    let message = format!("{} is {}{at}", row.name, row.status.name());
     Task::new(row.run_id.to_string(), status, time(row.started_at), time(row.updated_at))
         .with_poll_interval_ms(poll)
         .with_status_message(message)

@@ -163,7 +163,7 @@ fn step(row: &StepRow, run_error: Option<&Failure>) -> Value {
     if let Some(error) = &row.error {
         // The message is not repeated if the run failed with it.
         let is_run_error = run_error.is_some_and(|run| run.message == error.message);
-        fields["error"] = if is_run_error { error.kind.word().into() } else { failure(error) };
+        fields["error"] = if is_run_error { error.kind.name().into() } else { failure(error) };
     }
     fields
 }
@@ -210,7 +210,7 @@ fn message(snapshot: &RunSnapshot) -> String {
     match status {
         RunStatus::Completed => format!("{run} completed."),
         RunStatus::Failed => {
-            let why = error.as_ref().map(|error| format!(" ({}): {}", error.kind.word(), in_brief(error)));
+            let why = error.as_ref().map(|error| format!(" ({}): {}", error.kind.name(), in_brief(error)));
             format!("{run} failed{}", why.unwrap_or_default())
         }
         RunStatus::Cancelled => {
@@ -221,14 +221,14 @@ fn message(snapshot: &RunSnapshot) -> String {
         RunStatus::Paused if waiting.is_empty() => format!("{run} is paused."),
         RunStatus::Pending | RunStatus::Running if waiting.is_empty() => {
             let step = view.run.current_step.as_deref().unwrap_or("its first step");
-            format!("{run} is {}, at `{step}`.", status.word())
+            format!("{run} is {}, at `{step}`.", status.name())
         }
         RunStatus::Pending | RunStatus::Running | RunStatus::Paused => {
             let mut clauses: Vec<String> = waiting.iter().take(SUGGESTIONS).map(waiting::clause).collect();
             if waiting.len() > SUGGESTIONS {
                 clauses.push(format!("{} more steps wait", waiting.len() - SUGGESTIONS));
             }
-            format!("{run} is {}: {}", status.word(), clauses.join("; "))
+            format!("{run} is {}: {}", status.name(), clauses.join("; "))
         }
     }
 }

@@ -364,7 +364,7 @@ async fn http_failures_state_whether_the_call_was_sent() {
     for what in ["429", "503", "503-retry", "500", "502", "404", "400", "403", "cut", "garbage", "big"] {
         let failure = call(&gateway, "faulty__answer", json!({ "what": what })).await.expect_err("a failure");
         let wait = failure.retry_after_ms.map(|wait| format!(" (retry after {wait} ms)")).unwrap_or_default();
-        lines.push(format!("{what}: {}{wait}: {}", failure.kind.word(), failure.message));
+        lines.push(format!("{what}: {}{wait}: {}", failure.kind.name(), failure.message));
         gateway.restart("faulty").await;
         gateway.connect().await;
     }

@@ -130,7 +130,7 @@ impl Client {
 
     /// Makes a call as a run of one step. Logs in and answers input requests while it waits.
     async fn call(&mut self, tool: &str, args: &Value) -> Result<(), Failed> {
-        let user = Principal { alone: true, ..Principal::user("ann") };
+        let user = Principal { sole_user: true, ..Principal::user("ann") };
         let mut log_changed = self.engine.watch_cursor();
         let run = self.engine.start(Start::call(tool, args, user.clone())).await?;
         loop {

@@ -56,7 +56,7 @@ impl TestServer {
     pub(crate) async fn client(&self, user: &str, era: &str) -> (Client, Messages) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (read, write) = tokio::io::split(ours);
-        let user = Principal { alone: true, ..Principal::user(user).through_agent() };
+        let user = Principal { sole_user: true, ..Principal::user(user).through_agent() };
         tokio::spawn(self.server.for_user(user).serve(read, write));
         let lifecycle = match era {
             LEGACY => ClientLifecycleMode::Initialize,

@@ -52,7 +52,7 @@ async fn client(
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let (read, write) = tokio::io::split(ours);
     // As in a daemon with one user: the client is an agent, and the user may decide on their own runs.
-    let owner = steprail_engine::Principal { alone: true, ..principal("admin").through_agent() };
+    let owner = steprail_engine::Principal { sole_user: true, ..principal("admin").through_agent() };
     tokio::spawn(fixture.server.for_user(owner).serve(read, write));
     user.serve_with_lifecycle(theirs, lifecycle).await.expect("a client")
 }

@@ -60,7 +60,7 @@ impl Restore {
         writeln!(anstream::stderr(), "verified {from}: {}", count(content.runs, "run", "runs"))?;
         if content.unfinished > 0 {
             output::warning(&format!(
-                "{} unfinished; unfinished runs are interrupted until somebody resumes them, and calls since the backup are unknown",
+                "{} unfinished; unfinished runs are interrupted until a user resumes them, and calls since the backup are unknown",
                 count(content.unfinished, "run is", "runs are")
             ))?;
         }

@@ -143,7 +143,7 @@ impl Resume {
         if self.json {
             output::json(&run)?;
         } else {
-            output::line(&format!("{} is {}", run.name, run.status.word()))?;
+            output::line(&format!("{} is {}", run.name, run.status.name()))?;
         }
         Ok(ExitCode::SUCCESS)
     }

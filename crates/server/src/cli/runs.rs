@@ -36,7 +36,7 @@ pub(super) struct Runs {
 
 fn status(text: &str) -> Result<RunStatus, String> {
     text.parse().map_err(|_| {
-        let names = RunStatus::ALL.map(RunStatus::word).join(", ");
+        let names = RunStatus::ALL.map(RunStatus::name).join(", ");
         format!("the statuses are {names}")
     })
 }
@@ -60,7 +60,7 @@ fn row(run: &Run) -> Vec<String> {
     vec![
         run.run_id.to_string(),
         run.name.clone(),
-        run.status.word().to_owned(),
+        run.status.name().to_owned(),
         run.current_step.clone().or_else(error).unwrap_or_else(|| "-".to_owned()),
         run.created_by.clone(),
         format_age(&run.started_at),

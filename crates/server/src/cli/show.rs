@@ -63,7 +63,7 @@ fn describe_step(step: &Step) -> String {
         details.push_str(&format!(" (attempt {})", step.attempt));
     }
     if step.status != StepStatus::Done {
-        details.push_str(&format!(" {}", step.status.word()));
+        details.push_str(&format!(" {}", step.status.name()));
     }
     let times = step.started_at.as_ref().zip(step.completed_at.as_ref());
     if let Some(millis) = times.and_then(|(start, end)| elapsed(start, end)) {

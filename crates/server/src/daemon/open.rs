@@ -36,7 +36,7 @@ impl Daemon {
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
         let requires_sign_in = config.auth.mode == AuthMode::Users;
-        let owner = Principal { alone: !requires_sign_in, ..Principal::user(owner) };
+        let owner = Principal { sole_user: !requires_sign_in, ..Principal::user(owner) };
         let no_readers = || StoreError::Other("cannot read the database".to_owned());
         let oidc = identity_provider(config).await?;
         let limits = Limits {

@@ -98,7 +98,7 @@ steps:
         let engine = metrics::with_local_recorder(&recorder, spawn).expect("an engine");
         let mut subscription = engine.subscribe(None, engine.cursor());
         let run = engine.start(Start::inline(WORK, Principal::user("ann"))).await.expect("a run");
-        while subscription.next().await.expect("an event").expect("an event").event.word()
+        while subscription.next().await.expect("an event").expect("an event").event.name()
             != "approval_requested"
         {}
         engine.approve(run.id(), "ask", &Principal::user("bob"), None, None).await.expect("approved");

@@ -184,7 +184,7 @@ fn update_run(tables: &mut RunTables, run: &RunCommit, commit: &Commit) -> Resul
         return Err(StoreError::Other("an output without a completed run, or the other way".to_owned()));
     }
     if run.after.active && !matches!(run.after.status, RunStatus::Running | RunStatus::Paused) {
-        return Err(StoreError::Other(format!("a run is active and {}", run.after.status.word())));
+        return Err(StoreError::Other(format!("a run is active and {}", run.after.status.name())));
     }
     tables.state = run.after;
     tables.completed_at = run.after.status.is_terminal().then_some(commit.now);

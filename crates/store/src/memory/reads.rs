@@ -264,7 +264,7 @@ fn step_row(n: u32, attempt: u32, step: &StepEntry) -> Result<StepRow, StoreErro
         n,
         path: step.path.to_string(),
         id: step.id.to_string(),
-        kind: KindName::from_word(&step.kind).ok_or_else(unknown)?,
+        kind: KindName::from_name(&step.kind).ok_or_else(unknown)?,
         tool: step.tool.clone(),
         status: step.status,
         attempt,

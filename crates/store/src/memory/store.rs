@@ -51,7 +51,7 @@ impl Store for MemoryStore {
     fn value(&mut self, run: RunId, wanted: Wanted) -> Result<Payload, StoreError> {
         let tables = self.tables();
         let found = match wanted {
-            Wanted::Noted(seq) => noted(&tables, run, seq)?,
+            Wanted::EventValue(seq) => noted(&tables, run, seq)?,
             wanted => stored_value(tables.run(run)?, wanted)?,
         };
         found.ok_or_else(|| StoreError::Corrupt(format!("run {run} has no {wanted:?}")))
@@ -139,7 +139,7 @@ fn due_timers(run: &RunTables, now: Millis) -> Vec<Timer> {
     let due = run.timers.iter().filter(|(_, timer)| !timer.held && timer.due <= now);
     let mut timers: Vec<Timer> =
         due.map(|((n, kind), timer)| Timer { run: run.id, n: *n, kind: *kind, due: timer.due }).collect();
-    timers.sort_by_key(|timer| (timer.n, timer.kind.word()));
+    timers.sort_by_key(|timer| (timer.n, timer.kind.name()));
     timers
 }
 
@@ -154,7 +154,7 @@ fn stored_value(run: &RunTables, wanted: Wanted) -> Result<Option<Payload>, Stor
             let error = attempts(n).next().and_then(|step| step.error.as_deref());
             error.map(Payload::parse).transpose()?
         }
-        Wanted::Noted(_) => None,
+        Wanted::EventValue(_) => None,
     })
 }
 

@@ -1,7 +1,7 @@
 -- The rows of a run are derived from its log. Values (inputs, arguments, outputs) are stored only in rows; events
 -- contain their hashes, which are compared when a value is read.
 --
--- Checks use OR instead of IN: SQLite builds a table of the words of an IN for each row that it checks.
+-- Checks use OR instead of IN: SQLite builds a temporary table of the values of an IN for each row that it checks.
 
 CREATE TABLE steprail_meta (
     key   TEXT PRIMARY KEY,
@@ -26,7 +26,7 @@ CREATE TABLE workflow_definitions (
 CREATE INDEX idx_definitions_current ON workflow_definitions (name, version) WHERE deleted_at IS NULL;
 CREATE INDEX idx_definitions_published ON workflow_definitions (name, version)
     WHERE published = 1 AND deleted_at IS NULL;
--- Definitions that a run brought along.
+-- Definitions that were part of a start request.
 CREATE INDEX idx_definitions_hidden ON workflow_definitions (name, hash, version) WHERE deleted_at IS NOT NULL;
 
 CREATE TRIGGER definitions_never_change
@@ -35,7 +35,7 @@ BEGIN
     SELECT RAISE(ABORT, 'a version of a definition never changes');
 END;
 
--- The number of a run that was deleted is not given to another one.
+-- The id of a deleted run is not reused.
 --
 -- The row changes only with the status of the run. Its last step, sequence number and time of change follow from its
 -- steps and its log: see the view `workflow_runs`.
@@ -82,12 +82,12 @@ CREATE INDEX idx_runs_status ON runs (status, id);
 CREATE INDEX idx_runs_creator ON runs (created_by, id);
 CREATE INDEX idx_runs_creator_status ON runs (created_by, status, id);
 CREATE INDEX idx_runs_name ON runs (name, id);
--- The end of a run cancels the runs that it waits for.
+-- The end of a run cancels its child runs.
 CREATE INDEX idx_runs_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
 -- Retention: runs that a rerun may still reuse, and definitions without runs.
 CREATE INDEX idx_runs_rerun ON runs (rerun_json) WHERE rerun_json IS NOT NULL AND completed_at IS NULL;
 CREATE INDEX idx_runs_definition ON runs (definition_id);
--- A repeated start returns the run of the first.
+-- A start with the request key of an earlier start returns the earlier run.
 CREATE UNIQUE INDEX idx_runs_request ON runs (created_by, request_key) WHERE request_key IS NOT NULL;
 -- Retention: runs that ended long ago.
 CREATE INDEX idx_runs_completed ON runs (completed_at) WHERE completed_at IS NOT NULL;
@@ -105,11 +105,11 @@ BEGIN
     SELECT RAISE(ABORT, 'the start of a run never changes');
 END;
 
--- Quotas: the unfinished runs of a user, without those that another run waits for.
+-- Quotas: the unfinished runs of a user, without child runs.
 CREATE INDEX idx_runs_of_user ON runs (created_by) WHERE completed_at IS NULL AND parent_id IS NULL;
 
--- Bytes of the ended runs and of the definitions of each user, so that a quota never adds up a history. Unfinished runs
--- have theirs in `stored_bytes`.
+-- Bytes of the ended runs and of the definitions of each user, so that a quota needs no scan of the history. The
+-- bytes of unfinished runs are in `stored_bytes`.
 CREATE TABLE workflow_usage (
     created_by TEXT    PRIMARY KEY,
     bytes      INTEGER NOT NULL
@@ -196,7 +196,7 @@ CREATE TABLE workflow_log (
     hash   BLOB    NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 
--- The log of one run, in order. It is also the precondition of a commit: a number is used once.
+-- The log of one run, in order. It also enforces a precondition of a commit: a sequence number is used once.
 CREATE UNIQUE INDEX idx_log_run ON workflow_log (run_id, seq);
 
 CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_log
@@ -222,7 +222,7 @@ CREATE TABLE alarms (
     PRIMARY KEY (run_id, n, kind)
 ) STRICT, WITHOUT ROWID;
 
--- The next alarms to fire.
+-- The timers that fire next.
 CREATE INDEX idx_alarms_due ON alarms (due_at) WHERE held = 0;
 
 CREATE TABLE schedules (
@@ -239,10 +239,10 @@ CREATE TABLE schedules (
     last_error     TEXT
 ) STRICT, WITHOUT ROWID;
 
--- The next run to start.
+-- The schedules that are due next.
 CREATE INDEX idx_schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
 
--- Sessions of clients, so that they outlive the server's process.
+-- Sessions of MCP clients. They survive a restart of the daemon.
 CREATE TABLE sessions (
     id         TEXT    PRIMARY KEY,
     user       TEXT    NOT NULL,
@@ -250,10 +250,10 @@ CREATE TABLE sessions (
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The oldest make room.
+-- Beyond the limit, the oldest sessions are deleted.
 CREATE INDEX idx_sessions_age ON sessions (created_at);
 
--- Users, groups, tokens and sign-ins. They are few and are read together, so what is known of each is JSON.
+-- Users, groups, tokens and browser sessions. They are few and are always read together, so their fields are JSON.
 CREATE TABLE accounts (
     kind      TEXT NOT NULL CHECK (kind IN ('user', 'group', 'token', 'sign_in')),
     id        TEXT NOT NULL,
@@ -268,7 +268,7 @@ CREATE TABLE workflow_waits (
     PRIMARY KEY (run_id, n)
 ) STRICT, WITHOUT ROWID;
 
--- Who waits for an event.
+-- The steps that wait for a signal or an idempotency key.
 CREATE INDEX idx_waits_event ON workflow_waits (event);
 
 CREATE TABLE approvals (
@@ -361,7 +361,7 @@ SELECT l.id * 65536 + e.key AS id, l.run_id, l.seq + e.key AS seq, l.at, e.value
 FROM workflow_log l, json_each({EVENTS}) e
 WHERE l.body <> '';
 
--- The shape that a single table of workflows and one of steps would have.
+-- Compatibility: one table of workflows and one of steps.
 CREATE VIEW workflows AS
 SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, r.input_json, r.status, r.created_by,
        r.completed_at, CASE WHEN r.status = 'cancelled' THEN r.completed_at END AS cancelled_at

@@ -1,7 +1,7 @@
-//! The anchor: a small file beside the database that says which database belongs there and how far its log goes.
+//! The anchor: a small file beside the database that identifies the database and its last event.
 //!
-//! It is outside the database and its WAL, so an emptied, replaced or older database is found when it is opened. It has
-//! two slots that are written in turn; a torn write leaves the other slot intact.
+//! It is separate from the database and its WAL, so opening detects an emptied, replaced or older database. Its two
+//! slots are written alternately; a torn write leaves the other slot intact.
 
 use std::fs::File;
 use std::io;
@@ -16,10 +16,10 @@ pub(super) const SLOTS_BYTES: usize = 2 * SLOT_BYTES;
 /// First word of a slot.
 const MAGIC: &str = "steprail-anchor-1";
 
-/// What the anchor says.
+/// The contents of the anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Anchor {
-    /// Number of this write. The slot with the higher number counts.
+    /// Number of this write. The slot with the higher number is valid.
     pub write: u64,
     /// Random id of the database, also stored in it.
     pub database: String,
@@ -27,11 +27,11 @@ pub(super) struct Anchor {
     pub incarnation: u64,
     /// Number of the last committed event.
     pub last_event: i64,
-    /// Boot of the machine for which `last_event` is binding; `None` if it was durable when it was written.
+    /// Boot of the machine during which `last_event` must exist; `None` if it was durable when it was written.
     pub boot: Option<String>,
 }
 
-/// What is in an anchor file.
+/// The state of an anchor file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stored {
     /// The file is new.
@@ -56,7 +56,7 @@ impl Anchor {
         Ok(slots.max_by_key(|anchor| anchor.write).map_or(Stored::Damaged, Stored::Anchor))
     }
 
-    /// Writes the slot that is not the newest. The caller decides whether to sync.
+    /// Writes the older slot. The caller decides whether to sync.
     pub(super) fn write(&mut self, file: &File) -> io::Result<()> {
         self.write += 1;
         let mut line = self.to_line().into_bytes();

@@ -12,15 +12,15 @@ use tempfile::TempPath;
 use super::{identity, migrate, read_only, size};
 use crate::StoreError;
 
-/// Pages that are copied before somebody is told how far it is.
+/// Pages that are copied between two reports of progress.
 const PAGES: i32 = 1_000;
-/// Problems of a damaged file that are told.
+/// The number of problems of a damaged file that are reported.
 const PROBLEMS: usize = 5;
 
-/// What is in a copy.
+/// The contents of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BackedUp {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its format.
     pub format: i64,
@@ -30,10 +30,10 @@ pub struct BackedUp {
     pub unfinished: u64,
 }
 
-/// Copies a database to a file that is not there yet. `progress` is told the bytes that are copied, and those of the whole.
+/// Copies a database to a file that does not exist yet. `progress` receives the bytes copied and the total.
 ///
-/// The copy is one moment of the database; whoever writes to it goes on and is not waited for. The file appears when
-/// it is on the disk and was found to be in order.
+/// The copy is a consistent snapshot, and the writer is not blocked. The file gets its name after it is durable and has
+/// been checked.
 pub fn backup(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<BackedUp, StoreError> {
     if to.symlink_metadata().is_ok() {
         return Err(StoreError::Exists(to.display().to_string()));
@@ -47,8 +47,8 @@ pub fn backup(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Res
     Ok(found)
 }
 
-/// Copies a database into a folder, under a name that is deleted unless it is kept. A backup is marked as one, so that it
-/// is not taken for the database if somebody copies it there by hand.
+/// Copies a database to a temporary file in a folder. A backup is marked, so that it is not mistaken for the database
+/// if it is copied there by hand.
 pub(super) fn copy(
     from: &Path,
     folder: &Path,
@@ -72,9 +72,9 @@ fn copy_pages(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
     let mut target = Connection::open(copy)?;
-    // A copy that breaks off is thrown away, so nothing has to be undone in it.
+    // A failed copy is deleted, so it needs no rollback journal.
     target.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
-    // Held to the end: otherwise each commit of the writer would make the copy begin anew.
+    // The read transaction lasts until the end. Otherwise each commit of the writer would restart the copy.
     let moment = source.unchecked_transaction()?;
     let page: u64 = moment.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     moment.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
@@ -92,7 +92,7 @@ fn copy_pages(
     }
 }
 
-/// Makes one file of a copy that needs no other beside it, and looks whether it is in order.
+/// Makes the copy a single file without a WAL, and checks it.
 fn settle(copy: &Path, format: i64, backup_at: Option<i64>) -> Result<BackedUp, StoreError> {
     let connection = Connection::open(copy)?;
     connection.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
@@ -105,7 +105,7 @@ fn settle(copy: &Path, format: i64, backup_at: Option<i64>) -> Result<BackedUp, 
     Ok(found)
 }
 
-/// What is in a database that SQLite finds in order.
+/// Checks the integrity of a database. Returns its contents.
 pub(super) fn checked(connection: &Connection, format: i64) -> Result<BackedUp, StoreError> {
     let problems = check(connection, "integrity_check")?;
     if !problems.is_empty() {
@@ -117,7 +117,7 @@ pub(super) fn checked(connection: &Connection, format: i64) -> Result<BackedUp, 
     Ok(BackedUp { bytes: 0, format, runs, unfinished })
 }
 
-/// What SQLite finds wrong with a database: `integrity_check`, or `quick_check`, which leaves indexes out.
+/// The problems that SQLite finds with `integrity_check`, or with `quick_check`, which skips indexes.
 pub(super) fn check(connection: &Connection, how: &str) -> Result<Vec<String>, StoreError> {
     let mut statement = connection.prepare(&format!("PRAGMA {how}({PROBLEMS})"))?;
     let said = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -129,7 +129,7 @@ pub(super) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Waits until a file, or a folder's list of files, is on the disk.
+/// Syncs a file or a directory to disk.
 pub(super) fn sync(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| failed(path, &error))
 }

@@ -43,7 +43,7 @@ impl SqliteStore {
 
     fn roll_back(&mut self, chain: Hash, last_row: i64) {
         (self.chain, self.last_row) = (chain, last_row);
-        // Keys of new runs are void.
+        // The keys of runs that the transaction created are invalid.
         self.keys.clear();
         // A failed statement may have ended the transaction.
         if !self.connection.is_autocommit() {
@@ -65,7 +65,7 @@ impl SqliteStore {
         }
         for timer in &commit.fired {
             let Some(key) = self.find_key(timer.run)? else { continue };
-            let params = params![key, timer.n, timer.kind.word(), timer.due];
+            let params = params![key, timer.n, timer.kind.name(), timer.due];
             self.connection.prepare_cached(DELETE_FIRED)?.execute(params)?;
         }
         for run in &commit.runs {
@@ -90,7 +90,7 @@ impl SqliteStore {
         };
         let last_event = self.insert_log(key, run, commit)?;
         self.project(key, run, commit).map_err(|refused| match refused {
-            // The rows of the run do not fit its log; other runs are not affected.
+            // The rows of the run do not match its log; other runs are not affected.
             Refused::Unavailable(error @ StoreError::Corrupt(_)) => Refused::Damaged(run.run, error),
             refused => refused,
         })?;
@@ -130,13 +130,13 @@ impl SqliteStore {
         let parent = new.parent.as_ref().map(|(id, parent)| Ok::<_, StoreError>((self.key(*id)?, parent)));
         let parent = parent.transpose()?;
         let inputs = self.store_inputs(&new.inputs)?;
-        // A run that ended with its first decision gets its end below, as any other.
+        // The run is inserted as pending. If it ended with its first decision, the update below sets its end.
         let pending = RunState { status: RunStatus::Pending, active: false };
         let state = if run.after.status.is_terminal() { pending } else { run.after };
         let inserted = self.connection.prepare_cached(INSERT_RUN)?.execute(params![
             run.run.to_string(),
             new.definition,
-            state.status.word(),
+            state.status.name(),
             state.active,
             new.principal.id,
             serde_json::to_string(&new.principal).map_err(StoreError::from)?,
@@ -190,7 +190,7 @@ impl SqliteStore {
         let output = StoredValue::of(&self.connection, key, output)?;
         let changed = self.connection.prepare_cached(UPDATE_RUN)?.execute(params![
             key,
-            run.after.status.word(),
+            run.after.status.name(),
             run.after.active,
             ended_at,
             output.inline,
@@ -224,10 +224,10 @@ impl SqliteStore {
             RegistryChange::PutAccount(account) => {
                 let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
                            ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
-                run(sql, params![account.kind.word(), account.id, account.body])?;
+                run(sql, params![account.kind.name(), account.id, account.body])?;
             }
             RegistryChange::DropAccount(kind, id) => {
-                run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.word(), id])?;
+                run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.name(), id])?;
             }
             RegistryChange::PutSession(session) => {
                 let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)

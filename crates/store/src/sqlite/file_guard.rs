@@ -1,9 +1,8 @@
 //! Detects that the files of an open database were removed, replaced, truncated or overwritten by another program.
 //!
-//! A process keeps writing to an unlinked file without an error, and everything is gone after a restart. The guard
-//! compares what `stat` says about the paths with what it said before. A change of the directory is seen at the next
-//! commit; the files themselves are looked at when the directory changed, and at intervals. That costs one `stat` per
-//! commit (about 1 µs).
+//! A process can write to an unlinked file without an error, and all of it is lost after a restart. The guard compares
+//! the result of `stat` with the previous one. Each commit checks the directory (one `stat`, about 1 µs). The files are
+//! checked when the directory changed, and at intervals.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -67,8 +66,8 @@ impl FileGuard {
         self.wal.state.bytes
     }
 
-    /// Before a transaction, at intervals: looks at every file. After a commit, a WAL that was truncated before it has its
-    /// size again. `expected` is what the database said about itself when it was opened.
+    /// Checks every file before a transaction, at intervals. After a commit, a WAL that was truncated before it would
+    /// have its size again. `expected` is the identity that was read when the database was opened.
     pub(super) fn before_write(&mut self, expected: &Identity) -> Result<(), StoreError> {
         if self.checked_at.elapsed() < FILE_CHECK_INTERVAL {
             return Ok(());
@@ -76,7 +75,7 @@ impl FileGuard {
         self.check_files(expected)
     }
 
-    /// After a commit: no file was removed or replaced, or the directory would have changed.
+    /// Checks the directory after a commit. It changes if a file is removed or replaced.
     pub(super) fn after_commit(&mut self, expected: &Identity) -> Result<(), StoreError> {
         let directory = self.directory.look()?;
         if directory.modified != self.directory.state.modified {
@@ -86,15 +85,15 @@ impl FileGuard {
         Ok(())
     }
 
-    /// Looks at every file.
+    /// Checks every file.
     pub(super) fn check_files(&mut self, expected: &Identity) -> Result<(), StoreError> {
         let (database, wal) = (self.database.look()?, self.wal.look()?);
         self.others.iter().try_for_each(|file| file.look().map(drop))?;
-        // SQLite never truncates the database, and the WAL only to this size.
+        // SQLite never truncates the database, and truncates the WAL only to this size.
         self.database.require_bytes(database, u64::MAX)?;
         self.wal.require_bytes(wal, WAL_BYTES.into())?;
         if database != self.database.state {
-            // A checkpoint changes the file as well.
+            // The file can also have changed through a checkpoint.
             self.verify_contents(expected)?;
         }
         (self.database.state, self.wal.state) = (database, wal);
@@ -102,7 +101,7 @@ impl FileGuard {
         Ok(())
     }
 
-    /// Reads the identity from the database file itself, without the WAL, which would hide an overwritten page.
+    /// Reads the identity from the database file alone. The WAL could hide an overwritten page.
     fn verify_contents(&self, expected: &Identity) -> Result<(), StoreError> {
         let changed = |what: String| {
             StoreError::Replaced(format!("{} was overwritten: {what}", self.database.path.display()))
@@ -122,7 +121,7 @@ impl FileGuard {
 }
 
 impl Watched {
-    /// The state of the file now. An error if another file, or none, has its name.
+    /// The current state of the file. An error if it was removed or replaced.
     fn look(&self) -> Result<FileState, StoreError> {
         let now = FileState::of(&self.path)?;
         if (now.device, now.inode) != (self.state.device, self.state.inode) {
@@ -134,7 +133,7 @@ impl Watched {
 }
 
 impl Watched {
-    /// An error if the file is shorter than before and shorter than `least`.
+    /// Returns an error if the file is shorter than before and shorter than `least`.
     fn require_bytes(&self, now: FileState, least: u64) -> Result<(), StoreError> {
         let before = self.state.bytes;
         if now.bytes < before.min(least) {
@@ -167,7 +166,7 @@ impl FileState {
 enum Contents {
     Known(Identity),
     Empty,
-    /// A checkpoint has copied a part of the WAL, which a crash can leave as well. Only the WAL completes it.
+    /// A checkpoint has copied a part of the WAL, as after a crash. The file is complete only with its WAL.
     Inconsistent,
 }
 

@@ -43,16 +43,16 @@ impl LockedFiles {
                 self.mismatch(format!("the file is missing or empty, and the database had {events} events"))
             );
         }
-        // SQLite would delete the log, and what is in it would be lost.
+        // SQLite would delete the WAL, and the commits in it would be lost.
         let log = beside(&self.path, "-wal");
         if size(&log) > 0 {
-            let told = format!("{} is there without the database that it belongs to", log.display());
+            let told = format!("{} exists without its database", log.display());
             return Err(StoreError::Corrupt(told));
         }
         Ok(())
     }
 
-    /// Refuses a database that the anchor does not describe, before anything in it is changed.
+    /// Refuses a database that the anchor does not describe. The file is not modified.
     pub(super) fn admit(&self, connection: &Connection) -> Result<(), StoreError> {
         let found = Identity::read(connection)?;
         match Identity::mismatch(found.as_ref(), &self.stored) {
@@ -68,7 +68,7 @@ impl LockedFiles {
         StoreError::Mismatch { path: self.path.display().to_string(), reason }
     }
 
-    /// Writes an anchor and waits until it is on the disk.
+    /// Writes an anchor and syncs it to disk.
     pub(super) fn write_anchor(&self, anchor: &mut Anchor) -> Result<(), StoreError> {
         let written = anchor.write(self.lock.file()).and_then(|()| self.lock.file().sync_all());
         written.map_err(|error| failed(self.lock.path(), &error))
@@ -126,13 +126,13 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Before a transaction: nobody else removed, replaced or overwrote the files.
+    /// Before a transaction: checks that no other program removed, replaced or overwrote the files.
     pub(super) fn before_write(&mut self) -> Result<(), StoreError> {
         self.guard.before_write(&self.identity)
     }
 
-    /// After a commit: it is in the files that have the names. The anchor is told the last event; a crash of the process
-    /// does not lose that, so it is not synced here.
+    /// After a commit: checks that the files still have their names, and writes the last event to the anchor. The
+    /// anchor is not synced, because a crash of the process does not lose it.
     pub(super) fn committed(&mut self, connection: &Connection, last_event: i64) -> Result<(), StoreError> {
         self.guard.after_commit(&self.identity)?;
         if self.anchor.last_event != last_event {
@@ -150,8 +150,8 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// Waits a moment for readers, so that the next commit writes from the start of the WAL. Readers that overlap would
-    /// otherwise let it grow without bound.
+    /// Waits briefly for readers, so that the next commit writes from the start of the WAL. With overlapping readers
+    /// the WAL would otherwise grow without bound.
     fn restart_wal(&mut self, connection: &Connection) -> Result<(), StoreError> {
         connection.busy_timeout(self.restart_wait)?;
         let restarted = checkpoint(connection, "RESTART");
@@ -165,7 +165,7 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// Does the work between commits.
+    /// Runs a task between commits.
     pub(super) fn maintain(&mut self, connection: &Connection, task: Upkeep) -> Result<Health, StoreError> {
         match task {
             Upkeep::Report => self.guard.check_files(&self.identity)?,
@@ -183,12 +183,12 @@ impl OpenFiles {
             }
             Upkeep::ReleaseReserve => {}
             Upkeep::ReclaimReserve => self.reserve.reclaim(),
-            Upkeep::RestoreParked => identity::remove(connection, identity::PARK)?,
+            Upkeep::FinishRestore => identity::remove(connection, identity::PARK)?,
         }
         Ok(Health { wal_bytes: self.guard.wal_bytes() })
     }
 
-    /// Copies the WAL into the database file and syncs the anchor. Returns whether the copy is complete.
+    /// Checkpoints the WAL and syncs the anchor. Returns whether the checkpoint is complete.
     fn settle(&mut self, connection: &Connection) -> Result<bool, StoreError> {
         let is_complete = checkpoint(connection, "PASSIVE")?;
         if is_complete && self.anchor.boot.take().is_some() {
@@ -198,7 +198,7 @@ impl OpenFiles {
         Ok(is_complete)
     }
 
-    /// Makes the database file complete and the WAL empty. A database whose files were changed is left as it is.
+    /// Completes the database file and empties the WAL. A database whose files were changed is not touched.
     pub(super) fn close(&mut self, connection: &Connection) {
         let is_sound = self.guard.check_files(&self.identity).is_ok();
         if !is_sound || self.settle(connection).is_err() {
@@ -208,7 +208,7 @@ impl OpenFiles {
     }
 }
 
-/// Runs a checkpoint. Returns whether the whole WAL was copied.
+/// Runs a checkpoint. Returns whether it copied the whole WAL.
 pub(super) fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     let (busy, frames, copied) = connection.query_row(&sql, [], |row| {
@@ -217,14 +217,14 @@ pub(super) fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, St
     Ok(!busy && frames == copied)
 }
 
-/// Writes as much as a small request would, and removes it.
+/// Writes the bytes of a small request and removes them.
 fn probe(connection: &Connection) -> Result<(), StoreError> {
     identity::set(connection, "probe", &"x".repeat(PROBE_BYTES))?;
     identity::remove(connection, "probe")
 }
 
-/// Keeps SQLite from copying and deleting the WAL when the connection closes.
+/// Keeps SQLite from checkpointing and deleting the WAL when the connection closes.
 fn keep_wal(connection: &Connection) {
-    // It fails for no open connection.
+    // This setting cannot fail on an open connection.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
 }

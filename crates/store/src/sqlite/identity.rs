@@ -1,4 +1,4 @@
-//! The identity of a database: what `steprail_meta` says about where its contents come from.
+//! The identity of a database, stored in `steprail_meta`.
 
 use rusqlite::{Connection, OptionalExtension};
 use steprail_core::run::Millis;
@@ -6,12 +6,12 @@ use steprail_core::run::Millis;
 use super::anchor::{Anchor, Stored, this_boot};
 use crate::{RestoredBackup, StoreError};
 
-/// Key of the time of the backup that was restored, until the unfinished runs are parked.
+/// Key of the time of the restored backup. It exists until the unfinished runs are interrupted.
 pub(super) const PARK: &str = "park_restored_from";
 /// Key of the time at which a backup was made. It marks a file as a backup.
 pub(super) const BACKUP_AT: &str = "backup_at";
 
-/// What a database says about itself.
+/// The identity of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     /// Random id of the database, kept by backups and restores.
@@ -49,8 +49,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Starts a new incarnation in a restored database, after all that are known. Its unfinished runs are parked by the
-    /// next engine.
+    /// Starts a new incarnation in a restored database, greater than all known ones. The next engine interrupts its
+    /// unfinished runs.
     pub(super) fn start_incarnation(connection: &Connection, stored: &Stored) -> Result<Self, StoreError> {
         Self::create(connection)?;
         let none = || StoreError::Other("the database has no tables".to_owned());
@@ -107,7 +107,7 @@ impl Identity {
             let (found, known) = (self.incarnation, anchor.incarnation);
             return Some(format!("the file has incarnation {found}, and the anchor has {known}"));
         }
-        // Events that only the page cache had are lost by a power failure, as `durability: process` allows.
+        // With `durability: process`, a power failure can lose events that were only in the page cache.
         let is_binding = anchor.boot.as_ref().is_none_or(|boot| *boot == this_boot());
         if is_binding && self.last_event < anchor.last_event {
             let (found, known) = (self.last_event, anchor.last_event);
@@ -131,7 +131,7 @@ pub(super) fn last_time(connection: &Connection) -> Result<Option<Millis>, Store
     Ok(connection.query_row(sql, [], |row| row.get(0)).optional()?)
 }
 
-/// The restore after which no engine has parked the unfinished runs yet.
+/// The restore after which no engine has interrupted the unfinished runs yet.
 pub(super) fn pending_restore(connection: &Connection) -> Result<Option<RestoredBackup>, StoreError> {
     let Some(backup_at) = get(connection, PARK)?.and_then(|text| text.parse().ok()) else { return Ok(None) };
     let incarnation = get(connection, "incarnation")?.and_then(|text| text.parse().ok()).unwrap_or_default();

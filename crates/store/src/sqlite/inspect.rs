@@ -9,31 +9,31 @@ use steprail_core::run::{Millis, RunStatus};
 use super::{backup, beside, migrate, read_only, rows, size};
 use crate::{RunId, StoreError};
 
-/// Runs that are named; more are only counted.
-const NAMED: usize = 10;
+/// The maximum number of runs in a list.
+const LISTED_RUNS: usize = 10;
 
-/// How a database is doing.
+/// The state of a database.
 #[derive(Debug, Clone, Serialize)]
 pub struct Inspected {
     /// Its format.
     pub format: i64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// The size of its write-ahead log.
+    /// The size of its write-ahead log in bytes.
     pub log_bytes: u64,
-    /// What SQLite finds wrong with it.
+    /// Problems that SQLite reports.
     pub problems: Vec<String>,
-    /// How many runs have which status.
+    /// The number of runs by status.
     pub runs: Vec<(RunStatus, u64)>,
-    /// How many runs an engine is at work with, or was when it ended.
+    /// The number of runs on which an engine works, or worked when it stopped.
     pub active: u64,
-    /// Some of the runs that nothing would ever move on.
+    /// The first runs that wait for nothing and can therefore never continue.
     pub stuck: Vec<RunId>,
-    /// Some of the runs that an engine is at work with and that have not moved since a time.
+    /// The first active runs without an event since a given time.
     pub slow: Vec<RunId>,
 }
 
-/// Looks at a database, beside whoever writes to it. Runs that have not moved since `quiet_since` are slow.
+/// Inspects a database, also while an engine writes to it. Active runs without an event since `quiet_since` are slow.
 pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreError> {
     let connection = read_only(database)?;
     let format = migrate::format(&connection)?;
@@ -59,7 +59,7 @@ pub fn inspect(database: &Path, quiet_since: Millis) -> Result<Inspected, StoreE
     })
 }
 
-/// A run goes on because an engine is at work with it, or because of an timer, a human, an event or another run.
+/// Finds unfinished runs that nothing continues: no engine, timer, human, signal or child run.
 fn stuck(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
     some_runs(
         connection,
@@ -74,6 +74,6 @@ fn stuck(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
 }
 
 fn some_runs(connection: &Connection, which: &str) -> Result<Vec<RunId>, StoreError> {
-    let sql = format!("SELECT run_id FROM runs r WHERE {which} ORDER BY id LIMIT {NAMED}");
+    let sql = format!("SELECT run_id FROM runs r WHERE {which} ORDER BY id LIMIT {LISTED_RUNS}");
     rows::all(connection, &sql, [], |row| rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?))
 }

@@ -1,4 +1,4 @@
-//! Fencing: an exclusive lock on the anchor file admits one writer per database and names its owner.
+//! Fencing: an exclusive lock on the anchor file admits one writer per database and identifies it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,12 +11,13 @@ use super::anchor::SLOTS_BYTES;
 use super::beside;
 use crate::StoreError;
 
-/// Bytes of the file, after the slots of the anchor, that name the owner.
+/// Bytes of the file, after the slots of the anchor, that identify the owner.
 const HOLDER_BYTES: usize = 512;
 
 /// The lock of a database. The operating system releases it when the process ends.
 ///
-/// The locked file is the anchor. Without it the database is refused, so a deleted file admits no second writer.
+/// The locked file is the anchor. A database without its anchor is refused, so deleting the file does not admit a
+/// second writer.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
@@ -58,7 +59,7 @@ impl Lock {
     }
 }
 
-/// Names the process that holds the lock.
+/// The error that identifies the process with the lock.
 fn in_use(database: &Path, lock: &File) -> StoreError {
     let mut line = [0; HOLDER_BYTES];
     let bytes = lock.read_at(&mut line, SLOTS_BYTES as u64).unwrap_or_default();

@@ -4,13 +4,13 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::{StoreError, log_row};
 
-/// Every step from an empty file to the format of today. A step that was released never changes.
+/// Every migration from an empty file to the current format. A released migration never changes.
 const STEPS: &[&str] = &[include_str!("001_start.sql"), include_str!("002_approvals.sql")];
 
-/// What marks a database as one of ours: "STPR".
+/// The `application_id` of a database of steprail: "STPR".
 const APPLICATION: i32 = 0x5354_5052;
 
-/// Refuses a database that another program made, before anything in it is changed.
+/// Refuses a database of another program. The file is not modified.
 pub(super) fn refuse_others(connection: &Connection) -> Result<(), StoreError> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
     let is_ours = number("PRAGMA application_id")? == APPLICATION;
@@ -20,12 +20,12 @@ pub(super) fn refuse_others(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The newest format that is known here.
+/// The newest format that this version supports.
 pub(super) fn known() -> i64 {
     i64::try_from(STEPS.len()).unwrap_or(i64::MAX)
 }
 
-/// The format of a database that is one of ours and that is known here.
+/// The format of a database, if this version supports it.
 pub(super) fn format(connection: &Connection) -> Result<i64, StoreError> {
     refuse_others(connection)?;
     match connection.query_row("PRAGMA user_version", [], |row| row.get(0))? {

@@ -46,37 +46,38 @@ use files::{LockedFiles, OpenFiles};
 const OLDEST_VERSION: i32 = 3_051_003;
 /// How long a statement waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages of the write-ahead log after which it is copied back.
+/// Pages of the WAL after which SQLite checkpoints it.
 const CHECKPOINT_PAGES: u32 = 4_000;
-/// Bytes that the write-ahead log keeps after it was copied back.
+/// Bytes to which the WAL is truncated after a checkpoint.
 const WAL_BYTES: u32 = 64 * 1024 * 1024;
-/// Kilobytes of the file that the writer keeps: what a step needs is found again and again, and the system has the rest.
+/// Page cache of the writer, in kilobytes. It holds the pages that every step needs; the operating system caches the
+/// rest.
 const WRITER_KILOBYTES: u32 = 8 * 1024;
-/// Kilobytes that each reader keeps.
+/// Page cache of each reader, in kilobytes.
 const READER_KILOBYTES: u32 = 1024;
 /// Prepared statements kept by a connection.
 const STATEMENTS: usize = 64;
 
-/// What a commit has reached when it returns.
+/// Which failures a commit survives once it has returned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The disk: it survives a power cut.
+    /// A power failure: the commit is synced to disk.
     #[default]
     Full,
-    /// The operating system: it survives `kill -9`, not a power cut.
+    /// `kill -9`, but not a power failure: the commit is in the page cache of the operating system.
     Process,
 }
 
 /// How to open a database for writing.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What a commit has reached when it returns.
+    /// Which failures a commit survives.
     pub durability: Durability,
-    /// Where this process can be reached, for one that finds the database in use.
+    /// Where this process can be reached. Another process that finds the database in use reports it.
     pub address: Option<String>,
 }
 
-/// A database, open for writing. There is one per file, in one process.
+/// A database that is open for writing. There is one per file, in one process.
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
@@ -84,7 +85,7 @@ pub struct SqliteStore {
     files: Option<OpenFiles>,
     /// The hash of the last row of the log.
     chain: Hash,
-    /// The keys of runs in their tables.
+    /// The integer keys of runs, by their ids.
     keys: HashMap<RunId, i64>,
     /// The log row that is being written.
     row: LogRow,
@@ -93,7 +94,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates a database file, brings its format up to date, and keeps other writers out.
+    /// Opens or creates a database file, migrates its format and locks out other writers.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, StoreError> {
         let called = path.as_ref();
         let files = LockedFiles::lock(&true_path(called)?, called, options.address.as_deref())?;
@@ -102,7 +103,7 @@ impl SqliteStore {
         Self::set_up(connection, Some(files), options.durability)
     }
 
-    /// A database in memory, for tests and trials: it is gone when it is dropped.
+    /// A database in memory, for tests and trials. Its contents are lost when it is dropped.
     pub fn in_memory() -> Result<Self, StoreError> {
         Self::set_up(Connection::open_in_memory()?, None, Durability::Process)
     }
@@ -141,16 +142,16 @@ impl SqliteStore {
         Ok(Self { connection, files, chain, keys: HashMap::new(), row: LogRow::default(), last_row })
     }
 
-    /// Readers of the same database. A database in memory has none.
+    /// Readers of the same database; `None` for a database in memory.
     pub fn readers(&self) -> Option<Readers> {
         self.files.as_ref().map(|files| Readers::new(files.path.clone()))
     }
 
-    /// The store as an engine takes it.
+    /// The store and its readers, for an engine.
     pub fn into_storage(self) -> Result<Storage, StoreError> {
         let Some(readers) = self.readers() else {
             return Err(StoreError::Other(
-                "a database in memory cannot be read beside its writer".to_owned(),
+                "a database in memory cannot be read while it is open for writing".to_owned(),
             ));
         };
         let opened = Opened {
@@ -160,13 +161,13 @@ impl SqliteStore {
         Ok(Storage { writer: Box::new(self), readers: Arc::new(readers), opened })
     }
 
-    /// The connection, for tests that look at the rows or break them.
+    /// The connection, for tests that inspect or damage the rows.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 }
 
-/// A connection that changes nothing, and that nobody waits for.
+/// Opens a read-only connection. Its reads do not block the writer.
 fn read_only(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -176,29 +177,29 @@ fn read_only(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Statements are prepared once. Each keeps its plan whatever is bound to it: to think again at each use costs more
-/// than it saves.
+/// Caches prepared statements. Each keeps its query plan whatever values are bound to it: planning at each use costs
+/// more than it saves.
 fn keep_statements(connection: &Connection) -> Result<(), StoreError> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
-/// A file that belongs to another one, such as its write-ahead log.
+/// The path of an auxiliary file of a file, such as its write-ahead log.
 fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// The bytes of a file; none if it is not there.
+/// The size of a file in bytes; 0 if it does not exist.
 fn size(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |known| known.len())
 }
 
-/// The canonical path of a database, which need not exist: the lock must be the same for all of its names.
+/// The canonical path of a database, which need not exist. All names of a database must lead to the same lock.
 ///
-/// The file is not opened here. To close it would release the locks that SQLite holds on it in this process.
+/// The file is not opened here, because closing it would release the locks that SQLite holds on it in this process.
 fn true_path(database: &Path) -> Result<PathBuf, StoreError> {
     let found = database.canonicalize().or_else(|_| {
         // A link may lead to a file that does not exist yet.

@@ -43,10 +43,10 @@ impl<'p> StoredValue<'p> {
     }
 }
 
-/// The rows of one run, while events are projected onto them.
+/// The rows of one run, onto which events are projected.
 pub(super) struct Rows<'r> {
     pub connection: &'r Connection,
-    /// The key of the run.
+    /// The integer key of the run.
     pub run: i64,
     pub now: Millis,
 }
@@ -144,14 +144,14 @@ impl RunRows for Rows<'_> {
             (*info.id != *step.path).then_some(&*info.id),
             &*info.kind,
             tool,
-            status.word(),
+            status.name(),
             input.inline,
             input.id,
             is_ready.then_some(self.now),
             (!is_ready).then_some(self.now),
             error
         ])?;
-        one_row(changed, "a step that ended began again")
+        one_row(changed, "a completed step started again")
     }
 
     fn change_step(
@@ -165,13 +165,13 @@ impl RunRows for Rows<'_> {
             self.run,
             step.n,
             step.attempt,
-            status.word(),
+            status.name(),
             input.is_none(),
             input.inline,
             input.id,
             error
         ])?;
-        one_row(changed, "a step that ended changed")
+        one_row(changed, "a completed step changed")
     }
 
     fn end_step(
@@ -185,7 +185,7 @@ impl RunRows for Rows<'_> {
             self.run,
             step.n,
             step.attempt,
-            status.word(),
+            status.name(),
             output.inline,
             output.id,
             error,
@@ -197,12 +197,12 @@ impl RunRows for Rows<'_> {
     fn next_attempt(&mut self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
         let params = params![self.run, failed.n, failed.attempt, due];
         let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
-        one_row(changed, "an attempt without the one before")
+        one_row(changed, "an attempt without its previous attempt")
     }
 
     fn set_timer(&mut self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
+        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.name(), due])?;
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl RunRows for Rows<'_> {
             .connection
             .prepare_cached(sql)?
             .execute(params![self.run, step.n, status, self.now, by, reason])?;
-        one_row(changed, "a decision without an open question")
+        one_row(changed, "a decision without an open approval")
     }
 
     fn sign(&mut self, step: &StepRef, by: &str) -> Result<(), StoreError> {

@@ -30,7 +30,7 @@ pub(super) fn purge(connection: &Connection, purge: Purge, now: Millis) -> Resul
     Ok(Purged { runs, others })
 }
 
-/// A run that another one waits for or reuses is kept until that one has ended.
+/// A run is kept while its parent, or a run that reuses its results, is unfinished.
 fn purge_runs(connection: &Connection, purge: Purge) -> Result<usize, StoreError> {
     let ended = rows::all(connection, SELECT_ENDED, params![purge.before, purge.limit], |row| {
         Ok((row.get(0)?, rows::run_id(row.get_ref(1)?.as_str().map_err(rows::damaged)?)?))

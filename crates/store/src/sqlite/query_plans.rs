@@ -272,7 +272,7 @@ fn load(store: &mut SqliteStore) {
         Wanted::Input(1),
         Wanted::Output(1),
         Wanted::Error(1),
-        Wanted::Noted(1),
+        Wanted::EventValue(1),
     ] {
         assert!(store.value(id(1), wanted).is_err(), "the run was purged");
     }

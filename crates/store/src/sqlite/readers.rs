@@ -1,4 +1,4 @@
-//! Read-only queries beside the writer.
+//! Read-only queries that run concurrently with the writer.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,25 +16,25 @@ use crate::{
     Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
 };
 
-/// A run, and those that it waits for, with the path of the steps that wait.
+/// A run and its descendants, with the path of the steps that wait for them.
 const BELOW: &str = "WITH RECURSIVE below (id, above) AS (
     SELECT id, '' FROM runs WHERE run_id = ?1
     UNION SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM step_runs s
                                             WHERE s.run_id = b.id AND s.n = c.parent_n LIMIT 1), '')
     FROM runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
 
-/// Rows of the log that one page of the feed of a user reads at most. While the runs of the user are idle, the feed
-/// advances by pages without events.
+/// The maximum number of log rows that one page of a user's feed reads. Other users' events advance the feed by pages
+/// without events.
 const FEED_ROWS: i64 = 5_000;
 
-/// Connections that are kept for the next question.
+/// The maximum number of idle connections in the pool.
 const IDLE_CONNECTIONS: usize = 4;
 
 /// Instructions of SQLite between two checks of the time limit of a query.
 const CHECK_INTERVAL: i32 = 1_000;
 
-/// Read-only connections to a database. A query takes one and returns it; none is held in between, and no query holds its
-/// read transaction for longer than [`READ_TIME`].
+/// A pool of read-only connections to a database. A query takes one and returns it, and its read transaction lasts at
+/// most [`READ_TIME`].
 #[derive(Debug, Clone)]
 pub struct Readers {
     path: Arc<PathBuf>,
@@ -81,7 +81,7 @@ impl Readers {
         Ok(answer)
     }
 
-    /// Keeps a connection for the next query.
+    /// Returns a connection to the pool.
     pub(super) fn keep(&self, reader: Reader) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_CONNECTIONS {
@@ -122,7 +122,7 @@ impl Reads for Readers {
             sql.push_str(&format!(" AND {column} ?{}", values.len()));
         };
         if let Some(status) = list.status {
-            only("r.status =", status.word().to_owned().into());
+            only("r.status =", status.name().to_owned().into());
         }
         if let Some(user) = &list.created_by {
             only("r.created_by =", user.clone().into());
@@ -139,7 +139,7 @@ impl Reads for Readers {
     }
 
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
-        // The row with the position comes first: it may have events after it.
+        // The row of the position is read again: it can contain later events.
         let from = match after {
             After::Seq(_) => {
                 "l.seq >= coalesce((SELECT max(b.seq) FROM workflow_log b WHERE b.run_id = l.run_id
@@ -263,7 +263,7 @@ impl Reads for Readers {
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {
         self.all("SELECT kind, id, body_json FROM accounts", [], |row| {
-            let kind = AccountKind::from_word(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
+            let kind = AccountKind::from_name(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
             let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
             Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
         })

@@ -1,4 +1,4 @@
-//! Restore: replaces a database with a backup and keeps the old one. Every step can be interrupted.
+//! Restore: replaces a database with a backup and keeps the old one. Every step is safe to interrupt.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,9 +14,9 @@ use super::identity::Identity;
 use super::{BackedUp, beside, migrate, read_only, size, true_path, verify};
 use crate::StoreError;
 
-/// A backup that was checked and lies ready beside the database, which nobody else can use meanwhile.
+/// A checked copy of a backup beside the database, whose lock is held.
 ///
-/// A restore starts a new incarnation of the database: the next engine parks every unfinished run.
+/// A restore starts a new incarnation of the database: the next engine interrupts every unfinished run.
 #[derive(Debug)]
 pub struct Restore {
     files: LockedFiles,
@@ -29,15 +29,15 @@ pub struct Restore {
 enum Source {
     /// A copy of a backup, and its anchor.
     Copy(TempPath, Anchor),
-    /// The file that has the name of the database already.
+    /// The file that already has the name of the database.
     InPlace,
 }
 
 impl Restore {
-    /// Checks a backup and copies it to where it is needed. Nothing is changed before [`Restore::put`].
+    /// Checks a backup and copies it beside the database. Nothing is changed before [`Restore::put`].
     ///
-    /// The file must be one of ours, of a format that is known, and in order; so must the log of every run in it. The
-    /// database must not be in use.
+    /// The file must be an intact database of a supported format, and the log of every run must be valid. The database
+    /// must not be in use.
     pub fn prepare(
         from: &Path,
         database: &Path,
@@ -54,9 +54,9 @@ impl Restore {
         Ok(Self { files, source: Source::Copy(copy, anchor), found })
     }
 
-    /// Checks the file that has the name of the database. [`Restore::put`] accepts it as if it were restored there.
+    /// Checks the file that has the name of the database. [`Restore::put`] accepts it as a restored database.
     ///
-    /// This is for a database that its anchor does not describe: it was copied or moved by hand, or it lost commits.
+    /// Use this for a database that its anchor does not describe: it was copied or moved by hand, or it lost commits.
     pub fn in_place(database: &Path) -> Result<Self, StoreError> {
         let files = lock(database)?;
         let connection = read_only(&files.path)?;
@@ -67,15 +67,15 @@ impl Restore {
         Ok(Self { files, source: Source::InPlace, found })
     }
 
-    /// What is in the backup.
+    /// The contents of the backup.
     pub fn found(&self) -> &BackedUp {
         &self.found
     }
 
-    /// Puts the backup in the database's place. What is there now gets another name; says whether there was something.
+    /// Replaces the database with the backup. The old database is renamed to `previous`. Returns whether there was one.
     ///
-    /// At every moment each database has its write-ahead log beside it, or no database has its name at all. The anchor
-    /// describes the backup before the backup has the name.
+    /// At every moment each database has its WAL beside it, or no file has the name of the database. The anchor
+    /// describes the backup before the backup gets that name.
     pub fn put(self, previous: &Path) -> Result<bool, StoreError> {
         let Self { files, source, .. } = self;
         match source {
@@ -104,7 +104,7 @@ fn replace(
             Err(error) => return Err(undone(files, &done, failed(from, &error))),
         }
     }
-    // It only says what is in the log, and is made anew from it.
+    // The shared-memory index is rebuilt from the WAL.
     let _ = std::fs::remove_file(beside(database, "-shm"));
     if let Err(error) = files.write_anchor(&mut anchor) {
         return Err(undone(files, &done, error));
@@ -131,7 +131,7 @@ fn lock(database: &Path) -> Result<LockedFiles, StoreError> {
     LockedFiles::lock(&true_path(database)?, database, None)
 }
 
-/// An error unless every log in a file is what was written. `called` is the name for the message.
+/// Returns an error unless every log in a file is valid. `called` is the path in the message.
 fn require_sound(file: &Path, called: &Path) -> Result<(), StoreError> {
     let verified = verify(file, None, &mut |_, _| ControlFlow::Continue(()))?;
     match verified.damaged.first() {
@@ -140,13 +140,13 @@ fn require_sound(file: &Path, called: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Takes back what was moved, the last first, and the anchor.
+/// Reverts the renames in reverse order, and restores the anchor.
 fn undone(files: &LockedFiles, moved: &[(&PathBuf, &PathBuf)], error: StoreError) -> StoreError {
     for (from, to) in moved.iter().rev() {
         let _ = std::fs::rename(to, from);
     }
     if let Stored::Anchor(before) = &files.stored {
-        // After the number of the one that may have been written.
+        // The write number must exceed that of the anchor that may have been written.
         let _ = files.write_anchor(&mut Anchor { write: before.write + 1, ..before.clone() });
     }
     error

@@ -32,7 +32,7 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
 /// Columns of a log row, for [`LogEvents`].
 pub(super) const LOG: &str = "l.id, l.seq, l.at, l.body, l.hashes, l.hash";
 
-/// The body of a log row and the hashes that it refers to, from two columns.
+/// The body of a log row and its hashes, from two columns.
 pub(super) fn log_body<'r>(row: &'r Row<'_>, at: usize) -> Result<(&'r str, &'r [u8]), StoreError> {
     Ok((row.get_ref(at)?.as_str().map_err(damaged)?, row.get_ref(at + 1)?.as_blob().map_err(damaged)?))
 }
@@ -185,27 +185,27 @@ pub(super) fn failure(row: &Row<'_>, at: usize) -> Result<Option<steprail_core::
 }
 
 pub(super) fn run_id(text: &str) -> Result<RunId, StoreError> {
-    Uuid::parse_str(text).map(RunId).map_err(|_| StoreError::Corrupt(format!("`{text}` is no run id")))
+    Uuid::parse_str(text).map(RunId).map_err(|_| StoreError::Corrupt(format!("`{text}` is not a run id")))
 }
 
 pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
-    RunStatus::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
+    RunStatus::from_name(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a run status")))
 }
 
 fn step_status(word: &str) -> Result<StepStatus, StoreError> {
-    word.parse().map_err(|_| StoreError::Corrupt(format!("`{word}` is no status of a step")))
+    word.parse().map_err(|_| StoreError::Corrupt(format!("`{word}` is not a step status")))
 }
 
 fn kind(word: &str) -> Result<KindName, StoreError> {
-    KindName::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no kind of step")))
+    KindName::from_name(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a step kind")))
 }
 
 pub(super) fn hash_from_text(text: &str) -> Result<Hash, StoreError> {
-    Hash::from_hex(text).ok_or_else(|| StoreError::Corrupt(format!("`{text}` is no hash")))
+    Hash::from_hex(text).ok_or_else(|| StoreError::Corrupt(format!("`{text}` is not a hash")))
 }
 
 pub(super) fn hash_from_bytes(bytes: &[u8]) -> Result<Hash, StoreError> {
-    bytes.try_into().map(Hash).map_err(|_| StoreError::Corrupt("a hash has 32 bytes".to_owned()))
+    bytes.try_into().map(Hash).map_err(|_| StoreError::Corrupt("a hash does not have 32 bytes".to_owned()))
 }
 
 pub(super) fn damaged(error: impl std::fmt::Display) -> StoreError {

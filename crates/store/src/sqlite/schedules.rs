@@ -20,7 +20,7 @@ pub(super) fn put(connection: &Connection, schedule: &Schedule) -> Result<(), St
         schedule.zone,
         schedule.inputs.to_string(),
         serde_json::to_string(&schedule.principal)?,
-        schedule.overlap.word(),
+        schedule.overlap.name(),
         schedule.due,
         last.map(|last| last.at),
         last.and_then(|last| last.run).map(|run| run.to_string()),
@@ -44,7 +44,7 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<Schedule>, StoreError> 
 
 fn read(row: &Row<'_>) -> Result<Schedule, StoreError> {
     let text = |at: usize| row.get_ref(at)?.as_str().map_err(rows::damaged);
-    let overlap = Overlap::from_word(text(6)?)
+    let overlap = Overlap::from_name(text(6)?)
         .ok_or_else(|| StoreError::Corrupt("a schedule with an unknown overlap".to_owned()))?;
     let last: Option<Millis> = row.get(8)?;
     let run: Option<String> = row.get(9)?;

@@ -9,7 +9,7 @@ use super::backup::folder_of;
 use super::{beside, size};
 use crate::limits::{RESERVE_BYTES, RESERVE_SHARE};
 
-/// The smallest reserve, and the precision of an attempt to reclaim it, in bytes.
+/// The smallest reserve, and the granularity of attempts to reclaim it, in bytes.
 const SMALLEST: u64 = 16 * 1024;
 
 /// The reserve of a database.
@@ -25,7 +25,7 @@ impl SpaceReserve {
         Self { path: beside(database, "-reserve"), released: 0 }
     }
 
-    /// Creates the reserve if the disk has room for it. Without it, the store works as before until the disk is full.
+    /// Creates the reserve if the disk has room for it. It is only needed when the disk is full.
     pub(super) fn ensure(&self) {
         let has_room = || free_bytes(&self.path) >= RESERVE_BYTES * RESERVE_SHARE;
         if size(&self.path) < RESERVE_BYTES && has_room() {
@@ -33,7 +33,7 @@ impl SpaceReserve {
         }
     }
 
-    /// Gives the space back to the disk. False if there is none.
+    /// Releases the reserved space. Returns false if there is none.
     pub(super) fn release(&mut self) -> bool {
         let bytes = size(&self.path);
         if bytes == 0 || std::fs::remove_file(&self.path).is_err() {
@@ -43,7 +43,7 @@ impl SpaceReserve {
         true
     }
 
-    /// Reserves what is left of the space that was released. Space that others freed meanwhile is not taken.
+    /// Reserves the released space again, as far as it is still free. Space that other programs freed is not used.
     pub(super) fn reclaim(&mut self) {
         let mut bytes = std::mem::take(&mut self.released).min(free_bytes(&self.path));
         while bytes >= SMALLEST && !self.allocate(bytes) {
@@ -55,7 +55,7 @@ impl SpaceReserve {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
         let is_allocated = file.is_ok_and(|file| fallocate(&file, FallocateFlags::empty(), 0, bytes).is_ok());
         if !is_allocated {
-            // An attempt that failed may have allocated a part.
+            // A failed attempt may have allocated a part of the file.
             let _ = std::fs::remove_file(&self.path);
         }
         is_allocated

@@ -1,4 +1,4 @@
-//! The writer: [`Store`] on SQLite. `commit.rs` applies commits; this file has the loads of decisions.
+//! The writer: [`Store`] on SQLite. `commit.rs` applies commits; this file implements the loads.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     Wanted, link, log_row,
 };
 
-/// Runs whose keys are kept in memory.
+/// The maximum number of runs whose keys are cached.
 const KNOWN_KEYS: usize = 20_000;
 
 impl SqliteStore {
@@ -37,7 +37,7 @@ impl SqliteStore {
         rows::all(&self.connection, sql, params, read)
     }
 
-    /// The key of a run in its tables.
+    /// The integer key of a run.
     pub(super) fn find_key(&mut self, run: RunId) -> Result<Option<i64>, StoreError> {
         if let Some(key) = self.keys.get(&run) {
             return Ok(Some(*key));
@@ -193,7 +193,7 @@ impl Store for SqliteStore {
             Wanted::Input(n) => self.one(SELECT_INPUT, params![key, n], text)?,
             Wanted::Output(n) => self.one(SELECT_OUTPUT, params![key, n], text)?,
             Wanted::Error(n) => self.one(SELECT_ERROR, params![key, n], text)?,
-            Wanted::Noted(seq) => return self.event_value(run, seq),
+            Wanted::EventValue(seq) => return self.event_value(run, seq),
         };
         match found.flatten() {
             Some(text) => Ok(Payload::parse(&text)?),
@@ -232,7 +232,7 @@ impl Store for SqliteStore {
     fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError> {
         let timers = self.all(SELECT_TIMERS, params![now, limit], |row| {
             let word: String = row.get(2)?;
-            let kind = TimerKind::from_word(&word)
+            let kind = TimerKind::from_name(&word)
                 .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a kind of timer")))?;
             Ok(Timer { run: first_run(row)?, n: row.get(1)?, kind, due: row.get(3)? })
         })?;
@@ -269,7 +269,7 @@ impl Store for SqliteStore {
     }
 }
 
-/// The run in the first column.
+/// The run id in the first column.
 fn first_run(row: &Row<'_>) -> Result<RunId, StoreError> {
     rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)
 }

@@ -13,42 +13,42 @@ use steprail_core::run::{Event, RunStatus, StepRef, StepStatus, ValueChange};
 use super::{migrate, read_only, rows};
 use crate::{RowContent, RunId, StoreError, link, log_row};
 
-/// Runs that are looked at in one transaction: a long one would keep the write-ahead log from being copied back.
+/// Runs that are verified in one transaction. A long transaction would block checkpoints.
 const RUNS: usize = 100;
 /// Rows of the log that are verified in one transaction.
 const ROWS: usize = 5_000;
-/// Events after which somebody is told how far it is.
+/// The number of events between two reports of progress.
 const EVENTS: u64 = 1_000;
-/// Damages that are told one by one.
-const TOLD: usize = 100;
+/// The maximum number of damages that are listed.
+const LISTED: usize = 100;
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
-    /// Runs that were looked at.
+    /// Verified runs.
     pub runs: u64,
-    /// Their events.
+    /// Verified events.
     pub events: u64,
-    /// Inputs and outputs that were compared with what the events say.
+    /// Inputs and outputs that were compared with the hashes in the events.
     pub values: u64,
-    /// Whether everything was looked at.
+    /// Whether the audit reached the end.
     pub complete: bool,
-    /// How many damages there are.
+    /// The number of damages.
     pub damages: u64,
-    /// The first of them.
+    /// The first damages.
     pub damaged: Vec<Damage>,
 }
 
-/// Something that is not what was written.
+/// A mismatch between the log and its hashes, or between the log and the rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// The run; none where even that cannot be told.
+    /// The run, if it can be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// The event where it shows.
+    /// The sequence number of the event at which it was detected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// What.
+    /// A description of the damage.
     pub what: String,
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Verifies one run or all of them, beside the writer. `progress` gets the number of verified events and the total, and
-/// can end the audit.
+/// Verifies one run or all runs, also while an engine writes. `progress` gets the number of verified events and the
+/// total, and can end the audit.
 ///
-/// The log is intact if its rows have no gaps, each hash follows from the row and the hash before, and the rows of runs
-/// and steps, with their inputs and outputs, match the events. A purged row counts with the digest that remains of it.
+/// The log is intact if its rows have no gaps, each hash follows from the row and the previous hash, and the rows of
+/// runs and steps, with their inputs and outputs, match the events. A purged row is represented by its digest.
 pub fn verify(
     database: &Path,
     run: Option<RunId>,
@@ -89,7 +89,7 @@ pub fn verify(
     Ok(audit.found)
 }
 
-/// The row of a run, as it stands there.
+/// The columns of a run that the audit compares with its log.
 struct Head {
     key: i64,
     id: String,
@@ -183,7 +183,7 @@ impl Audit<'_> {
         })
     }
 
-    /// Damage concerns the run that it is in; the others are verified as well.
+    /// Damage in one run does not keep the others from being verified.
     fn run(&mut self, head: &Head) -> Result<ControlFlow<()>, StoreError> {
         self.found.runs += 1;
         let walked = rows::run_id(&head.id).and_then(|id| match self.log(head, id) {
@@ -208,7 +208,7 @@ impl Audit<'_> {
         let mut statement = connection.prepare_cached(sql)?;
         let mut found = statement.query([head.key])?;
         let mut log =
-            Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, given: BTreeMap::new() };
+            Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, inputs: BTreeMap::new() };
         while let Some(row) = found.next()? {
             let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
             if seq != log.last + 1 {
@@ -221,38 +221,38 @@ impl Audit<'_> {
                 log.follow(&event);
                 self.values(id, &mut log, &event)?;
                 self.found.events += 1;
-                if self.found.events.is_multiple_of(EVENTS) && self.tell().is_break() {
+                if self.found.events.is_multiple_of(EVENTS) && self.report_progress().is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
         }
-        for ((n, attempt), hash) in std::mem::take(&mut log.given) {
-            self.given(id, &log, n, attempt, hash)?;
+        for ((n, attempt), hash) in std::mem::take(&mut log.inputs) {
+            self.input(id, &log, n, attempt, hash)?;
         }
-        if log.status.word() != head.status {
-            let what = format!("the log ends here as {}, and the run is {}", log.status.word(), head.status);
+        if log.status.name() != head.status {
+            let what = format!("the log ends here as {}, and the run is {}", log.status.name(), head.status);
             self.damaged(Some(id), Some(log.last), what);
         } else if log.last_n != head.last_n {
             let what =
                 format!("the log ends with step {}, and the run has {} steps", log.last_n, head.last_n);
             self.damaged(Some(id), Some(log.last), what);
         }
-        Ok(self.tell())
+        Ok(self.report_progress())
     }
 
-    fn tell(&mut self) -> ControlFlow<()> {
+    fn report_progress(&mut self) -> ControlFlow<()> {
         (self.progress)(self.found.events, self.total.max(self.found.events))
     }
 
-    /// Compares the values that an event speaks of. What a step was given is compared when the attempt is over.
+    /// Compares the values whose hashes an event contains. The input of a step is compared when the attempt has ended.
     fn values(&mut self, id: RunId, log: &mut Log, event: &Event) -> Result<(), StoreError> {
         if let (Some(step), Some(ValueChange::StepInput(hash))) = (event.step(), event.changes().value) {
-            log.given.insert((step.n, step.attempt), hash);
+            log.inputs.insert((step.n, step.attempt), hash);
         }
         if let Some(StepRef { n, attempt, .. }) = event.step().filter(|_| is_over(event))
-            && let Some(hash) = log.given.remove(&(*n, *attempt))
+            && let Some(hash) = log.inputs.remove(&(*n, *attempt))
         {
-            self.given(id, log, *n, *attempt, hash)?;
+            self.input(id, log, *n, *attempt, hash)?;
         }
         match event {
             Event::RunStarted { inputs, .. } => {
@@ -272,11 +272,11 @@ impl Audit<'_> {
         }
     }
 
-    /// Attempts after the first send what the first sent, and have no copy of it.
-    fn given(&mut self, id: RunId, log: &Log, n: u32, attempt: u32, hash: Hash) -> Result<(), StoreError> {
+    /// A retry sends the input of the first attempt and stores no copy of it.
+    fn input(&mut self, id: RunId, log: &Log, n: u32, attempt: u32, hash: Hash) -> Result<(), StoreError> {
         let sql = "SELECT input_json FROM workflow_step_runs WHERE run_id = ?1 AND n = ?2 AND attempt <= ?3
                    AND input_json IS NOT NULL ORDER BY attempt DESC LIMIT 1";
-        let what = format!("what step {n} was given");
+        let what = format!("the input of step {n}");
         self.value(id, log, hash, &what, sql, params![log.run, n, attempt])
     }
 
@@ -296,7 +296,11 @@ impl Audit<'_> {
         })?;
         match found.first().copied().flatten() {
             Some(found) if found == hash => {}
-            Some(_) => self.damaged(Some(id), Some(log.last), format!("{what}: not what was written")),
+            Some(_) => self.damaged(
+                Some(id),
+                Some(log.last),
+                format!("{what}: the stored value does not match its hash"),
+            ),
             None => self.damaged(Some(id), Some(log.last), format!("{what}: missing")),
         }
         Ok(())
@@ -304,22 +308,22 @@ impl Audit<'_> {
 
     fn damaged(&mut self, run: Option<RunId>, seq: Option<u64>, what: String) {
         self.found.damages += 1;
-        if self.found.damaged.len() < TOLD {
+        if self.found.damaged.len() < LISTED {
             self.found.damaged.push(Damage { run, seq, what });
         }
     }
 }
 
-/// How far a log was followed.
+/// The state of a log up to the last verified event.
 struct Log {
     run: i64,
-    /// The number of the last event.
+    /// The sequence number of the last event.
     last: u64,
     /// The number of the last execution.
     last_n: u32,
     status: RunStatus,
     /// Inputs of unfinished attempts, by execution and attempt.
-    given: BTreeMap<(u32, u32), Hash>,
+    inputs: BTreeMap<(u32, u32), Hash>,
 }
 
 impl Log {
@@ -332,7 +336,7 @@ impl Log {
     }
 }
 
-/// What is wrong with a row of the log, with its run and the number of its first event.
+/// The damage of a log row, with its run and the sequence number of its first event.
 fn broken_link(row: &Row<'_>) -> Result<Option<(Option<RunId>, u64, String)>, StoreError> {
     let seq = u64::try_from(row.get::<_, i64>(1)?).map_err(rows::damaged)?;
     let (body, hashes) = rows::log_body(row, 3)?;
@@ -352,11 +356,11 @@ fn broken_link(row: &Row<'_>) -> Result<Option<(Option<RunId>, u64, String)>, St
             return Ok(Some((None, seq, what)));
         }
     };
-    let what = "it was changed, or one before it was".to_owned();
+    let what = "this event or an earlier one was modified".to_owned();
     Ok((link(&before, &digest) != hash).then_some((run, seq, what)))
 }
 
-/// Whether an attempt of a step ends with an event.
+/// Whether an event ends an attempt of a step.
 fn is_over(event: &Event) -> bool {
     event.changes().step.is_some_and(|step| step.status.is_some_and(StepStatus::is_end))
 }

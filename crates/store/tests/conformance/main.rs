@@ -209,8 +209,8 @@ fn values_of_any_size_are_read_back() {
         assert_eq!(store.value(run, Wanted::Inputs).expect("inputs"), Payload::new(json!({ "n": "1" })));
         let noted = Event::SignalReceived { event: "go".into(), payload: json!(7) };
         commit(store, running(run, 5, vec![Record::plain(noted)])).expect("a signal");
-        assert_eq!(store.value(run, Wanted::Noted(6)).expect("a value"), Payload::new(json!(7)));
-        assert!(store.value(run, Wanted::Noted(5)).is_err(), "event 5 contains no value");
+        assert_eq!(store.value(run, Wanted::EventValue(6)).expect("a value"), Payload::new(json!(7)));
+        assert!(store.value(run, Wanted::EventValue(5)).is_err(), "event 5 contains no value");
     });
 }
 

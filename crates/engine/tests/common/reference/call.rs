@@ -232,7 +232,7 @@ impl Run<'_> {
         let policy = call.idempotency.as_ref();
         let key = policy.map(|policy| self.text(execution.scope, &policy.key)).transpose()?;
         let mut args = self.value(execution.scope, &call.args)?;
-        let Value::Object(map) = &mut args else { return Err(invalid("the arguments are no map")) };
+        let Value::Object(map) = &mut args else { return Err(invalid("the arguments are not a map")) };
         if let (Some(name), Some(key)) = (&call.idempotency_arg, &key) {
             map.insert(name.to_string(), key.as_str().into());
         }

@@ -22,8 +22,8 @@ pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
     let options = options(&request.shared, &snapshot).await;
     let message = format!("{}\nOptions:\n- {}", history.join("\n"), options.join("\n- "));
     let status = snapshot.view.run.status;
-    let fields = json!({ "run_id": run, "status": status, "story": history, "options": options });
-    Ok(ToolOutput::new(fields, message).in_message(&["run_id", "status", "story", "options"]).into())
+    let fields = json!({ "run_id": run, "status": status, "history": history, "options": options });
+    Ok(ToolOutput::new(fields, message).in_message(&["run_id", "status", "history", "options"]).into())
 }
 
 /// What happened, one line per step.
@@ -35,14 +35,14 @@ pub(in super::super) fn history(view: &RunView) -> Vec<String> {
         run.run_id,
         run.version,
         run.created_by,
-        run.status.word()
+        run.status.name()
     )];
     let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
     if omitted > 0 {
         lines.push(format!("({omitted} earlier steps are left out.)"));
     }
     lines.extend(view.steps[omitted..].iter().map(|step| line(step, run.error.as_ref())));
-    let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.word(), view::in_brief(error));
+    let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.name(), view::in_brief(error));
     lines.extend(run.error.iter().map(why));
     lines.extend(view::notes(view));
     lines
@@ -57,7 +57,7 @@ fn line(step: &StepRow, run_error: Option<&Failure>) -> String {
         Some(error) => format!(": {}", view::in_brief(error)),
         None => String::new(),
     };
-    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status.word())
+    format!("`{}`{tool}{attempt}: {}{why}", step.path, step.status.name())
 }
 
 async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {

@@ -224,7 +224,7 @@ fn unreachable(server: &ServerStatus, with_error: bool) -> Option<Value> {
     if server.health == Health::Up {
         return None;
     }
-    let mut fields = json!({ "name": server.name, "state": server.health.word() });
+    let mut fields = json!({ "name": server.name, "state": server.health.name() });
     if with_error {
         let error = reason(server).unwrap_or_else(|| "it has not responded yet; search again".to_owned());
         fields["error"] = error.into();

@@ -117,15 +117,15 @@ mod tests {
         let list = guide.split("## Functions").nth(1).expect("a list");
         let named = list.lines().filter_map(|line| line.strip_prefix("- `")?.split('(').next());
         let named: Vec<&str> = named.collect();
-        assert_eq!(named, Function::WORDS);
-        assert!(named.iter().all(|name| Function::from_word(name).is_some()));
+        assert_eq!(named, Function::NAMES);
+        assert!(named.iter().all(|name| Function::from_name(name).is_some()));
     }
 
     /// `tool` is implied by its field; `tool_remote` and `pass` are left to the reference page.
     #[test]
     fn guide_describes_every_step_kind() {
         let guide = guide();
-        for kind in KindName::ALL.iter().map(|kind| kind.word()) {
+        for kind in KindName::ALL.iter().map(|kind| kind.name()) {
             let is_described = guide.contains(&format!("| `kind: {kind}`"));
             assert_eq!(is_described, !["tool", "tool_remote", "pass"].contains(&kind), "{kind}");
         }

@@ -60,7 +60,7 @@ fn check_runs(inspected: &Inspected, is_running: bool) -> Vec<Finding> {
         inspected.runs.iter().filter(|(found, _)| *found == status).map(|(_, count)| count).sum::<u64>()
     };
     let counts: Vec<String> =
-        inspected.runs.iter().map(|(status, count)| format!("{count} {}", status.word())).collect();
+        inspected.runs.iter().map(|(status, count)| format!("{count} {}", status.name())).collect();
     let counts = if counts.is_empty() { "none yet".to_owned() } else { counts.join(", ") };
     let mut findings = vec![Finding::ok("runs", counts)];
     let mut warn = |message: String, hint: &str| findings.push(Finding::warning("runs", message, hint));

@@ -198,11 +198,11 @@ impl TrackedRun {
                 let message = message.as_deref().map(|message| format!(" {message}")).unwrap_or_default();
                 Some(StepChange::Progressed(format!("{progress}{total}{message}")))
             }
-            Event::ToolChanged { what, .. } => Some(StepChange::Noted("warning", what.to_string())),
+            Event::ToolChanged { what, .. } => Some(StepChange::Note("warning", what.to_string())),
             Event::ToolRequested { tool, .. } => {
-                Some(StepChange::Noted("missing", format!("its tool; {tool} is called to create it")))
+                Some(StepChange::Note("missing", format!("its tool; {tool} is called to create it")))
             }
-            Event::ToolCreated { .. } => Some(StepChange::Noted("created", "its tool".to_owned())),
+            Event::ToolCreated { .. } => Some(StepChange::Note("created", "its tool".to_owned())),
             Event::BlockCompleted { .. } => self.end_block(step.n),
             Event::StepCompleted { .. } | Event::StepCancelled { .. } => {
                 self.end_step(step.n, event, None, at)
@@ -253,11 +253,11 @@ impl TrackedRun {
             }
             Event::ApprovalGranted { by, .. } => {
                 self.continue_step(step.n);
-                StepChange::Noted("approved", format!("by {by}"))
+                StepChange::Note("approved", format!("by {by}"))
             }
             Event::ApprovalDenied { by, reason, .. } => {
                 let by = by.as_ref().map(|by| format!("by {by}"));
-                StepChange::Noted("denied", by.unwrap_or_else(|| reason.to_string()))
+                StepChange::Note("denied", by.unwrap_or_else(|| reason.to_string()))
             }
             Event::StepUncertain { error, .. } => {
                 self.set(step, StepState::Uncertain, at);
@@ -265,7 +265,7 @@ impl TrackedRun {
             }
             Event::UncertaintyResolved { by, .. } => {
                 self.continue_step(step.n);
-                StepChange::Noted("resolved", format!("by {by}"))
+                StepChange::Note("resolved", format!("by {by}"))
             }
             _ => return None,
         })

@@ -67,7 +67,7 @@ impl Decision {
             }),
             (None, [approval]) => Ok(approval),
             (None, []) => {
-                let status = run.status.word();
+                let status = run.status.name();
                 Err(CliError::new(format!("{} is {status} and has no open approval", run.name)))
             }
             (None, _) => Err(CliError::new("several steps have an open approval")

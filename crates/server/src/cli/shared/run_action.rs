@@ -24,6 +24,6 @@ impl RunAction {
         let client = self.request.connect().await?;
         let id = find_run(&client, &self.run).await?;
         let run: Run = client.post(&format!("/runs/{id}/{action}"), body).await?;
-        self.request.print(&run, |run| format!("{} {} is {}", run.name, run.run_id, run.status.word()))
+        self.request.print(&run, |run| format!("{} {} is {}", run.name, run.run_id, run.status.name()))
     }
 }

@@ -20,12 +20,12 @@ pub(crate) fn summary(run: &Run) -> String {
     }
     let duration = run.completed_at.as_ref().and_then(|end| elapsed(&run.started_at, end));
     let duration = duration.map(|millis| format!(" in {}", format_duration(millis))).unwrap_or_default();
-    let mut text = format!("{} {}{duration} ({counts})\nrun    {}", run.name, run.status.word(), run.run_id);
+    let mut text = format!("{} {}{duration} ({counts})\nrun    {}", run.name, run.status.name(), run.run_id);
     if let Some(output) = &run.output {
         text.push_str(&format!("\noutput {}", sanitize(&shorten(output.get()))));
     }
     if let Some(error) = &run.error {
-        text.push_str(&format!("\nerror  {} ({})", sanitize(&error.to_string()), error.kind.word()));
+        text.push_str(&format!("\nerror  {} ({})", sanitize(&error.to_string()), error.kind.name()));
     }
     text
 }

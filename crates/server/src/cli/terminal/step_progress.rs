@@ -50,7 +50,7 @@ pub(crate) enum StepChange {
     /// The outcome of its call is unknown. Holds why.
     Uncertain(String),
     /// A decision of a human, or a notice about its tool: a label and its text.
-    Noted(&'static str, String),
+    Note(&'static str, String),
     Ended {
         status: StepStatus,
         duration: Option<u64>,
@@ -147,10 +147,10 @@ impl StepUpdate {
                 format!("retry {name} in {}: {error}", format_duration(*delay))
             }
             StepChange::Uncertain(reason) => format!("uncertain {name}: {reason}"),
-            StepChange::Noted(label, text) => format!("{label} {name} {text}"),
+            StepChange::Note(label, text) => format!("{label} {name} {text}"),
             StepChange::Ended { status, duration, reason } => {
                 let duration = duration.map(|millis| format!(" {}", format_duration(millis)));
-                format!("{} {name}{}{}", status.word(), duration.unwrap_or_default(), suffix(reason))
+                format!("{} {name}{}{}", status.name(), duration.unwrap_or_default(), suffix(reason))
             }
         })
     }
@@ -166,13 +166,13 @@ impl StepUpdate {
                 ("33", "↻", format!("{error}; retry in {}", format_duration(*delay)))
             }
             StepChange::Uncertain(reason) => ("33", "?", reason.clone()),
-            StepChange::Noted(label, text) => ("36", "·", format!("{label} {text}")),
+            StepChange::Note(label, text) => ("36", "·", format!("{label} {text}")),
             StepChange::Ended { status, duration, reason } => {
                 let text = reason.clone().or(duration.map(format_duration)).unwrap_or_default();
                 match status {
                     StepStatus::Done => ("32", "✓", text),
                     StepStatus::Failed => ("31", "✗", text),
-                    status => ("2", "-", format!("{} {text}", status.word())),
+                    status => ("2", "-", format!("{} {text}", status.name())),
                 }
             }
         };
@@ -214,7 +214,7 @@ impl StepUpdate {
             StepChange::RetryScheduled { delay, .. } => format!(" retry in {}", format_duration(*delay)),
             StepChange::Waiting(_)
             | StepChange::Uncertain(_)
-            | StepChange::Noted(..)
+            | StepChange::Note(..)
             | StepChange::Ended { .. } => return None,
         })
     }

@@ -67,7 +67,7 @@ impl RunSpans {
         }
         if let Some(status) = run.status.filter(|status| status.is_terminal()) {
             let cancelled = (status == RunStatus::Cancelled).then_some(CANCELLED);
-            self.end_run(stored.at, run.error.map(|error| error.kind.word()).or(cancelled), ended);
+            self.end_run(stored.at, run.error.map(|error| error.kind.name()).or(cancelled), ended);
         }
     }
 
@@ -79,7 +79,7 @@ impl RunSpans {
         if let Some(tool) = change.tool {
             self.start_call(step, tool, at, ended);
         }
-        let error = change.error.map(|error| error.kind.word());
+        let error = change.error.map(|error| error.kind.name());
         if change.ends() {
             let cancelled = (change.status == Some(StepStatus::Cancelled)).then_some(CANCELLED);
             self.end_step(step.n, at, error.or(cancelled), ended);

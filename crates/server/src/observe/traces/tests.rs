@@ -92,7 +92,7 @@ async fn spans_that_started_before_the_exporter_are_read_from_the_log() {
         "name: work\nsteps: [{ id: ask, kind: approve, prompt: 'Go on?' }, { id: say, tool: demo__say }]";
     let mut subscription = engine.subscribe(None, engine.cursor());
     let run = engine.start(Start::inline(text, Principal::user("ann"))).await.expect("a run");
-    while subscription.next().await.expect("an event").expect("an event").event.word() != "approval_requested"
+    while subscription.next().await.expect("an event").expect("an event").event.name() != "approval_requested"
     {
     }
     let exporting = export_to(&engine, &address, "", "steprail", stop.clone()).expect("an exporter");
@@ -129,7 +129,7 @@ async fn failed_and_cancelled_spans_have_error_types() {
     while !spans.has_ended() {
         let event = subscription.next().await.expect("an event").expect("an event");
         spans.apply(&event, &mut ended);
-        if event.event.word() == "step_started" && ended.iter().any(|span| span.name == "step flaky") {
+        if event.event.name() == "step_started" && ended.iter().any(|span| span.name == "step flaky") {
             engine.cancel(run.id(), &Principal::user("ann"), "enough").await.expect("cancelled");
         }
     }
