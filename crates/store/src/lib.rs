@@ -15,13 +15,14 @@ mod principal;
 mod rows;
 mod schedule;
 pub mod sqlite;
+mod steps;
 mod upkeep;
 
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
     NewRun, Purge, Refused, RegistryChange, RunCommit, RunState, ScheduleChange,
 };
-pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor};
+pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 pub use error::StoreError;
 pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
@@ -30,6 +31,7 @@ pub use rows::{
     Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
 };
 pub use schedule::{Fired, Overlap, Schedule};
+pub use steps::{ListSteps, StepCounts, StepFilter, StepPage};
 pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 
 use steprail_core::run::{Millis, Payload};
@@ -111,8 +113,10 @@ pub struct Due {
 pub trait Reads: Send + Sync {
     /// A run.
     fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError>;
-    /// Every attempt of every step of a run, in the order in which they began.
-    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError>;
+    /// A page of the attempts of the steps of a run.
+    fn steps(&self, id: RunId, list: &ListSteps) -> Result<StepPage, StoreError>;
+    /// The number of attempts of the steps of a run. It reads the status of every attempt.
+    fn step_counts(&self, id: RunId) -> Result<StepCounts, StoreError>;
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run after a position.
@@ -129,9 +133,9 @@ pub trait Reads: Send + Sync {
     /// Open questions, oldest first; of the runs of one user or of all.
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open questions of a run and of those that it waits for, oldest first.
-    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
+    fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
-    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
+    fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError>;
     /// What a user occupies. At most `limit` unfinished runs are counted.
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
     /// The session of a client.

@@ -83,6 +83,8 @@ impl RunStatus {
     Copy,
     PartialEq,
     Eq,
+    PartialOrd,
+    Ord,
     Serialize,
     Deserialize,
     JsonSchema,

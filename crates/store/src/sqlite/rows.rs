@@ -13,8 +13,8 @@ use crate::{
     log_row,
 };
 
-/// Bytes of events after which a page ends.
-const PAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of events, or of values of steps, after which a page ends.
+pub(super) const PAGE_BYTES: usize = 1024 * 1024;
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
@@ -174,6 +174,11 @@ pub(super) const STEP: &str = "n, path, coalesce(step_id, path), kind, tool, sta
     coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value)),
     error_json, coalesce(ready_at, started_at), started_at, completed_at";
 
+/// The same columns without values.
+pub(super) const BRIEF_STEP: &str =
+    "n, path, coalesce(step_id, path), kind, tool, status, attempt, NULL, NULL,
+    error_json, coalesce(ready_at, started_at), started_at, completed_at";
+
 pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
     Ok(StepRow {
         n: row.get(0)?,
@@ -232,7 +237,7 @@ pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
     RunStatus::from_word(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is no status of a run")))
 }
 
-fn step_status(word: &str) -> Result<StepStatus, StoreError> {
+pub(super) fn step_status(word: &str) -> Result<StepStatus, StoreError> {
     word.parse().map_err(|_| StoreError::Corrupt(format!("`{word}` is no status of a step")))
 }
 
