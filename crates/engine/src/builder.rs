@@ -134,6 +134,7 @@ impl Builder {
         let (fault, fault_watch) = watch::channel(None);
         let run_signals = Arc::new(RunSignals::default());
         let (failure, failure_watch) = watch::channel(None);
+        let (halt, halt_watch) = watch::channel(None);
         let (damaged, damaged_watch) = watch::channel(BTreeMap::new());
         let (recovered, is_recovered) = watch::channel(false);
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
@@ -161,6 +162,7 @@ impl Builder {
             backlog: Backlog::default(),
             held: Vec::new(),
             halted: None,
+            halt,
             shutdown_timeout: self.limits.shutdown,
         };
         supervision::spawn(driver, failure).map_err(|error| no_thread(&error))?;
@@ -172,6 +174,7 @@ impl Builder {
             run_signals,
             fault: fault_watch,
             failure: failure_watch,
+            halt: halt_watch,
             damaged: damaged_watch,
             clock,
             authorizer,

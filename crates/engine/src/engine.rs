@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) run_signals: Arc<RunSignals>,
     pub(crate) fault: watch::Receiver<Option<StoreError>>,
     pub(crate) failure: watch::Receiver<Option<Failure>>,
+    /// The fault of the store after which the engine writes nothing more.
+    pub(crate) halt: watch::Receiver<Option<StoreError>>,
     /// Runs that do not continue, each with the reason.
     pub(crate) damaged: watch::Receiver<BTreeMap<RunId, StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,

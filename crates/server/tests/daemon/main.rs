@@ -13,4 +13,5 @@ mod lifetime;
 mod logins;
 mod rest;
 mod secrets;
+mod storage;
 mod support;
