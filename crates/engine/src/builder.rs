@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::{Limits, OWNER_REQUESTS};
 use crate::metrics::Metrics;
+use crate::named_start::PlanCache;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
@@ -180,6 +181,7 @@ impl Builder {
             authorizer,
             request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
             owner_slots: Semaphore::new(OWNER_REQUESTS),
+            plans: PlanCache::default(),
             definition_changes: watch::Sender::new(0),
             quotas: self.limits.quotas,
             subscriptions: OpenSubscriptions::default(),

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::driver::Message;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request};
+use crate::named_start::PlanCache;
 use crate::ports::Authorizer;
 use crate::quotas::{OpenSubscriptions, Quotas};
 use crate::read_pool::ReadPool;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) subscriptions: OpenSubscriptions,
     /// Serialises the creation of schedules, so that a counted quota still holds.
     pub(crate) scheduling: tokio::sync::Mutex<()>,
+    /// Definitions that callers have compiled for named starts.
+    pub(crate) plans: PlanCache,
     /// The number of changes to definitions.
     pub(crate) definition_changes: watch::Sender<u64>,
 }

@@ -28,6 +28,7 @@ mod intervention;
 pub mod kernel;
 mod limits;
 mod metrics;
+mod named_start;
 mod ports;
 mod queries;
 mod quotas;
