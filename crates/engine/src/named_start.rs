@@ -16,16 +16,19 @@ use crate::runs::RunHandle;
 /// How often a start whose definition changed meanwhile is prepared again.
 const ATTEMPTS: usize = 3;
 
+/// Name of a definition and its version; the newest if `None`.
+type PlanKey = (String, Option<u32>);
+
 /// Compiled definitions by name and requested version. An entry can be outdated; the kernel rejects it then.
 #[derive(Default)]
-pub(crate) struct PlanCache(Mutex<HashMap<(String, Option<u32>), Arc<Compiled>>>);
+pub(crate) struct PlanCache(Mutex<HashMap<PlanKey, Arc<Compiled>>>);
 
 impl PlanCache {
-    fn get(&self, key: &(String, Option<u32>)) -> Option<Arc<Compiled>> {
+    fn get(&self, key: &PlanKey) -> Option<Arc<Compiled>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
-    fn put(&self, key: (String, Option<u32>), compiled: Arc<Compiled>) {
+    fn put(&self, key: PlanKey, compiled: Arc<Compiled>) {
         let mut plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= CACHED_PLANS {
             plans.clear();
@@ -73,7 +76,7 @@ impl Engine {
     }
 
     /// Reads and compiles a definition. `None` if it does not exist or is damaged, which the kernel reports.
-    async fn compile(&self, key: &(String, Option<u32>)) -> Result<Option<Arc<Compiled>>, Error> {
+    async fn compile(&self, key: &PlanKey) -> Result<Option<Arc<Compiled>>, Error> {
         let (name, version) = key.clone();
         let definition = self.read(move |readers| readers.definition(&name, version)).await?;
         let Some(compiled) = definition.and_then(|definition| Compiled::new(&definition).ok()) else {

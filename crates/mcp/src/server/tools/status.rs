@@ -52,8 +52,8 @@ async fn need_steps(request: &ToolRequest, run: RunId, names: &[String]) -> Resu
     }
     let first = |filter, limit| ListSteps { filter, limit, brief: true, ..ListSteps::default() };
     for name in names.iter().filter(|name| *name != "*") {
-        let named = first(StepFilter::Named(vec![name.clone()]), 1);
-        if request.user.steps(run, named).await?.steps.is_empty() {
+        let only = first(StepFilter::Named(vec![name.clone()]), 1);
+        if request.user.steps(run, only).await?.steps.is_empty() {
             let started = request.user.steps(run, first(StepFilter::All, SUGGESTIONS)).await?.steps;
             let mut paths: Vec<&str> = started.iter().map(|step| step.path.as_str()).collect();
             paths.dedup();
