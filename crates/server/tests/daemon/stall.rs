@@ -70,7 +70,7 @@ fn nested(levels: usize) -> Value {
     json!({ "name": "nested", "inputs": { "v": input }, "steps": [{ "id": "a", "kind": "pass" }] })
 }
 
-fn looped(name: &str, step: Value) -> Value {
+fn looped(name: &str, step: &Value) -> Value {
     let each = json!({
         "id": "all", "kind": "foreach", "items": "{{inputs.big}}", "concurrency": 64, "steps": [step],
     });
@@ -101,10 +101,10 @@ async fn expensive_runs_do_not_block_others() {
     let member = json!({ "id": "check", "if": "7 in inputs.big", "then": [], "else": [] });
     let cases = [
         (nested(26), json!({ "v": 1 }), "exceeds the limit"),
-        (looped("member", member), json!({ "big": numbers(20_000) }), "exceeds the limit"),
+        (looped("member", &member), json!({ "big": numbers(20_000) }), "exceeds the limit"),
         (regexes(99), json!({ "text": "ab".repeat(10_000) }), "completed"),
         (
-            looped("each", json!({ "id": "one", "kind": "pass" })),
+            looped("each", &json!({ "id": "one", "kind": "pass" })),
             json!({ "big": numbers(100_000) }),
             "completed",
         ),
