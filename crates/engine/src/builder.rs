@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::{Limits, OWNER_REQUESTS};
 use crate::metrics::Metrics;
+use crate::named_start::PlanCache;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
@@ -134,6 +135,7 @@ impl Builder {
         let (fault, fault_watch) = watch::channel(None);
         let run_signals = Arc::new(RunSignals::default());
         let (failure, failure_watch) = watch::channel(None);
+        let (halt, halt_watch) = watch::channel(None);
         let (damaged, damaged_watch) = watch::channel(BTreeMap::new());
         let (recovered, is_recovered) = watch::channel(false);
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
@@ -161,6 +163,7 @@ impl Builder {
             backlog: Backlog::default(),
             held: Vec::new(),
             halted: None,
+            halt,
             shutdown_timeout: self.limits.shutdown,
         };
         supervision::spawn(driver, failure).map_err(|error| no_thread(&error))?;
@@ -172,11 +175,13 @@ impl Builder {
             run_signals,
             fault: fault_watch,
             failure: failure_watch,
+            halt: halt_watch,
             damaged: damaged_watch,
             clock,
             authorizer,
             request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
             owner_slots: Semaphore::new(OWNER_REQUESTS),
+            plans: PlanCache::default(),
             definition_changes: watch::Sender::new(0),
             quotas: self.limits.quotas,
             subscriptions: OpenSubscriptions::default(),

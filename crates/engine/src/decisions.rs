@@ -87,7 +87,7 @@ impl Engine {
     }
 
     async fn fill_defaults(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
-        let approvals = self.run_approvals(run).await?;
+        let approvals = self.read(move |readers| readers.run_approvals(run, usize::MAX)).await?;
         let approval = approvals.into_iter().find(|approval| approval.run_id == run && approval.path == path);
         let form = approval.and_then(|approval| serde_json::from_str::<Value>(approval.form?.get()).ok());
         Ok(match form {

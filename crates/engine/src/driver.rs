@@ -62,6 +62,8 @@ pub(crate) struct Driver {
     pub held: Vec<Request>,
     /// The fault after which the engine writes nothing more.
     pub halted: Option<StoreError>,
+    /// Tells the embedding program about `halted`.
+    pub halt: watch::Sender<Option<StoreError>>,
     pub upkeep: UpkeepTimes,
     /// How long a shutdown waits for calls in flight.
     pub shutdown_timeout: Duration,
@@ -116,7 +118,8 @@ impl Driver {
                 self.handle(batch);
             }
             if let Some((_, deadline)) = &shutdown
-                && (self.calls.in_flight() == 0 || Instant::now() >= *deadline)
+                // After a final fault the results of calls cannot be written.
+                && (self.calls.in_flight() == 0 || Instant::now() >= *deadline || self.halted.is_some())
             {
                 let (reply, _) = shutdown.take()?;
                 return Some((reply, self.stop()));
@@ -314,6 +317,7 @@ impl Driver {
         self.fault.send_replace(Some(fault.clone()));
         if halts || fault.is_final() {
             self.kernel.give_up(&fault);
+            self.halt.send_replace(Some(fault.clone()));
             self.halted = Some(fault);
             self.backlog = Backlog::default();
             return;

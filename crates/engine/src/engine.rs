@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::driver::Message;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request};
+use crate::named_start::PlanCache;
 use crate::ports::Authorizer;
 use crate::quotas::{OpenSubscriptions, Quotas};
 use crate::read_pool::ReadPool;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) run_signals: Arc<RunSignals>,
     pub(crate) fault: watch::Receiver<Option<StoreError>>,
     pub(crate) failure: watch::Receiver<Option<Failure>>,
+    /// The fault of the store after which the engine writes nothing more.
+    pub(crate) halt: watch::Receiver<Option<StoreError>>,
     /// Runs that do not continue, each with the reason.
     pub(crate) damaged: watch::Receiver<BTreeMap<RunId, StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -52,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) subscriptions: OpenSubscriptions,
     /// Serialises the creation of schedules, so that a counted quota still holds.
     pub(crate) scheduling: tokio::sync::Mutex<()>,
+    /// Definitions that callers have compiled for named starts.
+    pub(crate) plans: PlanCache,
     /// The number of changes to definitions.
     pub(crate) definition_changes: watch::Sender<u64>,
 }

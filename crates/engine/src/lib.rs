@@ -28,6 +28,7 @@ mod intervention;
 pub mod kernel;
 mod limits;
 mod metrics;
+mod named_start;
 mod ports;
 mod queries;
 mod quotas;
@@ -52,7 +53,7 @@ pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};
-pub use limits::Limits;
+pub use limits::{Limits, STATUS_ITEMS};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
@@ -76,6 +77,7 @@ pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
-    ListRuns, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall,
+    ListRuns, ListSteps, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId,
+    RunRow, Schedule, Session, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError,
+    StoredEvent, TokenScope, UnknownCall,
 };

@@ -84,5 +84,10 @@ pub(crate) const FEED_PAGE: usize = 256;
 pub(crate) const PROGRESS_BURST: u32 = 10;
 /// The interval between further progress reports of a call, in milliseconds.
 pub(crate) const PROGRESS_INTERVAL_MS: u64 = 1_000;
+/// The maximum number of steps, of open approvals and of calls with unknown outcomes in the status of a run, and of steps
+/// that wait.
+pub const STATUS_ITEMS: usize = 100;
+/// The maximum number of open approvals of a run that are read at a time.
+pub(crate) const RUN_APPROVALS: usize = 1_000;
 /// Events at the end of a log that are searched for the start of steps that wait.
 pub(crate) const WAIT_EVENTS: usize = 500;

@@ -1,10 +1,10 @@
 //! Queries of an engine about runs, events and approvals.
 
 use serde::Serialize;
-use steprail_core::run::{Event, Restored, RunStatus};
+use steprail_core::run::{Event, Restored, RunStatus, StepStatus};
 use steprail_store::{
-    After, Approval, Cursor, EventPage, ListRuns, RawEvent, Reads, RunId, RunRow, StepRow, StoreError,
-    StoredEvent, UnknownCall,
+    After, Approval, Cursor, EventPage, ListRuns, ListSteps, RawEvent, Reads, RunId, RunRow, StepCounts,
+    StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredEvent, UnknownCall,
 };
 use tokio::sync::watch;
 
@@ -12,22 +12,34 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::{Changes, Position, Subscription};
 use crate::kernel::no_run;
-use crate::limits::WAIT_EVENTS;
+use crate::limits::{RUN_APPROVALS, STATUS_ITEMS, WAIT_EVENTS};
 
-/// A run with its steps, open approvals and unknown outcomes.
+/// A run with a page of its steps, open approvals and unknown outcomes; at most [`STATUS_ITEMS`] of each.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunView {
     /// The run without its steps.
     #[serde(flatten)]
     pub run: RunRow,
-    /// All attempts of all step executions.
+    /// Attempts of step executions: the first page, or those that were asked for.
     pub steps: Vec<StepRow>,
-    /// Open approvals of the run and of the runs that it waits for.
+    /// Where the next page of steps begins, if one follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_next: Option<StepCursor>,
+    /// The number of attempts of all step executions.
+    #[serde(flatten)]
+    pub step_counts: StepCounts,
+    /// The first attempts that wait and have no open approval.
+    #[serde(skip)]
+    pub open_steps: Vec<StepRow>,
+    /// Open approvals of the run and of the runs that it waits for, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
     /// Calls with unknown outcomes of the run and of the runs that it waits for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_calls: Vec<UnknownCall>,
+    /// Whether there are more approvals, calls with unknown outcomes or steps that wait.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more_waiting: bool,
     /// Why the run does not continue, if its stored state is damaged or its decision panicked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
@@ -50,19 +62,71 @@ fn restored(readers: &dyn Reads, row: &RunRow) -> Result<Option<Restored>, Store
     Ok(interruptions.next().flatten().map(|restored| *restored))
 }
 
+/// Reads a run with some of its steps.
+fn read_view(readers: &dyn Reads, run: RunId, list: &ListSteps) -> Result<Option<RunView>, StoreError> {
+    let Some(row) = readers.run(run)? else { return Ok(None) };
+    let restored = restored(readers, &row)?;
+    let page = readers.steps(run, list)?;
+    let is_complete = list.filter == StepFilter::All && list.after.is_none() && !page.has_more;
+    let step_counts = if is_complete { StepCounts::of(&page.steps) } else { readers.step_counts(run)? };
+    let (approvals, more_approvals) = cut(readers.run_approvals(run, STATUS_ITEMS + 1)?);
+    let (unknown_calls, more_calls) = cut(readers.unknown_calls(run, STATUS_ITEMS + 1)?);
+    let (open_steps, more_steps) = open_steps(readers, &row, &step_counts)?;
+    Ok(Some(RunView {
+        run: row,
+        steps_next: page.next().filter(|_| !list.last),
+        steps: page.steps,
+        step_counts,
+        open_steps,
+        approvals,
+        unknown_calls,
+        more_waiting: more_approvals || more_calls || more_steps,
+        damage: None,
+        restored,
+    }))
+}
+
+/// Cuts a list to [`STATUS_ITEMS`]. Returns whether it was longer.
+fn cut<T>(mut list: Vec<T>) -> (Vec<T>, bool) {
+    let is_longer = list.len() > STATUS_ITEMS;
+    list.truncate(STATUS_ITEMS);
+    (list, is_longer)
+}
+
+/// The first steps of a run that wait, and whether there are more.
+fn open_steps(
+    readers: &dyn Reads,
+    row: &RunRow,
+    counts: &StepCounts,
+) -> Result<(Vec<StepRow>, bool), StoreError> {
+    let is_open = |status: &StepStatus| counts.with(*status) > 0;
+    let has_open = [StepStatus::Waiting, StepStatus::Ready, StepStatus::Pending].iter().any(is_open);
+    if row.status.is_terminal() || !has_open {
+        return Ok((Vec::new(), false));
+    }
+    let list =
+        ListSteps { filter: StepFilter::Open, limit: STATUS_ITEMS, brief: true, ..ListSteps::default() };
+    let page = readers.steps(row.run_id, &list)?;
+    Ok((page.steps, page.has_more))
+}
+
 impl Engine {
-    /// Returns a run with its steps and open approvals.
+    /// Returns a run with its first steps and open approvals.
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
-        let view = self.read(move |readers| {
-            let Some(row) = readers.run(run)? else { return Ok(None) };
-            let approvals = readers.run_approvals(run)?;
-            let unknown_calls = readers.unknown_calls(run)?;
-            let (steps, restored) = (readers.steps(run)?, restored(readers, &row)?);
-            Ok(Some(RunView { run: row, steps, approvals, unknown_calls, damage: None, restored }))
-        });
+        self.status_with(run, ListSteps { limit: STATUS_ITEMS, ..ListSteps::default() }).await
+    }
+
+    /// Returns a run with a page of its steps and open approvals.
+    pub async fn status_with(&self, run: RunId, list: ListSteps) -> Result<RunView, Error> {
+        let view = self.read(move |readers| read_view(readers, run, &list));
         let view = view.await?.ok_or_else(|| no_run(run))?;
         let damage = self.0.damaged.borrow().get(&view.run.run_id).map(ToString::to_string);
         Ok(RunView { damage, ..view })
+    }
+
+    /// Returns a page of the steps of a run.
+    pub async fn steps(&self, run: RunId, list: ListSteps) -> Result<StepPage, Error> {
+        self.read(move |readers| readers.steps(run, &list)).await
     }
 
     /// Returns a run without its steps.
@@ -153,8 +217,8 @@ impl Engine {
         self.read(move |readers| readers.open_approvals(user.as_deref(), limit)).await
     }
 
-    /// Returns open approvals of a run and of the runs that it waits for.
+    /// Returns open approvals of a run and of the runs that it waits for, oldest first; at most 1,000.
     pub async fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, Error> {
-        self.read(move |readers| readers.run_approvals(run)).await
+        self.read(move |readers| readers.run_approvals(run, RUN_APPROVALS)).await
     }
 }

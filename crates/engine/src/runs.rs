@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::Message;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Command, Reply, Request, RunSource, Signal, StartRun};
+use crate::kernel::{Command, Reply, Request, RunSource, Signal, StartRun, check_inputs};
 use crate::queries::RunView;
 use crate::start::{Checked, Start, Workflow, check};
 
@@ -34,14 +34,18 @@ pub struct Resume {
 impl Engine {
     /// Starts a run. The run is durable when this returns.
     pub async fn start(&self, start: Start) -> Result<RunHandle, Error> {
-        let workflow = match start.workflow {
-            Workflow::Named(name, version) => RunSource::Named { name, version },
+        let Start { workflow, inputs, principal, request_key } = start;
+        match workflow {
+            Workflow::Named(name, version) => {
+                self.start_named(name, version, inputs, principal, request_key).await
+            }
             Workflow::Inline { text, source } => {
                 let Checked { spec, plan, .. } = check(&source, &text, None)?;
-                RunSource::Inline { spec, plan }
+                let inputs = check_inputs(&plan, &inputs)?;
+                let source = RunSource::Inline { spec, plan, inputs };
+                self.start_run(source, Value::Null, principal, request_key).await
             }
-        };
-        self.start_run(workflow, start.inputs, start.principal, start.request_key).await
+        }
     }
 
     /// Starts a run with the definition and inputs of a run that has ended. With `reuse_except`, the results of its calls
@@ -55,7 +59,7 @@ impl Engine {
         self.start_run(RunSource::Rerun { of: run, reuse_except }, Value::Null, principal, None).await
     }
 
-    async fn start_run(
+    pub(crate) async fn start_run(
         &self,
         workflow: RunSource,
         inputs: Value,

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use steprail_store::StoreError;
 use tokio::sync::watch;
 
 use crate::driver::{Driver, Message};
@@ -68,15 +69,32 @@ impl Engine {
         self.0.failure.borrow().as_ref().map(|failure| Error::Failed(failure.message.clone()))
     }
 
-    /// Waits until the engine thread has panicked and the store is closed. Never returns if the engine is shut down
-    /// normally.
+    /// Waits until the engine cannot continue without a restart of the process: its thread has panicked and the store is
+    /// closed, or the store failed and a retry does not help. Pending forever if the engine is shut down in order.
     pub async fn failed(&self) -> Error {
+        tokio::select! {
+            panic = self.panicked() => panic,
+            fault = self.halted() => Error::Storage(fault),
+        }
+    }
+
+    async fn panicked(&self) -> Error {
         let mut failure = self.0.failure.clone();
         let is_closed = |failure: &Option<Failure>| failure.as_ref().is_some_and(|failure| failure.is_closed);
         if failure.wait_for(is_closed).await.is_err() {
             std::future::pending::<()>().await;
         }
         self.stopped()
+    }
+
+    /// Waits for a fault of the store after which the engine writes nothing more.
+    async fn halted(&self) -> StoreError {
+        let mut halt = self.0.halt.clone();
+        let fault = halt.wait_for(Option::is_some).await.ok().and_then(|fault| fault.clone());
+        match fault {
+            Some(fault) => fault,
+            None => std::future::pending().await,
+        }
     }
 
     /// Sends a message through the engine thread and back. Fails if the thread has ended, or if it does not respond within

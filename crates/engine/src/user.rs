@@ -7,8 +7,8 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_store::{
-    After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, Principal, RawEvent, Relay, Right,
-    RunId, RunRow, Schedule, StoredEvent,
+    After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
+    Relay, Right, RunId, RunRow, Schedule, StepPage, StoredEvent,
 };
 
 use crate::decisions::DecisionRequest;
@@ -232,11 +232,24 @@ impl User {
         Ok(row)
     }
 
-    /// Returns a run with its steps and open approvals.
+    /// Returns a run with its first steps and open approvals.
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
         let view = self.engine.status(run).await?;
         self.require_visible(&view.run)?;
         Ok(view)
+    }
+
+    /// Returns a run with a page of its steps and open approvals.
+    pub async fn status_with(&self, run: RunId, list: ListSteps) -> Result<RunView, Error> {
+        let view = self.engine.status_with(run, list).await?;
+        self.require_visible(&view.run)?;
+        Ok(view)
+    }
+
+    /// Returns a page of the steps of a run.
+    pub async fn steps(&self, run: RunId, list: ListSteps) -> Result<StepPage, Error> {
+        self.row(run).await?;
+        self.engine.steps(run, list).await
     }
 
     fn require_visible(&self, row: &RunRow) -> Result<(), Error> {

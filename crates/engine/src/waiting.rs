@@ -164,7 +164,8 @@ pub fn next_action(status: RunStatus, waiting: &[WaitingFor]) -> Option<NextActi
 }
 
 impl User {
-    /// What a run waits for: open approvals first, then calls with unknown outcomes, then other steps in order.
+    /// What a run waits for: open approvals first, then calls with unknown outcomes, then other steps in order. The view
+    /// has a limited number of each; see [`RunView::more_waiting`].
     ///
     /// The log is read only if a step sleeps, waits for a signal or runs a sub-workflow.
     pub async fn waiting(&self, view: &RunView) -> Result<Vec<WaitingFor>, Error> {
@@ -172,7 +173,7 @@ impl User {
             let is_logged = matches!(step.kind, KindName::Sleep | KindName::Wait | KindName::Workflow);
             step.status == StepStatus::Waiting && is_logged
         };
-        if !view.steps.iter().any(in_log) {
+        if !view.open_steps.iter().any(in_log) {
             return Ok(waiting_for(view, &[]));
         }
         let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
@@ -188,8 +189,7 @@ fn waiting_for(view: &RunView, events: &[StoredEvent]) -> Vec<WaitingFor> {
     }
     let started: BTreeMap<(u32, u32), &Started> = events.iter().filter_map(start_of).collect();
     let run = view.run.run_id;
-    let has_gate = |step: &StepRow| view.approvals.iter().any(|open| open.run_id == run && open.n == step.n);
-    let steps = view.steps.iter().filter(|step| !has_gate(step)).filter_map(|step| {
+    let steps = view.open_steps.iter().filter_map(|step| {
         let cause = cause_of(step, started.get(&(step.n, step.attempt)).copied())?;
         Some(WaitingFor { run_id: run, step: step.path.clone(), cause })
     });

@@ -126,6 +126,55 @@ impl FromStr for RunCursor {
     }
 }
 
+/// A position in the list of steps of one run: directly after an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepCursor {
+    /// The number of the execution.
+    n: u32,
+    attempt: u32,
+}
+
+impl StepCursor {
+    /// Directly after an attempt of an execution.
+    pub fn new(n: u32, attempt: u32) -> Self {
+        Self { n, attempt }
+    }
+
+    pub(crate) fn position(self) -> (u32, u32) {
+        (self.n, self.attempt)
+    }
+}
+
+impl fmt::Display for StepCursor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(out, 's', &numbers(&[self.n.into(), self.attempt.into()]))
+    }
+}
+
+impl fmt::Debug for StepCursor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+impl FromStr for StepCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let position = read('s', text)?;
+        let (n, rest) = number(&position)?;
+        let (attempt, _) = number(rest)?;
+        let number = |number: u64| u32::try_from(number).map_err(|_| InvalidCursor);
+        canonical(Self::new(number(n)?, number(attempt)?), text)
+    }
+}
+
+impl Serialize for StepCursor {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A position in a list that is sorted by name, such as that of definitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameCursor(String);
@@ -230,7 +279,7 @@ fn number(bytes: &[u8]) -> Result<(u64, &[u8]), InvalidCursor> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cursor, InvalidCursor, NameCursor, RunCursor};
+    use super::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 
     fn parsed(text: &str) -> Result<Cursor, InvalidCursor> {
         text.parse()
@@ -275,7 +324,9 @@ mod tests {
 
     #[test]
     fn kinds_are_not_interchangeable() {
-        let (run, name) = (RunCursor::new(7), NameCursor::after("daily report"));
+        let (run, name, step) =
+            (RunCursor::new(7), NameCursor::after("daily report"), StepCursor::new(300, 2));
+        assert_eq!((step.to_string().parse(), parsed(&step.to_string())), (Ok(step), Err(InvalidCursor)));
         assert_eq!(run.to_string().parse(), Ok(run));
         assert_eq!(name.to_string().parse(), Ok(name.clone()));
         assert!(name.is_before("daily sums") && !name.is_before("daily report"));

@@ -21,13 +21,14 @@ mod projection;
 mod rows;
 mod schedule;
 pub mod sqlite;
+mod steps;
 mod upkeep;
 
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
     NewRun, Purge, Refused, RegistryChange, RunCommit, RunState, ScheduleChange,
 };
-pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor};
+pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 pub use error::StoreError;
 pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
@@ -36,6 +37,7 @@ pub use rows::{
     Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
 };
 pub use schedule::{Fired, Overlap, Schedule};
+pub use steps::{ListSteps, StepCounts, StepFilter, StepPage};
 pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 
 use steprail_core::run::{Millis, Payload};
@@ -124,8 +126,10 @@ pub struct Due {
 pub trait Reads: Send + Sync {
     /// A run.
     fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError>;
-    /// Every attempt of every step of a run, in the order in which they started.
-    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError>;
+    /// A page of the attempts of the steps of a run.
+    fn steps(&self, id: RunId, list: &ListSteps) -> Result<StepPage, StoreError>;
+    /// The number of attempts of the steps of a run. It reads the status of every attempt.
+    fn step_counts(&self, id: RunId) -> Result<StepCounts, StoreError>;
     /// Runs, newest first.
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run, after a position.
@@ -141,10 +145,10 @@ pub trait Reads: Send + Sync {
     fn last_event(&self) -> Result<Cursor, StoreError>;
     /// Open approvals, oldest first, of all runs or of the runs of one user.
     fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
-    /// Open approvals of a run and its descendants, oldest first.
-    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
-    /// Calls with unknown outcomes of a run and its descendants, in the order in which they started.
-    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError>;
+    /// Open approvals of a run and its descendants, oldest first, at most `limit`.
+    fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Calls with unknown outcomes of a run and its descendants, in the order in which they started, at most `limit`.
+    fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError>;
     /// The resources that a user occupies. At most `limit` unfinished runs are counted.
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
     /// The session of an MCP client.

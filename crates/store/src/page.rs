@@ -2,8 +2,8 @@
 
 use crate::{Cursor, EventPage};
 
-/// Bytes of events after which a page ends.
-const PAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of events, or of values of steps, after which a page ends.
+pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
 
 /// Collects a page of events: at most `limit`, and no more once they have [`PAGE_BYTES`].
 pub(crate) struct PageBuilder<T> {

@@ -12,7 +12,7 @@ use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKin
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Cursor, Principal, RunCursor, RunState, StoreError};
+use crate::{Cursor, Principal, RunCursor, RunState, StepCursor, StoreError};
 
 /// The public id of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -291,6 +291,13 @@ pub struct StepRow {
     pub started_at: Option<Millis>,
     /// When it ended.
     pub completed_at: Option<Millis>,
+}
+
+impl StepRow {
+    /// Its position in the list of steps of its run.
+    pub fn cursor(&self) -> StepCursor {
+        StepCursor::new(self.n, self.attempt)
+    }
 }
 
 /// A call whose outcome is unknown. A human has to resolve it.

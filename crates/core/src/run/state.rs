@@ -85,6 +85,8 @@ impl RunStatus {
     Copy,
     PartialEq,
     Eq,
+    PartialOrd,
+    Ord,
     Serialize,
     Deserialize,
     JsonSchema,

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::limits::CACHED_PLANS;
 
 /// A definition ready to run.
+#[derive(Debug)]
 pub struct Compiled {
     /// Its plan.
     pub plan: Arc<Plan>,
@@ -31,7 +32,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    fn new(definition: &Definition) -> Result<Self, StoreError> {
+    pub(crate) fn new(definition: &Definition) -> Result<Self, StoreError> {
         let loaded = load(&Source::new(format!("{}.json", definition.name), &*definition.spec_json));
         let Some(plan) = loaded.plan else {
             let message = loaded.diagnostics.first().map_or("it is empty", |first| &first.message);
@@ -79,12 +80,23 @@ impl Plans {
         }
     }
 
+    /// Keeps a definition that a caller has compiled.
+    pub(super) fn share(&mut self, compiled: &Arc<Compiled>) -> Arc<Compiled> {
+        match self.0.get(&compiled.id).filter(|known| known.pins == compiled.pins) {
+            Some(known) => known.clone(),
+            None => self.insert(compiled.clone()),
+        }
+    }
+
     /// Caches a definition that was compiled elsewhere.
     fn keep(&mut self, compiled: Compiled) -> Arc<Compiled> {
+        self.insert(Arc::new(compiled))
+    }
+
+    fn insert(&mut self, compiled: Arc<Compiled>) -> Arc<Compiled> {
         if self.0.len() >= CACHED_PLANS {
             self.0.retain(|_, known| Arc::strong_count(known) > 1);
         }
-        let compiled = Arc::new(compiled);
         self.0.insert(compiled.id, compiled.clone());
         compiled
     }

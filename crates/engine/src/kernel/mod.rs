@@ -31,6 +31,7 @@ pub use request::{
     Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request, Response,
     RunSource, Signal, StartRun,
 };
+pub(crate) use start::check_inputs;
 pub use stats::CommitStats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

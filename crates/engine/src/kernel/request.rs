@@ -12,6 +12,7 @@ use steprail_store::{
 use tokio::sync::oneshot;
 
 use super::CallId;
+use super::Compiled;
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
 
@@ -360,12 +361,26 @@ pub enum RunSource {
         /// Version of the definition; the newest if `None`.
         version: Option<u32>,
     },
+    /// A stored definition that the caller has compiled, and inputs that it has checked. Rejected if the definition has
+    /// changed since.
+    Checked {
+        /// Name of the definition.
+        name: String,
+        /// Version of the definition; the newest if `None`.
+        version: Option<u32>,
+        /// The compiled definition.
+        compiled: Arc<Compiled>,
+        /// The inputs of the run, with defaults filled in.
+        inputs: Payload,
+    },
     /// A definition that is part of the request.
     Inline {
         /// Canonical JSON of the definition.
         spec: Arc<str>,
         /// The compiled definition.
         plan: Arc<Plan>,
+        /// The inputs of the run, with defaults filled in.
+        inputs: Payload,
     },
     /// The definition and inputs of another run.
     Rerun {

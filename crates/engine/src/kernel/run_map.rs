@@ -86,6 +86,7 @@ impl Kernel {
             let Some(id) = self.parked.pop_front() else { break };
             if self.runs.get(&id).is_some_and(|entry| entry.parked) {
                 self.runs.remove(&id);
+                self.values.drop_run(id);
             }
         }
     }

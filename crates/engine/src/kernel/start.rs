@@ -1,10 +1,14 @@
 //! Starting runs.
 
+use serde_json::Value;
+use steprail_core::budget::Budget;
 use steprail_core::limits::VALUE_DEPTH;
+use steprail_core::plan::Plan;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError, Wanted,
+    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError,
+    Wanted,
 };
 
 use std::sync::Arc;
@@ -15,6 +19,21 @@ use super::world::Spawned;
 use super::{Compiled, Define, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
 use crate::trace::RunTrace;
+
+/// Fills in defaults and checks the inputs of a run. Callers do this before they send a start; the kernel does it for
+/// schedules and reruns.
+pub(crate) fn check_inputs(plan: &Plan, given: &Value) -> Result<Payload, Error> {
+    if is_deeper(given, VALUE_DEPTH) {
+        let message = format!("the inputs have more than {VALUE_DEPTH} lists and maps inside one another");
+        return Err(Error::BadInput(message));
+    }
+    let inputs = plan.check_inputs(given, &mut Budget::check(given)).map_err(Error::BadInput)?;
+    let inputs = Payload::new(inputs);
+    match inputs.fits() {
+        Ok(()) => Ok(inputs),
+        Err(problem) => Err(Error::BadInput(format!("the inputs are too large: {}", problem.message))),
+    }
+}
 
 /// A run that is about to be created.
 struct RunSeed<'b> {
@@ -41,18 +60,16 @@ impl Kernel {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
-        let inputs = inputs.as_ref().unwrap_or(&start.inputs);
-        if is_deeper(inputs, VALUE_DEPTH) {
-            let message = format!("the inputs have more than {VALUE_DEPTH} nested lists and maps");
-            return Ok(Err(Error::BadInput(message)));
-        }
-        let inputs = match compiled.check_inputs(inputs) {
-            Ok(inputs) => Payload::new(inputs),
-            Err(problem) => return Ok(Err(Error::BadInput(problem))),
+        let checked = match &start.workflow {
+            RunSource::Checked { inputs, .. } | RunSource::Inline { inputs, .. } => Ok(inputs.clone()),
+            RunSource::Named { .. } | RunSource::Rerun { .. } => {
+                check_inputs(&compiled.plan, inputs.as_ref().unwrap_or(&start.inputs))
+            }
         };
-        if let Err(problem) = inputs.fits() {
-            return Ok(Err(Error::BadInput(format!("the inputs are too large: {}", problem.message))));
-        }
+        let inputs = match checked {
+            Ok(inputs) => inputs,
+            Err(error) => return Ok(Err(error)),
+        };
         if let Some(key) = &start.request_key
             && let Some(before) = self.batch.request(&start.principal.id, key)?
         {
@@ -100,23 +117,21 @@ impl Kernel {
         &mut self,
         start: &StartRun,
         now: Millis,
-    ) -> Result<
-        Result<(Arc<Compiled>, Option<Rerun>, Option<RunId>, Option<serde_json::Value>), Error>,
-        StoreError,
-    > {
+    ) -> Result<Result<(Arc<Compiled>, Option<Rerun>, Option<RunId>, Option<Value>), Error>, StoreError> {
         match &start.workflow {
-            RunSource::Named { name, version } => {
-                let which = match version {
-                    Some(version) => DefinitionQuery::Version(name, *version),
-                    None => DefinitionQuery::Newest(name),
-                };
-                let Some(definition) = self.batch.definition(which)? else {
-                    let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
-                    return Ok(Err(Error::NotFound(format!("there is no {what}definition `{name}`"))));
-                };
-                Ok(Ok((self.plans.of(&definition)?, None, None, None)))
+            RunSource::Named { name, version } => Ok(match self.find_definition(name, *version)? {
+                Ok(definition) => Ok((self.plans.of(&definition)?, None, None, None)),
+                Err(error) => Err(error),
+            }),
+            RunSource::Checked { name, version, compiled, .. } => {
+                Ok(self.find_definition(name, *version)?.and_then(|definition| {
+                    if definition.id != compiled.id || definition.pins != compiled.pins {
+                        return Err(Error::VersionConflict(format!("definition `{name}` has changed")));
+                    }
+                    Ok((self.plans.share(compiled), None, None, None))
+                }))
             }
-            RunSource::Inline { spec, plan } => {
+            RunSource::Inline { spec, plan, .. } => {
                 let define = Define {
                     spec: spec.clone(),
                     plan: plan.clone(),
@@ -140,6 +155,21 @@ impl Kernel {
                 Ok(Ok((self.compiled(head.definition)?, rerun, Some(*of), Some(inputs))))
             }
         }
+    }
+
+    fn find_definition(
+        &mut self,
+        name: &str,
+        version: Option<u32>,
+    ) -> Result<Result<Definition, Error>, StoreError> {
+        let which = match version {
+            Some(version) => DefinitionQuery::Version(name, version),
+            None => DefinitionQuery::Newest(name),
+        };
+        Ok(self.batch.definition(which)?.ok_or_else(|| {
+            let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
+            Error::NotFound(format!("there is no {what}definition `{name}`"))
+        }))
     }
 
     pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned, now: Millis) {

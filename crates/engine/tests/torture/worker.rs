@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use steprail_engine::{
     Annotations, BoxFuture, Cursor, Durability, Engine, Error, Failure, FailureKind, Limits, ListRuns,
-    Notice, Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus, SqliteStore, Start,
-    StepStatus, ToolCall, ToolCaller,
+    ListSteps, Notice, Notifier, Options, Outcome, Payload, Principal, Resolution, RunId, RunStatus,
+    SqliteStore, Start, StepFilter, StepStatus, ToolCall, ToolCaller,
 };
 use steprail_store::Reads as _;
 use tokio::sync::mpsc;
@@ -186,8 +186,9 @@ impl Worker {
         for status in [RunStatus::Running, RunStatus::Paused] {
             let list = ListRuns { status: Some(status), limit: 100_000, ..ListRuns::default() };
             for run in self.engine.list(list).await? {
-                let steps = self.engine.status(run.run_id).await?.steps;
-                for step in steps.iter().filter(|step| step.status == StepStatus::Uncertain) {
+                let filter = StepFilter::Status(StepStatus::Uncertain);
+                let list = ListSteps { filter, limit: 100_000, ..ListSteps::default() };
+                for step in self.engine.steps(run.run_id, list).await?.steps {
                     self.resolve(run.run_id, &step.path).await;
                 }
             }
@@ -197,8 +198,10 @@ impl Worker {
 
     /// Resolves an unknown outcome: leaves some to a later worker, repeats some calls, and declares some done.
     async fn resolve(&self, run: RunId, path: &str) {
-        let args = self.engine.status(run).await.ok().and_then(|view| {
-            let step = view.steps.into_iter().rfind(|step| step.path == path)?;
+        let filter = StepFilter::Named(vec![path.to_owned()]);
+        let list = ListSteps { filter, last: true, limit: 1, ..ListSteps::default() };
+        let args = self.engine.steps(run, list).await.ok().and_then(|page| {
+            let step = page.steps.into_iter().next()?;
             serde_json::from_str::<Value>(step.input?.get()).ok()
         });
         let resolution = match (fastrand::u8(0..4), args) {

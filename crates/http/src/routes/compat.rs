@@ -7,7 +7,9 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_engine::{After, InterventionRequest, KindName, ListRuns, RunId, StepRow, StepStatus, User};
+use steprail_engine::{
+    After, InterventionRequest, KindName, ListRuns, ListSteps, RunId, StepCursor, StepRow, StepStatus, User,
+};
 
 use super::control;
 use super::run_view::Run;
@@ -160,11 +162,15 @@ async fn find(user: &User, id: &str) -> Result<(RunId, StepRow), Problem> {
     let mut parts = id.split(':');
     let run: RunId = parts.next().and_then(|run| run.parse().ok()).ok_or_else(none)?;
     let (n, attempt) = (parts.next(), parts.next());
+    let number = |text: &str| text.parse::<u32>().map_err(|_| none());
+    let first = n.map(number).transpose()?.ok_or_else(none)?;
+    let before = attempt.map(number).transpose()?.unwrap_or(1).saturating_sub(1);
     let matches = |step: &StepRow| {
         n == Some(&*step.n.to_string()) && attempt.is_none_or(|attempt| *attempt == step.attempt.to_string())
     };
-    let steps = user.status(run).await?.steps;
-    steps.into_iter().find(matches).map(|step| (run, step)).ok_or_else(none)
+    let after = Some(StepCursor::new(first, before));
+    let page = user.steps(run, ListSteps { after, limit: 1, ..ListSteps::default() }).await?;
+    page.steps.into_iter().find(matches).map(|step| (run, step)).ok_or_else(none)
 }
 
 /// Name of the signal that a step waits for.

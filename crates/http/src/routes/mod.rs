@@ -13,6 +13,7 @@ pub(crate) mod schedules;
 pub(crate) mod secrets;
 pub(crate) mod servers;
 pub(crate) mod session;
+mod steps;
 pub(crate) mod tokens;
 pub(crate) mod tools;
 pub(crate) mod users;
@@ -24,6 +25,7 @@ pub(super) fn all() -> Api {
     let resources = [
         definitions::routes,
         runs::routes,
+        steps::routes,
         events::routes,
         control::routes,
         approvals::routes,

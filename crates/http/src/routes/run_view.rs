@@ -1,5 +1,7 @@
 //! Runs as JSON: the run, the attempts of its steps, and its calls with unknown outcomes.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,18 +60,35 @@ pub struct Run {
     pub completed_at: Option<String>,
     /// Number of its last event.
     pub seq: u64,
-    /// Every attempt of every step; not in lists.
+    /// Attempts of steps in the order of their start: the first 100, or fewer if they are large; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<Step>>,
-    /// Open approvals of the run and of its sub-workflows; not in lists.
+    /// Cursor of the next page of steps, for `/api/v1/runs/{run_id}/steps`; absent if `steps` has all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_next: Option<String>,
+    /// Number of attempts of all steps; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_total: Option<u64>,
+    /// Number of attempts with each status that occurs; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_by_status: Option<BTreeMap<StepStatus, u64>>,
+    /// Number of attempts after the first one of their step; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u64>,
+    /// Open approvals of the run and of its sub-workflows, at most 100; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<Vec<Approval>>,
-    /// Calls of the run and of its sub-workflows with an unknown outcome, which a person must resolve; not in lists.
+    /// Calls of the run and of its sub-workflows with an unknown outcome, which a person must resolve; at
+    /// most 100; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_calls: Option<Vec<UnknownCall>>,
-    /// What the run waits for: approvals first, then calls with an unknown outcome, then other steps; not in lists.
+    /// What the run waits for: approvals first, then calls with an unknown outcome, then other steps; at most 100 of
+    /// each; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Vec<WaitingFor>>,
+    /// Whether the run waits for more than `waiting` lists.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_waiting: bool,
     /// Why the run does not continue, if its stored state is damaged or its decision panicked; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
@@ -175,9 +194,14 @@ impl Run {
             completed_at: row.completed_at.map(timestamp::format),
             seq: row.seq,
             steps: None,
+            steps_next: None,
+            steps_total: None,
+            steps_by_status: None,
+            retries: None,
             approvals: None,
             unknown_calls: None,
             waiting: None,
+            more_waiting: false,
             damage: None,
             restored: None,
         }
@@ -185,7 +209,7 @@ impl Run {
 }
 
 impl Run {
-    /// A run with its steps and what it waits for.
+    /// A run with its first steps and what it waits for.
     pub async fn load(user: &User, run: RunId) -> Result<Self, Error> {
         let view = user.status(run).await?;
         let waiting = Some(user.waiting(&view).await?);
@@ -195,13 +219,23 @@ impl Run {
 
 impl From<RunView> for Run {
     fn from(view: RunView) -> Self {
-        let RunView { run, steps, approvals, unknown_calls, damage, restored } = view;
+        let (run, counts) = (view.run, view.step_counts);
         let (id, input, output) = (run.run_id, Some(run.input.clone()), run.output.clone());
-        let steps = Some(steps.into_iter().map(|step| Step::new(id, step)).collect());
-        let approvals = Some(approvals.into_iter().map(Approval::from).collect());
-        let unknown_calls = Some(unknown_calls.into_iter().map(UnknownCall::from).collect());
-        let restored = restored.map(RestoredRun::from);
-        Self { input, output, steps, approvals, unknown_calls, damage, restored, ..Self::summary(run) }
+        Self {
+            input,
+            output,
+            steps: Some(view.steps.into_iter().map(|step| Step::new(id, step)).collect()),
+            steps_next: view.steps_next.map(|next| next.to_string()),
+            steps_total: Some(counts.total),
+            steps_by_status: Some(counts.by_status),
+            retries: Some(counts.retries),
+            approvals: Some(view.approvals.into_iter().map(Approval::from).collect()),
+            unknown_calls: Some(view.unknown_calls.into_iter().map(UnknownCall::from).collect()),
+            more_waiting: view.more_waiting,
+            damage: view.damage,
+            restored: view.restored.map(RestoredRun::from),
+            ..Self::summary(run)
+        }
     }
 }
 
@@ -214,7 +248,7 @@ impl From<steprail_engine::UnknownCall> for UnknownCall {
 }
 
 impl Step {
-    fn new(run: RunId, row: StepRow) -> Self {
+    pub(super) fn new(run: RunId, row: StepRow) -> Self {
         Self {
             step_id: format!("{run}:{}:{}", row.n, row.attempt),
             path: row.path,

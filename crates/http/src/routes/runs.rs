@@ -26,7 +26,7 @@ const WAIT_SECS: f64 = 60.0;
 
 pub(super) fn routes(api: Api) -> Api {
     let start = post("/api/v1/runs", "Start a run")
-        .details("The run is durable when the response is sent. With `wait_s`, the response is sent when the run ends or needs a person, and contains its steps.")
+        .details("The run is durable when the response is sent. With `wait_s`, the response is sent when the run ends or needs a person, and contains its first steps.")
         .header("Idempotency-Key", "A repeated start with the same key returns the first run.")
         .body::<StartRequest>()
         .returns::<Run>(201, "The run.");
@@ -42,7 +42,7 @@ pub(super) fn routes(api: Api) -> Api {
         TAG,
         get("/api/v1/runs/{run_id}", "Get a run")
             .query::<WaitQuery>()
-            .returns::<Run>(200, "The run with every attempt of its steps."),
+            .returns::<Run>(200, "The run with the first page of its steps."),
         show,
     )
 }

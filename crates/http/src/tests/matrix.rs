@@ -138,7 +138,7 @@ fn shortened(text: &str) -> String {
 async fn runs_of_others_are_hidden_without_the_right_to_view() {
     let (server, run, _) = server_with_gated_run().await;
     let carl = token(&server, "author").await;
-    let suffixes = ["", "/events", "/stream"];
+    let suffixes = ["", "/steps", "/events", "/stream"];
     for path in suffixes.map(|suffix| format!("/api/v1/runs/{run}{suffix}")) {
         assert_eq!(server.call(&carl, "GET", &path, &Value::Null).await.0, 404, "{path}");
     }

@@ -7,6 +7,7 @@ mod routes;
 mod secrets;
 mod security;
 mod sockets;
+mod steps;
 mod streams;
 
 use std::net::{IpAddr, Ipv4Addr};

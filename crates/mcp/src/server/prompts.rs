@@ -6,6 +6,7 @@ use rmcp::model::{
 use steprail_engine::{RunId, User};
 
 use super::error::protocol_error;
+use super::snapshot::RunSnapshot;
 use super::tools::{guide, history};
 
 const AUTHOR: &str = "author_workflow";
@@ -61,10 +62,10 @@ pub(super) fn not_found(name: &str) -> ErrorData {
 async fn explain(user: &User, run: &str) -> Result<String, ErrorData> {
     let unknown = |_| ErrorData::invalid_params(format!("unknown run `{run}`"), None);
     let run: RunId = run.parse().map_err(unknown)?;
-    let view = user.status(run).await.map_err(|error| protocol_error(&error))?;
+    let snapshot = RunSnapshot::read(user, run).await.map_err(|error| protocol_error(&error))?;
     Ok(format!(
         "Explain to me in a few plain sentences what happened in this workflow run, what its current state means, and what \
          I can do. workflow_explain and workflow_events return more.\n\nrun_id {run}\n{}",
-        history(&view).join("\n")
+        history(&snapshot).join("\n")
     ))
 }

@@ -22,12 +22,6 @@ pub(super) struct ValueSelection {
     pub offset: usize,
 }
 
-impl ValueSelection {
-    fn includes(&self, step: &StepRow) -> bool {
-        self.steps.iter().any(|name| *name == "*" || *name == step.id || *name == step.path)
-    }
-}
-
 /// A run with its steps and its output.
 pub(super) fn run(snapshot: &RunSnapshot) -> ToolOutput {
     run_with(snapshot, &ValueSelection::default())
@@ -35,7 +29,7 @@ pub(super) fn run(snapshot: &RunSnapshot) -> ToolOutput {
 
 /// A run with its steps, and the inputs and outputs of some.
 pub(super) fn run_with(snapshot: &RunSnapshot, selection: &ValueSelection) -> ToolOutput {
-    let RunSnapshot { view, waiting } = snapshot;
+    let RunSnapshot { view, waiting, .. } = snapshot;
     let run = view.run.run_id;
     let mut values = ValueRenderer::new(run);
     let mut fields = row(&view.run);
@@ -43,7 +37,7 @@ pub(super) fn run_with(snapshot: &RunSnapshot, selection: &ValueSelection) -> To
         put_output(&mut fields, &view.run, selection.offset, &mut values);
     }
     let steps = steps(view, selection, &mut values);
-    let omitted = view.steps.len().saturating_sub(steps.len());
+    let omitted = omitted_steps(view);
     fields["steps"] = steps.into();
     if omitted > 0 && selection.steps.is_empty() {
         fields["earlier_steps"] = omitted.into();
@@ -52,7 +46,7 @@ pub(super) fn run_with(snapshot: &RunSnapshot, selection: &ValueSelection) -> To
         fields["waiting"] =
             waiting.iter().take(LISTED_STEPS).map(|wait| waiting::fields(run, wait)).collect();
     }
-    let notes = notes(view);
+    let notes = notes(snapshot);
     if !notes.is_empty() {
         fields["notes"] = notes.clone().into();
     }
@@ -81,17 +75,19 @@ fn put_output(fields: &mut Value, run: &RunRow, offset: usize, values: &mut Valu
     });
 }
 
+/// The number of steps that are not in a view.
+pub(super) fn omitted_steps(view: &RunView) -> u64 {
+    view.step_counts.total.saturating_sub(view.steps.len() as u64)
+}
+
 /// The last steps, or the selected ones with their inputs and outputs.
 fn steps(view: &RunView, selection: &ValueSelection, values: &mut ValueRenderer) -> Vec<Value> {
     let run_error = view.run.error.as_ref();
     if selection.steps.is_empty() {
-        let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
-        return view.steps[omitted..].iter().map(|row| step(row, run_error)).collect();
+        return view.steps.iter().map(|row| step(row, run_error)).collect();
     }
-    let selected: Vec<&StepRow> = view.steps.iter().filter(|step| selection.includes(step)).collect();
-    let bytes = if selected.len() == 1 { STEP_PAGE_BYTES } else { STEP_VALUE_BYTES };
-    let omitted = selected.len().saturating_sub(LISTED_STEPS);
-    let with_values = |row: &&StepRow| {
+    let bytes = if view.steps.len() == 1 { STEP_PAGE_BYTES } else { STEP_VALUE_BYTES };
+    let with_values = |row: &StepRow| {
         let mut fields = step(row, run_error);
         let more = |offset: usize| {
             let call = json!({ "run_id": view.run.run_id, "steps": [row.path], "offset": offset });
@@ -106,7 +102,7 @@ fn steps(view: &RunView, selection: &ValueSelection, values: &mut ValueRenderer)
         }
         fields
     };
-    selected[omitted..].iter().map(with_values).collect()
+    view.steps.iter().map(with_values).collect()
 }
 
 /// A run without its steps, as lists show it.
@@ -169,7 +165,8 @@ fn step(row: &StepRow, run_error: Option<&Failure>) -> Value {
 }
 
 /// Notes about a completed run: loops without items, and failures that the definition tolerates.
-pub(super) fn notes(view: &RunView) -> Vec<String> {
+pub(super) fn notes(snapshot: &RunSnapshot) -> Vec<String> {
+    let RunSnapshot { view, notable, .. } = snapshot;
     if let Some(restored) = &view.restored {
         return vec![format!(
             "Note: {}.",
@@ -179,32 +176,19 @@ pub(super) fn notes(view: &RunView) -> Vec<String> {
     if view.run.status != RunStatus::Completed {
         return Vec::new();
     }
-    let is_empty = |step: &&StepRow| {
-        step.kind == KindName::Foreach
-            && step.output.as_ref().is_some_and(|output| output.get().trim() == "[]")
-    };
-    let empty = view.steps.iter().filter(is_empty).map(|step| {
+    let is_empty = |step: &&StepRow| step.kind == KindName::Foreach && step.status == StepStatus::Done;
+    let empty = notable.iter().filter(is_empty).map(|step| {
         format!("Note: `{}` had no items, so its steps did not run; check its `items`.", step.path)
     });
-    let failed: Vec<&str> = view
-        .steps
-        .iter()
-        .filter(|step| step.status == StepStatus::Failed && !is_retried(view, step))
-        .map(|step| step.path.as_str())
-        .take(LISTED_STEPS)
-        .collect();
+    let is_failed = |step: &&StepRow| step.status == StepStatus::Failed;
+    let failed: Vec<&str> = notable.iter().filter(is_failed).map(|step| step.path.as_str()).collect();
     let failed = (!failed.is_empty())
         .then(|| format!("Note: {} failed, and the definition lets the run continue.", quoted(&failed)));
-    empty.take(LISTED_STEPS).chain(failed).collect()
-}
-
-/// Whether another attempt of a step followed.
-fn is_retried(view: &RunView, step: &StepRow) -> bool {
-    view.steps.iter().any(|other| other.n == step.n && other.attempt > step.attempt)
+    empty.chain(failed).collect()
 }
 
 fn message(snapshot: &RunSnapshot) -> String {
-    let RunSnapshot { view, waiting } = snapshot;
+    let RunSnapshot { view, waiting, .. } = snapshot;
     let RunRow { name, run_id, status, error, .. } = &view.run;
     let run = format!("{name} (run_id {run_id})");
     match status {
@@ -226,7 +210,8 @@ fn message(snapshot: &RunSnapshot) -> String {
         RunStatus::Pending | RunStatus::Running | RunStatus::Paused => {
             let mut clauses: Vec<String> = waiting.iter().take(SUGGESTIONS).map(waiting::clause).collect();
             if waiting.len() > SUGGESTIONS {
-                clauses.push(format!("{} more steps wait", waiting.len() - SUGGESTIONS));
+                let least = if view.more_waiting { "at least " } else { "" };
+                clauses.push(format!("{least}{} more steps wait", waiting.len() - SUGGESTIONS));
             }
             format!("{run} is {}: {}", status.name(), clauses.join("; "))
         }

@@ -42,7 +42,7 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
 
 /// The next call or command for a run; `None` if it completed or was cancelled.
 pub(super) fn next(snapshot: &RunSnapshot) -> Option<String> {
-    let RunSnapshot { view, waiting } = snapshot;
+    let RunSnapshot { view, waiting, .. } = snapshot;
     let action = next_action(view.run.status, waiting)?;
     let text = instruction(view, action);
     Some(match action {

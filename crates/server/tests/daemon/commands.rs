@@ -331,3 +331,25 @@ fn unknown_call_of_a_sub_workflow_is_resolved_from_its_parent() {
     let (_, resolved) = resolved.split_once("--- stdout").expect("two parts");
     assert_output!(format!("{followed}\n{shown}\n$ steprail resume{resolved}"));
 }
+
+#[test]
+fn run_with_many_steps_is_shown_in_part() {
+    let daemon = daemon();
+    let file = daemon.folder.path().join("many.yaml");
+    let items: Vec<String> = (0..120).map(|number| number.to_string()).collect();
+    let text = format!(
+        "name: many\nsteps:\n  - id: all\n    kind: foreach\n    items: [{}]\n    steps: [{{ id: one, kind: pass }}]\n",
+        items.join(", ")
+    );
+    std::fs::write(&file, text).expect("a file");
+    run(&daemon, &["run", &file.display().to_string()]);
+    let id = last_run(&daemon);
+    let shown = run(&daemon, &["show", &id]);
+    assert!(shown.contains("… 21 more steps are not shown (in all: 121 done); --all shows them"), "{shown}");
+    assert_eq!(shown.matches("✓").count(), 100, "{shown}");
+    assert!(shown.contains("many completed") && shown.contains("(121 steps)"), "{shown}");
+    let all = run(&daemon, &["show", &id, "--all"]);
+    assert_eq!((all.matches("✓").count(), all.contains("not shown")), (121, false), "{all}");
+    let failed = run(&daemon, &["show", &id, "--status", "failed"]);
+    assert_eq!((failed.matches("✓").count(), failed.contains("not shown")), (0, false), "{failed}");
+}

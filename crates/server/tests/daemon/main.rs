@@ -13,4 +13,6 @@ mod lifetime;
 mod logins;
 mod rest;
 mod secrets;
+mod stall;
+mod storage;
 mod support;

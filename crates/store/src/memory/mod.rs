@@ -6,6 +6,7 @@ mod definitions;
 mod purge;
 mod reads;
 mod rows;
+mod steps;
 mod store;
 mod tables;
 

@@ -4,12 +4,12 @@ use serde_json::value::RawValue;
 use steprail_core::run::{Failure, Payload, StepStatus};
 use steprail_core::spec::step::KindName;
 
-use super::MemoryStore;
+use super::{MemoryStore, steps};
 use super::tables::{LogEntry, RunTables, StepEntry, Tables};
 use crate::page::PageBuilder;
 use crate::{
-    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, Principal, RawEvent,
-    Reads, RunCursor, RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage,
+    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps, Principal, RawEvent,
+    Reads, RunCursor, RunId, RunRow, Schedule, Session, StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage,
     attempt_digest, log_row,
 };
 
@@ -19,10 +19,19 @@ impl Reads for MemoryStore {
         tables.run(id).ok().map(|run| run_row(&tables, run, false)).transpose()
     }
 
-    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError> {
+    fn steps(&self, id: RunId, list: &ListSteps) -> Result<StepPage, StoreError> {
         let tables = self.tables();
-        let Ok(run) = tables.run(id) else { return Ok(Vec::new()) };
-        run.steps.iter().map(|((n, attempt), step)| step_row(*n, *attempt, step)).collect()
+        let Ok(run) = tables.run(id) else { return Ok(StepPage { steps: Vec::new(), has_more: false }) };
+        steps::page(run, list)
+    }
+
+    fn step_counts(&self, id: RunId) -> Result<StepCounts, StoreError> {
+        let tables = self.tables();
+        let mut counts = StepCounts::default();
+        if let Ok(run) = tables.run(id) {
+            run.steps.iter().for_each(|((_, attempt), step)| counts.add(step.status, *attempt));
+        }
+        Ok(counts)
     }
 
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
@@ -92,12 +101,14 @@ impl Reads for MemoryStore {
         Ok(open)
     }
 
-    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
+    fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let tables = self.tables();
-        Ok(open_approvals(below(&tables, run).into_iter().map(|(_, run)| run)))
+        let mut open = open_approvals(below(&tables, run).into_iter().map(|(_, run)| run));
+        open.truncate(limit);
+        Ok(open)
     }
 
-    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
+    fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError> {
         let tables = self.tables();
         let mut found = Vec::new();
         for (above, run) in below(&tables, run) {
@@ -115,7 +126,7 @@ impl Reads for MemoryStore {
             }
         }
         found.sort_by_key(|(order, _)| *order);
-        Ok(found.into_iter().map(|(_, call)| call).collect())
+        Ok(found.into_iter().map(|(_, call)| call).take(limit).collect())
     }
 
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError> {
@@ -258,7 +269,7 @@ fn run_row(tables: &Tables, run: &RunTables, brief: bool) -> Result<RunRow, Stor
     })
 }
 
-fn step_row(n: u32, attempt: u32, step: &StepEntry) -> Result<StepRow, StoreError> {
+pub(super) fn step_row(n: u32, attempt: u32, step: &StepEntry) -> Result<StepRow, StoreError> {
     let unknown = || StoreError::Corrupt(format!("`{}` is no kind of step", step.kind));
     Ok(StepRow {
         n,

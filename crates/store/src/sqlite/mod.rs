@@ -19,6 +19,7 @@ mod restore;
 mod rows;
 mod schedules;
 mod space_reserve;
+mod steps;
 mod store;
 mod verify;
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
     Event, Failure, FailureKind, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef,
-    TimerKind,
+    StepStatus, TimerKind,
 };
 use uuid::Uuid;
 
@@ -18,8 +18,9 @@ use super::readers::Reader;
 use super::{Options, SqliteStore};
 use crate::{
     Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
-    ListRuns, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange, RunCommit,
-    RunId, RunState, Schedule, ScheduleChange, Session, Store, Timer, Unfinished, Wanted,
+    ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange,
+    RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter, Store, Timer, Unfinished,
+    Wanted,
 };
 
 /// Tables that do not grow with the number of runs.
@@ -85,8 +86,9 @@ fn scans(connection: &Connection, sql: &str) -> Vec<String> {
     let is_scan = |line: &&String| {
         let table = line.strip_prefix("SCAN ").map(|rest| rest.split(' ').next().unwrap_or_default());
         // Parts of a recursive query and subqueries have names of their own.
-        let is_part =
-            |table: &str| matches!(table, "b" | "below" | "CONSTANT") || table.starts_with("(subquery");
+        let is_part = |table: &str| {
+            matches!(table, "b" | "below" | "CONSTANT" | "json_each") || table.starts_with("(subquery")
+        };
         table.is_some_and(|table| !(SMALL_TABLES.contains(&table) || is_part(table)))
     };
     lines.iter().filter(is_scan).map(|line| format!("{line}: {sql}")).collect()
@@ -300,7 +302,19 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     trace(&mut reader.connection, traced);
     readers.keep(reader);
     let _ = readers.run(id(1)).expect("a run");
-    let _ = readers.steps(id(1)).expect("steps");
+    for filter in [
+        StepFilter::All,
+        StepFilter::Status(StepStatus::Failed),
+        StepFilter::Named(vec!["s1".to_owned()]),
+        StepFilter::Open,
+        StepFilter::Notable,
+    ] {
+        for last in [false, true] {
+            let list = ListSteps { filter: filter.clone(), last, brief: last, ..ListSteps::default() };
+            let _ = readers.steps(id(1), &list).expect("steps");
+        }
+    }
+    let _ = readers.step_counts(id(1)).expect("counts");
     for (status, created_by, name) in [
         (None, None, None),
         (Some(RunStatus::Failed), None, None),
@@ -330,8 +344,8 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
         let _ = readers.open_approvals(user, 10).expect("approvals");
     }
     readers.last_event().expect("a cursor");
-    let _ = readers.run_approvals(id(1)).expect("approvals");
-    let _ = readers.unknown_calls(id(1)).expect("calls");
+    let _ = readers.run_approvals(id(1), 10).expect("approvals");
+    let _ = readers.unknown_calls(id(1), 10).expect("calls");
     let _ = readers.usage("ann", 10).expect("usage");
     let _ = readers.session("s").expect("a session");
     let _ = readers.accounts().expect("accounts");

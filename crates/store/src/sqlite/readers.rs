@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{definitions, read_only, rows, schedules};
+use super::{definitions, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, RawEvent,
+    RunId, RunRow, Schedule, Session, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall, Usage,
+    attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them.
@@ -105,12 +106,12 @@ impl Reads for Readers {
         Ok(self.all(&sql, [id.to_string()], rows::run)?.pop())
     }
 
-    fn steps(&self, id: RunId) -> Result<Vec<StepRow>, StoreError> {
-        let sql = format!(
-            "SELECT {} FROM step_runs WHERE run_id = (SELECT id FROM runs WHERE run_id = ?1) ORDER BY n, attempt",
-            rows::STEP
-        );
-        self.all(&sql, [id.to_string()], rows::step)
+    fn steps(&self, id: RunId, list: &ListSteps) -> Result<StepPage, StoreError> {
+        self.with(|connection| steps::page(connection, id, list))
+    }
+
+    fn step_counts(&self, id: RunId) -> Result<StepCounts, StoreError> {
+        self.with(|connection| steps::counts(connection, id))
     }
 
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError> {
@@ -223,22 +224,24 @@ impl Reads for Readers {
         self.all(&sql, params_from_iter(values.into_iter().flatten()), rows::approval)
     }
 
-    fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError> {
+    fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT {} FROM below b CROSS JOIN approvals a ON a.run_id = b.id JOIN runs r ON r.id = b.id
-             WHERE a.status = 'open' ORDER BY a.id",
+             WHERE a.status = 'open' ORDER BY a.id LIMIT ?2",
             rows::APPROVAL
         );
-        self.all(&sql, [run.to_string()], rows::approval)
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.all(&sql, params![run.to_string(), limit], rows::approval)
     }
 
-    fn unknown_calls(&self, run: RunId) -> Result<Vec<UnknownCall>, StoreError> {
+    fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json, s.attempt FROM below b
              CROSS JOIN step_runs s ON s.run_id = b.id JOIN runs r ON r.id = b.id
-             WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n"
+             WHERE s.status = 'uncertain' ORDER BY s.started_at, s.n LIMIT ?2"
         );
-        self.all(&sql, [run.to_string()], |row| {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.all(&sql, params![run.to_string(), limit], |row| {
             let run_id = rows::run_id(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
             let (path, shown, tool): (String, _, _) = (row.get(1)?, row.get(2)?, row.get(3)?);
             let digest = attempt_digest(run_id, &path, row.get(5)?);

@@ -131,6 +131,11 @@ pub(super) const STEP: &str = "n, path, coalesce(step_id, path), kind, tool, sta
     coalesce(output_json, (SELECT v.json FROM run_values v WHERE v.id = output_value)),
     error_json, coalesce(ready_at, started_at), started_at, completed_at";
 
+/// The same columns without values.
+pub(super) const BRIEF_STEP: &str =
+    "n, path, coalesce(step_id, path), kind, tool, status, attempt, NULL, NULL,
+    error_json, coalesce(ready_at, started_at), started_at, completed_at";
+
 pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
     Ok(StepRow {
         n: row.get(0)?,
@@ -192,7 +197,7 @@ pub(super) fn status(word: &str) -> Result<RunStatus, StoreError> {
     RunStatus::from_name(word).ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a run status")))
 }
 
-fn step_status(word: &str) -> Result<StepStatus, StoreError> {
+pub(super) fn step_status(word: &str) -> Result<StepStatus, StoreError> {
     word.parse().map_err(|_| StoreError::Corrupt(format!("`{word}` is not a step status")))
 }
 

@@ -142,10 +142,15 @@ fn answers(storage: &Storage) -> String {
     for number in 1..=6 {
         let run = id(number);
         tell("run", &reads.run(run).expect("a run"));
-        tell("steps", &reads.steps(run).expect("steps"));
+        for filter in [StepFilter::All, StepFilter::Open, StepFilter::Notable, StepFilter::Status(StepStatus::Done)] {
+            let list = ListSteps { filter, limit: 2, ..ListSteps::default() };
+            tell("steps", &reads.steps(run, &list).expect("steps"));
+        }
+        tell("last steps", &reads.steps(run, &ListSteps { last: true, ..ListSteps::default() }).expect("steps"));
+        tell("step_counts", &reads.step_counts(run).expect("counts"));
         tell("events", &reads.events(run, After::Seq(1), 2).expect("events"));
-        tell("run_approvals", &reads.run_approvals(run).expect("approvals"));
-        tell("unknown_calls", &reads.unknown_calls(run).expect("calls"));
+        tell("run_approvals", &reads.run_approvals(run, 10).expect("approvals"));
+        tell("unknown_calls", &reads.unknown_calls(run, 10).expect("calls"));
     }
     for user in [None, Some("ann"), Some("bob"), Some("eve")] {
         tell("feed", &feed(reads, user));

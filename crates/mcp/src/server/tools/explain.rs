@@ -18,7 +18,7 @@ use crate::names::{self, alias};
 pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
     let run = run_id(&args.run_id)?;
     let snapshot = RunSnapshot::read(&request.user, run).await?;
-    let history = history(&snapshot.view);
+    let history = history(&snapshot);
     let options = options(&request.shared, &snapshot).await;
     let message = format!("{}\nOptions:\n- {}", history.join("\n"), options.join("\n- "));
     let status = snapshot.view.run.status;
@@ -27,7 +27,8 @@ pub(super) async fn run(request: &ToolRequest, args: RunArgs) -> ToolResult {
 }
 
 /// What happened, one line per step.
-pub(in super::super) fn history(view: &RunView) -> Vec<String> {
+pub(in super::super) fn history(snapshot: &RunSnapshot) -> Vec<String> {
+    let view = &snapshot.view;
     let run = &view.run;
     let mut lines = vec![format!(
         "{} (run_id {}, version {}), started by {}: {}.",
@@ -37,14 +38,14 @@ pub(in super::super) fn history(view: &RunView) -> Vec<String> {
         run.created_by,
         run.status.name()
     )];
-    let omitted = view.steps.len().saturating_sub(LISTED_STEPS);
+    let omitted = view::omitted_steps(view);
     if omitted > 0 {
         lines.push(format!("({omitted} earlier steps are left out.)"));
     }
-    lines.extend(view.steps[omitted..].iter().map(|step| line(step, run.error.as_ref())));
+    lines.extend(view.steps.iter().map(|step| line(step, run.error.as_ref())));
     let why = |error: &Failure| format!("The run failed ({}): {}", error.kind.name(), view::in_brief(error));
     lines.extend(run.error.iter().map(why));
-    lines.extend(view::notes(view));
+    lines.extend(view::notes(snapshot));
     lines
 }
 
@@ -63,9 +64,9 @@ fn line(step: &StepRow, run_error: Option<&Failure>) -> String {
 async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {
     let view = &snapshot.view;
     match view.run.status {
-        RunStatus::Completed if view::notes(view).is_empty() => vec!["nothing is left to do".to_owned()],
+        RunStatus::Completed if view::notes(snapshot).is_empty() => vec!["nothing is left to do".to_owned()],
         RunStatus::Completed => vec![show_values(view), correct(view)],
-        RunStatus::Failed => options_after_failure(shared, view).await,
+        RunStatus::Failed => options_after_failure(shared, snapshot).await,
         RunStatus::Cancelled => {
             vec![format!("workflow_rerun {} starts a new run", json!({ "run_id": view.run.run_id }))]
         }
@@ -77,7 +78,7 @@ async fn options(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {
 
 /// The actions that end the waits of a run, then those that are always possible.
 fn options_while_open(snapshot: &RunSnapshot) -> Vec<String> {
-    let RunSnapshot { view, waiting } = snapshot;
+    let RunSnapshot { view, waiting, .. } = snapshot;
     let waits = waiting.iter().map(WaitingFor::action).filter(|action| *action != NextAction::Wait);
     let mut actions: Vec<NextAction<'_>> = waits.take(LISTED_STEPS).collect();
     if next_action(view.run.status, waiting) == Some(NextAction::Resume) {
@@ -95,9 +96,10 @@ fn show_values(view: &RunView) -> String {
 }
 
 /// A rerun makes the same calls with the same arguments: it is suggested only where it can succeed.
-async fn options_after_failure(shared: &Shared, view: &RunView) -> Vec<String> {
+async fn options_after_failure(shared: &Shared, snapshot: &RunSnapshot) -> Vec<String> {
+    let RunSnapshot { view, notable, .. } = snapshot;
     let Some(error) = &view.run.error else { return vec![correct(view)] };
-    let step = view.steps.iter().rev().find(|step| step.status == StepStatus::Failed);
+    let step = notable.iter().rev().find(|step| step.status == StepStatus::Failed);
     let tool = step.and_then(|step| step.tool.as_deref());
     let rerun = json!({ "run_id": view.run.run_id, "reuse": true });
     let rerun = format!("workflow_rerun {rerun} runs it again and reuses the results of successful calls");

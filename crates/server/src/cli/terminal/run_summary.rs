@@ -1,7 +1,5 @@
 //! The summary of a run, in a few lines.
 
-use std::collections::BTreeSet;
-
 use steprail_http::views::Run;
 
 use super::text::{count, elapsed, format_duration, sanitize};
@@ -11,9 +9,8 @@ const OUTPUT_CHARS: usize = 500;
 
 /// Formats status, duration, counts, output and error of a run.
 pub(crate) fn summary(run: &Run) -> String {
-    let attempts = run.steps.as_deref().unwrap_or_default();
-    let steps = attempts.iter().map(|step| &step.path).collect::<BTreeSet<_>>().len();
-    let retries = attempts.iter().filter(|step| step.attempt > 1).count();
+    let retries = run.retries.unwrap_or_default();
+    let steps = run.steps_total.unwrap_or_default().saturating_sub(retries);
     let mut counts = count(steps, "step", "steps");
     if retries > 0 {
         counts.push_str(&format!(", {}", count(retries, "retry", "retries")));
