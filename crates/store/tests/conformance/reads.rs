@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Failure, Parent, Payload, Record, RunStatus, Started};
+use steprail_core::run::{Event, Failure, Parent, Payload, Record, RunStatus, Started, StepStatus};
 use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::{Options, SqliteStore};
 use steprail_store::{
     Account, AccountKind, After, Commit, Cursor, DefinitionChange, ListRuns, NewDefinition, Principal, Purge,
-    Reads, RegistryChange, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, Storage, Store,
+    ListSteps, Reads, RegistryChange, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter,
+    Storage, Store,
 };
 
 use super::common::{decide, definition, first_decision};
