@@ -76,5 +76,5 @@ pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
     ListRuns, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall,
+    Schedule, Session, Starter, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall, Visibility,
 };

@@ -16,6 +16,7 @@ mod rows;
 mod schedule;
 pub mod sqlite;
 mod upkeep;
+mod visibility;
 
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
@@ -31,6 +32,9 @@ pub use rows::{
 };
 pub use schedule::{Fired, Overlap, Schedule};
 pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
+pub use visibility::{Starter, Visibility};
+
+use std::sync::Arc;
 
 use steprail_core::run::{Millis, Payload};
 
@@ -117,17 +121,17 @@ pub trait Reads: Send + Sync {
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run after a position.
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
-    /// Events of all runs after a cursor, with the user whose run it is; of the runs of one user or of all.
+    /// Events after a cursor of the runs that the reader may see, each with the starter of its run.
     fn feed(
         &self,
         after: Cursor,
         limit: usize,
-        user: Option<&str>,
-    ) -> Result<EventPage<(RawEvent, String)>, StoreError>;
+        visible: &Visibility,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, StoreError>;
     /// The cursor of the last event of all runs, also if it was deleted.
     fn last_event(&self) -> Result<Cursor, StoreError>;
-    /// Open questions, oldest first; of the runs of one user or of all.
-    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Open approvals of the runs that the reader may see, oldest first.
+    fn open_approvals(&self, visible: &Visibility, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open questions of a run and of those that it waits for, oldest first.
     fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, StoreError>;
     /// Calls of a run and of those that it waits for whose outcome is unknown, in the order in which they began.
@@ -155,7 +159,7 @@ pub struct Storage {
     /// What the engine writes to.
     pub writer: Box<dyn Store>,
     /// What answers questions.
-    pub readers: std::sync::Arc<dyn Reads>,
+    pub readers: Arc<dyn Reads>,
     /// What the store contained when it was opened.
     pub opened: Opened,
 }

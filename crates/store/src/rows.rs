@@ -12,7 +12,7 @@ use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKin
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Cursor, Principal, RunCursor, RunState, StoreError};
+use crate::{Cursor, Principal, RunCursor, RunState, StoreError, TokenScope, Visibility};
 
 /// The id of a run, as the world knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -240,6 +240,9 @@ pub struct RunRow {
     /// The trace that it was started in, as a `traceparent`.
     #[serde(skip)]
     pub trace: Option<String>,
+    /// The scope of the token that started it.
+    #[serde(skip)]
+    pub scope: Option<TokenScope>,
     /// The step that began last.
     pub current_step: Option<String>,
     /// Its inputs.
@@ -347,6 +350,17 @@ pub struct Approval {
     /// The JSON Schema of the answer that a tool asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<Box<RawValue>>,
+    /// The user who started the run.
+    pub created_by: String,
+    /// Whether an agent started the run for the user.
+    pub by_agent: bool,
+    /// The name of the run's definition.
+    pub definition: String,
+    /// The version of the run's definition.
+    pub version: u32,
+    /// The scope of the token that started the run.
+    #[serde(skip)]
+    pub scope: Option<TokenScope>,
 }
 
 /// The session of a client, which outlives the process that it began with.
@@ -418,10 +432,20 @@ pub struct ListRuns {
     pub limit: usize,
     /// Whether inputs and outputs, which may be large, are left out: inputs are `null` then.
     pub brief: bool,
+    /// Only those that the reader may see.
+    pub visible: Visibility,
 }
 
 impl Default for ListRuns {
     fn default() -> Self {
-        Self { status: None, created_by: None, name: None, before: None, limit: 100, brief: false }
+        Self {
+            status: None,
+            created_by: None,
+            name: None,
+            before: None,
+            limit: 100,
+            brief: false,
+            visible: Visibility::default(),
+        }
     }
 }

@@ -82,6 +82,8 @@ CREATE INDEX idx_runs_status ON runs (status, id);
 CREATE INDEX idx_runs_creator ON runs (created_by, id);
 CREATE INDEX idx_runs_creator_status ON runs (created_by, status, id);
 CREATE INDEX idx_runs_name ON runs (name, id);
+-- Lists for a scoped token: the runs that were started with a scope.
+CREATE INDEX idx_runs_scoped ON runs (id) WHERE principal_json ->> '$.scope' IS NOT NULL;
 -- The end of a run cancels the runs that it waits for.
 CREATE INDEX idx_runs_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
 -- Retention: runs that a rerun may still reuse, and definitions without runs.
