@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKind};
 use steprail_core::spec::step::KindName;
@@ -361,6 +362,21 @@ pub struct Approval {
     /// The scope of the token that started the run.
     #[serde(skip)]
     pub scope: Option<TokenScope>,
+}
+
+impl Approval {
+    /// The approval as it is shown to a person.
+    pub fn text(&self) -> ApprovalText<'_> {
+        ApprovalText {
+            tool: self.tool.as_deref(),
+            args: self.args.as_ref().map(|args| args.get()),
+            starter: &self.created_by,
+            by_agent: self.by_agent,
+            definition: (&self.definition, self.version),
+            step: &self.path,
+            prompt: &self.prompt,
+        }
+    }
 }
 
 /// The session of a client, which outlives the process that it began with.
