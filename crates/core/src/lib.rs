@@ -18,6 +18,7 @@
 pub(crate) mod bounded_regex;
 pub mod budget;
 pub mod diagnostic;
+pub mod display;
 pub mod document;
 pub mod draw;
 pub mod expr;

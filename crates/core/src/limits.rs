@@ -160,3 +160,12 @@ pub const SCHEMA_DEPTH: usize = 64;
 pub const SCHEMA_POINTER_BYTES: usize = 2 * 1024;
 /// Maximum nesting of evaluations of JSON Schemas, including references.
 pub const SCHEMA_CALLS: usize = 400;
+
+/// Lines of an untrusted text that are shown before its middle is folded.
+pub const SHOWN_LINES: usize = 40;
+
+/// Characters of a line of an untrusted text that are shown before its middle is folded.
+pub const SHOWN_LINE_CHARS: usize = 500;
+
+/// Empty lines in a row that are shown.
+pub const SHOWN_BLANK_LINES: usize = 1;

@@ -1,10 +1,11 @@
 //! Grants: which tools a user may call, and which rights they have.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde::{Deserialize, Serialize};
 use steprail_core::pattern;
+use steprail_core::run::Millis;
 use steprail_store::{Principal, Right};
 
 use crate::ports::{Authorizer, BoxFuture};
@@ -39,28 +40,54 @@ impl Authorizer for AllowAll {
     }
 }
 
-/// An [`Authorizer`] with a table of users and their grants. Changes apply from the next call. Clones share the table.
+/// An [`Authorizer`] with a table of users and their grants, and of tokens. Changes apply from the next call. Clones share
+/// the tables.
 #[derive(Debug, Clone, Default)]
-pub struct Access(Arc<RwLock<BTreeMap<String, Grants>>>);
+pub struct Access(Arc<RwLock<Tables>>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    users: BTreeMap<String, Grants>,
+    /// When tokens expire, by their ids.
+    tokens: HashMap<String, Millis>,
+}
 
 impl Access {
     /// A table with these users. Users that are not in the table have no grants.
     pub fn new(users: BTreeMap<String, Grants>) -> Self {
-        Self(Arc::new(RwLock::new(users)))
+        Self(Arc::new(RwLock::new(Tables { users, tokens: HashMap::new() })))
     }
 
     /// Replaces the grants of a user.
     pub fn grant(&self, user: impl Into<String>, grants: Grants) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(user.into(), grants);
+        self.write().users.insert(user.into(), grants);
     }
 
     /// Removes all grants of a user.
     pub fn revoke(&self, user: &str) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(user);
+        self.write().users.remove(user);
+    }
+
+    /// Adds a token, or changes when it expires.
+    pub fn add_token(&self, id: impl Into<String>, expires_at: Millis) {
+        self.write().tokens.insert(id.into(), expires_at);
+    }
+
+    /// Revokes a token. Runs that it started make no further calls, and its schedules start no further runs.
+    pub fn revoke_token(&self, id: &str) {
+        self.write().tokens.remove(id);
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tables(&self) -> RwLockReadGuard<'_, Tables> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read<T>(&self, user: &Principal, query: impl FnOnce(&Grants) -> T) -> Option<T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&user.id).map(query)
+        self.tables().users.get(&user.id).map(query)
     }
 }
 
@@ -81,6 +108,10 @@ impl Authorizer for Access {
                 right.key()
             )),
         }
+    }
+
+    fn token_expiry(&self, token: &str) -> Option<Millis> {
+        self.tables().tokens.get(token).copied()
     }
 
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {

@@ -126,6 +126,7 @@ impl Builder {
             env: Arc::new(env),
             random: fastrand::Rng::new(),
         })?;
+        kernel.authorize_schedules(authorizer.clone());
         kernel.enforce_quotas(self.limits.quotas.clone(), storage.readers.clone());
         let (sender, messages) = mpsc::channel();
         let (urgent_sender, urgent) = mpsc::channel();

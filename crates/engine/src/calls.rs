@@ -190,11 +190,20 @@ async fn store_files(store: &dyn ArtefactStore, run: RunId, path: &str, mut outp
 /// Checks the tools that the user had when the run started, and the current rights.
 async fn authorize(ports: &Ports, order: &CallOrder) -> Result<(), String> {
     let (user, tool) = (&order.principal, &order.tool);
+    check_tool(user, tool)?;
+    if user.token.as_ref().is_some_and(|token| ports.authorizer.token_expiry(token).is_none()) {
+        return Err(format!("the token of {} that started the run was revoked", user.id));
+    }
+    ports.authorizer.may_call(user, tool).await
+}
+
+/// Returns an error if the scope of the token, or the tools that the user had when the run started, exclude a tool.
+pub(crate) fn check_tool(user: &Principal, tool: &str) -> Result<(), String> {
     check_scope(user, tool)?;
     if user.tools.as_ref().is_some_and(|tools| !tools.iter().any(|pattern| pattern::matches(pattern, tool))) {
         return Err(format!("{} was not allowed to call `{tool}` when the run was started", user.id));
     }
-    ports.authorizer.may_call(user, tool).await
+    Ok(())
 }
 
 /// Returns an error if the user acts through a token whose scope excludes the tool.

@@ -108,6 +108,24 @@ impl Engine {
         self.command(Command::Unschedule { name: name.to_owned() }).await
     }
 
+    /// Ends the active schedules of principals that lost their rights: they stay listed with the reason and start no further
+    /// runs. Returns their number.
+    pub async fn end_schedules(
+        &self,
+        reason: &str,
+        has_ended: impl Fn(&Principal) -> bool,
+    ) -> Result<usize, Error> {
+        let _scheduling = self.0.scheduling.lock().await;
+        let mut schedules = self.schedules().await?;
+        schedules.retain(|schedule| schedule.due.is_some() && has_ended(&schedule.principal));
+        let count = schedules.len();
+        for schedule in schedules {
+            let command = Command::EndSchedule { schedule: Box::new(schedule), reason: reason.to_owned() };
+            self.command(command).await?;
+        }
+        Ok(count)
+    }
+
     /// Returns every schedule, by name, with the outcome of its last time.
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
         self.read(|readers| readers.schedules()).await

@@ -126,6 +126,9 @@ impl Engine {
                 right.purpose()
             )));
         }
+        if principal.token.as_ref().is_some_and(|token| self.0.authorizer.token_expiry(token).is_none()) {
+            return Err(Error::Denied(format!("the token of {} was revoked", principal.id)));
+        }
         self.0.authorizer.may(principal, right).map_err(Error::Denied)
     }
 

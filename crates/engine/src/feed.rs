@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use steprail_store::{After, Cursor, Reads, RunId, StoreError, StoredEvent};
+use steprail_store::{After, Cursor, Reads, RunId, StoreError, StoredEvent, Visibility};
 use tokio::sync::watch;
 
 use crate::error::Error;
@@ -68,7 +68,7 @@ impl Position {
     fn read(self, readers: &dyn Reads) -> Result<Vec<StoredEvent>, StoreError> {
         match self {
             Self::OfAll(cursor) => {
-                let page = readers.feed(cursor, FEED_PAGE, None)?;
+                let page = readers.feed(cursor, FEED_PAGE, &Visibility::default())?;
                 page.events.into_iter().map(|(event, _)| event.read()).collect()
             }
             Self::OfRun(run, after) => Ok(readers.events(run, after, FEED_PAGE)?.events),

@@ -78,6 +78,6 @@ pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
     ListRuns, ListSteps, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId,
-    RunRow, Schedule, Session, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError,
-    StoredEvent, TokenScope, UnknownCall,
+    RunRow, Schedule, Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError,
+    StoredEvent, TokenScope, UnknownCall, Visibility,
 };

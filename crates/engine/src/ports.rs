@@ -151,6 +151,12 @@ pub trait Authorizer: Send + Sync {
         Ok(())
     }
 
+    /// Returns when an API token expires, or `None` if it was revoked. Asked about the token of a principal.
+    fn token_expiry(&self, token: &str) -> Option<Millis> {
+        let _ = token;
+        Some(Millis::MAX)
+    }
+
     /// Returns patterns of the tools that a user may call; `None` means all. They are stored with each run that the user
     /// starts, and bound its calls.
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {

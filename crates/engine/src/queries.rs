@@ -1,10 +1,12 @@
 //! Queries of an engine about runs, events and approvals.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use steprail_core::run::{Event, Restored, RunStatus, StepStatus};
 use steprail_store::{
-    After, Approval, Cursor, EventPage, ListRuns, ListSteps, RawEvent, Reads, RunId, RunRow, StepCounts,
-    StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredEvent, UnknownCall,
+    After, Approval, Cursor, EventPage, ListRuns, ListSteps, RawEvent, Reads, RunId, RunRow, Starter, StepCounts,
+    StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Visibility,
 };
 use tokio::sync::watch;
 
@@ -152,16 +154,16 @@ impl Engine {
         self.read(move |readers| readers.events(run, after, limit)).await
     }
 
-    /// Returns the events of all runs, or of the runs of one user, after a cursor. Each comes with the id of the user who
-    /// started its run. A cursor beyond the end of the log is an error.
+    /// Returns the events after a cursor of the runs that a reader may see, each with the starter of its run. A cursor
+    /// beyond the end of the log is an error.
     pub async fn feed(
         &self,
         after: Cursor,
         limit: usize,
-        user: Option<String>,
-    ) -> Result<EventPage<(RawEvent, String)>, Error> {
+        visible: Visibility,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, Error> {
         self.check_cursor(after).await?;
-        self.read(move |readers| readers.feed(after, limit, user.as_deref())).await
+        self.read(move |readers| readers.feed(after, limit, &visible)).await
     }
 
     /// Subscribes to the events of one run or of all runs, after a cursor. The cursor of an event continues after it.
@@ -205,16 +207,16 @@ impl Engine {
 
     /// Returns open approvals, oldest first.
     pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
-        self.approvals_of(None, limit).await
+        self.visible_approvals(Visibility::default(), limit).await
     }
 
-    /// Returns open approvals of the runs of one user or of all users, oldest first.
-    pub(crate) async fn approvals_of(
+    /// Returns open approvals of the runs that a reader may see, oldest first.
+    pub(crate) async fn visible_approvals(
         &self,
-        user: Option<String>,
+        visible: Visibility,
         limit: usize,
     ) -> Result<Vec<Approval>, Error> {
-        self.read(move |readers| readers.open_approvals(user.as_deref(), limit)).await
+        self.read(move |readers| readers.open_approvals(&visible, limit)).await
     }
 
     /// Returns open approvals of a run and of the runs that it waits for, oldest first; at most 1,000.

@@ -1,5 +1,6 @@
 //! The handle to an engine with the rights of a user. Every surface acts through it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_store::{
     After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
-    Relay, Right, RunId, RunRow, Schedule, StepPage, StoredEvent,
+    Relay, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredEvent, TokenScope, Visibility,
 };
 
 use crate::decisions::DecisionRequest;
@@ -126,12 +127,11 @@ impl User {
         self.require(Right::Workflow).or_else(|error| self.require(Right::View).map_err(|_| error))
     }
 
-    /// Returns schedules, by name: all with the right `view`, else those of the user.
+    /// Returns schedules that the user may see ([`User::visibility`]), by name.
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
-        let mut schedules = self.engine.schedules().await?;
-        if !self.may(Right::View) {
-            schedules.retain(|schedule| schedule.principal.id == self.principal.id);
-        }
+        let (mut schedules, visible) = (self.engine.schedules().await?, self.visibility());
+        schedules
+            .retain(|Schedule { principal, .. }| visible.includes(&principal.id, principal.scope.as_ref()));
         Ok(schedules)
     }
 
@@ -154,12 +154,19 @@ impl User {
         self.engine.unschedule(name).await
     }
 
-    /// Changing a schedule of another user needs the right `administer`.
+    /// Changing a schedule of another user needs the right `administer`. A scoped token changes only schedules within its
+    /// scope.
     fn require_schedule_owner(&self, schedules: &[Schedule], name: &str) -> Result<(), Error> {
-        match schedules.iter().find(|schedule| schedule.name == name) {
-            Some(known) if known.principal.id != self.principal.id => self.require(Right::Administer),
-            _ => Ok(()),
+        let Some(Schedule { principal, .. }) = schedules.iter().find(|schedule| schedule.name == name) else {
+            return Ok(());
+        };
+        let contains = |scope: &TokenScope| principal.scope.as_ref().is_some_and(|of| scope.contains(of));
+        if self.principal.scope.as_ref().is_some_and(|scope| !contains(scope)) {
+            return Err(Error::Denied(format!(
+                "the schedule `{name}` is outside the scope of this token; use another name"
+            )));
         }
+        if principal.id == self.principal.id { Ok(()) } else { self.require(Right::Administer) }
     }
 
     /// A schedule that replaces one of the user does not count.
@@ -174,10 +181,26 @@ impl User {
         Err(QuotaExceeded::amount(Quota::Schedules, user, limit.into()))
     }
 
-    /// Returns the events after a cursor of the runs that the user may see, each with the id of the user who started the run.
-    pub async fn feed(&self, after: Cursor, limit: usize) -> Result<EventPage<(RawEvent, String)>, Error> {
-        let user = (!self.may(Right::View)).then(|| self.principal.id.clone());
-        self.engine.feed(after, limit, user).await
+    /// The runs that the user may see: their own, and those of others with the right `view`. A scoped token sees only runs
+    /// that were started with a scope within its own; if its scope names `view`, the rights of their scopes do not count.
+    pub fn visibility(&self) -> Visibility {
+        self.readable_with(&[Right::View])
+    }
+
+    /// The runs that can be read with one of these rights.
+    fn readable_with(&self, rights: &[Right]) -> Visibility {
+        let is_own_only = !rights.iter().any(|right| self.may(*right));
+        let within = self.principal.scope.as_ref().and_then(|scope| scope.readable(rights));
+        Visibility { user: is_own_only.then(|| self.principal.id.clone()), within }
+    }
+
+    /// Returns the events after a cursor of the runs that the user may see, each with the starter of its run.
+    pub async fn feed(
+        &self,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, Error> {
+        self.engine.feed(after, limit, self.visibility()).await
     }
 
     /// The same user through a client or tool with this name.
@@ -253,8 +276,7 @@ impl User {
     }
 
     fn require_visible(&self, row: &RunRow) -> Result<(), Error> {
-        let is_visible = row.created_by == self.principal.id || self.may(Right::View);
-        if is_visible { Ok(()) } else { Err(no_run(row.run_id)) }
+        if self.visibility().includes_run(row) { Ok(()) } else { Err(no_run(row.run_id)) }
     }
 
     /// Waits until a run has ended or waits itself, or, with `since`, until it has an event with a higher sequence
@@ -276,16 +298,9 @@ impl User {
         }
     }
 
-    /// Returns runs, newest first: of all users with the right `view`, else those of the user.
-    pub async fn list(&self, mut list: ListRuns) -> Result<Vec<RunRow>, Error> {
-        if !self.may(Right::View) {
-            let own = self.principal.id.clone();
-            if list.created_by.as_ref().is_some_and(|user| *user != own) {
-                return Ok(Vec::new());
-            }
-            list.created_by = Some(own);
-        }
-        self.engine.list(list).await
+    /// Returns runs that the user may see ([`User::visibility`]), newest first.
+    pub async fn list(&self, list: ListRuns) -> Result<Vec<RunRow>, Error> {
+        self.engine.list(ListRuns { visible: self.visibility(), ..list }).await
     }
 
     /// Returns the events of a run after a position.
@@ -312,15 +327,27 @@ impl User {
         self.engine.run_approvals(run).await
     }
 
-    /// Returns open approvals, oldest first: of all runs with the right `approve` or `view`, else of the user's own runs.
+    /// Returns open approvals, oldest first: of all runs with the right `approve` or `view`, else of the user's own runs. A
+    /// scoped token sees those of runs within its scope.
     pub async fn approvals(&self, limit: usize) -> Result<Vec<Approval>, Error> {
-        let all = self.may(Right::Approve) || self.may(Right::View);
-        self.engine.approvals_of((!all).then(|| self.principal.id.clone()), limit).await
+        let visible = self.readable_with(&[Right::Approve, Right::View]);
+        self.engine.visible_approvals(visible, limit).await
     }
 
     /// Whether the user may decide at an open gate.
     pub async fn may_decide(&self, run: RunId, path: &str) -> bool {
-        self.engine.may_decide(run, path, &self.principal).await.is_ok()
+        self.require_in_scope(run).await.is_ok()
+            && self.engine.may_decide(run, path, &self.principal).await.is_ok()
+    }
+
+    /// A scoped token decides only about runs within its scope. Other rights are checked with the decision.
+    async fn require_in_scope(&self, run: RunId) -> Result<(), Error> {
+        if self.principal.scope.is_none() {
+            return Ok(());
+        }
+        let row = self.engine.row(run).await?;
+        let visible = self.readable_with(&[Right::Approve, Right::View]);
+        if visible.includes_run(&row) { Ok(()) } else { Err(no_run(run)) }
     }
 
     /// Decides at a gate. `digest` binds the decision to the approval that the user saw.
@@ -338,6 +365,7 @@ impl User {
 
     /// Decides at a gate, with an answer or with edited arguments.
     pub async fn decide_with(&self, run: RunId, path: &str, decision: DecisionRequest) -> Result<(), Error> {
+        self.require_in_scope(run).await?;
         self.engine.decide(run, path, &self.principal, decision).await
     }
 
@@ -349,6 +377,7 @@ impl User {
         answer: Value,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
+        self.require_in_scope(run).await?;
         self.engine.answer(run, path, &self.principal, answer, digest).await
     }
 
@@ -360,6 +389,7 @@ impl User {
         resolution: Resolution,
         digest: Option<Hash>,
     ) -> Result<(), Error> {
+        self.require_in_scope(run).await?;
         self.engine.resolve(run, path, resolution, digest, &self.principal).await
     }
 
@@ -395,6 +425,10 @@ impl User {
     pub async fn signal(&self, event: &str, payload: Value, run: Option<RunId>) -> Result<usize, Error> {
         match run {
             Some(run) => self.require_control(run).await?,
+            None if self.principal.scope.is_some() => {
+                let message = "a scoped token cannot signal all runs; name the run";
+                return Err(Error::Denied(message.to_owned()));
+            }
             None => self.require(Right::Administer)?,
         }
         self.engine.signal(event, payload, run).await

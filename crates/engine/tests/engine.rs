@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use steprail_engine::{
     After, Authorizer, BoxFuture, Cursor, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns,
     ManualClock, Options, Principal, RawEvent, RunStatus, Schedule, SqliteStore, Start, StepStatus,
-    StoredEvent, Subscription, ToolCall, Tools,
+    StoredEvent, Subscription, ToolCall, Tools, Visibility,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -194,7 +194,7 @@ async fn subscription_has_no_gaps_and_no_repetitions() {
     while seen.len() < 80 {
         seen.push(all.next().await.expect("an event").expect("an event"));
     }
-    let logged = engine.feed(Cursor::START, 1_000, None).await.expect("events").events;
+    let logged = engine.feed(Cursor::START, 1_000, Visibility::default()).await.expect("events").events;
     let logged: Vec<_> = logged.iter().map(|(event, _)| event.cursor).collect();
     assert_eq!(seen.iter().map(|event| event.cursor).collect::<Vec<_>>(), logged);
     assert_eq!(logged.last(), Some(&engine.cursor()));
@@ -291,10 +291,10 @@ async fn cursor_of_a_deleted_event_stays_valid_after_a_restart() {
 
     let engine = spawn().expect("an engine");
     assert_eq!(engine.cursor(), last);
-    assert!(engine.feed(last, 10, None).await.expect("a page").events.is_empty());
+    assert!(engine.feed(last, 10, Visibility::default()).await.expect("a page").events.is_empty());
     let run = engine.start(echoed("second")).await.expect("started");
     run.wait().await.expect("ended");
-    let page = engine.feed(last, 1, None).await.expect("a page");
+    let page = engine.feed(last, 1, Visibility::default()).await.expect("a page");
     assert_eq!((page.events[0].0.run, page.events[0].0.seq), (run.id(), 1));
     assert_eq!(page.next, Some(page.events[0].0.cursor));
 }
@@ -307,7 +307,7 @@ async fn events_of_a_run_are_read_after_any_cursor_of_the_log() {
     let (first, second) = (start().await.expect("started"), start().await.expect("started"));
     engine.cancel(first.id(), &ann(), "enough").await.expect("cancelled");
     engine.cancel(second.id(), &ann(), "enough").await.expect("cancelled");
-    let log = engine.feed(Cursor::START, 100, None).await.expect("events").events;
+    let log = engine.feed(Cursor::START, 100, Visibility::default()).await.expect("events").events;
     assert!(log.len() >= 6, "{log:?}");
     for run in [first.id(), second.id()] {
         for after in [Cursor::START].into_iter().chain(log.iter().map(|(event, _)| event.cursor)) {
@@ -334,7 +334,7 @@ async fn cursor_of_another_database_is_rejected() {
         busy.start(start).await.expect("started").wait().await.expect("ended");
     }
     let cursor = busy.cursor();
-    let of_all = engine.feed(cursor, 10, None).await.expect_err("an error");
+    let of_all = engine.feed(cursor, 10, Visibility::default()).await.expect_err("an error");
     let of_run = engine.events(run, After::Cursor(cursor), 10).await.expect_err("an error");
     assert_eq!((of_all.code(), of_run.code()), ("invalid_cursor", "invalid_cursor"));
     assert!(of_all.to_string().contains("beyond the end of the log"), "{of_all}");

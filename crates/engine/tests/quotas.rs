@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use steprail_engine::{
     After, BoxFuture, CallSite, Capacity, Cursor, Engine, Error, Event, Expected, Limits, ManualClock,
     Options, Outcome, Overlap, Principal, Quota, Quotas, RunHandle, RunStatus, Schedule, SqliteStore, Start,
-    ToolCall, ToolCaller, Tools, User, Workflow,
+    ToolCall, ToolCaller, Tools, User, Visibility, Workflow,
 };
 use tempfile::TempDir;
 
@@ -336,7 +336,7 @@ async fn cancel_of_the_owner_overtakes_the_requests_of_others() {
     for start in starts {
         start.await.expect("a task").expect("a run");
     }
-    let events = engine.feed(Cursor::START, 10 * STARTS, None).await.expect("events").events;
+    let events = engine.feed(Cursor::START, 10 * STARTS, Visibility::default()).await.expect("events").events;
     let events: Vec<_> = events.into_iter().map(|(event, _)| event.read().expect("an event").event).collect();
     let is_cancelled = |event: &Event| matches!(event, Event::RunCancelled { .. });
     let before = events.iter().take_while(|event| !is_cancelled(event));

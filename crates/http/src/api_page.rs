@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2330;background:#fff}\
+/// The style sheet of the page. It is a file of its own, because inline styles are not allowed.
+pub(super) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2330;background:#fff}\
 h1{margin-bottom:.2rem}h2{margin-top:2.5rem;border-bottom:1px solid #d8dde6;text-transform:capitalize}\
 details{border:1px solid #d8dde6;border-radius:6px;margin:.5rem 0;padding:.4rem .8rem}summary{cursor:pointer}\
 code{font:13px ui-monospace,monospace}b{display:inline-block;width:4.5rem;font:600 12px ui-monospace,monospace}\
@@ -41,7 +42,7 @@ pub(super) fn render(document: &Value) -> String {
     }
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
-         <title>Steprail API</title><style>{STYLE}</style>{body}</html>"
+         <title>Steprail API</title><link rel=stylesheet href=/api/style.css>{body}</html>"
     )
 }
 

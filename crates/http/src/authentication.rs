@@ -3,31 +3,36 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
 use steprail_core::run::Millis;
 use steprail_engine::Principal;
 
 use crate::accounts::oidc::Oidc;
-use crate::accounts::{Accounts, AuthError, UserRecord};
+use crate::accounts::{AuthError, SessionAuth, UserRecord};
 use crate::peer::Peer;
 use crate::problem::Problem;
-use crate::{App, sign_in};
+use crate::stream::HEARTBEAT;
+use crate::{App, audit, sign_in};
 
 /// The scope of an identity provider's token that marks its holder as a person. Tokens without it are an agent's.
 const PERSON_SCOPE: &str = "steprail:person";
-/// The header that carries the CSRF token of a browser session.
-const CSRF_HEADER: &str = "x-steprail-csrf";
+/// The header that carries the page secret of a browser session.
+const PAGE_HEADER: &str = "x-steprail-page";
+/// The query parameter that carries a ticket.
+const TICKET_PARAMETER: &str = "ticket=";
 
 /// The credential of a request. Streams re-check it while they are open.
 #[derive(Clone)]
 pub(crate) enum Credential {
     /// An API token.
     Token(Arc<str>),
-    /// A session cookie and the CSRF token of its session.
-    Cookie(Arc<str>, String),
+    /// A session cookie, and the public id of its session.
+    Cookie(Arc<str>, Arc<str>),
     /// A token of an identity provider, valid until the given time.
     Provider(Millis),
     /// None: the peer is a local program of the owner.
@@ -39,7 +44,7 @@ impl Credential {
     pub(crate) fn renewed(&self, app: &App, before: &Principal) -> Option<Principal> {
         match self {
             Self::Token(text) => app.accounts.by_token(text).ok(),
-            Self::Cookie(text, _) => app.accounts.by_cookie(text).ok().map(|(principal, _)| principal),
+            Self::Cookie(text, _) => app.accounts.by_cookie(text).ok().map(|session| session.principal),
             Self::Provider(until) if app.engine.now() < *until => {
                 let (agent, agent_only) = (before.agent, before.agent_only);
                 app.accounts.principal(&before.id).map(|fresh| Principal { agent, agent_only, ..fresh })
@@ -48,6 +53,27 @@ impl Credential {
             Self::Local => Some(before.clone()),
         }
     }
+
+    /// Waits until the credential is revoked or has expired.
+    async fn ended(self, app: App, principal: Principal) {
+        let mut changes = app.accounts.watch();
+        while self.renewed(&app, &principal).is_some() {
+            // Nothing reports that a credential has expired.
+            let _ = tokio::time::timeout(HEARTBEAT, changes.changed()).await;
+        }
+    }
+}
+
+/// Ends the body of a stream when the credential of its request becomes invalid: a client must not receive anything after
+/// its token, its session or its user was revoked.
+fn until_revoked(app: &App, principal: &Principal, credential: &Credential, response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
+    if !is_stream || matches!(credential, Credential::Local) {
+        return response;
+    }
+    let ended = credential.clone().ended(app.clone(), principal.clone());
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(ended))))
 }
 
 /// Authenticates every request as the owner: only the owner can open the socket that it came through.
@@ -64,11 +90,11 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match identify(&app, &peer, request.method(), request.headers()).await {
+    match identify(&app, &peer, request.uri(), request.headers()).await {
         Ok((principal, credential)) => {
-            request.extensions_mut().insert(principal);
-            request.extensions_mut().insert(credential);
-            next.run(request).await
+            request.extensions_mut().insert(principal.clone());
+            request.extensions_mut().insert(credential.clone());
+            until_revoked(&app, &principal, &credential, next.run(request).await)
         }
         Err(problem) => challenge(&app, problem.into_response()),
     }
@@ -90,7 +116,7 @@ fn challenge(app: &App, mut response: Response) -> Response {
 async fn identify(
     app: &App,
     peer: &Peer,
-    method: &Method,
+    uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(Principal, Credential), Problem> {
     if let Some(value) = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()) {
@@ -98,7 +124,7 @@ async fn identify(
         return by_bearer(app, peer.ip, token.unwrap_or_default().trim()).await;
     }
     if let Some(cookie) = sign_in::cookie_of(headers) {
-        return by_cookie(app, peer.ip, cookie, method, headers).await;
+        return by_cookie(app, peer, cookie, uri, headers).await;
     }
     if app.access_policy.requires_sign_in {
         let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "the request has no token");
@@ -118,21 +144,60 @@ async fn identify(
     Ok((app.accounts.owner().clone().through_agent(), Credential::Local))
 }
 
+/// Authenticates a request with a session cookie. Browsers send the cookie to every port of the host, so the request must
+/// also prove that it comes from the page that signed in, and from the same user of the operating system.
 async fn by_cookie(
     app: &App,
-    ip: IpAddr,
+    peer: &Peer,
     cookie: &str,
-    method: &Method,
+    uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(Principal, Credential), Problem> {
-    app.accounts.extend_session(cookie).await;
-    let (principal, csrf) = app.accounts.by_cookie(cookie).map_err(|error| rejected(app, ip, error))?;
-    let sent = headers.get(CSRF_HEADER).and_then(|token| token.to_str().ok()).unwrap_or_default();
-    if !method.is_safe() && !Accounts::is_csrf_token(&csrf, sent) {
-        let problem = Problem::new(StatusCode::FORBIDDEN, "bad_csrf", "the CSRF token is missing or invalid");
-        return Err(problem.hint("send `csrf` of GET /api/v1/me in the header X-Steprail-Csrf"));
+    let session = app.accounts.by_cookie(cookie).map_err(|error| rejected(app, peer.ip, error))?;
+    if !session.belongs_to(peer.os_user) {
+        return Err(replayed(app, peer, &session, "another user of the operating system"));
     }
-    Ok((principal, Credential::Cookie(cookie.into(), csrf)))
+    let secret = headers.get(PAGE_HEADER).and_then(|secret| secret.to_str().ok()).unwrap_or_default();
+    let is_from_page = session.is_page_secret(secret)
+        || ticket_of(uri).is_some_and(|ticket| app.accounts.use_ticket(ticket, &session.id));
+    if !is_from_page {
+        return Err(replayed(app, peer, &session, "a request without the secret of the page"));
+    }
+    app.accounts.extend_session(cookie).await;
+    Ok((session.principal, Credential::Cookie(cookie.into(), session.id.into())))
+}
+
+/// The ticket of a request that opens a stream. Other requests can send the header.
+fn ticket_of(uri: &Uri) -> Option<&str> {
+    let path = uri.path();
+    let is_of_run = path.starts_with("/api/v1/runs/") && path.ends_with("/stream");
+    if !is_of_run && !matches!(path, "/api/v1/stream" | "/api/v1/socket") {
+        return None;
+    }
+    uri.query()?.split('&').find_map(|parameter| parameter.strip_prefix(TICKET_PARAMETER))
+}
+
+/// The problem for a session cookie that somebody else sent. It is a sign of an attack, so it is logged.
+fn replayed(app: &App, peer: &Peer, session: &SessionAuth, by: &str) -> Problem {
+    tracing::warn!(
+        target: audit::TARGET,
+        action = "session_cookie_rejected",
+        reason = by,
+        user = session.principal.id,
+        session = session.id,
+        ip = %peer.ip,
+        os_user = peer.os_user,
+        "a session cookie was sent by {by}"
+    );
+    let problem = rejected(app, peer.ip, AuthError::Unknown);
+    if problem.status != StatusCode::UNAUTHORIZED.as_u16() {
+        return problem;
+    }
+    let detail = "the session cookie is valid only with the secret of the page that signed in";
+    Problem::new(StatusCode::UNAUTHORIZED, "page_secret_required", detail).hint(
+        "send the page secret in the header X-Steprail-Page, or a ticket of POST /api/v1/tickets with a stream; \
+         `steprail open` prints a new sign-in link",
+    )
 }
 
 async fn by_bearer(app: &App, ip: IpAddr, token: &str) -> Result<(Principal, Credential), Problem> {
@@ -170,7 +235,9 @@ pub(crate) fn rejected(app: &App, ip: IpAddr, error: AuthError) -> Problem {
     }
     let (code, detail) = match error {
         AuthError::Expired => ("expired", "the credentials have expired"),
-        AuthError::Unknown | AuthError::NoUser => ("unauthenticated", "the credentials are not valid"),
+        AuthError::Unknown | AuthError::NoUser | AuthError::OtherOsUser => {
+            ("unauthenticated", "the credentials are not valid")
+        }
     };
     Problem::new(StatusCode::UNAUTHORIZED, code, detail)
         .hint("create a new token with `steprail token create`")

@@ -7,6 +7,7 @@ mod access_policy;
 pub mod accounts;
 mod api;
 mod api_page;
+mod audit;
 mod authentication;
 mod body_deadline;
 mod connections;
@@ -18,6 +19,7 @@ mod page;
 mod peer;
 mod problem;
 mod routes;
+mod security_headers;
 mod sign_in;
 mod state;
 mod stream;
@@ -40,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 pub use access_policy::AccessPolicy;
 pub use connections::ConnectionLimits;
 pub use metrics::describe as describe_metrics;
+use peer::Peer;
 pub use problem::Problem;
 pub use state::{App, Options};
 
@@ -51,7 +54,7 @@ impl App {
 
     /// Creates a link that signs one browser in as the owner.
     pub fn sign_in_link(&self) -> Result<String, Problem> {
-        sign_in::create_link(self)
+        sign_in::create_link(self, None)
     }
 
     /// Serves a port for all clients. Returns the base URL.
@@ -76,7 +79,9 @@ impl App {
             .method_not_allowed_fallback(method_not_allowed)
             .layer(from_fn_with_state(self.clone(), authentication::as_owner))
             .layer(from_fn(body_deadline::enforce))
-            .with_state(self.clone());
+            .layer(from_fn(security_headers::add))
+            .with_state(self.clone())
+            .into_make_service_with_connect_info::<Peer>();
         let stop = stop.clone();
         tokio::spawn(async move {
             axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
@@ -104,8 +109,10 @@ fn open_routes() -> Router<App> {
         .route("/readyz", get(operations::readyz))
         .route("/api/openapi.json", get(operations::openapi))
         .route("/api", get(operations::api_page))
+        .route("/api/style.css", get(operations::api_style))
         .route("/", get(async || Redirect::to("/api")))
-        .route("/sign-in", get(sign_in::sign_in))
+        .route("/sign-in", get(sign_in::page).post(sign_in::sign_in))
+        .route("/sign-in.js", get(sign_in::script))
         .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
         .route("/.well-known/{*rest}", any(not_found))
 }
@@ -123,6 +130,7 @@ fn public_router(app: &App, server: &Server, stop: &CancellationToken) -> Router
         .layer(from_fn_with_state(app.clone(), access_policy::enforce))
         .layer(from_fn(body_deadline::enforce))
         .layer(from_fn(metrics::record_request))
+        .layer(from_fn(security_headers::add))
 }
 
 async fn not_found(request: Request) -> Response {

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::connections::{self, ConnectionLimits, ConnectionSlot, Connections};
-use crate::metrics;
-use crate::peer::{self, Peer};
+use crate::peer::Peer;
+use crate::{metrics, security_headers};
 
 /// Clients that do not read for this long are disconnected. A stream resumes from its last event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,8 +50,8 @@ pub(super) async fn serve(
     // Connections inherit it from the listener. They work without it.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER_BYTES);
     let connections = Connections::new(limits);
-    let routers =
-        Routers { reserve: router.clone().layer(from_fn(connections::health_checks_only)), all: router };
+    let reserve = router.clone().layer(from_fn(connections::health_checks_only));
+    let routers = Routers { reserve: reserve.layer(from_fn(security_headers::add)), all: router };
     let accept = async {
         loop {
             match listener.accept().await {
@@ -89,7 +89,7 @@ async fn connection(
 ) {
     // Events are small writes that must not wait for the next one.
     let _ = stream.set_nodelay(true);
-    let peer = Peer { ip: address.ip(), is_owner: peer::is_owner(&stream).await };
+    let peer = Peer::of(&stream, address.ip()).await;
     let is_reserved = slot.is_reserved;
     let router = if is_reserved && !peer.is_owner { routers.reserve } else { routers.all };
     let service = router.map_request(move |request: Request<Incoming>| {

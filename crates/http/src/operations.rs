@@ -64,6 +64,11 @@ pub(crate) async fn api_page() -> Html<&'static str> {
     Html(&document().1)
 }
 
+/// The style sheet of that page.
+pub(crate) async fn api_style() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], crate::api_page::STYLE)
+}
+
 /// OAuth protected resource metadata (RFC 9728): leads MCP clients to the identity provider.
 pub(crate) async fn protected_resource(State(app): State<App>) -> Result<Json<Value>, Problem> {
     let none = || Problem::not_found("no identity provider is configured");

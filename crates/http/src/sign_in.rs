@@ -1,17 +1,20 @@
-//! Browser sign-in: single-use links and session cookies.
+//! Browser sign-in: single-use links, session cookies and page secrets.
 
+use axum::Json;
 use axum::extract::{ConnectInfo, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::response::{IntoResponse, Redirect, Response};
-use serde::Deserialize;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use steprail_engine::Principal;
 
-use crate::App;
+use crate::accounts::{AuthError, NewSession};
 use crate::authentication::rejected;
-use crate::extract::QueryParams;
+use crate::extract::Body as JsonBody;
 use crate::peer::Peer;
 use crate::problem::Problem;
+use crate::{App, audit};
 
 /// Name of the session cookie. It contains the port, because browsers share cookies between the ports of a host.
 fn cookie_name(headers: &HeaderMap) -> String {
@@ -23,52 +26,95 @@ fn host(headers: &HeaderMap) -> Option<Authority> {
     headers.get(header::HOST)?.to_str().ok()?.parse().ok()
 }
 
-/// Creates a sign-in link for the owner. Fails if the server does not listen on a port.
-pub(crate) fn create_link(app: &App) -> Result<String, Problem> {
+/// Creates a sign-in link for the owner, for one user of the operating system. Fails if the server does not listen on a
+/// port. The key is in the fragment of the link, which browsers do not send: it reaches no log, and a link preview that
+/// opens the link does not use the key up.
+pub(crate) fn create_link(app: &App, os_user: Option<u32>) -> Result<String, Problem> {
     let none = || Problem::new(StatusCode::CONFLICT, "no_address", "this server does not listen on a port");
     let url = app.url.get().ok_or_else(none)?;
-    Ok(format!("{url}/sign-in?key={}", app.accounts.create_link()?))
+    Ok(format!("{url}/sign-in#key={}", app.accounts.create_link(os_user)?))
+}
+
+/// The page that a sign-in link opens. Its script sends the key of the link.
+pub(super) async fn page() -> Html<&'static str> {
+    Html(
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Steprail</title>\
+         <noscript>Signing in needs JavaScript.</noscript><p id=state>Signing in…</p>\
+         <script type=module src=/sign-in.js></script></html>",
+    )
+}
+
+/// The script of the page. It keeps the page secret where only pages of this origin can read it.
+pub(super) async fn script() -> impl IntoResponse {
+    const SCRIPT: &str = r#"const key = new URLSearchParams(location.hash.slice(1)).get("key") ?? "";
+history.replaceState(null, "", "/sign-in");
+const response = await fetch("/sign-in", {
+  method: "POST",
+  headers: { "content-type": "application/json" },
+  body: JSON.stringify({ key }),
+});
+const reply = await response.json();
+if (response.ok) {
+  sessionStorage.setItem("steprail.page", reply.page_secret);
+  location.replace("/");
+} else {
+  document.getElementById("state").textContent = `${reply.detail}. ${reply.hint ?? ""}`;
+}
+"#;
+    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT)
 }
 
 #[derive(Deserialize)]
-pub(super) struct LinkQuery {
+#[serde(deny_unknown_fields)]
+pub(super) struct LinkKey {
     key: String,
 }
 
-/// Exchanges the key of a link for a session cookie.
+/// Exchanges the key of a link for a session.
 pub(super) async fn sign_in(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    QueryParams(LinkQuery { key }): QueryParams<LinkQuery>,
-    method: Method,
     headers: HeaderMap,
+    JsonBody(LinkKey { key }): JsonBody<LinkKey>,
 ) -> Result<Response, Problem> {
-    // Link previews send HEAD; they must not use the key up.
-    if method != Method::GET {
-        return Err(Problem::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            "a sign-in link must be opened with GET",
-        ));
-    }
-    let owner = app
-        .accounts
-        .by_link(&key)
-        .map_err(|error| rejected(&app, peer.ip, error).hint("`steprail open` prints a new link"))?;
-    let cookie = start_session(&app, &owner, &headers).await?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    let owner = app.accounts.by_link(&key, peer.os_user).map_err(|error| {
+        if error == AuthError::OtherOsUser {
+            tracing::warn!(
+                target: audit::TARGET,
+                action = "sign_in_link_rejected",
+                ip = %peer.ip,
+                os_user = peer.os_user,
+                "a sign-in link was used by another user of the operating system"
+            );
+        }
+        rejected(&app, peer.ip, error).hint("`steprail open` prints a new link")
+    })?;
+    start_session(&app, &owner, &peer, &headers).await
 }
 
-/// Starts a session. Returns the `Set-Cookie` header: not readable by scripts, not sent by other sites.
+/// A browser that signed in.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SignedIn {
+    /// Id of the user.
+    pub id: String,
+    /// The secret of the page. It is returned once. The page keeps it in `sessionStorage`, sends it in the header
+    /// `X-Steprail-Page` of every request, and gives it to no other origin: the cookie alone authenticates nothing.
+    pub page_secret: String,
+}
+
+/// Starts a session: the cookie is not readable by scripts and not sent by other sites, and the page secret is in the body.
 pub(super) async fn start_session(
     app: &App,
     user: &Principal,
+    peer: &Peer,
     headers: &HeaderMap,
-) -> Result<String, Problem> {
-    let (text, seconds) = app.accounts.start_session(user).await?;
+) -> Result<Response, Problem> {
+    let NewSession { cookie, page_secret, max_age } = app.accounts.start_session(user, peer.os_user).await?;
     let secure = if is_local(headers) { "" } else { "; Secure" };
     let name = cookie_name(headers);
-    Ok(format!("{name}={text}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"))
+    let cookie = format!("{name}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age}{secure}");
+    let signed_in = SignedIn { id: user.id.clone(), page_secret };
+    Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], Json(signed_in)).into_response())
 }
 
 /// The `Set-Cookie` header that deletes the session cookie.

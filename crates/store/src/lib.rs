@@ -23,6 +23,7 @@ mod schedule;
 pub mod sqlite;
 mod steps;
 mod upkeep;
+mod visibility;
 
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
@@ -39,6 +40,9 @@ pub use rows::{
 pub use schedule::{Fired, Overlap, Schedule};
 pub use steps::{ListSteps, StepCounts, StepFilter, StepPage};
 pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
+pub use visibility::{Starter, Visibility};
+
+use std::sync::Arc;
 
 use steprail_core::run::{Millis, Payload};
 
@@ -134,17 +138,17 @@ pub trait Reads: Send + Sync {
     fn runs(&self, list: &ListRuns) -> Result<Vec<RunRow>, StoreError>;
     /// Events of one run, after a position.
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError>;
-    /// Events of all runs, or of the runs of one user, after a cursor. Each has the id of the user of its run.
+    /// Events after a cursor of the runs that the reader may see, each with the starter of its run.
     fn feed(
         &self,
         after: Cursor,
         limit: usize,
-        user: Option<&str>,
-    ) -> Result<EventPage<(RawEvent, String)>, StoreError>;
+        visible: &Visibility,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, StoreError>;
     /// The cursor of the last event of all runs, even if retention deleted it.
     fn last_event(&self) -> Result<Cursor, StoreError>;
-    /// Open approvals, oldest first, of all runs or of the runs of one user.
-    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// Open approvals of the runs that the reader may see, oldest first.
+    fn open_approvals(&self, visible: &Visibility, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open approvals of a run and its descendants, oldest first, at most `limit`.
     fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Calls with unknown outcomes of a run and its descendants, in the order in which they started, at most `limit`.
@@ -172,7 +176,7 @@ pub struct Storage {
     /// The writer.
     pub writer: Box<dyn Store>,
     /// The readers.
-    pub readers: std::sync::Arc<dyn Reads>,
+    pub readers: Arc<dyn Reads>,
     /// What the store contained when it was opened.
     pub opened: Opened,
 }

@@ -36,6 +36,10 @@ pub struct Principal {
     /// The scope of the token, which restricts the rights of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<TokenScope>,
+    /// Id of the API token that authenticated them; none for the terminal, a browser or an identity provider. Revoking the
+    /// token ends the schedules and calls that depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Box<str>>,
     /// The relayed MCP request, for a run that consists of one relayed call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Box<Relay>>,
@@ -119,6 +123,37 @@ impl TokenScope {
     }
 }
 
+impl TokenScope {
+    /// The scope that a run must be within to be read with one of these rights; `None` if any run can be read. A scope that
+    /// names the right covers runs with any rights, and still only runs with its tools.
+    pub fn readable(&self, rights: &[Right]) -> Option<Self> {
+        let names_right = |may: &BTreeSet<Right>| rights.iter().any(|right| may.contains(right));
+        let may = self.may.clone().filter(|may| !names_right(may));
+        let readable = Self { may, tools: self.tools.clone() };
+        (readable != Self::default()).then_some(readable)
+    }
+
+    /// Whether everything that another scope allows is allowed by this one, too.
+    pub fn contains(&self, other: &Self) -> bool {
+        // A pattern that matches the text of another pattern matches every name that the other one matches: the `*` of the
+        // other can only be matched by a `*`.
+        let has_pattern = |patterns: &[String], other: &String| {
+            patterns.iter().any(|pattern| pattern::matches(pattern, other))
+        };
+        let has_tools = match (&self.tools, &other.tools) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(outer), Some(inner)) => inner.iter().all(|pattern| has_pattern(outer, pattern)),
+        };
+        let has_rights = match (&self.may, &other.may) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(outer), Some(inner)) => inner.is_subset(outer),
+        };
+        has_tools && has_rights
+    }
+}
+
 /// Rights of a user, apart from calling tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -165,5 +200,32 @@ impl Right {
 impl fmt::Display for Right {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Right, TokenScope};
+
+    fn scope(tools: Option<&[&str]>, may: Option<&[Right]>) -> TokenScope {
+        let tools = tools.map(|tools| tools.iter().map(ToString::to_string).collect());
+        TokenScope { tools, may: may.map(|may| may.iter().copied().collect()) }
+    }
+
+    #[test]
+    fn scope_contains_narrower_scopes_only() {
+        let crm = scope(Some(&["crm__*", "git__log"]), None);
+        assert!(crm.contains(&crm));
+        for narrower in [&["crm__read"][..], &["crm__read_*", "git__log"], &[]] {
+            assert!(crm.contains(&scope(Some(narrower), None)), "{narrower:?}");
+        }
+        for wider in [Some(&["*"][..]), Some(&["git__*"]), Some(&["crm__read", "x"]), Some(&["crm*"]), None] {
+            assert!(!crm.contains(&scope(wider, None)), "{wider:?}");
+        }
+        let reads = scope(None, Some(&[Right::Workflow, Right::View]));
+        assert!(reads.contains(&scope(Some(&["x"]), Some(&[Right::View]))));
+        assert!(!reads.contains(&scope(None, Some(&[Right::Approve]))));
+        assert!(!reads.contains(&TokenScope::default()), "a scope without limits allows every right");
+        assert!(TokenScope::default().contains(&crm));
     }
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKind};
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
-use crate::{Cursor, Principal, RunCursor, RunState, StepCursor, StoreError};
+use crate::{Cursor, Principal, RunCursor, RunState, StepCursor, StoreError, TokenScope, Visibility};
 
 /// The public id of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -242,6 +243,9 @@ pub struct RunRow {
     /// The trace in which it was started, as a `traceparent`.
     #[serde(skip)]
     pub trace: Option<String>,
+    /// The scope of the token that started it.
+    #[serde(skip)]
+    pub scope: Option<TokenScope>,
     /// The step that started last.
     pub current_step: Option<String>,
     /// Its inputs.
@@ -363,6 +367,32 @@ pub struct Approval {
     /// The users who approved before the quorum was reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signed: Vec<String>,
+    /// The user who started the run.
+    pub created_by: String,
+    /// Whether an agent started the run for the user.
+    pub by_agent: bool,
+    /// The name of the run's definition.
+    pub definition: String,
+    /// The version of the run's definition.
+    pub version: u32,
+    /// The scope of the token that started the run.
+    #[serde(skip)]
+    pub scope: Option<TokenScope>,
+}
+
+impl Approval {
+    /// The approval as it is shown to a person.
+    pub fn text(&self) -> ApprovalText<'_> {
+        ApprovalText {
+            tool: self.tool.as_deref(),
+            args: self.args.as_ref().map(|args| args.get()),
+            starter: &self.created_by,
+            by_agent: self.by_agent,
+            definition: (&self.definition, self.version),
+            step: &self.path,
+            prompt: &self.prompt,
+        }
+    }
 }
 
 /// The session of an MCP client. It survives a restart of the daemon.
@@ -434,10 +464,20 @@ pub struct ListRuns {
     pub limit: usize,
     /// Whether to omit inputs and outputs, which can be large. `input` is `null` then.
     pub brief: bool,
+    /// Only those that the reader may see.
+    pub visible: Visibility,
 }
 
 impl Default for ListRuns {
     fn default() -> Self {
-        Self { status: None, created_by: None, name: None, before: None, limit: 100, brief: false }
+        Self {
+            status: None,
+            created_by: None,
+            name: None,
+            before: None,
+            limit: 100,
+            brief: false,
+            visible: Visibility::default(),
+        }
     }
 }

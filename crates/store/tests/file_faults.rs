@@ -13,6 +13,7 @@ use steprail_store::limits::{WAL_RESTART_BYTES, WAL_RESTART_STEP};
 use steprail_store::sqlite::{Durability, Options, Restore, SqliteStore, backup};
 use steprail_store::{
     Account, AccountKind, Commit, Cursor, Reads, Refused, RegistryChange, Store, StoreError, Upkeep,
+    Visibility,
 };
 use tempfile::TempDir;
 
@@ -278,8 +279,8 @@ fn a_query_ends_at_its_time_limit() {
         write_run(&mut store, number);
     }
     let readers = store.readers().expect("readers");
-    assert_eq!(readers.feed(Cursor::START, 1_000, None).expect("events").events.len(), 300);
+    assert_eq!(readers.feed(Cursor::START, 1_000, &Visibility::default()).expect("events").events.len(), 300);
     let readers = store.readers().expect("readers").with_read_time(Duration::ZERO);
-    let error = readers.feed(Cursor::START, 1_000, None).expect_err("too slow");
+    let error = readers.feed(Cursor::START, 1_000, &Visibility::default()).expect_err("too slow");
     assert_eq!(error.code(), "storage_timeout", "{error}");
 }

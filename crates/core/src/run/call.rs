@@ -73,6 +73,9 @@ impl Decision<'_> {
                 let error = Failure::new(FailureKind::Validation, message).code("idempotency_conflict");
                 self.fail_before_start(attempt, error)
             }
+            Claimed::Denied(reason) => {
+                self.fail_before_start(attempt, Failure::new(FailureKind::Permission, reason))
+            }
         }
     }
 

@@ -169,6 +169,8 @@ pub enum Claimed {
     Busy(Box<str>),
     /// The key was claimed with different arguments.
     Conflict,
+    /// The principal of the run may not call the tool, so it does not learn the result either. Contains the reason.
+    Denied(Box<str>),
 }
 
 /// A run to create for a `workflow` step.

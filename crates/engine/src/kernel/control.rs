@@ -26,6 +26,10 @@ impl Kernel {
                 self.unschedule(name);
                 Ok(Ok(()))
             }
+            Command::EndSchedule { schedule, reason } => {
+                self.end_schedule((**schedule).clone(), reason, now);
+                Ok(Ok(()))
+            }
             Command::PutSession(session) => self.register(RegistryChange::PutSession((**session).clone())),
             Command::DropSession { id } => self.register(RegistryChange::DropSession(id.clone())),
             Command::PutAccount(account) => self.register(RegistryChange::PutAccount((**account).clone())),

@@ -43,7 +43,7 @@ use steprail_store::{Cursor, Purged, RunId, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::ports::ToolCaller;
+use crate::ports::{Authorizer, ToolCaller};
 use batch::Batch;
 use cache::Values;
 use continuations::{Continuations, Slices};
@@ -97,6 +97,8 @@ pub struct Kernel {
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
+    /// Checks the rights of schedules when they fire; `None` allows everything.
+    authorizer: Option<Arc<dyn Authorizer>>,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
 }
@@ -153,8 +155,14 @@ impl Kernel {
             deciding: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
+            authorizer: None,
             restore_finished: false,
         })
+    }
+
+    /// Rechecks the rights of schedules when they fire.
+    pub fn authorize_schedules(&mut self, authorizer: Arc<dyn Authorizer>) {
+        self.authorizer = Some(authorizer);
     }
 
     /// Returns the store after the engine has stopped.

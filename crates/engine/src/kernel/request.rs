@@ -61,6 +61,7 @@ impl Request {
             | Command::Intervene { by, .. } => by.id == user,
             Command::DeleteDefinition { .. }
             | Command::Unschedule { .. }
+            | Command::EndSchedule { .. }
             | Command::PutSession(_)
             | Command::DropSession { .. }
             | Command::PutAccount(_)
@@ -205,6 +206,13 @@ pub enum Command {
     Unschedule {
         /// Name of the schedule.
         name: String,
+    },
+    /// Ends a schedule that has lost the rights to fire. It stays listed with the reason.
+    EndSchedule {
+        /// The schedule.
+        schedule: Box<Schedule>,
+        /// Why it ends.
+        reason: String,
     },
     /// Stores the session of an MCP client.
     PutSession(Box<Session>),

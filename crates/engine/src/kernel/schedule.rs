@@ -1,7 +1,9 @@
 //! Cron schedules: the run starts in the transaction that sets the next due time.
 
 use steprail_core::run::Millis;
-use steprail_store::{DefinitionQuery, Fired, Overlap, Principal, Schedule, ScheduleChange, StoreError};
+use steprail_store::{
+    DefinitionQuery, Fired, Overlap, Principal, Right, Schedule, ScheduleChange, StoreError,
+};
 
 use super::request::RunSource;
 use super::world::new_run_id;
@@ -51,6 +53,10 @@ impl Kernel {
     ) -> Result<(), StoreError> {
         for schedule in due {
             let at = schedule.due.unwrap_or(now);
+            if let Err(reason) = self.may_fire(&schedule, now) {
+                self.end_schedule(schedule, &reason, at);
+                continue;
+            }
             let outcome = self.start_scheduled(&schedule, at, now)?;
             let next =
                 CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
@@ -66,6 +72,29 @@ impl Kernel {
             self.deliver_messages(now, done)?;
         }
         Ok(())
+    }
+
+    /// Rechecks the rights of a schedule: those of its user, and the token that created it.
+    fn may_fire(&self, schedule: &Schedule, now: Millis) -> Result<(), String> {
+        let Some(authorizer) = &self.authorizer else { return Ok(()) };
+        let principal = &schedule.principal;
+        let expiry = principal.token.as_ref().map(|token| authorizer.token_expiry(token));
+        match expiry {
+            Some(None) => Err("the token that created the schedule was revoked".to_owned()),
+            Some(Some(expiry)) if expiry <= now => {
+                Err("the token that created the schedule has expired".to_owned())
+            }
+            _ => authorizer.may(principal, Right::Workflow),
+        }
+    }
+
+    /// Ends a schedule: it stays listed with the reason and starts no further runs until it is stored again.
+    pub(super) fn end_schedule(&mut self, schedule: Schedule, reason: &str, at: Millis) {
+        let error = Some(format!("ended: {reason}; store the schedule again to continue it"));
+        let run = schedule.last.as_ref().and_then(|last| last.run);
+        let ended = Schedule { due: None, last: Some(Fired { at, run, error }), ..schedule };
+        self.next_timer = NextTimer::Unknown;
+        self.batch.change_schedule(ScheduleChange::Put(Box::new(ended)));
     }
 
     /// Moves due schedules to their next time without starting a run. After a restore it is unknown whether the runs of

@@ -7,7 +7,7 @@ use steprail_core::plan::Plan;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError,
+    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError, TokenScope,
     Wanted,
 };
 
@@ -73,7 +73,7 @@ impl Kernel {
         if let Some(key) = &start.request_key
             && let Some(before) = self.batch.request(&start.principal.id, key)?
         {
-            return self.started_before(before, key, &compiled, &inputs);
+            return self.started_before(before, start, key, &compiled, &inputs);
         }
         let seed = RunSeed {
             id: start.id,
@@ -93,11 +93,21 @@ impl Kernel {
     fn started_before(
         &mut self,
         run: RunId,
+        start: &StartRun,
         key: &str,
         compiled: &Compiled,
         inputs: &Payload,
     ) -> Result<Result<RunId, Error>, StoreError> {
         let Some(head) = self.find_head(run)? else { return Ok(Err(no_run(run))) };
+        // The caller gets the result of the run, so a scoped token gets only a run within its scope.
+        let contains =
+            |scope: &TokenScope| head.principal.scope.as_ref().is_some_and(|of| scope.contains(of));
+        if start.principal.scope.as_ref().is_some_and(|scope| !contains(scope)) {
+            let message = format!(
+                "the request key `{key}` belongs to a run outside the scope of this token; use another key"
+            );
+            return Ok(Err(Error::Conflict(message)));
+        }
         let same_hash = self.compiled(head.definition)?.plan.hash == compiled.plan.hash;
         let before = match self.runs.get(&run).and_then(|entry| entry.new.as_ref()) {
             Some(new) => new.inputs.clone(),

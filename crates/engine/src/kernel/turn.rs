@@ -146,7 +146,8 @@ impl Kernel {
     }
 }
 
-/// Identifies an idempotency key. One user's results are never returned to another user.
+/// An idempotency key. Results of one user's calls are never shown to another user. All tokens of a user share the keys, so
+/// that an effect happens once; a token gets a result only of a tool that its scope covers (`KernelWorld::claim`).
 pub(super) fn claim_key(head: &Head, scope: KeyScope, tool: &str, key: &str) -> ClaimKey {
     let scope = match scope {
         KeyScope::Workflow => format!("run:{}", head.id),

@@ -20,6 +20,7 @@ use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
 use super::flights::Flights;
 use super::turn::claim_key;
+use crate::calls::check_tool;
 use crate::limits::CHILD_RUNS;
 use crate::ports::{CallSite, ToolCaller};
 
@@ -232,6 +233,10 @@ impl World for KernelWorld<'_> {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {
+        // The result of another run of the user may be stored under the key.
+        if let Err(reason) = check_tool(&self.head.principal, claim.tool) {
+            return Ok(Claimed::Denied(reason.into()));
+        }
         let key = claim_key(self.head, claim.scope, claim.tool, claim.key);
         let state = self.batch.claim_state(&key);
         match self.answer(state)? {

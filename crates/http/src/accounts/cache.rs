@@ -1,6 +1,6 @@
 //! The accounts of the store, held in memory: they are few and read on every request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,10 @@ use super::sessions::{BrowserSession, SessionLifetime};
 use super::tokens::Token;
 use super::users::{GroupRecord, UserRecord};
 
-/// Expired tokens are listed for this long before they are purged.
-const EXPIRED_TOKENS_MS: Millis = 30 * DAY_MS;
+/// Expired tokens are listed for this long,
+const LISTED_TOKENS_MS: Millis = 30 * DAY_MS;
+/// and kept for this long: a run whose token is unknown makes no calls, and runs outlast the tokens that started them.
+const EXPIRED_TOKENS_MS: Millis = 400 * DAY_MS;
 
 /// A user or group with its revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +25,9 @@ pub(crate) struct Stored<T> {
     /// Whether an identity provider owns the name, email and groups.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
+    /// When the user was deleted. The row stays, so that the id is never given to somebody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Millis>,
     #[serde(rename = "entry")]
     pub record: T,
 }
@@ -31,6 +36,8 @@ pub(crate) struct Stored<T> {
 #[derive(Debug, Default)]
 pub(super) struct AccountCache {
     pub users: BTreeMap<String, Stored<UserRecord>>,
+    /// Ids of deleted users.
+    pub deleted_users: BTreeSet<String>,
     pub groups: BTreeMap<String, Stored<GroupRecord>>,
     pub tokens: HashMap<String, Token>,
     pub sessions: HashMap<String, BrowserSession>,
@@ -45,12 +52,21 @@ impl AccountCache {
 
     pub(super) fn put(&mut self, Account { kind, id, body }: Account) -> Result<(), StoreError> {
         match kind {
-            AccountKind::User => drop(self.users.insert(id, parse(&body)?)),
+            AccountKind::User => self.put_user(id, parse(&body)?),
             AccountKind::Group => drop(self.groups.insert(id, parse(&body)?)),
             AccountKind::Token => drop(self.tokens.insert(id, parse(&body)?)),
             AccountKind::SignIn => drop(self.sessions.insert(id, parse(&body)?)),
         }
         Ok(())
+    }
+
+    fn put_user(&mut self, id: String, stored: Stored<UserRecord>) {
+        if stored.deleted_at.is_some() {
+            self.users.remove(&id);
+            self.deleted_users.insert(id);
+        } else {
+            self.users.insert(id, stored);
+        }
     }
 
     pub(super) fn remove(&mut self, kind: AccountKind, id: &str) {
@@ -85,8 +101,21 @@ impl AccountCache {
             .collect()
     }
 
-    pub(super) fn purgeable_tokens(&self, now: Millis) -> Vec<String> {
-        let expired = self.tokens.iter().filter(|(_, token)| token.expires_at + EXPIRED_TOKENS_MS < now);
+    /// The sessions that were started with a token.
+    pub(super) fn sessions_of_token(&self, token: &str) -> Vec<String> {
+        let sessions = self.sessions.iter().filter(|(_, session)| session.token.as_deref() == Some(token));
+        sessions.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Whether a token is listed: it is valid, or expired a short time ago.
+    pub(super) fn is_listed(token: &Token, now: Millis) -> bool {
+        token.expires_at + LISTED_TOKENS_MS >= now
+    }
+
+    /// Tokens that expired long ago; all expired ones if there is no room for another token.
+    pub(super) fn purgeable_tokens(&self, now: Millis, is_full: bool) -> Vec<String> {
+        let kept_ms = if is_full { 0 } else { EXPIRED_TOKENS_MS };
+        let expired = self.tokens.iter().filter(|(_, token)| token.expires_at + kept_ms < now);
         expired.map(|(id, _)| id.clone()).collect()
     }
 

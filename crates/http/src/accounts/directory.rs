@@ -15,6 +15,9 @@ impl Accounts {
         let stored = self.cache().users.get(user).cloned();
         match stored {
             _ if user == self.owner.id => return Err(name_taken(user)),
+            None if self.cache().deleted_users.contains(user) => {
+                return Err(Error::Denied(format!("the user `{user}` was deleted")));
+            }
             Some(stored) if !stored.external => return Err(name_taken(user)),
             Some(stored) if !is_changed(&stored.record) => {}
             _ => self.store_external(user, known).await?,
@@ -25,13 +28,18 @@ impl Accounts {
     async fn store_external(&self, user: &str, known: UserRecord) -> Result<(), Error> {
         let _writing = self.writing.lock().await;
         let stored = self.cache().users.get(user).cloned();
-        let stored = stored.unwrap_or(Stored { revision: 0, external: true, record: UserRecord::default() });
+        let stored = stored.unwrap_or(Stored {
+            revision: 0,
+            external: true,
+            deleted_at: None,
+            record: UserRecord::default(),
+        });
         if !stored.external {
             return Err(name_taken(user));
         }
         let UserRecord { name, email, groups, .. } = known;
         let record = UserRecord { name, email, groups, ..stored.record };
-        let stored = Stored { revision: stored.revision + 1, external: true, record };
+        let stored = Stored { revision: stored.revision + 1, record, ..stored };
         self.put(AccountKind::User, user, &stored).await
     }
 
@@ -62,16 +70,20 @@ impl Accounts {
         let stored = {
             let cache = self.cache();
             let current = cache.users.get(id);
-            check_capacity(cache.users.len(), current.is_some(), "users")?;
+            if cache.deleted_users.contains(id) {
+                return Err(id_used(id));
+            }
+            check_capacity(cache.users.len() + cache.deleted_users.len(), current.is_some(), "users")?;
             let external = current.is_some_and(|current| current.external);
             let revision = next_revision(current.map(|current| current.revision), expected)?;
-            Stored { revision, external, record }
+            Stored { revision, external, deleted_at: None, record }
         };
         self.put(AccountKind::User, id, &stored).await?;
         Ok(stored)
     }
 
-    /// Deletes a user together with the user's tokens and sessions.
+    /// Deletes a user together with the user's tokens, sessions and schedules. The id is never used again: runs, definitions
+    /// and grants that name it would pass to somebody else.
     pub(crate) async fn delete_user(&self, by: &User, id: &str) -> Result<(), Error> {
         need_manager(by)?;
         let _writing = self.writing.lock().await;
@@ -85,7 +97,11 @@ impl Accounts {
         for (kind, credential) in credentials {
             self.delete(kind, &credential).await?;
         }
-        self.delete(AccountKind::User, id).await
+        let deleted_at = Some(self.engine.now());
+        let tombstone = Stored { revision: 0, external: false, deleted_at, record: UserRecord::default() };
+        self.put(AccountKind::User, id, &tombstone).await?;
+        self.engine.end_schedules("its user was deleted", |principal| principal.id == id).await?;
+        Ok(())
     }
 
     /// Groups by name.
@@ -110,7 +126,7 @@ impl Accounts {
             check_capacity(cache.groups.len(), cache.groups.contains_key(id), "groups")?;
             next_revision(cache.groups.get(id).map(|current| current.revision), expected)?
         };
-        let stored = Stored { revision, external: false, record };
+        let stored = Stored { revision, external: false, deleted_at: None, record };
         self.put(AccountKind::Group, id, &stored).await?;
         Ok(stored)
     }
@@ -132,6 +148,12 @@ fn need_manager(by: &User) -> Result<(), Error> {
         return Err(Error::Denied("users are managed in person, not by an agent".to_owned()));
     }
     Ok(())
+}
+
+fn id_used(id: &str) -> Error {
+    Error::Conflict(format!(
+        "a user with the id `{id}` was deleted, and ids are never used again; choose another id"
+    ))
 }
 
 fn name_taken(user: &str) -> Error {

@@ -6,6 +6,7 @@ pub mod oidc;
 mod rate_limit;
 mod secret;
 mod sessions;
+mod tickets;
 mod tokens;
 mod users;
 
@@ -15,11 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use serde::Serialize;
 use steprail_core::run::Millis;
 use steprail_engine::{Access, Account, AccountKind, Engine, Error, Principal, Reads, StoreError, User};
+use tokio::sync::watch;
 
 use cache::AccountCache;
 pub(crate) use cache::Stored;
 pub(crate) use rate_limit::FailureLimiter;
 pub use sessions::SessionLifetime;
+use sessions::SignInKey;
+pub(crate) use sessions::{NewSession, SessionAuth};
+pub(crate) use tickets::TICKET_SECS;
+use tickets::Tickets;
 pub(crate) use tokens::{NewToken, TOKEN_DAYS, Token};
 pub use users::{GroupRecord, Role, UserRecord};
 
@@ -36,8 +42,11 @@ pub(crate) struct Accounts {
     cache: Arc<RwLock<AccountCache>>,
     /// Serializes changes, so that a revision that was compared is still current when the change is written.
     writing: tokio::sync::Mutex<()>,
-    /// Keys of sign-in links that were not used yet, with their expiry.
-    links: Mutex<HashMap<String, Millis>>,
+    /// Keys of sign-in links that were not used yet.
+    links: Mutex<HashMap<String, SignInKey>>,
+    tickets: Tickets,
+    /// The number of changes to accounts. Streams re-check their credentials at each.
+    changes: watch::Sender<u64>,
     lifetime: SessionLifetime,
     pub failures: FailureLimiter,
 }
@@ -50,6 +59,8 @@ pub(crate) enum AuthError {
     Expired,
     /// The user was deleted or is disabled.
     NoUser,
+    /// The link belongs to another user of the operating system.
+    OtherOsUser,
 }
 
 /// The accounts of a store, loaded before an engine runs on it: recovery makes calls, and calls need the rights.
@@ -65,6 +76,7 @@ impl LoadedAccounts {
         let cache = AccountCache::load(readers.accounts()?)?;
         let access = Access::default();
         cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+        cache.tokens.iter().for_each(|(id, token)| access.add_token(id, token.expires_at));
         access.grant(&owner.id, steprail_engine::Grants::all());
         Ok(Self { cache, access, owner })
     }
@@ -83,6 +95,8 @@ impl LoadedAccounts {
             cache: Arc::new(RwLock::new(self.cache)),
             writing: tokio::sync::Mutex::default(),
             links: Mutex::default(),
+            tickets: Tickets::default(),
+            changes: watch::Sender::new(0),
             lifetime,
             failures: FailureLimiter::default(),
         }
@@ -92,6 +106,11 @@ impl LoadedAccounts {
 impl Accounts {
     fn cache(&self) -> std::sync::RwLockReadGuard<'_, AccountCache> {
         self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches changes to users, groups and tokens, and the end of sessions.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The owner of the data directory, in person.
@@ -126,13 +145,16 @@ impl Accounts {
     /// leave the cache behind the store.
     async fn change(&self, change: Change) -> Result<(), Error> {
         let (engine, access, cache) = (self.engine.clone(), self.access.clone(), self.cache.clone());
+        // The use of a session is stored, too, and changes no rights.
+        let is_watched = !matches!(&change, Change::Put(Account { kind: AccountKind::SignIn, .. }));
+        let changes = self.changes.clone();
         let changing = tokio::spawn(async move {
             let (kind, id) = match change {
                 Change::Put(account) => {
                     engine.registry().put_account(account.clone()).await?;
-                    let changed = (account.kind, account.id.clone());
+                    let key = (account.kind, account.id.clone());
                     cache.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
-                    changed
+                    key
                 }
                 Change::Delete(kind, id) => {
                     engine.registry().drop_account(kind, &id).await?;
@@ -141,6 +163,9 @@ impl Accounts {
                 }
             };
             refresh_grants(&access, &cache.read().unwrap_or_else(PoisonError::into_inner), kind, &id);
+            if is_watched {
+                changes.send_modify(|count| *count += 1);
+            }
             Ok(())
         });
         changing.await.unwrap_or(Err(Error::Stopped))
@@ -158,7 +183,11 @@ fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: 
         AccountKind::User if cache.users.contains_key(id) => access.grant(id, cache.grants(id)),
         AccountKind::User => access.revoke(id),
         AccountKind::Group => cache.users.keys().for_each(|user| access.grant(user, cache.grants(user))),
-        AccountKind::Token | AccountKind::SignIn => {}
+        AccountKind::Token => match cache.tokens.get(id) {
+            Some(token) => access.add_token(id, token.expires_at),
+            None => access.revoke_token(id),
+        },
+        AccountKind::SignIn => {}
     }
 }
 

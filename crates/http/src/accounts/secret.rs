@@ -40,11 +40,6 @@ impl Secret {
     pub(super) fn hash(&self) -> SecretHash {
         SecretHash(Sha256::digest(self.bytes).into())
     }
-
-    /// The CSRF token of a session: derived from its secret, so it needs no storage.
-    pub(super) fn csrf_token(&self) -> String {
-        hex(&Sha256::new().chain_update(b"csrf").chain_update(self.bytes).finalize()[..16])
-    }
 }
 
 impl fmt::Debug for Secret {
@@ -65,7 +60,7 @@ impl SecretHash {
 }
 
 /// Compares in a time that depends on the lengths only.
-pub(super) fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
+fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (l, r)| differs | (l ^ r)) == 0
 }
 

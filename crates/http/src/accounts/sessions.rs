@@ -1,4 +1,8 @@
-//! Browser sessions: sign-in links of the owner, session cookies and their CSRF tokens.
+//! Browser sessions: sign-in links of the owner, session cookies and page secrets.
+//!
+//! Browsers send a cookie to every port of its host. A cookie alone therefore authenticates nothing: the page that signed in
+//! holds a second secret, which browsers keep per origin, and a session that began on loopback belongs to one user of the
+//! operating system.
 
 use std::sync::PoisonError;
 
@@ -6,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use steprail_core::run::Millis;
 use steprail_engine::{AccountKind, Error, Principal};
 
-use super::secret::{Secret, SecretHash, constant_time_eq};
+use super::secret::{Secret, SecretHash};
 use super::{Accounts, AuthError, check_capacity};
 
 /// How long a sign-in link is valid.
@@ -31,6 +35,15 @@ pub(crate) struct BrowserSession {
     pub user: String,
     /// Hash of the cookie.
     pub hash: SecretHash,
+    /// Hash of the page secret. A session without one is not valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<SecretHash>,
+    /// The user of the operating system that signed in, if the connection was local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_user: Option<u32>,
+    /// Id of the token that started the session. The session ends with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Box<str>>,
     pub created_at: Millis,
     /// The last use, at most [`LAST_USE_MS`] old.
     pub seen_at: Millis,
@@ -42,38 +55,94 @@ impl BrowserSession {
     }
 }
 
+/// A sign-in link that was not used yet.
+pub(super) struct SignInKey {
+    until: Millis,
+    /// The user of the operating system who may use it from this machine; `None` for any.
+    os_user: Option<u32>,
+}
+
+/// A session that was started.
+pub(crate) struct NewSession {
+    /// Value of the cookie.
+    pub cookie: String,
+    /// The secret that only the page gets.
+    pub page_secret: String,
+    /// Seconds until both expire.
+    pub max_age: i64,
+}
+
+/// The session of a cookie, before the request has proved that it comes from the page.
+pub(crate) struct SessionAuth {
+    /// Public id of the session.
+    pub id: String,
+    pub principal: Principal,
+    page: Option<SecretHash>,
+    os_user: Option<u32>,
+}
+
+impl SessionAuth {
+    /// Whether a text is the page secret of the session.
+    pub(crate) fn is_page_secret(&self, text: &str) -> bool {
+        let secret = Secret::parse(text);
+        self.page.zip(secret).is_some_and(|(page, secret)| page.matches(&secret))
+    }
+
+    /// Whether the session belongs to the user of the operating system at the other end of a connection.
+    pub(crate) fn belongs_to(&self, os_user: Option<u32>) -> bool {
+        self.os_user.is_none() || self.os_user == os_user
+    }
+}
+
 impl Accounts {
-    /// Creates the key of a link that signs one browser in as the owner.
-    pub(crate) fn create_link(&self) -> Result<String, Error> {
+    /// Creates the key of a link that signs one browser in as the owner. On this machine it works only for the given user of
+    /// the operating system: links are passed to browsers as arguments, which other users can read.
+    pub(crate) fn create_link(&self, os_user: Option<u32>) -> Result<String, Error> {
         let key = Secret::generate().map_err(Error::BadInput)?.text();
         let now = self.engine.now();
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|_, until| *until > now);
+        links.retain(|_, link| link.until > now);
         if links.len() >= OPEN_LINKS {
             return Err(Error::Conflict(format!(
                 "{OPEN_LINKS} links are unused; use one, or wait ten minutes"
             )));
         }
-        links.insert(key.clone(), now + LINK_MS);
+        links.insert(key.clone(), SignInKey { until: now + LINK_MS, os_user });
         Ok(key)
     }
 
     /// The principal whom the key of a link signs in. A key works once.
-    pub(crate) fn by_link(&self, key: &str) -> Result<Principal, AuthError> {
+    pub(crate) fn by_link(&self, key: &str, os_user: Option<u32>) -> Result<Principal, AuthError> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let expected = links.get(key).and_then(|link| link.os_user);
+        if expected.zip(os_user).is_some_and(|(expected, os_user)| expected != os_user) {
+            return Err(AuthError::OtherOsUser);
+        }
         match links.remove(key) {
-            Some(until) if until > self.engine.now() => Ok(self.owner.clone()),
+            Some(link) if link.until > self.engine.now() => Ok(self.owner.clone()),
             Some(_) => Err(AuthError::Expired),
             None => Err(AuthError::Unknown),
         }
     }
 
-    /// Starts a browser session. Returns the value of its cookie and its maximum age in seconds.
-    pub(crate) async fn start_session(&self, user: &Principal) -> Result<(String, i64), Error> {
-        let secret = Secret::generate().map_err(Error::BadInput)?;
+    /// Starts a browser session of a user of the operating system, if that is known.
+    pub(crate) async fn start_session(
+        &self,
+        user: &Principal,
+        os_user: Option<u32>,
+    ) -> Result<NewSession, Error> {
+        let (secret, page) =
+            (Secret::generate().map_err(Error::BadInput)?, Secret::generate().map_err(Error::BadInput)?);
         let now = self.engine.now();
-        let session =
-            BrowserSession { user: user.id.clone(), hash: secret.hash(), created_at: now, seen_at: now };
+        let session = BrowserSession {
+            user: user.id.clone(),
+            hash: secret.hash(),
+            page: Some(page.hash()),
+            os_user,
+            token: user.token.clone(),
+            created_at: now,
+            seen_at: now,
+        };
         let _writing = self.writing.lock().await;
         let expired = self.cache().expired_sessions(now, self.lifetime);
         for id in expired {
@@ -81,18 +150,27 @@ impl Accounts {
         }
         check_capacity(self.cache().sessions.len(), false, "browser sessions")?;
         self.put(AccountKind::SignIn, &secret.id, &session).await?;
-        Ok((secret.text(), self.lifetime.max / 1_000))
+        let max_age = self.lifetime.max / 1_000;
+        Ok(NewSession { cookie: secret.text(), page_secret: page.text(), max_age })
     }
 
-    /// The principal and the CSRF token of a session cookie.
-    pub(crate) fn by_cookie(&self, text: &str) -> Result<(Principal, String), AuthError> {
+    /// The session of a cookie.
+    pub(crate) fn by_cookie(&self, text: &str) -> Result<SessionAuth, AuthError> {
         let secret = Secret::parse(text).ok_or(AuthError::Unknown)?;
         let session = self.session(&secret).ok_or(AuthError::Unknown)?;
-        if session.is_expired(self.engine.now(), self.lifetime) {
+        let now = self.engine.now();
+        if session.is_expired(now, self.lifetime) {
             return Err(AuthError::Expired);
         }
+        if let Some(token) = &session.token {
+            let expires_at = self.cache().tokens.get(&**token).map(|token| token.expires_at);
+            if expires_at.ok_or(AuthError::Unknown)? <= now {
+                return Err(AuthError::Expired);
+            }
+        }
+        let BrowserSession { page, os_user, token, .. } = session;
         let principal = self.principal(&session.user).ok_or(AuthError::NoUser)?;
-        Ok((principal, secret.csrf_token()))
+        Ok(SessionAuth { id: secret.id, principal: Principal { token, ..principal }, page, os_user })
     }
 
     fn session(&self, secret: &Secret) -> Option<BrowserSession> {
@@ -126,10 +204,5 @@ impl Accounts {
         let _writing = self.writing.lock().await;
         let exists = self.session(&secret).is_some();
         if exists { self.delete(AccountKind::SignIn, &secret.id).await } else { Ok(()) }
-    }
-
-    /// Compares CSRF tokens in constant time.
-    pub(crate) fn is_csrf_token(expected: &str, sent: &str) -> bool {
-        constant_time_eq(expected.as_bytes(), sent.as_bytes())
     }
 }

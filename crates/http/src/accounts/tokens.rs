@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use steprail_core::run::Millis;
 use steprail_engine::{AccountKind, Error, Principal, Right, TokenScope, User};
 
+use super::cache::AccountCache;
 use super::secret::{Secret, SecretHash};
-use super::{Accounts, AuthError, DAY_MS, check_capacity, need_in_person};
+use super::{ACCOUNTS_PER_KIND, Accounts, AuthError, DAY_MS, check_capacity, need_in_person};
 
 /// The default and the maximum validity of a token, in days.
 pub(crate) const TOKEN_DAYS: (u32, u32) = (90, 366);
@@ -46,14 +47,17 @@ impl Accounts {
             return Err(AuthError::Expired);
         }
         let principal = self.principal(&token.user).ok_or(AuthError::NoUser)?;
-        Ok(Principal { agent: token.agent, agent_only: token.agent, scope: token.scope, ..principal })
+        let (agent, id) = (token.agent, Some(secret.id.into()));
+        Ok(Principal { agent, agent_only: agent, scope: token.scope, token: id, ..principal })
     }
 
     /// Tokens by age: those of all users for managers, otherwise only the caller's.
     pub(crate) fn tokens(&self, by: &User) -> Vec<(String, Token)> {
-        let sees_all = by.may(Right::Manage);
+        let (sees_all, now) = (by.may(Right::Manage), self.engine.now());
         let cache = self.cache();
-        let visible = cache.tokens.iter().filter(|(_, token)| sees_all || token.user == by.principal().id);
+        let visible = cache.tokens.iter().filter(|(_, token)| {
+            AccountCache::is_listed(token, now) && (sees_all || token.user == by.principal().id)
+        });
         let mut tokens: Vec<_> = visible.map(|(id, token)| (id.clone(), token.clone())).collect();
         tokens.sort_by(|(left, l), (right, r)| (l.created_at, left).cmp(&(r.created_at, right)));
         tokens
@@ -87,7 +91,8 @@ impl Accounts {
             expires_at: created_at + Millis::from(new.days) * DAY_MS,
         };
         let _writing = self.writing.lock().await;
-        let purgeable = self.cache().purgeable_tokens(created_at);
+        let is_full = self.cache().tokens.len() >= ACCOUNTS_PER_KIND;
+        let purgeable = self.cache().purgeable_tokens(created_at, is_full);
         for id in purgeable {
             self.delete(AccountKind::Token, &id).await?;
         }
@@ -96,7 +101,7 @@ impl Accounts {
         Ok((secret.id.clone(), token, secret.text()))
     }
 
-    /// Revokes a token.
+    /// Revokes a token, and ends its browser sessions and schedules. Its streams end, and its runs make no further calls.
     pub(crate) async fn revoke_token(&self, by: &User, id: &str) -> Result<(), Error> {
         need_in_person(by)?;
         let _writing = self.writing.lock().await;
@@ -105,6 +110,13 @@ impl Accounts {
             Some(user) if user == by.principal().id || by.may(Right::Manage) => {}
             _ => return Err(Error::NotFound(format!("there is no token `{id}`"))),
         }
-        self.delete(AccountKind::Token, id).await
+        self.delete(AccountKind::Token, id).await?;
+        let sessions = self.cache().sessions_of_token(id);
+        for session in sessions {
+            self.delete(AccountKind::SignIn, &session).await?;
+        }
+        let is_of_token = |principal: &Principal| principal.token.as_deref() == Some(id);
+        self.engine.end_schedules("the token that created the schedule was revoked", is_of_token).await?;
+        Ok(())
     }
 }

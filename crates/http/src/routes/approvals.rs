@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
 use steprail_engine::{RunId, User};
 
@@ -74,6 +75,18 @@ pub struct Approval {
     /// When it times out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// The user who started the run.
+    #[serde(default)]
+    pub created_by: String,
+    /// Whether an agent started the run for the user.
+    #[serde(default)]
+    pub by_agent: bool,
+    /// Name of the run's definition.
+    #[serde(default)]
+    pub definition: String,
+    /// Version of the run's definition.
+    #[serde(default)]
+    pub version: u32,
     /// Whether the caller may decide; only in lists of approvals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_decide: Option<bool>,
@@ -91,8 +104,28 @@ impl From<steprail_engine::Approval> for Approval {
             form: row.form,
             requested_at: timestamp::format(row.requested_at),
             expires_at: row.expires_at.map(timestamp::format),
+            created_by: row.created_by,
+            by_agent: row.by_agent,
+            definition: row.definition,
+            version: row.version,
             may_decide: None,
         }
+    }
+}
+
+impl Approval {
+    /// The approval as it is shown to a person: the facts, then the prompt as a quotation.
+    pub fn shown(&self) -> String {
+        let text = ApprovalText {
+            tool: self.tool.as_deref(),
+            args: self.args.as_ref().map(|args| args.get()),
+            starter: &self.created_by,
+            by_agent: self.by_agent,
+            definition: (&self.definition, self.version),
+            step: &self.step,
+            prompt: &self.prompt,
+        };
+        text.render()
     }
 }
 

@@ -109,6 +109,7 @@ async fn list(
         before: page::cursor(list.cursor.as_deref())?,
         limit: limit + 1,
         brief: true,
+        ..ListRuns::default()
     };
     let mut rows = user.list(filter).await?;
     let is_last = rows.len() <= limit;

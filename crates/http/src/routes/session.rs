@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 use steprail_engine::Right;
 
 use crate::App;
+use crate::accounts::TICKET_SECS;
 use crate::api::{Api, delete, get, post};
 use crate::authentication::Credential;
 use crate::extract::Caller;
+use crate::peer::Peer;
 use crate::problem::Problem;
-use crate::sign_in;
+use crate::sign_in::{self, SignedIn};
 
 const TAG: &str = "session";
 
@@ -24,14 +26,28 @@ pub(super) fn routes(api: Api) -> Api {
         .route(
             TAG,
             post("/api/v1/session", "Sign this browser in")
-                .details("Exchanges a token that is not an agent's for a session cookie.")
-                .returns::<Me>(201, "The caller."),
+                .details(
+                    "Exchanges a token that is not an agent's for a session cookie and a page secret. Every request with \
+                     the cookie needs the secret in `X-Steprail-Page`.",
+                )
+                .returns::<SignedIn>(201, "The page secret, once."),
             begin,
         )
         .route(
             TAG,
             delete("/api/v1/session", "Sign this browser out").returns_empty(204, "The session has ended."),
             end,
+        )
+        .route(
+            TAG,
+            post("/api/v1/tickets", "Create a ticket for a stream")
+                .details(
+                    "For pages, which cannot send headers with an `EventSource` or a WebSocket. The ticket is sent as \
+                     `?ticket=…` to `/api/v1/stream`, `/api/v1/runs/{run_id}/stream` or `/api/v1/socket`. It works once, \
+                     within 30 seconds, together with the cookie of the session.",
+                )
+                .returns::<StreamTicket>(201, "The ticket."),
+            ticket,
         )
         .route(
             TAG,
@@ -53,9 +69,15 @@ pub struct Me {
     pub agent: bool,
     /// Rights of the caller.
     pub may: BTreeSet<Right>,
-    /// CSRF token of a browser session, to be sent in the header `X-Steprail-Csrf`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub csrf: Option<String>,
+}
+
+/// A ticket that opens one stream of a browser session.
+#[derive(Serialize, JsonSchema)]
+struct StreamTicket {
+    /// The ticket; it works once.
+    ticket: String,
+    /// Seconds until it expires.
+    expires_in: u32,
 }
 
 /// A link to open in a browser.
@@ -65,24 +87,29 @@ pub struct SignInLink {
     pub url: String,
 }
 
-async fn me(Caller(user): Caller, Extension(credential): Extension<Credential>) -> Json<Me> {
-    Json(me_of(&user, &credential))
-}
-
-fn me_of(user: &steprail_engine::User, credential: &Credential) -> Me {
+async fn me(Caller(user): Caller) -> Json<Me> {
     let principal = user.principal();
     let may: BTreeSet<Right> = Right::ALL.into_iter().filter(|right| user.may(*right)).collect();
-    let csrf = match credential {
-        Credential::Cookie(_, csrf) => Some(csrf.clone()),
-        _ => None,
+    Json(Me { id: principal.id.clone(), name: principal.name.clone(), agent: principal.agent, may })
+}
+
+async fn ticket(
+    State(app): State<App>,
+    Extension(credential): Extension<Credential>,
+) -> Result<Response, Problem> {
+    let Credential::Cookie(_, session) = &credential else {
+        let problem = Problem::bad("tickets are for browser sessions");
+        return Err(problem.hint("send the token in the header `Authorization` of the stream"));
     };
-    Me { id: principal.id.clone(), name: principal.name.clone(), agent: principal.agent, may, csrf }
+    let ticket = StreamTicket { ticket: app.accounts.create_ticket(session)?, expires_in: TICKET_SECS };
+    Ok((StatusCode::CREATED, Json(ticket)).into_response())
 }
 
 async fn begin(
     State(app): State<App>,
     Caller(user): Caller,
     Extension(credential): Extension<Credential>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let principal = user.principal();
@@ -90,8 +117,7 @@ async fn begin(
         let detail = "a browser session needs a token of a user in person without a scope";
         return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail));
     }
-    let cookie = sign_in::start_session(&app, principal, &headers).await?;
-    Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], Json(me_of(&user, &credential))).into_response())
+    sign_in::start_session(&app, principal, &peer, &headers).await
 }
 
 async fn end(
@@ -105,12 +131,16 @@ async fn end(
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, sign_in::clear_cookie(&headers))]).into_response())
 }
 
-async fn link(State(app): State<App>, Caller(user): Caller) -> Result<Response, Problem> {
+async fn link(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Caller(user): Caller,
+) -> Result<Response, Problem> {
     let principal = user.principal();
     if principal.agent || principal.scope.is_some() || principal.id != app.accounts.owner().id {
         let detail = "only the owner of this server can create a sign-in link, in person";
         return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail).hint("use `steprail open`"));
     }
-    let url = sign_in::create_link(&app)?;
+    let url = sign_in::create_link(&app, peer.os_user)?;
     Ok((StatusCode::CREATED, Json(SignInLink { url })).into_response())
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use serde::Serialize;
-use steprail_engine::{Cursor, Event, RawEvent, RunId, StoredEvent};
+use steprail_engine::{Cursor, Event, RawEvent, RunId, Starter, StoredEvent};
 
 use crate::views;
 
@@ -15,8 +15,8 @@ pub(crate) struct Frame {
     pub cursor: Cursor,
     pub run: RunId,
     pub seq: u64,
-    /// The user who owns the run.
-    pub owner: String,
+    /// Who started the run; nobody in a stream of one run.
+    pub starter: Arc<Starter>,
     /// The event as JSON.
     pub json: String,
     /// Position of the event type in `json`.
@@ -24,11 +24,11 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new<E: Serialize>(stored: StoredEvent<E>, owner: String) -> Self {
+    pub(super) fn new<E: Serialize>(stored: StoredEvent<E>, starter: Arc<Starter>) -> Self {
         let (cursor, run, seq) = (stored.cursor, stored.run, stored.seq);
         let json = serde_json::to_string(&views::Event::from(stored)).unwrap_or_default();
         let kind = kind_in(&json);
-        Self { cursor, run, seq, owner, json, kind }
+        Self { cursor, run, seq, starter, json, kind }
     }
 
     /// The event type.
@@ -65,9 +65,9 @@ impl Batch {
         Arc::new(Self { frames, sse: OnceLock::new() })
     }
 
-    /// Events of all runs, each with the user who owns the run.
-    pub(super) fn of_all(events: impl IntoIterator<Item = (RawEvent, String)>) -> Arc<Self> {
-        let frames = events.into_iter().map(|(stored, owner)| Arc::new(Frame::new(stored, owner)));
+    /// Events of all runs, each with the starter of its run.
+    pub(super) fn of_all(events: impl IntoIterator<Item = (RawEvent, Arc<Starter>)>) -> Arc<Self> {
+        let frames = events.into_iter().map(|(stored, starter)| Arc::new(Frame::new(stored, starter)));
         Self::new(frames.collect())
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steprail_engine::{After, Cursor, Error, Right, RunId, SubscriptionSlot, User};
+use steprail_engine::{After, Cursor, Error, RunId, SubscriptionSlot, User, Visibility};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -118,9 +118,8 @@ impl Follower {
 
     /// Advances the cursor to the end of a batch. Returns its events that are new and visible.
     fn advance(&mut self, page: &Arc<Batch>) -> Arc<Batch> {
-        let sees_all = self.run.is_some() || self.user.may(Right::View);
-        let own = &self.user.principal().id;
-        let new = page.clone().after(self.cursor, |frame| sees_all || frame.owner == *own);
+        let visible = if self.run.is_none() { self.user.visibility() } else { Visibility::default() };
+        let new = page.clone().after(self.cursor, |frame| visible.includes_starter(&frame.starter));
         if let Some(last) = page.last().filter(|last| last.cursor > self.cursor) {
             (self.cursor, self.seq) = (last.cursor, Some(last.seq));
         }
@@ -143,7 +142,7 @@ impl Follower {
         let (page, has_more) = if let Some(run) = self.run {
             let after = self.seq.map_or(After::Cursor(self.cursor), After::Seq);
             let page = self.user.events(run, after, PAGE).await?;
-            let frames = page.events.into_iter().map(|stored| Arc::new(Frame::new(stored, String::new())));
+            let frames = page.events.into_iter().map(|stored| Arc::new(Frame::new(stored, Arc::default())));
             (Batch::new(frames.collect()), page.next.is_some())
         } else {
             self.hub.page(self.cursor).await?

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steprail_engine::{Cursor, Engine, Error, RunId};
+use steprail_engine::{Cursor, Engine, Error, RunId, Visibility};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -116,7 +116,7 @@ impl Hub {
         let mut of_runs: BTreeMap<RunId, Vec<Arc<Frame>>> = BTreeMap::new();
         let mut bytes = 0;
         while cursor < last && bytes < ROUND_BYTES {
-            let events = self.engine.feed(cursor, PAGE, None).await?.events;
+            let events = self.engine.feed(cursor, PAGE, Visibility::default()).await?.events;
             cursor = events.last().map_or(last, |(stored, _)| stored.cursor);
             // Checked after the read: followers that join later find these events in the log.
             let is_for_all = self.all.receiver_count() > 0;

@@ -17,4 +17,4 @@ pub(super) use sse::{StreamQuery, all, run};
 use std::time::Duration;
 
 /// Interval of heartbeats, and of re-checking the credential of a stream.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);

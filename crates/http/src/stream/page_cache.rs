@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use steprail_engine::{Cursor, Engine, Error};
+use steprail_engine::{Cursor, Engine, Error, Visibility};
 use tokio::sync::Mutex;
 
 use super::batch::Batch;
@@ -41,7 +41,7 @@ impl PageCache {
         if let Some(page) = pages.iter().find(|page| page.covers(cursor)) {
             return Ok((page.events.clone(), true));
         }
-        let page = engine.feed(cursor, PAGE, None).await?;
+        let page = engine.feed(cursor, PAGE, Visibility::default()).await?;
         let (events, has_more) = (Batch::of_all(page.events), page.next.is_some());
         if has_more {
             pages.truncate(PAGES - 1);

@@ -60,6 +60,7 @@ struct Subscribe {
 async fn serve(app: App, mut user: User, credential: Credential, mut socket: WebSocket) {
     let mut following: Option<Following> = None;
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
+    let mut changes = app.accounts.watch();
     loop {
         let replies = tokio::select! {
             message = socket.recv() => match message {
@@ -76,6 +77,13 @@ async fn serve(app: App, mut user: User, credential: Credential, mut socket: Web
                 Some(frame) => Some(messages(&user, &frame).await),
                 None => return,
             },
+            // Rights that were revoked end the socket at once. The sender lives as long as the server.
+            _ = changes.changed() => {
+                if !renew(&app, &mut user, &credential, &mut following).await {
+                    return;
+                }
+                None
+            }
             _ = heartbeat.tick() => {
                 let is_valid = renew(&app, &mut user, &credential, &mut following).await;
                 if !is_valid || socket.send(Message::Ping(Vec::new().into())).await.is_err() {

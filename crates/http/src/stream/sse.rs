@@ -29,6 +29,9 @@ pub(crate) struct StreamQuery {
     /// Cursor of the last event that the client has, or `start`; `Last-Event-ID` takes precedence. Without either, the stream
     /// of a run starts at its first event, and the stream of all runs starts now.
     after: Option<String>,
+    /// A ticket of `POST /api/v1/tickets`, for pages: an `EventSource` cannot send the page secret.
+    #[serde(rename = "ticket")]
+    _ticket: Option<String>,
 }
 
 /// Streams the events of one run.
@@ -118,12 +121,18 @@ fn events(
     credential: Credential,
     end: End,
 ) -> impl Stream<Item = Chunk> + Send {
-    let state = (app, follower, credential, Instant::now());
+    let state = (app.accounts.watch(), app, follower, credential, Instant::now());
     unfold(Some(state), move |state| async move {
-        let (app, mut follower, credential, mut checked) = state?;
-        let next = tokio::time::timeout_at(checked + HEARTBEAT, follower.next()).await;
-        // Rights are re-checked also while events arrive continuously.
-        if checked.elapsed() >= HEARTBEAT {
+        let (mut changes, app, mut follower, credential, mut checked) = state?;
+        let next = tokio::time::timeout_at(checked + HEARTBEAT, follower.next());
+        let (next, is_changed) = tokio::select! {
+            biased;
+            // The sender lives as long as the server.
+            _ = changes.changed() => (None, true),
+            next = next => (Some(next), false),
+        };
+        // Rights are re-checked also while events arrive continuously, and at once when accounts change.
+        if is_changed || checked.elapsed() >= HEARTBEAT {
             let principal = credential.renewed(&app, follower.user().principal())?;
             if !follower.renew(app.engine.as_user(principal)).await {
                 return None;
@@ -131,11 +140,11 @@ fn events(
             checked = Instant::now();
         }
         let (chunk, is_end) = match next {
-            Ok(Ok(Some(page))) => (page.sse(), end.is_in(&page)),
-            Ok(Ok(None) | Err(_)) => return None,
-            Err(_) => (heartbeat(follower.cursor()), false),
+            Some(Ok(Ok(Some(page)))) => (page.sse(), end.is_in(&page)),
+            Some(Ok(Ok(None) | Err(_))) => return None,
+            Some(Err(_)) | None => (heartbeat(follower.cursor()), false),
         };
-        Some((Ok(chunk), (!is_end).then_some((app, follower, credential, checked))))
+        Some((Ok(chunk), (!is_end).then_some((changes, app, follower, credential, checked))))
     })
 }
 
@@ -157,7 +166,7 @@ mod tests {
             let run = RunId(uuid::Uuid::nil());
             let stored =
                 StoredEvent { cursor: Cursor::START, run, seq: *seq, at: 0, event, hash: Hash::of(b"") };
-            Arc::new(Frame::new(stored, String::new()))
+            Arc::new(Frame::new(stored, Arc::default()))
         };
         Batch::new(seqs.iter().map(frame).collect())
     }

@@ -1,11 +1,14 @@
 //! Tests of the HTTP surface, with a real database and a manual clock.
 
+mod headers;
 mod matrix;
 mod quotas;
 mod rest;
 mod routes;
+mod scopes;
 mod secrets;
 mod security;
+mod sessions;
 mod sockets;
 mod steps;
 mod streams;
@@ -69,6 +72,8 @@ pub(super) struct TestServer {
     pub clock: Arc<ManualClock>,
     /// Whether the peer of requests is a program of the owner.
     pub peer_is_owner: bool,
+    /// The user of the operating system that requests come from.
+    pub os_user: Option<u32>,
     mcp: Server,
     pub router: Router,
     stop: CancellationToken,
@@ -116,7 +121,7 @@ impl TestServer {
         );
         let mcp = Server::new(engine, None, Settings::default());
         let router = public_router(&app, &mcp, &stop);
-        Self { app, clock, peer_is_owner: true, mcp, router, stop, _folder: folder }
+        Self { app, clock, peer_is_owner: true, os_user: Some(1_000), mcp, router, stop, _folder: folder }
     }
 
     /// Serves a port on loopback. Returns its address.
@@ -152,7 +157,11 @@ impl TestServer {
     /// Sends a request.
     pub(super) async fn send(&self, mut request: Request<Body>) -> Response<Body> {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        request.extensions_mut().insert(ConnectInfo(Peer { ip, is_owner: self.peer_is_owner }));
+        request.extensions_mut().insert(ConnectInfo(Peer {
+            ip,
+            os_user: self.os_user,
+            is_owner: self.peer_is_owner,
+        }));
         self.router.clone().oneshot(request).await.expect("a response")
     }
 
@@ -209,6 +218,43 @@ pub(super) fn with(mut request: Request<Body>, name: &'static str, value: &str) 
 pub(super) async fn json_body(response: Response<Body>) -> Value {
     let bytes = response.into_body().collect().await.expect("a body").to_bytes();
     serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into())
+}
+
+/// A browser that signed in: its cookie, and the secret of its page.
+pub(super) struct Browser {
+    pub cookie: String,
+    pub page_secret: String,
+}
+
+impl Browser {
+    /// Reads the response to a sign-in.
+    pub(super) async fn signed_in(response: Response<Body>) -> Self {
+        assert_eq!(response.status(), 201);
+        let cookie = cookie(response.headers());
+        let reply = json_body(response).await;
+        Self { cookie, page_secret: reply["page_secret"].as_str().expect("a page secret").to_owned() }
+    }
+
+    /// Signs in with a token.
+    pub(super) async fn of(server: &TestServer, token: &str) -> Self {
+        Self::signed_in(server.send(request(token, "POST", "/api/v1/session", &Value::Null)).await).await
+    }
+
+    /// A request with the cookie only, as any server on another port of the host can send it.
+    pub(super) fn cookie_only(&self, method: &str, path: &str, body: &Value) -> Request<Body> {
+        with(request("", method, path, body), "cookie", &self.cookie)
+    }
+
+    /// A request of the page.
+    pub(super) fn request(&self, method: &str, path: &str, body: &Value) -> Request<Body> {
+        with(self.cookie_only(method, path, body), "x-steprail-page", &self.page_secret)
+    }
+
+    /// A ticket for a stream.
+    pub(super) async fn ticket(&self, server: &TestServer) -> String {
+        let reply = json_body(server.send(self.request("POST", "/api/v1/tickets", &Value::Null)).await).await;
+        reply["ticket"].as_str().expect("a ticket").to_owned()
+    }
 }
 
 /// The cookie that a response sets, as a browser sends it back.

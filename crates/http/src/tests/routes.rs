@@ -11,7 +11,7 @@ use crate::accounts::Role;
 use crate::openapi;
 
 /// Routes that the document does not describe, with the reason.
-const UNDOCUMENTED: [(&str, &str); 13] = [
+const UNDOCUMENTED: [(&str, &str); 15] = [
     ("/", "redirects browsers to /api"),
     ("/api", "the document as a web page"),
     ("/api/openapi.json", "the document itself"),
@@ -20,6 +20,8 @@ const UNDOCUMENTED: [(&str, &str); 13] = [
     ("/readyz", "health check of the store, without authentication"),
     ("/metrics", "Prometheus text format"),
     ("/sign-in", "opened by browsers from a sign-in link"),
+    ("/sign-in.js", "the script of that page"),
+    ("/api/style.css", "the style sheet of /api"),
     ("/mcp", "defined by MCP"),
     ("/mcp/", "defined by MCP"),
     ("/mcp/{*__private__axum_nest_tail_param}", "defined by MCP"),
@@ -30,7 +32,7 @@ const UNDOCUMENTED: [(&str, &str); 13] = [
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "PATCH"];
 
 /// The paths of a router. Axum has no method for them; its `Debug` output lists them.
-fn paths(router: &Router) -> BTreeSet<String> {
+pub(super) fn paths(router: &Router) -> BTreeSet<String> {
     let debug = format!("{router:?}");
     let (before_fallback, _) = debug.split_once("fallback_router: ").expect("the fallback after the routes");
     let (_, node) = before_fallback.split_once("node: Node { paths: {").expect("the list of paths");

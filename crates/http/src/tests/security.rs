@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use steprail_engine::Right;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{TestServer, cookie, json_body, request, with};
+use super::{Browser, TestServer, json_body, request, with};
 use crate::AccessPolicy;
 use crate::accounts::{DAY_MS, Role};
 
@@ -15,7 +15,7 @@ const PATHS: [(&str, &str); 6] = [
     ("GET", "/metrics"),
     ("GET", "/api/openapi.json"),
     ("POST", "/mcp"),
-    ("GET", "/sign-in?key=x"),
+    ("GET", "/sign-in"),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,38 +112,6 @@ async fn unknown_host_names_are_rejected_on_every_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn session_cookie_without_csrf_token_cannot_change_state() {
-    let server = TestServer::new();
-    let token = server.user("ann", Role::Author).await;
-    let response = server.send(request(&token, "POST", "/api/v1/session", &Value::Null)).await;
-    assert_eq!(response.status(), 201);
-    let cookie = cookie(response.headers());
-    let me = server.send(with(request("", "GET", "/api/v1/me", &Value::Null), "cookie", &cookie)).await;
-    let csrf = json_body(me).await["csrf"].as_str().expect("a CSRF token").to_owned();
-    let start =
-        || with(request("", "POST", "/api/v1/runs", &json!({ "text": super::GATED })), "cookie", &cookie);
-    for forged in
-        [start(), with(start(), "x-steprail-csrf", ""), with(start(), "x-steprail-csrf", &"0".repeat(32))]
-    {
-        let response = server.send(forged).await;
-        assert_eq!(response.status(), 403);
-        assert_eq!(json_body(response).await["code"], "bad_csrf");
-    }
-    assert_eq!(
-        server.send(with(start(), "x-steprail-csrf", &csrf)).await.status(),
-        201,
-        "with the CSRF token"
-    );
-    let out = with(request("", "DELETE", "/api/v1/session", &Value::Null), "cookie", &cookie);
-    assert_eq!(server.send(with(out, "x-steprail-csrf", &csrf)).await.status(), 204);
-    assert_eq!(
-        server.send(with(start(), "x-steprail-csrf", &csrf)).await.status(),
-        401,
-        "the session has ended"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn session_cookie_is_same_site_http_only_and_bound_to_the_port() {
     let server = TestServer::new();
     let token = server.user("ann", Role::Author).await;
@@ -209,9 +177,8 @@ async fn token_is_rejected_after_expiry_revocation_and_deletion_of_its_user() {
 async fn session_expires_after_its_maximum_lifetime() {
     let server = TestServer::new();
     let token = server.user("ann", Role::Author).await;
-    let cookie =
-        cookie(server.send(request(&token, "POST", "/api/v1/session", &Value::Null)).await.headers());
-    let me = || with(request("", "GET", "/api/v1/me", &Value::Null), "cookie", &cookie);
+    let browser = Browser::of(&server, &token).await;
+    let me = || browser.request("GET", "/api/v1/me", &Value::Null);
     for _ in 0..15 {
         server.clock.advance(DAY_MS / 2 - 1);
         let status = server.send(me()).await.status();
@@ -270,20 +237,20 @@ async fn failed_authentication_has_a_rate_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sign_in_link_works_once_and_expires() {
     let server = TestServer::with(AccessPolicy::default());
-    let link = server.app.accounts.create_link().expect("a link");
-    let path = format!("/sign-in?key={link}");
-    let response = server.send(request("", "GET", &path, &Value::Null)).await;
-    assert_eq!(response.status(), 303);
-    let cookie = cookie(response.headers());
-    let me =
-        json_body(server.send(with(request("", "GET", "/api/v1/me", &Value::Null), "cookie", &cookie)).await)
-            .await;
+    let link = server.app.accounts.create_link(None).expect("a link");
+    let sign_in = |key: &str| server.send(request("", "POST", "/sign-in", &json!({ "key": key })));
+    for method in ["GET", "HEAD"] {
+        let preview = server.send(request("", method, "/sign-in", &Value::Null)).await;
+        assert_eq!(preview.status(), 200, "a link preview gets a page and uses nothing up");
+        assert!(!preview.headers().contains_key("set-cookie"));
+    }
+    let browser = Browser::signed_in(sign_in(&link).await).await;
+    let me = json_body(server.send(browser.request("GET", "/api/v1/me", &Value::Null)).await).await;
     assert_eq!((&me["id"], &me["agent"]), (&json!("owner"), &json!(false)));
-    assert_eq!(server.send(request("", "GET", &path, &Value::Null)).await.status(), 401, "used");
-    let expired = server.app.accounts.create_link().expect("a link");
+    assert_eq!(sign_in(&link).await.status(), 401, "used");
+    let expired = server.app.accounts.create_link(None).expect("a link");
     server.clock.advance(11 * 60_000);
-    let path = format!("/sign-in?key={expired}");
-    assert_eq!(server.send(request("", "GET", &path, &Value::Null)).await.status(), 401, "expired");
+    assert_eq!(sign_in(&expired).await.status(), 401, "expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,7 +78,7 @@ async fn authenticate(
     };
     if let Some(session) = request.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
         match Sessions(authentication.engine.registry()).owner(session).await {
-            Ok(Some(owner)) if owner == user.id => {}
+            Ok(Some(owner)) if owner == owner_of(&user) => {}
             Ok(_) => return (StatusCode::NOT_FOUND, "unknown session").into_response(),
             Err(error) => {
                 return (StatusCode::SERVICE_UNAVAILABLE, format!("cannot read the session: {error}"))
@@ -86,7 +86,17 @@ async fn authenticate(
             }
         }
     }
-    let requester = user.id.clone();
+    let requester = owner_of(&user);
     request.extensions_mut().insert(user);
     REQUESTER.scope(requester, next.run(request)).await
+}
+
+/// The owner of a session: the user and the token that opened it. Another token of the user, which may have another scope,
+/// cannot use the session, and it ends when its token is revoked.
+fn owner_of(user: &Principal) -> String {
+    match &user.token {
+        // A user id contains no `/`.
+        Some(token) => format!("{}/{token}", user.id),
+        None => user.id.clone(),
+    }
 }

@@ -165,11 +165,7 @@ fn elicitation(approval: &Approval, form: ResultForm, id: &str) -> Option<Elicit
     if form == ResultForm::Relayed {
         return relayed_elicitation(approval, id);
     }
-    let mut message = approval.prompt.clone();
-    if let Some(tool) = &approval.tool {
-        let args = approval.args.as_ref().map(|args| args.get()).unwrap_or_default();
-        message.push_str(&format!("\n{tool} {args}"));
-    }
+    let message = approval.text().render();
     let schema = tool_form(approval).unwrap_or_else(|| {
         json!({
             "type": "object",

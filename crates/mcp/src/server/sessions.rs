@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use steprail_engine::{Error, Registry, Session};
 
 tokio::task_local! {
-    /// Id of the user who sent the current request.
+    /// The owner of the sessions of the current request: its user and its token.
     pub(super) static REQUESTER: String;
 }
 
@@ -19,7 +19,7 @@ const SUBSCRIPTIONS: &str = "dev.steprail/subscriptions";
 pub(super) struct Sessions(pub Registry);
 
 impl Sessions {
-    /// Id of the user that a session belongs to; `None` if it does not exist.
+    /// The owner of a session: its user and its token; `None` if it does not exist.
     pub(super) async fn owner(&self, id: &str) -> Result<Option<String>, SessionStoreError> {
         Ok(self.0.session(id).await?.map(|session| session.user))
     }

@@ -1,6 +1,7 @@
 //! What a run waits for and the next action on it, as agents read them.
 
 use serde_json::{Value, json};
+use steprail_core::display;
 use steprail_engine::{FailureKind, NextAction, RunId, RunView, WaitCause, WaitingFor, next_action};
 
 use super::snapshot::RunSnapshot;
@@ -20,7 +21,9 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
     let step = &wait.step;
     let at = |millis: &i64| time(*millis).as_str().unwrap_or_default().to_owned();
     match &wait.cause {
-        WaitCause::Approval { prompt, .. } => format!("`{step}` waits for a human approval: {prompt}"),
+        WaitCause::Approval { prompt, .. } => {
+            format!("`{step}` waits for a human approval: {}", display::line(prompt))
+        }
         WaitCause::UnknownCall { .. } => {
             format!("the outcome of the call of `{step}` is unknown; a human has to state what happened")
         }

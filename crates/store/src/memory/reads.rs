@@ -1,5 +1,7 @@
 //! [`Reads`] in memory.
 
+use std::sync::Arc;
+
 use serde_json::value::RawValue;
 use steprail_core::run::{Failure, Payload, StepStatus};
 use steprail_core::spec::step::KindName;
@@ -9,7 +11,7 @@ use super::tables::{LogEntry, RunTables, StepEntry, Tables};
 use crate::page::PageBuilder;
 use crate::{
     Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps, Principal, RawEvent,
-    Reads, RunCursor, RunId, RunRow, Schedule, Session, StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage,
+    Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage, Visibility,
     attempt_digest, log_row,
 };
 
@@ -41,6 +43,7 @@ impl Reads for MemoryStore {
                 && list.created_by.as_ref().is_none_or(|user| run.new.principal.id == *user)
                 && list.name.as_ref().is_none_or(|name| run.name == *name)
                 && list.before.is_none_or(|before| run.key < before.row())
+                && list.visible.includes(&run.new.principal.id, run.new.principal.scope.as_ref())
         };
         let listed = tables.runs.values().rev().filter(|run| is_listed(run)).take(list.limit);
         listed.map(|run| run_row(&tables, run, list.brief)).collect()
@@ -69,18 +72,20 @@ impl Reads for MemoryStore {
         &self,
         after: Cursor,
         limit: usize,
-        user: Option<&str>,
-    ) -> Result<EventPage<(RawEvent, String)>, StoreError> {
+        visible: &Visibility,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, StoreError> {
         let tables = self.tables();
         let mut page = PageBuilder::new(limit);
         for (row, entry) in tables.log_rows().filter(|(row, _)| *row >= after.row()) {
             let Ok(run) = tables.run(entry.run) else { continue };
-            let by = &run.new.principal.id;
-            if user.is_some_and(|user| user != by) {
+            let principal = &run.new.principal;
+            let starter = Starter { user: principal.id.clone(), scope: principal.scope.clone() };
+            if !visible.includes_starter(&starter) {
                 continue;
             }
+            let starter = Arc::new(starter);
             let events = raw_events(row, entry)?.into_iter().filter(|event| event.cursor > after);
-            let events = events.map(|event| (event.cursor, (event, by.clone())));
+            let events = events.map(|event| (event.cursor, (event, starter.clone())));
             if !page.add(entry.body.len(), events) {
                 break;
             }
@@ -92,10 +97,13 @@ impl Reads for MemoryStore {
         Ok(self.tables().log_rows().last().map_or(Cursor::START, |(row, entry)| entry.end(row)))
     }
 
-    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError> {
+    fn open_approvals(&self, visible: &Visibility, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let tables = self.tables();
-        let of_user = |run: &RunTables| user.is_none_or(|user| run.new.principal.id == user);
-        let runs = tables.runs.values().map(AsRef::as_ref).filter(|run| of_user(run));
+        let is_visible = |run: &RunTables| {
+            let principal = &run.new.principal;
+            visible.includes(&principal.id, principal.scope.as_ref())
+        };
+        let runs = tables.runs.values().map(AsRef::as_ref).filter(|run| is_visible(run));
         let mut open = open_approvals(runs);
         open.truncate(limit);
         Ok(open)
@@ -258,6 +266,7 @@ fn run_row(tables: &Tables, run: &RunTables, brief: bool) -> Result<RunRow, Stor
         created_by: principal.id,
         via: principal.via,
         trace: principal.trace,
+        scope: principal.scope,
         current_step: run.steps.last_key_value().map(|(_, step)| step.path.to_string()),
         input: if brief { RawValue::from_string("null".to_owned())? } else { raw(&run.new.inputs)? },
         output: run.output.as_ref().filter(|_| !brief).map(raw).transpose()?,

@@ -214,6 +214,11 @@ impl RunRows for Rows<'_> {
             form: request.form.map(|form| RawValue::from_string(form.to_string())).transpose()?,
             subject: request.subject.map(serde_json::value::to_raw_value).transpose()?,
             signed: Vec::new(),
+            created_by: self.run.new.principal.id.clone(),
+            by_agent: self.run.new.principal.agent,
+            definition: self.run.name.clone(),
+            version: self.run.version,
+            scope: self.run.new.principal.scope.clone(),
         };
         *self.last_approval += 1;
         self.run.approvals.insert(*self.last_approval, approval);

@@ -19,7 +19,8 @@ use super::{Options, SqliteStore};
 use crate::{
     Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
     ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange,
-    RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter, Store, Timer, Unfinished,
+    RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter, Store, Timer, TokenScope,
+    Unfinished, Visibility,
     Wanted,
 };
 
@@ -32,6 +33,7 @@ const BOUNDED: &[(&str, &str)] = &[
     ("WHERE 1 AND r.id < ? ORDER BY r.id DESC LIMIT", "the next page of such a list"),
     ("FROM workflow_log ORDER BY id DESC LIMIT 1", "the last row"),
     ("FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open'", "an index of open approvals"),
+    ("principal_json ->> '$.scope' IS NOT NULL", "an index of the runs of scoped tokens"),
     ("DELETE FROM workflow_definitions", "retention: hidden definitions, once an hour"),
     ("FROM workflow_definitions d WHERE", "the list of definitions contains all of them"),
     ("DELETE FROM sessions WHERE id IN", "the end of an index, beyond the limit of sessions"),
@@ -340,8 +342,13 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
         let _ = readers.events(id(1), after, 10).expect("events");
     }
     for user in [None, Some("ann")] {
-        let _ = readers.feed(Cursor::new(1, 0), 10, user).expect("events");
-        let _ = readers.open_approvals(user, 10).expect("approvals");
+        for within in [None, Some(TokenScope::default())] {
+            let visible = Visibility { within, ..Visibility::of_user(user) };
+            let _ = readers.feed(Cursor::new(1, 0), 10, &visible).expect("events");
+            let _ = readers.open_approvals(&visible, 10).expect("approvals");
+            let list = ListRuns { visible, ..ListRuns::default() };
+            let _ = readers.runs(&list).expect("runs");
+        }
     }
     readers.last_event().expect("a cursor");
     let _ = readers.run_approvals(id(1), 10).expect("approvals");

@@ -13,7 +13,7 @@ use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, RawEvent,
-    RunId, RunRow, Schedule, Session, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall, Usage,
+    RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall, Usage, Visibility,
     attempt_digest,
 };
 
@@ -98,6 +98,26 @@ impl Readers {
     ) -> Result<Vec<T>, StoreError> {
         self.with(|connection| rows::all(connection, sql, params, read))
     }
+
+    /// The first rows that `sees` accepts.
+    fn first<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        limit: usize,
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+        sees: impl Fn(&T) -> bool,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut found = Vec::new();
+        self.with(|connection| {
+            rows::each(connection, sql, params, |row| {
+                found.extend(Some(read(row)?).filter(&sees));
+                Ok(found.len() < limit)
+            })
+        })?;
+        found.truncate(limit);
+        Ok(found)
+    }
 }
 
 impl Reads for Readers {
@@ -131,12 +151,21 @@ impl Reads for Readers {
         if let Some(name) = &list.name {
             only("r.name =", name.clone().into());
         }
+        if let Some(user) = &list.visible.user {
+            only("r.created_by =", user.clone().into());
+        }
         if let Some(before) = list.before {
             only("r.id <", before.row().into());
         }
-        let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
-        sql.push_str(&format!(" ORDER BY r.id DESC LIMIT {limit}"));
-        self.all(&sql, params_from_iter(values), rows::run)
+        // Whether a scope is within another is not decided by SQL, so the limit counts the rows that are left.
+        if list.visible.within.is_some() {
+            sql.push_str(&format!(" AND {} ORDER BY r.id DESC", rows::IS_SCOPED));
+        } else {
+            let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
+            sql.push_str(&format!(" ORDER BY r.id DESC LIMIT {limit}"));
+        }
+        let sees = |run: &RunRow| list.visible.includes_run(run);
+        self.first(&sql, params_from_iter(values), list.limit, rows::run, sees)
     }
 
     fn events(&self, id: RunId, after: After, limit: usize) -> Result<EventPage<StoredEvent>, StoreError> {
@@ -176,32 +205,34 @@ impl Reads for Readers {
         &self,
         after: Cursor,
         limit: usize,
-        user: Option<&str>,
-    ) -> Result<EventPage<(RawEvent, String)>, StoreError> {
+        visible: &Visibility,
+    ) -> Result<EventPage<(RawEvent, Arc<Starter>)>, StoreError> {
         let sql = format!(
-            "SELECT {}, r.run_id, r.created_by, l.count FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id
+            "SELECT {}, r.run_id, r.created_by, l.count, r.principal_json ->> '$.scope' FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id
              WHERE l.id >= ?1 ORDER BY l.id LIMIT ?2",
             rows::LOG
         );
         self.with(|connection| {
             let mut page = PageBuilder::new(limit);
             let (mut scanned, mut last) = (0, after);
-            let limit = user.map_or(i64::MAX, |_| FEED_ROWS);
+            let limit = if visible.is_all() { i64::MAX } else { FEED_ROWS };
             rows::each(connection, &sql, params![after.row(), limit], |row| {
                 scanned += 1;
                 last = Cursor::new(row.get(0)?, row.get::<_, u32>(8)? - 1);
-                let (Some(run), Some(by)) =
+                let (Some(run), Some(user)) =
                     (row.get::<_, Option<String>>(6)?, row.get::<_, Option<String>>(7)?)
                 else {
                     return Ok(true);
                 };
-                if user.is_some_and(|user| user != by) {
+                let starter = Starter { user, scope: rows::scope(row, 9)? };
+                if !visible.includes_starter(&starter) {
                     return Ok(true);
                 }
+                let starter = Arc::new(starter);
                 let bytes = rows::log_body(row, 3)?.0.len();
                 let events = rows::log_events(rows::run_id(&run)?, row)?;
                 let events = events.filter(|event: &RawEvent| event.cursor > after);
-                Ok(page.add(bytes, events.map(|event| (event.cursor, (event, by.clone())))))
+                Ok(page.add(bytes, events.map(|event| (event.cursor, (event, starter.clone())))))
             })?;
             Ok(if scanned == FEED_ROWS { page.stop_at(last) } else { page.finish() })
         })
@@ -213,15 +244,14 @@ impl Reads for Readers {
         Ok(last.unwrap_or(Cursor::START))
     }
 
-    fn open_approvals(&self, user: Option<&str>, limit: usize) -> Result<Vec<Approval>, StoreError> {
+    fn open_approvals(&self, visible: &Visibility, limit: usize) -> Result<Vec<Approval>, StoreError> {
         let sql = format!(
-            "SELECT {} FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open' {} ORDER BY a.id LIMIT ?1",
+            "SELECT {} FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open' {} ORDER BY a.id",
             rows::APPROVAL,
-            user.map_or("", |_| "AND a.user = ?2")
+            visible.user.as_ref().map_or("", |_| "AND a.user = ?1")
         );
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let values = [Some(limit.into()), user.map(|user| Value::from(user.to_owned()))];
-        self.all(&sql, params_from_iter(values.into_iter().flatten()), rows::approval)
+        let sees = |approval: &Approval| visible.includes_approval(approval);
+        self.first(&sql, params_from_iter(&visible.user), limit, rows::approval, sees)
     }
 
     fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError> {

@@ -9,7 +9,7 @@ use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{
-    Approval, Cursor, Definition, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, log_row,
+    Approval, Cursor, Definition, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, TokenScope, log_row,
 };
 
 pub(super) const DEFINITION: &str =
@@ -91,14 +91,17 @@ pub(super) const RUN: &str = "r.id, r.run_id, r.name, d.version, r.status, r.cre
     coalesce(r.input_json, (SELECT v.json FROM run_values v WHERE v.id = r.input_value)),
     coalesce(r.output_json, (SELECT v.json FROM run_values v WHERE v.id = r.output_value)), r.error_json, r.created_at,
     l.at, r.completed_at, l.seq + l.count - 1, (SELECT p.run_id FROM runs p WHERE p.id = r.parent_id),
-    json_extract(r.principal_json, '$.via'), json_extract(r.principal_json, '$.trace')";
+    json_extract(r.principal_json, '$.via'), json_extract(r.principal_json, '$.trace'), r.principal_json ->> '$.scope'";
 
 /// The same columns without values.
 pub(super) const BRIEF_RUN: &str = "r.id, r.run_id, r.name, d.version, r.status, r.created_by,
     (SELECT s.path FROM step_runs s WHERE s.run_id = r.id ORDER BY s.n DESC, s.attempt DESC LIMIT 1),
     'null', NULL, r.error_json, r.created_at, l.at, r.completed_at, l.seq + l.count - 1,
     (SELECT p.run_id FROM runs p WHERE p.id = r.parent_id), json_extract(r.principal_json, '$.via'),
-    json_extract(r.principal_json, '$.trace')";
+    json_extract(r.principal_json, '$.trace'), r.principal_json ->> '$.scope'";
+
+/// Selects runs that were started with a scoped token, as the partial index `idx_runs_scoped` does.
+pub(super) const IS_SCOPED: &str = "r.principal_json ->> '$.scope' IS NOT NULL";
 
 /// Runs with their definitions and the last row of their logs.
 pub(super) const RUNS: &str = "runs r JOIN workflow_definitions d ON d.id = r.definition_id
@@ -123,6 +126,7 @@ pub(super) fn run(row: &Row<'_>) -> Result<RunRow, StoreError> {
         parent: row.get::<_, Option<String>>(14)?.as_deref().map(run_id).transpose()?,
         via: row.get(15)?,
         trace: row.get(16)?,
+        scope: scope(row, 17)?,
     })
 }
 
@@ -156,7 +160,9 @@ pub(super) fn step(row: &Row<'_>) -> Result<StepRow, StoreError> {
 
 pub(super) const APPROVAL: &str = "r.run_id, a.n, a.path, a.status, a.digest, a.prompt, a.tool,
     coalesce(a.args_json, (SELECT v.json FROM run_values v WHERE v.id = a.args_value)), a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.reason, a.form_json,
-    a.subject_json, a.signed_json";
+    a.subject_json, a.signed_json,
+    r.created_by, coalesce(json_extract(r.principal_json, '$.agent'), 0), r.name,
+    (SELECT d.version FROM workflow_definitions d WHERE d.id = r.definition_id), r.principal_json ->> '$.scope'";
 
 pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
     Ok(Approval {
@@ -176,7 +182,20 @@ pub(super) fn approval(row: &Row<'_>) -> Result<Approval, StoreError> {
         form: raw(row, 13)?,
         subject: raw(row, 14)?,
         signed: serde_json::from_str(row.get_ref(15)?.as_str().map_err(damaged)?)?,
+        created_by: row.get(16)?,
+        by_agent: row.get(17)?,
+        definition: row.get(18)?,
+        version: row.get(19)?,
+        scope: scope(row, 20)?,
     })
+}
+
+/// The scope of the token that started a run.
+pub(super) fn scope(row: &Row<'_>, at: usize) -> Result<Option<TokenScope>, StoreError> {
+    match row.get_ref(at)?.as_str_or_null().map_err(damaged)? {
+        Some(text) => Ok(Some(serde_json::from_str(text)?)),
+        None => Ok(None),
+    }
 }
 
 fn raw(row: &Row<'_>, at: usize) -> Result<Option<Box<RawValue>>, StoreError> {

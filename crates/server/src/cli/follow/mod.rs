@@ -303,9 +303,9 @@ impl<C: RunClient> Follower<C> {
     async fn read_answer(&mut self, approval: &Approval) -> Result<Option<GateAnswer>, CliError> {
         // The log of a resumed run is not replayed, so the prompt may not be on the screen.
         if self.shown_gates.insert((approval.run_id, approval.step.as_str().into())) {
-            self.view.say(&format!("? {} {}", approval.step, sanitize(&approval.prompt)));
+            self.view.say(&format!("? {}", sanitize(&approval.step)));
         }
-        prompt::print_call(approval)?;
+        prompt::print_approval(approval)?;
         // A line typed before the prompt is not an answer to it. A read that is still blocked receives the next line.
         prompt::discard_typed_input();
         self.pending_line.take_if(|line| line.is_finished());

@@ -1,6 +1,5 @@
 //! The decision at a gate, for `steprail approve` and `steprail deny`.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,8 +9,7 @@ use steprail_http::views::{Approval, Run};
 use super::error::CliError;
 use super::server_args::{RequestArgs, find_run};
 use super::values;
-use crate::cli::terminal::prompt::{confirm, print_call};
-use crate::cli::terminal::text::sanitize;
+use crate::cli::terminal::prompt::{confirm, print_approval};
 
 /// Selects the gate.
 #[derive(Debug, Args)]
@@ -40,8 +38,7 @@ impl Decision {
         let id = find_run(&client, &self.run).await?;
         let run: Run = client.get(&format!("/runs/{id}")).await?;
         let approval = self.approval(&run)?;
-        writeln!(anstream::stderr(), "{}", sanitize(&approval.prompt))?;
-        print_call(approval)?;
+        print_approval(approval)?;
         if !self.yes {
             require_confirmation(if approved { "Approve?" } else { "Deny?" })?;
         }

@@ -48,16 +48,12 @@ pub(crate) fn read_line() -> io::Result<String> {
     Ok(line)
 }
 
-/// Prints the call that an approval permits, and the form of an input request.
-pub(crate) fn print_call(approval: &Approval) -> Result<(), CliError> {
+/// Prints what an approval is about: the facts, the prompt as a quotation, and the form of an input request.
+pub(crate) fn print_approval(approval: &Approval) -> Result<(), CliError> {
     let mut err = anstream::stderr();
-    if let Some(tool) = &approval.tool {
-        writeln!(err, "tool {}", sanitize(tool))?;
-    }
-    for (name, value) in [("args", &approval.args), ("form", &approval.form)] {
-        if let Some(value) = value {
-            writeln!(err, "{name} {}", sanitize(value.get()))?;
-        }
+    writeln!(err, "{}", approval.shown())?;
+    if let Some(form) = &approval.form {
+        writeln!(err, "form {}", sanitize(form.get()))?;
     }
     Ok(())
 }
@@ -65,7 +61,7 @@ pub(crate) fn print_call(approval: &Approval) -> Result<(), CliError> {
 /// Prints the prompt of a gate on the last line of the terminal.
 pub(crate) fn print_gate_prompt(approval: &Approval) -> Result<(), CliError> {
     let mut err = anstream::stderr();
-    write!(err, "\r\x1b[K  approve {}? [y]es, [n]o, [l]ater: ", approval.step)?;
+    write!(err, "\r\x1b[K  approve {}? [y]es, [n]o, [l]ater: ", sanitize(&approval.step))?;
     err.flush()?;
     Ok(())
 }

@@ -2,13 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use steprail_core::display;
 use steprail_http::timestamp;
 
-/// Replaces control characters and text direction overrides, so that untrusted text (a tool's error, a prompt) stays on one
-/// line and cannot control the terminal.
+/// Makes untrusted text (a tool's error, a prompt) visible on one line, so that it cannot control the terminal or hide
+/// anything.
 pub(crate) fn sanitize(text: &str) -> String {
-    let is_bidi = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.replace(|c: char| c.is_control() || is_bidi(c), " ")
+    // Line breaks and tabs are usual and harmless here.
+    display::line(&text.trim_end().replace(['\n', '\r', '\t'], " "))
 }
 
 /// Formats a duration in milliseconds: `12ms`, `1.2s`, `3m 4s`, `2h 5m`.
