@@ -104,21 +104,20 @@ impl SecretSource {
 
     fn to_toml(&self) -> toml::Value {
         let text = |text: &String| toml::Value::String(text.clone());
+        let list = |texts: &[String]| toml::Value::Array(texts.iter().map(text).collect());
         let mut table = toml::Table::new();
         match &self.origin {
             Origin::Store => None,
             Origin::Env(name) => table.insert("env".to_owned(), text(name)),
             Origin::File(path) => table.insert("file".to_owned(), text(&path.display().to_string())),
-            Origin::Command(command) => {
-                table.insert("command".to_owned(), command.iter().map(text).collect())
-            }
+            Origin::Command(command) => table.insert("command".to_owned(), list(command)),
             Origin::Keyring(attributes) => {
                 let attributes = attributes.iter().map(|(key, value)| (key.clone(), text(value)));
                 table.insert("keyring".to_owned(), toml::Value::Table(attributes.collect()))
             }
         };
         if !self.servers.is_empty() {
-            table.insert("servers".to_owned(), self.servers.iter().map(text).collect());
+            table.insert("servers".to_owned(), list(&self.servers));
         }
         toml::Value::Table(table)
     }

@@ -12,11 +12,8 @@ use crate::config::types::LogFormat;
 
 /// Installs the log subscriber with a level, or levels per target. A subscriber that is already installed stays.
 pub(crate) fn install_logs(format: LogFormat, level: &str) -> Result<(), String> {
-    let _ = tracing::subscriber::set_global_default(subscriber(
-        format,
-        filter(level)?,
-        Redacting(std::io::stderr),
-    ));
+    let _ =
+        tracing::subscriber::set_global_default(subscriber(format, filter(level)?, Redacting(io::stderr)));
     Ok(())
 }
 

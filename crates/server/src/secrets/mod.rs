@@ -56,7 +56,6 @@ impl Vault {
     }
 
     /// The secrets of a file, encrypted with the key of another file. Neither has to exist.
-    #[cfg(test)]
     pub(crate) fn new(file: PathBuf, key: PathBuf) -> Self {
         Self(Arc::new(Inner { file, key, sources: BTreeMap::new(), state: Mutex::default() }))
     }
