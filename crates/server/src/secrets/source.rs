@@ -103,7 +103,9 @@ fn output_of(command: &[String], time: Duration) -> Result<String, String> {
         };
     }
     let group = Pid::from_raw(child.id().try_into().unwrap_or_default());
-    group.into_iter().for_each(|group| drop(kill_process_group(group, Signal::KILL)));
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     let _ = child.wait();
     Err(format!(
         "`{program}` did not write a text of at most {SECRET_BYTES} bytes within {} s",
