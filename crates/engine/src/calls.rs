@@ -144,6 +144,7 @@ fn tool_call(order: CallOrder, cancelled: CancellationToken, reporter: CallRepor
     ToolCall {
         tool: order.tool,
         args: order.args,
+        secrets: order.secrets,
         principal: order.principal,
         run: order.run,
         path: order.path,

@@ -19,6 +19,7 @@ mod clock;
 mod cron;
 mod decisions;
 mod definitions;
+mod direct_call;
 mod driver;
 mod engine;
 mod error;

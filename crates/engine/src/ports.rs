@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::expr::SecretText;
 use steprail_core::names;
 use steprail_core::plan::Hash;
 pub use steprail_core::run::Annotations;
@@ -29,8 +30,11 @@ pub type Outcome = Result<Value, Failure>;
 pub struct ToolCall {
     /// Name of the tool, `server__tool`.
     pub tool: Box<str>,
-    /// The arguments, a JSON object.
+    /// The arguments, a JSON object. They contain references to secrets, not their values.
     pub args: Payload,
+    /// The texts of the arguments in which the definition refers to secrets. Only these may be resolved: the same characters
+    /// elsewhere are data.
+    pub secrets: Arc<[SecretText]>,
     /// The user that the run acts as.
     pub principal: Arc<Principal>,
     /// Id of the run.

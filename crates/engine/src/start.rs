@@ -9,6 +9,7 @@ use steprail_core::plan::Plan;
 use steprail_core::source::Source;
 use steprail_store::Principal;
 
+use crate::direct_call;
 use crate::error::Error;
 
 /// The name of a definition without a name or a file.
@@ -53,10 +54,11 @@ impl Start {
         Self::of(Workflow::Inline { text: text.into(), source: source.into() }, principal)
     }
 
-    /// Calls one tool: a run of one step. If the outcome of the call is unknown, the run fails.
+    /// Calls one tool: a run of one step. If the outcome of the call is unknown, the run fails. An argument that is a
+    /// reference to a secret is resolved when the call is sent.
     pub fn call(tool: &str, args: &Value, principal: Principal) -> Self {
-        let steps =
-            json!([{ "id": "call", "tool": tool, "args": "{{inputs.args}}", "on_uncertain": "fail" }]);
+        let template = direct_call::template(args);
+        let steps = json!([{ "id": "call", "tool": tool, "args": template, "on_uncertain": "fail" }]);
         let inputs = json!({ "args": { "type": "object" } });
         let name = format!("call {tool}");
         let text = json!({ "name": name, "inputs": inputs, "steps": steps }).to_string();

@@ -6,6 +6,7 @@ mod draft;
 mod policies;
 mod references;
 mod schema;
+mod secrets;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -156,6 +157,10 @@ impl Check<'_> {
     fn call(&mut self, index: StepIx, step: &Step, call: &Call) {
         let name = call.full_name();
         self.server(step, &name);
+        self.secrets(step, &name, &call.secrets);
+        if let Some(verify) = &call.verify {
+            self.secrets(step, &verify.tool, &verify.secrets);
+        }
         if self.context.denied.contains(&name) {
             let message = format!("you are not allowed to call `{name}`");
             let hint = "ask an administrator to grant it, or use a tool that workflow_tools lists";

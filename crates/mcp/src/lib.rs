@@ -8,6 +8,7 @@ mod gateway;
 mod headers;
 pub mod limits;
 pub mod names;
+pub mod redact;
 mod relay;
 mod secrets;
 mod server;

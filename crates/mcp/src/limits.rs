@@ -92,6 +92,10 @@ pub const LOGINS: usize = 500;
 pub const REDIRECT_BYTES: usize = 16 * 1024;
 /// The maximum size of a secret, in bytes.
 pub const SECRET_BYTES: usize = 64 * 1024;
+/// The minimum size of a secret, in bytes. Shorter values occur by chance, so they cannot be redacted.
+pub const SECRET_MIN_BYTES: usize = 6;
+/// Secrets that are redacted. The oldest are forgotten first: expired access tokens.
+pub const KNOWN_SECRETS: usize = 4_096;
 /// The maximum length of the name of a secret, in characters.
 pub const SECRET_NAME: usize = 128;
 

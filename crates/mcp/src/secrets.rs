@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::{ProcessEnv, Variables, is_name};
 use crate::limits::SECRET_NAME;
+use crate::redact;
 
 /// The owner of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +67,7 @@ impl fmt::Display for SecretError {
 
 impl std::error::Error for SecretError {}
 
-/// Stores secrets, encrypted at rest. Methods may block on disk I/O.
+/// Stores secrets, encrypted at rest. Methods may block on disk I/O, and `get` on a command.
 pub trait SecretStore: Send + Sync {
     /// Reads a secret.
     fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError>;
@@ -76,6 +77,16 @@ pub trait SecretStore: Send + Sync {
     fn remove(&self, scope: &SecretScope, name: &str) -> Result<bool, SecretError>;
     /// Lists the secrets of a scope that users named ([`is_secret_name`]), without logins.
     fn list(&self, scope: &SecretScope) -> Result<Vec<SecretEntry>, SecretError>;
+    /// The servers that may receive a shared secret in arguments of calls. By default none: only the entries of servers can
+    /// use it.
+    fn receivers(&self, name: &str) -> Vec<String> {
+        let _ = name;
+        Vec::new()
+    }
+    /// Whether a shared secret exists, as far as that is known without reading its value.
+    fn exists(&self, name: &str) -> Result<bool, SecretError> {
+        Ok(self.get(&SecretScope::Shared, name)?.is_some())
+    }
     /// Deletes every secret and login of a user. Another user may get the same id later.
     fn remove_user(&self, user: &str) -> Result<(), SecretError>;
 }
@@ -98,7 +109,10 @@ impl SecretVariables {
 
     fn get(&self, scope: &SecretScope, name: &str) -> Option<String> {
         match self.store.get(scope, name) {
-            Ok(found) => found.map(|secret| secret.expose().to_owned()),
+            Ok(found) => found.map(|secret| {
+                redact::learn(name, secret.expose());
+                secret.expose().to_owned()
+            }),
             Err(error) => {
                 tracing::error!(%error, name, "cannot read the secret");
                 None
@@ -123,11 +137,22 @@ impl Variables for SecretVariables {
 
 /// Secrets that last as long as the process, for embedding programs without a store of their own, and for tests.
 #[derive(Default)]
-pub struct MemorySecrets(Mutex<BTreeMap<(SecretScope, String), (Secret, i64)>>);
+pub struct MemorySecrets {
+    secrets: Mutex<BTreeMap<(SecretScope, String), (Secret, i64)>>,
+    /// The servers that may receive a secret in arguments, by the name of the secret.
+    receivers: BTreeMap<String, Vec<String>>,
+}
 
 impl MemorySecrets {
     fn secrets(&self) -> MutexGuard<'_, BTreeMap<(SecretScope, String), (Secret, i64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a server receive a shared secret in arguments.
+    #[must_use]
+    pub fn receiver(mut self, name: &str, server: &str) -> Self {
+        self.receivers.entry(name.to_owned()).or_default().push(server.to_owned());
+        self
     }
 }
 
@@ -150,6 +175,10 @@ impl SecretStore for MemorySecrets {
         let secrets = self.secrets();
         let own = secrets.iter().filter(|((of, name), _)| of == scope && is_secret_name(name));
         Ok(own.map(|((_, name), (_, set_at))| SecretEntry { name: name.clone(), set_at: *set_at }).collect())
+    }
+
+    fn receivers(&self, name: &str) -> Vec<String> {
+        self.receivers.get(name).cloned().unwrap_or_default()
     }
 
     fn remove_user(&self, user: &str) -> Result<(), SecretError> {

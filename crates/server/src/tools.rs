@@ -1,5 +1,6 @@
 //! The tools of an engine: scripted tools, or the tools of MCP servers.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,12 +32,13 @@ pub(crate) enum ToolSource {
 
 impl ToolSource {
     /// Opens the source. Eras and tools of servers are cached beside the database. `provider` is the tool that creates
-    /// missing tools; `vault` has the secrets and logins of the servers.
+    /// missing tools; `vault` has the secrets and logins of the servers; `env` lists the variables that definitions can read.
     pub(crate) fn open(
         self,
         database: &Path,
         provider: Option<&str>,
         vault: Option<&Vault>,
+        env: Option<BTreeSet<String>>,
     ) -> Result<Tools, String> {
         let servers = match self {
             Self::Scripted(script) => return Ok(Tools::Scripted(script)),
@@ -51,6 +53,7 @@ impl ToolSource {
             cache: Some(cache.into()),
             supervisor: supervisor(),
             logins: logins.clone(),
+            env,
             ..Options::default()
         };
         let provider = provider.map(Into::into);

@@ -130,6 +130,11 @@ codes! {
     UnknownOutput = "SR510" Warning;
     /// `effects` contradicts the annotations of the tool. Checked against connected servers.
     ContradictedEffects = "SR511" Error;
+    /// An argument refers to a secret that does not exist or may not be sent to the server. Checked where the secrets are known.
+    UnusableSecret = "SR512" Warning;
+    /// A reference reads an environment variable that the setting `definitions.env` does not list. Checked where the setting is
+    /// known.
+    UnlistedVariable = "SR513" Warning;
 
     /// Further errors are not shown.
     TooManyProblems = "SR901" Error;

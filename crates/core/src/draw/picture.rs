@@ -1,6 +1,6 @@
 //! The contents of a drawing, independent of the output format.
 
-use crate::expr::{Expr, Part, Template, ValueTemplate};
+use crate::expr::{Expr, Part, Template, ValueTemplate, secret_reference};
 use crate::plan::{BlockIx, Kind, Next, OnDeny, OnError, Plan, Sleep, Step, StepIx, Target};
 
 /// A drawing of a plan.
@@ -249,6 +249,7 @@ fn template_text(template: &Template) -> String {
             .iter()
             .map(|part| match part {
                 Part::Text(text) => text.to_string(),
+                Part::Secret(name) => secret_reference(name),
                 Part::Expr(part) => format!("‹{}›", expr(part)),
             })
             .collect(),

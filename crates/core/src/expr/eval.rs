@@ -130,6 +130,11 @@ impl Ref {
         let segment = at.and_then(|(start, at)| Some((start, at, self.path.get(at)?)));
         let reason = match segment {
             None => "it has no value yet".to_owned(),
+            Some((_, 0, Segment::Key(name))) if self.root == Root::Env => {
+                format!(
+                    "the environment variable {name} is not set, or not listed in the setting `definitions.env`"
+                )
+            }
             Some((start, at, segment)) => {
                 let found = walk(start, &self.path[..at]).map(present).unwrap_or_default();
                 match segment {

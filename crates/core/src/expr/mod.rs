@@ -11,6 +11,7 @@ mod jsonpath;
 mod lexer;
 mod parser;
 mod reference;
+mod secret;
 mod template;
 
 pub use condition::Condition;
@@ -19,6 +20,10 @@ pub use function::Function;
 pub use jsonpath::Query;
 pub use parser::parse;
 pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
+pub use secret::{
+    SECRET_NAME_BYTES, SecretText, is_secret_name, references as secret_references,
+    written as secret_reference,
+};
 pub use template::{Part, Template, ValueTemplate};
 
 use serde_json::Value;

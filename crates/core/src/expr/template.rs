@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::eval::{Context, EvalError, EvalErrorKind, push_text};
 use super::lexer::{Token, constant_segment, word_length};
 use super::reference::{Ambient, RefPath, Resolve, Root, Segment};
-use super::{Expr, Problem, jsonpath, parser};
+use super::secret::SecretText;
+use super::{Expr, Problem, jsonpath, parser, secret};
 use crate::budget::Budget;
 use crate::budget::value::{charge_copy, copy};
 use crate::diagnostic::Code;
@@ -34,6 +35,8 @@ pub enum Part {
     Text(Box<str>),
     /// An expression.
     Expr(Expr),
+    /// `${secret:NAME}`, the name of a secret. Its value is the reference itself: only the caller of a tool resolves it.
+    Secret(Box<str>),
 }
 
 impl Template {
@@ -79,6 +82,10 @@ impl Template {
                             out.push_str(text);
                         }
                         Part::Expr(expr) => push_text(&*expr.eval(context, budget)?, &mut out, budget)?,
+                        Part::Secret(name) => {
+                            budget.charge_bytes(name.len())?;
+                            out.push_str(&secret::written(name));
+                        }
                     }
                 }
                 Ok(Cow::Owned(Value::String(out)))
@@ -124,6 +131,8 @@ impl Scanner<'_, '_> {
                 self.expression();
             } else if rest.starts_with("$$") {
                 self.literal("$", 2);
+            } else if rest.starts_with(secret::OPEN) {
+                self.secret();
             } else if rest.starts_with('$') && word_length(&rest[1..]) > 0 {
                 self.dollar();
             } else if let Some(first) = rest.chars().next() {
@@ -160,6 +169,20 @@ impl Scanner<'_, '_> {
         self.problems.push(problem);
         let close = self.text[open..].find("}}").map_or(self.text.len(), |at| open + at + 2);
         self.at = close;
+    }
+
+    fn secret(&mut self) {
+        let rest = &self.text[self.at..];
+        if let Some((name, length)) = secret::reference_at_start(rest) {
+            self.flush();
+            self.parts.push(Part::Secret(name.into()));
+            self.at += length;
+            return;
+        }
+        let message = "`${secret:` is not followed by the name of a secret and `}`";
+        let problem = Problem::new(Code::InvalidTemplate, self.at..self.at + secret::OPEN.len(), message);
+        self.problems.push(problem.hint("write `$${secret:` for literal text"));
+        self.at += secret::OPEN.len();
     }
 
     /// Parses `$name` with its path. Built-in values such as `$run_id` are text and have no path.
@@ -254,6 +277,40 @@ impl ValueTemplate {
                     map.insert(key.to_string(), value.eval_within(context, budget, bytes)?);
                 }
                 Ok(Value::Object(map))
+            }
+        }
+    }
+
+    /// The texts that contain references to secrets.
+    pub fn secrets(&self) -> Vec<SecretText> {
+        let mut found = Vec::new();
+        self.find_secrets("", &mut found);
+        found
+    }
+
+    fn find_secrets(&self, pointer: &str, found: &mut Vec<SecretText>) {
+        match self {
+            Self::Text(Template::Mixed(parts)) => {
+                let names = parts.iter().filter_map(|part| match part {
+                    Part::Secret(name) => Some(name.clone()),
+                    Part::Text(_) | Part::Expr(_) => None,
+                });
+                let names: Box<[Box<str>]> = names.collect();
+                if !names.is_empty() {
+                    found.push(SecretText { pointer: pointer.into(), names });
+                }
+            }
+            Self::Literal(_) | Self::Text(_) => {}
+            Self::List(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    item.find_secrets(&format!("{pointer}/{index}"), found);
+                }
+            }
+            Self::Map(entries) => {
+                for (key, value) in entries {
+                    let key = key.replace('~', "~0").replace('/', "~1");
+                    value.find_secrets(&format!("{pointer}/{key}"), found);
+                }
             }
         }
     }

@@ -49,11 +49,13 @@ impl Compiler<'_, '_> {
         let missing_tool = self.enclosing_policies(at).find_map(|policy| policy.missing_tool);
         let server_wait = self.enclosing_policies(at).find_map(|policy| policy.server_wait.as_ref());
         let server_wait = policy.server_wait.as_ref().or(server_wait).or(self.head.server_wait.as_ref());
+        let args = self.map_of_arguments(tool.args.as_ref());
         let call = Call {
             name: name.into(),
             server: tool.server().map(Into::into),
             tool: tool.name().into(),
-            args: self.map_of_arguments(tool.args.as_ref()),
+            secrets: args.secrets().into(),
+            args,
             idempotency: self.idempotency(policy),
             idempotency_arg: boxed(policy.idempotency_arg.as_ref()),
             effects: policy.effects,

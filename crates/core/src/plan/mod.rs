@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::expr::{Condition, Template, ValueTemplate};
+use crate::expr::{Condition, SecretText, Template, ValueTemplate};
 use crate::limits::RunLimits;
 use crate::schema::Schema;
 use crate::spec::head::{OnRestart, OnToolChange};
@@ -278,6 +278,8 @@ pub struct Call {
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,
+    /// The texts of the arguments that contain references to secrets.
+    pub secrets: Arc<[SecretText]>,
     /// The idempotency key, if the definition sets one.
     pub idempotency: Option<Idempotency>,
     /// Name of the argument in which the idempotency key is sent.
@@ -314,6 +316,8 @@ pub struct Verify {
     pub tool: Box<str>,
     /// The arguments.
     pub args: ValueTemplate,
+    /// The texts of the arguments that contain references to secrets.
+    pub secrets: Arc<[SecretText]>,
     /// Holds if the call has taken effect. `result` refers to [`crate::expr::Root::Probe`].
     pub when: Condition,
 }

@@ -136,6 +136,6 @@ impl<'s> Compiler<'s, '_> {
         self.check_allowed(&tool.0, tool.span);
         let args = self.map_of_arguments(written.args.as_ref());
         let when = written.when.as_ref().and_then(|when| self.probe_condition(when))?;
-        Some(Verify { tool: tool.0.as_str().into(), args, when })
+        Some(Verify { tool: tool.0.as_str().into(), secrets: args.secrets().into(), args, when })
     }
 }

@@ -329,7 +329,8 @@ Strings in `args`, `output`, `prompt` and similar fields can contain references:
 | `{{item}}`, or the name in `as` | the current item of a `foreach` |
 | `{{result}}` | the output of the previous step of a list; in a `branch` of the graph form, of the step itself |
 | `{{error.message}}` | the failure of the run, in `on_failure` |
-| `{{env.REGION}}` | an environment variable that the server exposes |
+| `{{env.REGION}}` | an environment variable of the daemon that the setting `definitions.env` lists |
+| `${secret:NAME}` | a secret, in `args` only: resolved when the call is sent, and never recorded |
 | `$results` | a declared output of an earlier step |
 | `$user_name`, `$user_email`, `$user_id`, `$run_id` | the user who started the run, and the id of the run |
 | `$.list.files[?@.size > 0].uri` | a JSONPath query (RFC 9535) as the whole string; `{{list.files[*].uri}}` is a JSONPath query too |

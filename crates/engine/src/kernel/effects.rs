@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use steprail_core::plan::{Hash, Kind};
+use steprail_core::expr::SecretText;
+use steprail_core::plan::{Call, Hash, Kind};
 use steprail_core::run::{
     Event, Failure, FailureKind, Input, InputResponse, Millis, Payload, Phase, Record, Report, Run,
     RunStatus, Started,
@@ -41,6 +42,8 @@ pub struct CallOrder {
     pub tool: Box<str>,
     /// The arguments.
     pub args: Payload,
+    /// The texts of the arguments in which the definition refers to secrets.
+    pub secrets: Arc<[SecretText]>,
     /// The principal for whom it is made.
     pub principal: Arc<Principal>,
     /// The run.
@@ -162,9 +165,9 @@ impl Kernel {
         if live.attempt != step.attempt || !waits {
             return;
         }
-        let persona = match &entry.compiled.plan.step(live.step).kind {
-            Kind::Call(call) => call.persona.clone(),
-            _ => None,
+        let (persona, secrets) = match &entry.compiled.plan.step(live.step).kind {
+            Kind::Call(call) => (call.persona.clone(), secrets(&record.event, call)),
+            _ => (None, Arc::default()),
         };
         let continues = match (&record.event, &live.input_response) {
             (Event::CallResumed { task, .. }, _) => Some(Continuation::Task(task.clone())),
@@ -188,6 +191,7 @@ impl Kernel {
             id,
             tool: tool.clone(),
             args: record.payload.clone().unwrap_or_default(),
+            secrets,
             principal: entry.head.principal.clone(),
             run: entry.head.id,
             n: step.n,
@@ -329,5 +333,17 @@ impl Kernel {
             return Ok(None);
         }
         Ok(self.runs.get(&run).map(|entry| entry.run.clone()))
+    }
+}
+
+/// The references to secrets in the arguments of the call that an event starts.
+fn secrets(event: &Event, call: &Call) -> Arc<[SecretText]> {
+    match event {
+        Event::VerifyStarted { .. } => {
+            call.verify.as_ref().map(|verify| verify.secrets.clone()).unwrap_or_default()
+        }
+        // The tool that creates tools gets the arguments as data.
+        Event::ToolRequested { .. } => Arc::default(),
+        _ => call.secrets.clone(),
     }
 }

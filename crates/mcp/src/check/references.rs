@@ -47,6 +47,12 @@ impl Check<'_> {
     }
 
     fn dangling(&self, reference: &Ref) -> Option<DanglingReference> {
+        if let Some(name) = self.unlisted_variable(reference) {
+            let message =
+                format!("`{}`: definitions cannot read the environment variable {name}", reference.written);
+            let hint = format!("an operator can add \"{name}\" to the setting `definitions.env`");
+            return Some(DanglingReference { code: Code::UnlistedVariable, message, hint: Some(hint) });
+        }
         let schema = self.schema_of(&reference.root)?;
         let (code, parent) = match SchemaNode::new(&schema).follow(&reference.path) {
             Err((Property::Undeclared, parent)) => (Code::UnverifiedArgument, parent),

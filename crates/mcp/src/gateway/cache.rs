@@ -1,5 +1,7 @@
 //! Caches the era and tools of servers in files, so that a restart does not depend on the servers.
 
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -76,8 +78,10 @@ impl Cache {
         let file = self.file(alias);
         let temporary = file.with_extension("json.new");
         let written = serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|text| {
-            std::fs::create_dir_all(&self.0)?;
-            std::fs::write(&temporary, text)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+            let mut options = std::fs::OpenOptions::new();
+            let mut new = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            new.write_all(&text)?;
             std::fs::rename(&temporary, &file)
         });
         if let Err(error) = written {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Annotations, BoxFuture, CallSite, Capacity, Continuation, Failure, FailureKind, InputRequest,
-    OnToolChange, Outcome, Report, ToolCall, ToolCaller,
+    Annotations, BoxFuture, CallReporter, CallSite, Capacity, Continuation, Failure, FailureKind,
+    InputRequest, OnToolChange, Outcome, Report, ToolCall, ToolCaller,
 };
 
 use super::call::Call;
@@ -16,21 +16,28 @@ use super::connection::Connection;
 use super::input_requests::ResumeState;
 use super::link::Link;
 use super::task::{TaskPoll, cancel_task};
-use super::{Gateway, failure, meters};
+use super::{Gateway, arguments, failure, meters};
 use crate::config::ServerEntry;
+use crate::redact;
 use crate::suggest;
 
 const CANCELLED_BEFORE_SENT: &str = "the step was cancelled before the call was sent";
 
 impl ToolCaller for Gateway {
-    fn call(&self, call: ToolCall) -> BoxFuture<'_, Outcome> {
+    fn call(&self, mut call: ToolCall) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let Some(server) = self.0.aliases.server_of(&call.tool) else {
                 return Err(self.unknown_tool(&call.tool));
             };
             self.0.shared.capture_runtime();
             let started = Instant::now();
-            let outcome = self.dispatch(server, call).await;
+            let reporter = call.reporter.clone();
+            call.reporter = CallReporter::new(move |report| {
+                if let Some(report) = redact::report(report) {
+                    reporter.report(report);
+                }
+            });
+            let outcome = redact::outcome(self.dispatch(server, call).await);
             meters::call_ended(server, &outcome, started.elapsed());
             outcome
         })
@@ -79,7 +86,7 @@ impl ToolCaller for Gateway {
 }
 
 impl Gateway {
-    async fn dispatch(&self, server: &str, call: ToolCall) -> Outcome {
+    async fn dispatch(&self, server: &str, mut call: ToolCall) -> Outcome {
         let was_sent = was_sent(&call);
         let unreachable = |problem: String| {
             if was_sent { failure::lost(server, &problem) } else { failure::not_sent(server, &problem) }
@@ -92,6 +99,9 @@ impl Gateway {
             connection = link.connection() => connection.map_err(unreachable)?,
             () = call.cancelled.cancelled() => return Err(unreachable(CANCELLED_BEFORE_SENT.to_owned())),
         };
+        arguments::resolve(self.secrets(), server, &mut call)
+            .await
+            .map_err(|failure| if was_sent { failure::lost(server, &failure.message) } else { failure })?;
         let tool = tokio::select! {
             tool = connection.tool(&call.tool) => tool,
             () = call.cancelled.cancelled() => return Err(unreachable(CANCELLED_BEFORE_SENT.to_owned())),

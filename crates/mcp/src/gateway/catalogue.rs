@@ -13,6 +13,7 @@ use super::connection::ListedTool;
 use crate::config::ServerEntry;
 use crate::limits::TOOLS;
 use crate::names::full_name;
+use crate::redact;
 
 /// The maximum number of violations that are reported for one call.
 const PROBLEMS: usize = 10;
@@ -100,7 +101,8 @@ impl Listing {
         catalogue
     }
 
-    fn tool(&self, name: String, tool: Tool) -> ToolInfo {
+    fn tool(&self, name: String, mut tool: Tool) -> ToolInfo {
+        tool.description = tool.description.map(|text| redact::text(&text).into_owned().into());
         let tool_honours_key =
             tool.meta.as_ref().is_some_and(|meta| meta.0.get(HONOURS_KEY) == Some(&Value::Bool(true)));
         let mut info = ToolInfo::new(name, tool);

@@ -14,9 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::supervisor;
 use crate::limits::{STDERR_CHARS, STDERR_LINES, STOP_MS};
+use crate::redact;
 
 /// Environment variables of the daemon that a server inherits.
 const INHERITED_ENV: &[&str] = &["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL", "TERM"];
+
+/// The maximum size of a line of standard error, in bytes.
+const LINE_BYTES: usize = 4 * STDERR_CHARS;
 
 /// The command line and environment of a server.
 pub(super) struct Program {
@@ -154,15 +158,22 @@ async fn read_stderr(pipe: ChildStderr, stderr: Stderr) {
             break;
         }
         let end = read.iter().position(|byte| *byte == b'\n');
-        let room = (4 * STDERR_CHARS).saturating_sub(line.len());
+        let room = (LINE_BYTES + redact::longest()).saturating_sub(line.len());
         line.extend_from_slice(&read[..end.unwrap_or(read.len()).min(room)]);
         let used = end.map_or(read.len(), |end| end + 1);
         reader.consume(used);
         if end.is_some() {
-            stderr.push(&String::from_utf8_lossy(&std::mem::take(&mut line)));
+            stderr.push(&shown(&std::mem::take(&mut line)));
         }
     }
     if !line.is_empty() {
-        stderr.push(&String::from_utf8_lossy(&line));
+        stderr.push(&shown(&line));
     }
+}
+
+/// The start of a line without secrets. A line is read for the length of a secret beyond its limit, so that a secret is
+/// recognised as a whole.
+fn shown(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    redact::start(&text, LINE_BYTES)
 }

@@ -10,6 +10,7 @@ use steprail_engine::{Failure, FailureKind};
 
 use super::transport::http::HttpFailure;
 use super::transport::is_oversized;
+use crate::redact;
 
 /// Failure code of calls that need a login.
 pub(super) const LOGIN_NEEDED: &str = "login_needed";
@@ -50,7 +51,7 @@ fn of_json_rpc(server: &str, error: &ErrorData) -> Failure {
         ErrorCode::METHOD_NOT_FOUND => FailureKind::NotFound,
         _ => FailureKind::ToolError,
     };
-    let failure = Failure::new(kind, format!("{server} rejected the call: {}", error.message));
+    let failure = Failure::new(kind, format!("{server} rejected the call: {}", redact::text(&error.message)));
     let failure = failure.code(&format!("mcp {}", error.code.0));
     // Internal errors, closed connections and timeouts inside the server may be temporary.
     if matches!(error.code.0, -32603 | -32001 | -32000) { failure.transient() } else { failure }

@@ -19,6 +19,7 @@ use super::connection::Connection;
 use super::era::Era;
 use crate::config::ServerEntry;
 use crate::limits::{FEDERATED, LIST_TTL_MS, REQUEST_SECS};
+use crate::redact;
 
 /// Resources, templates and prompts that a server lists.
 #[derive(Debug, Default)]
@@ -26,6 +27,16 @@ pub(crate) struct Offer {
     pub resources: Vec<Resource>,
     pub templates: Vec<ResourceTemplate>,
     pub prompts: Vec<Prompt>,
+}
+
+impl Offer {
+    fn without_secrets(self) -> Option<Self> {
+        Some(Self {
+            resources: redact::message(self.resources)?,
+            templates: redact::message(self.templates)?,
+            prompts: redact::message(self.prompts)?,
+        })
+    }
 }
 
 /// Recently listed offers by server and, for a per-user server, user id.
@@ -72,6 +83,7 @@ impl Gateway {
             Ok(connection) => list(&connection).await.ok(),
             Err(_) => None,
         };
+        let listed = listed.and_then(Offer::without_secrets);
         let offer = match (listed, cached) {
             (Some(offer), _) => Arc::new(offer),
             (None, Some(cached)) => cached.offer,
@@ -116,10 +128,18 @@ impl Gateway {
             Ok(handle) => handle.await_response().await,
             Err(error) => Err(error),
         };
-        response.map_err(|error| match error {
+        let response = response.map_err(|error| match error {
             ServiceError::McpError(error) => error,
             other => ErrorData::new(ErrorCode::INTERNAL_ERROR, format!("{server}: {other}"), None),
-        })
+        });
+        let has_secret = || {
+            let message = format!("{server} sent a secret where it cannot be removed");
+            ErrorData::internal_error(message, None)
+        };
+        match response {
+            Ok(result) => redact::message(result).ok_or_else(has_secret),
+            Err(error) => Err(redact::message(error).unwrap_or_else(has_secret)),
+        }
     }
 
     /// Lists the tools of servers that announced a change again.

@@ -22,6 +22,7 @@ use super::era::Era;
 use super::login::Logins;
 use crate::config::{ServerEntry, Variables};
 use crate::limits::{CONCURRENT_STARTS, SUSPECTS};
+use crate::redact;
 
 /// Called with the name of the slots of a link when the link may accept calls again.
 type OnAvailable = Box<dyn Fn(&str) + Send + Sync>;
@@ -235,11 +236,12 @@ impl Link {
     }
 
     fn unavailable_reason(&self, state: &LinkState) -> String {
-        match (state.health, &state.error) {
+        let reason = match (state.health, &state.error) {
             (Health::Up | Health::Busy, Some(error)) if state.busy_until.is_some() => error.clone(),
             (Health::Down, Some(error)) => format!("{} cannot be reached: {error}", self.server),
             _ => format!("{} is starting", self.server),
-        }
+        };
+        redact::text(&reason).into_owned()
     }
 
     /// The connection, opened if it is not up. Fails with the reason of the last failed attempt.
@@ -310,7 +312,7 @@ impl Link {
             health: state.health,
             since: state.since,
             era: state.era,
-            error: state.error.clone(),
+            error: state.error.as_deref().map(|error| redact::text(error).into_owned()),
             retry_in,
         }
     }

@@ -15,14 +15,15 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext};
 use rmcp::{ClientHandler, RoleClient, ServiceError};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{Change, Changes};
 use crate::config::ServerEntry;
 use crate::limits::{BACKOFF_MS, CALL_MESSAGES, STABLE_SECS};
+use crate::redact;
 use crate::relay::{RelayMessage, Reply};
 
 /// The client handler of one connection. Clones share the state.
@@ -52,7 +53,9 @@ impl CallChannels {
     fn progress(&self, progress: ProgressNotificationParam) {
         // Progress is dropped if the call has ended or its queue is full.
         if let Some(client) = &self.client {
-            let _ = client.try_send(RelayMessage::Progress(progress.clone()));
+            if let Some(progress) = redact::message(progress.clone()) {
+                let _ = client.try_send(RelayMessage::Progress(progress));
+            }
         }
         let _ = self.messages.try_send(ServerMessage::Progress(progress));
     }
@@ -276,7 +279,9 @@ impl ClientHandler for Listener {
         _: NotificationContext<RoleClient>,
     ) {
         if let Some(client) = self.only_call().and_then(|call| call.client) {
-            let _ = client.try_send(RelayMessage::Log(params));
+            if let Some(params) = redact::message(params) {
+                let _ = client.try_send(RelayMessage::Log(params));
+            }
         }
     }
 
@@ -288,7 +293,7 @@ impl ClientHandler for Listener {
         if self.0.config.capabilities.sampling.is_none() {
             return Err(ErrorData::invalid_request("`sampling` is disabled for this server", None));
         }
-        let copy = request.clone();
+        let copy = without_secrets(request.clone())?;
         if let Some(sampled) = self.relay(|reply| RelayMessage::Sample(Box::new(copy), reply)).await {
             return sampled;
         }
@@ -307,12 +312,18 @@ impl ClientHandler for Listener {
         if self.0.config.capabilities.elicitation.is_none() {
             return Err(ErrorData::invalid_request("`elicitation` is disabled for this server", None));
         }
-        let copy = request.clone();
+        let copy = without_secrets(request.clone())?;
         if let Some(elicited) = self.relay(|reply| RelayMessage::Elicit(Box::new(copy), reply)).await {
             return elicited;
         }
         self.hold(InputRequest::Elicitation(ElicitRequest::new(request))).await
     }
+}
+
+/// A request as it is passed to a client.
+fn without_secrets<T: Serialize + DeserializeOwned>(request: T) -> Result<T, ErrorData> {
+    let message = "the request contains a secret where it cannot be removed";
+    redact::message(request).ok_or_else(|| ErrorData::invalid_request(message, None))
 }
 
 /// Receives the messages of the server about one call.

@@ -1,5 +1,6 @@
 //! MCP client: connects to the configured servers and calls their tools for users.
 
+mod arguments;
 mod cache;
 mod call;
 mod caller;
@@ -7,6 +8,7 @@ mod catalogue;
 mod changes;
 mod child;
 mod connection;
+mod credentials;
 mod era;
 mod failure;
 mod federation;
@@ -32,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use steprail_engine::Principal;
 
+pub(crate) use arguments::{binding_problem, unknown as unknown_secret};
 pub use catalogue::ToolInfo;
 pub(crate) use changes::Change;
 pub use era::Era;
@@ -47,6 +50,7 @@ use crate::config::{ProcessEnv, Servers, Variables};
 use crate::limits::CONNECTIONS;
 use crate::names::Aliases;
 use crate::relay::{RelayChannel, Relays};
+use crate::secrets::SecretStore;
 use cache::{Cache, CachedServer};
 use catalogue::Catalogue;
 use changes::Changes;
@@ -66,8 +70,10 @@ pub struct Options {
     pub supervisor: Vec<OsString>,
     /// Values of `${user:NAME}`.
     pub users: Option<Box<UserVariables>>,
-    /// OAuth logins at remote servers, and secrets for config texts.
+    /// OAuth logins at remote servers, and secrets for config texts and arguments.
     pub logins: Option<Logins>,
+    /// The environment variables that definitions can read, for checks; `None` if they are not known.
+    pub env: Option<BTreeSet<String>>,
 }
 
 /// Calls tools of MCP servers. Clones are handles to the same gateway.
@@ -89,6 +95,8 @@ struct Inner {
     changes: Changes,
     offers: federation::Offers,
     subscriptions: subscriptions::Subscriptions,
+    /// The environment variables that definitions can read.
+    env: Option<BTreeSet<String>>,
 }
 
 /// Links by server and, for a per-user server, user id.
@@ -118,6 +126,7 @@ impl Gateway {
             changes: Changes::default(),
             offers: federation::Offers::default(),
             subscriptions: subscriptions::Subscriptions::default(),
+            env: options.env,
         })))
     }
 
@@ -218,6 +227,21 @@ impl Gateway {
             (user, _, Some(logins)) => logins.variables(user.map(|user| &*user.id)),
             _ => Arc::new(ProcessEnv),
         }
+    }
+
+    /// The secrets that arguments can refer to.
+    pub(crate) fn secrets(&self) -> Option<Arc<dyn SecretStore>> {
+        self.0.shared.logins.as_ref().map(Logins::store)
+    }
+
+    /// The environment variables that definitions can read, if they are known.
+    pub(crate) fn env(&self) -> Option<&BTreeSet<String>> {
+        self.0.env.as_ref()
+    }
+
+    /// The server of a tool, by its name in the config.
+    pub(crate) fn server_of(&self, tool: &str) -> Option<String> {
+        self.0.aliases.server_of(tool).map(str::to_owned)
     }
 
     /// Opens a channel for requests of servers to the client of a relayed call.

@@ -1,6 +1,6 @@
 //! Opens connections: transport, protocol era, handshake, first list of tools.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalogue::HONOURS_KEY;
 use super::child::{Process, Program};
 use super::connection::{Connection, tools};
+use super::credentials::Expanded;
 use super::era::{self, Era};
 use super::link::Link;
 use super::listener::Listener;
@@ -25,7 +26,6 @@ use super::login::{LoginError, Logins};
 use super::transport::http::{Credentials, HttpClient, HttpFailure, bounded_body, root_cause};
 use super::transport::sse::HttpSse;
 use super::transport::stdio::Stdio;
-use crate::config::{Text, Transport};
 use crate::limits::{EXIT_DRAIN_MS, PROBE_SECS, RESPONSE_BYTES};
 
 const CLOSED_EARLY: &str = "it closed the connection before it answered";
@@ -63,22 +63,19 @@ impl Link {
         listener: &Listener,
         (era, sse): (Option<Era>, bool),
     ) -> Result<Handshake, HandshakeError> {
-        match &self.entry.transport {
-            Transport::Stdio { .. } => self.handshake_stdio(listener, era).await,
-            Transport::Http { url, headers } => {
-                let (url, headers) = (self.expand(url)?, self.headers(headers)?);
-                self.handshake_http(listener, &url, headers, (era, sse)).await
-            }
+        match self.expanded().await? {
+            Expanded::Stdio(program) => self.handshake_stdio(listener, &program, era).await,
+            Expanded::Http { url, headers } => self.handshake_http(listener, &url, headers, (era, sse)).await,
         }
     }
 
     async fn handshake_stdio(
         &self,
         listener: &Listener,
+        program: &Program,
         known: Option<Era>,
     ) -> Result<Handshake, HandshakeError> {
-        let program = self.program()?;
-        let started = Process::start(&program, &self.shared.supervisor, self.stderr.clone());
+        let started = Process::start(program, &self.shared.supervisor, self.stderr.clone());
         let (process, stdout, stdin) =
             started.map_err(|error| format!("`{}` cannot be started: {error}", program.command))?;
         let mut pipes = Stdio::new(stdout, stdin, listener.clone());
@@ -192,37 +189,6 @@ impl Link {
             process,
             service: Mutex::new(Some(service)),
         })
-    }
-
-    fn program(&self) -> Result<Program, String> {
-        let Transport::Stdio { command, args, env, cwd } = &self.entry.transport else {
-            return Err("it has no `command`".to_owned());
-        };
-        Ok(Program {
-            command: self.expand(command)?,
-            args: args.iter().map(|arg| self.expand(arg)).collect::<Result<_, _>>()?,
-            env: env
-                .iter()
-                .map(|(key, text)| Ok((key.clone(), self.expand(text)?)))
-                .collect::<Result<_, String>>()?,
-            cwd: cwd.as_ref().map(|cwd| self.expand(cwd)).transpose()?,
-        })
-    }
-
-    fn headers(&self, headers: &BTreeMap<String, Text>) -> Result<HeaderMap, String> {
-        let mut custom = HeaderMap::new();
-        for (name, text) in headers {
-            let bad = |_| format!("the value of the header `{name}` is invalid");
-            let mut value = HeaderValue::from_str(&self.expand(text)?).map_err(bad)?;
-            value.set_sensitive(true);
-            let key = name.parse::<HeaderName>().map_err(|_| format!("invalid header name `{name}`"))?;
-            custom.insert(key, value);
-        }
-        Ok(custom)
-    }
-
-    fn expand(&self, text: &Text) -> Result<String, String> {
-        text.expand(&*self.variables).map_err(|missing| not_set(&missing))
     }
 }
 
@@ -388,13 +354,5 @@ fn describe(failure: &HttpFailure) -> String {
     match failure {
         HttpFailure::Busy { status, .. } => format!("it is busy (HTTP {status})"),
         other => other.to_string(),
-    }
-}
-
-fn not_set(missing: &BTreeSet<String>) -> String {
-    let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
-    match names.as_slice() {
-        [one] => format!("the variable {one} is not set"),
-        _ => format!("the variables {} are not set", names.join(", ")),
     }
 }

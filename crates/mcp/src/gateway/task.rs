@@ -13,6 +13,7 @@ use super::input_requests::{self, ResumeState};
 use super::link::Link;
 use super::{failure, tool_result};
 use crate::limits::{CALL_SECS, REQUEST_SECS, TASK_POLL_FAILURES, TASK_POLL_MS};
+use crate::redact;
 
 /// Polls the task of a call.
 pub(super) struct TaskPoll<'p> {
@@ -99,7 +100,8 @@ impl TaskPoll<'_> {
             TaskPayload::Failed { error } => {
                 let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
                 let code = error.get("code").cloned().unwrap_or_default();
-                let failure = Failure::new(FailureKind::ToolError, format!("{server}: {message}"));
+                let failure =
+                    Failure::new(FailureKind::ToolError, format!("{server}: {}", redact::text(message)));
                 let failure = failure.code(&format!("mcp {code}"));
                 Some(Err(if is_relayed { failure.details(Value::Object(error)) } else { failure }))
             }

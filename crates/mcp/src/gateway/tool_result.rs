@@ -8,6 +8,7 @@ use steprail_engine::{Failure, FailureKind, Outcome, Relay};
 
 use super::connection::Connection;
 use super::era::Era;
+use crate::redact;
 
 /// The outcome of a call: the structured content, otherwise the content blocks. A text that is a JSON list or map is
 /// parsed.
@@ -56,7 +57,8 @@ pub(super) fn raw_outcome(result: Value) -> Outcome {
 fn reason(content: &[ContentBlock]) -> String {
     match texts(content) {
         text if text.is_empty() => "the tool failed without a message".to_owned(),
-        text => text,
+        // Before the message is cut to its limit, which could leave a part of a secret.
+        text => redact::text(&text).into_owned(),
     }
 }
 

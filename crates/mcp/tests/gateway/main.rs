@@ -110,6 +110,7 @@ fn a_call(tool: &str, args: Value) -> ToolCall {
     ToolCall {
         tool: tool.into(),
         args: Payload::new(args),
+        secrets: Arc::default(),
         principal: Arc::new(Principal::user("ann")),
         run: RunId(uuid::Uuid::nil()),
         path: "step".into(),

@@ -1,18 +1,23 @@
 //! `steprail check`: reports every problem of definitions.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use steprail_core::diagnostic::{Severity, render};
 use steprail_core::{Loaded, load};
-use steprail_mcp::{CheckContext, Gateway, Options};
+use steprail_mcp::{CheckContext, Gateway, Logins, Options};
 
 use super::shared::error::CliError;
 use super::shared::tool_args::read_servers;
 use super::shared::{exit, source_file};
 use super::terminal::output;
 use super::terminal::text::count;
+use crate::config::{self, Config};
+use crate::daemon::DataDir;
+use crate::secrets::Vault;
 use crate::tools::supervisor;
 
 /// Check definitions and show every problem
@@ -26,6 +31,10 @@ pub(super) struct Check {
     /// Also compare calls with the tools of the MCP servers in this config file
     #[arg(long, value_name = "FILE")]
     servers: Option<String>,
+    /// Also check secrets and environment variables against the settings of this data directory, and calls against the
+    /// servers of its servers.json
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Output format
     #[arg(long, default_value = "human")]
     format: Format,
@@ -57,10 +66,7 @@ impl Check {
     }
 
     pub(super) async fn run(self) -> Result<ExitCode, CliError> {
-        let gateway = match &self.servers {
-            Some(file) => Some(open_gateway(file)?),
-            None => None,
-        };
+        let gateway = self.open_gateway()?;
         let known = match &gateway {
             Some(gateway) => Some(CheckContext::cached(gateway).with_servers(gateway.connect().await)),
             None => None,
@@ -71,6 +77,25 @@ impl Check {
             gateway.shutdown().await;
         }
         Ok(checked?)
+    }
+
+    /// The servers of `--servers` or of the data directory, with the secrets and variables of its settings.
+    fn open_gateway(&self) -> Result<Option<Gateway>, CliError> {
+        let home =
+            self.data.clone().map(|path| DataDir::find(Some(path)).map_err(CliError::new)).transpose()?;
+        let servers = match (&self.servers, &home) {
+            (Some(file), _) => read_servers(file)?,
+            (None, Some(home)) => read_servers(&home.servers().display().to_string())?,
+            (None, None) => return Ok(None),
+        };
+        servers.warnings.iter().try_for_each(|warning| output::warning(warning))?;
+        let mut options = Options { supervisor: supervisor(), ..Options::default() };
+        if let Some(home) = home {
+            let config = Config::load(&home, None, config::environment(), &[])?;
+            options.logins = Some(Logins::new(Arc::new(Vault::of(&home, &config)), &servers));
+            options.env = Some(config.definitions.env.into_iter().collect());
+        }
+        Gateway::new(servers, options).map(Some).map_err(CliError::new)
     }
 
     fn check(&self, known: Option<&CheckContext<'_>>) -> io::Result<ExitCode> {
@@ -109,13 +134,6 @@ impl Check {
         out.flush()?;
         Ok(counts.exit_code())
     }
-}
-
-fn open_gateway(file: &str) -> Result<Gateway, CliError> {
-    let servers = read_servers(file)?;
-    servers.warnings.iter().try_for_each(|warning| output::warning(warning))?;
-    let options = Options { supervisor: supervisor(), ..Options::default() };
-    Gateway::new(servers, options).map_err(CliError::new)
 }
 
 impl Counts {

@@ -16,7 +16,7 @@ use super::shared::serve_args::ServeArgs;
 use super::terminal::text::count;
 use crate::config::types::Listen;
 use crate::config::{Config, SettingSource};
-use crate::daemon::{Daemon, DataDir, Sockets};
+use crate::daemon::{Daemon, DataDir, Sockets, private_file};
 use crate::{demo, observe};
 
 /// Interval between purges of old runs.
@@ -136,12 +136,12 @@ impl Serve {
 
     /// Writes daemon.pid and serve.json, and opens the sockets.
     fn announce(&self, home: &DataDir) -> std::io::Result<Sockets> {
-        std::fs::write(home.pid_file(), std::process::id().to_string())?;
+        private_file::write(&home.pid_file(), &std::process::id().to_string())?;
         let mut arguments = self.args.to_arguments();
         if self.demo {
             arguments.push("--demo".to_owned());
         }
-        std::fs::write(home.serve_arguments(), serde_json::to_string(&arguments)?)?;
+        private_file::write(&home.serve_arguments(), &serde_json::to_string(&arguments)?)?;
         Sockets::bind(home)
     }
 }

@@ -8,6 +8,7 @@ use steprail_mcp::ToolNames;
 
 use super::declare::{Key, Section, settings};
 use super::secret::Secret;
+use super::secret_source::SecretSources;
 use super::setting::Setting;
 use super::types::{
     Amount, AuthMode, Exposed, FilePath, HostName, Listen, Location, LogFilter, LogFormat, Size, SizeLimit,
@@ -58,6 +59,14 @@ settings! {
         keep: Option<Duration> = None;
         /// Key file that encrypts the secrets; secrets.key in the data directory by default.
         secrets_key: Option<FilePath> = None;
+        /// Sources of shared secrets, read when a secret is used, and the servers that may receive each secret in arguments
+        /// of calls. A secret that is not listed is in the encrypted store, and only entries of servers can use it.
+        secrets: SecretSources = SecretSources::default();
+    }
+    /// Definitions.
+    definitions: Definitions {
+        /// Environment variables of the daemon that definitions can read as `{{env.NAME}}`.
+        env: Vec<String> = Vec::new();
     }
     /// The MCP server.
     mcp: Mcp {

@@ -10,6 +10,7 @@ mod load;
 mod problem;
 mod rules;
 mod secret;
+pub(crate) mod secret_source;
 mod setting;
 mod show;
 #[cfg(test)]

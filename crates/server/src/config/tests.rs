@@ -84,6 +84,13 @@ oidc_groups_claim = 'roles'
 durability = 'process'
 keep = '30d'
 secrets_key = '/run/secrets/steprail.key'
+secrets.crm = { command = ['op', 'read', 'op://ops/crm'], servers = ['crm'] }
+secrets.db = { keyring = { service = 'db', account = 'ann' } }
+secrets.erp = { servers = ['erp', 'billing'] }
+secrets.git = { env = 'GIT_TOKEN' }
+secrets.key = { file = '/run/secrets/key' }
+[definitions]
+env = ['REGION', 'STAGE']
 [mcp]
 tool_names = 'both'
 expose = ['git__*', 'read_*=files__read_*']

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::private_file;
+
 /// The maximum length of a socket's path, in bytes (`sun_path`).
 const SOCKET_PATH_BYTES: usize = 107;
 
@@ -52,7 +54,7 @@ impl DataDir {
         let file = self.0.join("owner");
         match std::fs::read_to_string(&file) {
             Ok(owner) => Ok(owner.trim().to_owned()),
-            Err(_) => std::fs::write(&file, user).map(|()| user.to_owned()),
+            Err(_) => private_file::write(&file, user).map(|()| user.to_owned()),
         }
     }
 

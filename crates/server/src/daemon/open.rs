@@ -47,6 +47,9 @@ impl Daemon {
         };
         let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
         let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits);
+        let variables =
+            config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
+        let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
         let engine = builder.authorizer(accounts.access()).spawn()?;
         let settings = Settings {
             tool_names: config.mcp.tool_names,

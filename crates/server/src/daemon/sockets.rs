@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 
-use super::DataDir;
+use super::{DataDir, private_file};
 
 /// Time that a daemon has to start. It may have to wait for the shutdown of the previous one.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
@@ -93,7 +93,7 @@ fn start_failed(data_dir: &DataDir, log_start: u64) -> String {
 /// Starts a daemon that outlives this process and its terminal.
 fn start(data_dir: &DataDir, serve: &[String]) -> Result<Child, String> {
     let spawn = || {
-        let log = OpenOptions::new().create(true).append(true).open(data_dir.log())?;
+        let log = private_file::open(&data_dir.log(), OpenOptions::new().append(true))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--background", "--data"]).arg(data_dir.path());
         command.args(serve_arguments(data_dir, serve));

@@ -2,7 +2,9 @@
 
 mod file;
 mod key;
+mod source;
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -12,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use steprail_mcp::{Secret, SecretEntry, SecretError, SecretScope, SecretStore, limits};
 
 use crate::config::Config;
+use crate::config::secret_source::{Origin, SecretSource};
 use crate::daemon::DataDir;
 use file::{Contents, Fingerprint, Sealed, SealedByName};
 use key::Cipher;
@@ -30,6 +33,8 @@ pub(crate) struct Vault(Arc<Inner>);
 struct Inner {
     file: PathBuf,
     key: PathBuf,
+    /// Secrets whose value or receivers are configured.
+    sources: BTreeMap<String, SecretSource>,
     state: Mutex<State>,
 }
 
@@ -46,17 +51,24 @@ impl Vault {
     pub(crate) fn of(data_dir: &DataDir, config: &Config) -> Self {
         let key =
             config.store.secrets_key.as_ref().map_or_else(|| data_dir.secrets_key(), |file| file.0.clone());
-        Self::new(data_dir.secrets(), key)
+        let sources = config.store.secrets.0.clone();
+        Self(Arc::new(Inner { file: data_dir.secrets(), key, sources, state: Mutex::default() }))
     }
 
     /// The secrets of a file, encrypted with the key of another file. Neither has to exist.
     pub(crate) fn new(file: PathBuf, key: PathBuf) -> Self {
-        Self(Arc::new(Inner { file, key, state: Mutex::default() }))
+        Self(Arc::new(Inner { file, key, sources: BTreeMap::new(), state: Mutex::default() }))
     }
 
     /// Checks that the file can be read and decrypted.
     pub(crate) fn check(&self) -> Result<(), SecretError> {
         self.read(|_| Ok(()))
+    }
+
+    /// The configured origin of a secret, if it is not the encrypted store.
+    fn origin(&self, scope: &SecretScope, name: &str) -> Option<&Origin> {
+        let source = self.0.sources.get(name).filter(|_| *scope == SecretScope::Shared)?;
+        Some(&source.origin).filter(|origin| **origin != Origin::Store)
     }
 
     fn read<T>(&self, query: impl FnOnce(&State) -> Result<T, String>) -> Result<T, SecretError> {
@@ -182,6 +194,9 @@ impl Contents {
 
 impl SecretStore for Vault {
     fn get(&self, scope: &SecretScope, name: &str) -> Result<Option<Secret>, SecretError> {
+        if let Some(origin) = self.origin(scope, name) {
+            return source::read(name, origin);
+        }
         self.read(|state| {
             let sealed = state.contents.in_scope(scope).and_then(|secrets| secrets.get(name));
             let (Some(sealed), Some(cipher)) = (sealed, &state.cipher) else { return Ok(None) };
@@ -193,6 +208,16 @@ impl SecretStore for Vault {
     }
 
     fn set(&self, scope: &SecretScope, name: &str, value: &Secret) -> Result<(), SecretError> {
+        if self.origin(scope, name).is_some() {
+            let message = format!("the setting `store.secrets` has the source of `{name}`; change it there");
+            return Err(SecretError(message));
+        }
+        if value.expose().len() < limits::SECRET_MIN_BYTES && steprail_mcp::is_secret_name(name) {
+            let minimum = limits::SECRET_MIN_BYTES;
+            return Err(SecretError(format!(
+                "the secret has fewer than {minimum} bytes: such a value occurs by chance and cannot be redacted"
+            )));
+        }
         if value.expose().len() > limits::SECRET_BYTES {
             return Err(SecretError(format!("the secret has more than {} bytes", limits::SECRET_BYTES)));
         }
@@ -220,6 +245,17 @@ impl SecretStore for Vault {
                 .map(|(name, sealed)| SecretEntry { name: name.clone(), set_at: sealed.set_at })
                 .collect())
         })
+    }
+
+    fn receivers(&self, name: &str) -> Vec<String> {
+        self.0.sources.get(name).map(|source| source.servers.clone()).unwrap_or_default()
+    }
+
+    fn exists(&self, name: &str) -> Result<bool, SecretError> {
+        match self.origin(&SecretScope::Shared, name) {
+            Some(origin) => Ok(source::exists(origin)),
+            None => self.read(|state| Ok(state.contents.shared.contains_key(name))),
+        }
     }
 
     fn remove_user(&self, user: &str) -> Result<(), SecretError> {

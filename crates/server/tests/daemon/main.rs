@@ -3,6 +3,7 @@
 mod agent;
 mod at_once;
 mod background;
+mod canaries;
 mod clients;
 mod commands;
 mod conformance;

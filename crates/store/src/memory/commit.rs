@@ -76,7 +76,8 @@ impl Tables {
         }
         let definition = self.definitions.get(&new.definition);
         let missing = || StoreError::Corrupt("the definition of a run is missing".to_owned());
-        let name = definition.ok_or_else(missing)?.definition.name.clone();
+        let definition = &definition.ok_or_else(missing)?.definition;
+        let (name, version) = (definition.name.clone(), definition.version);
         self.last_run += 1;
         let tables = RunTables {
             id: run.run,
@@ -88,6 +89,7 @@ impl Tables {
             approvals: BTreeMap::new(),
             key: self.last_run,
             name,
+            version,
             new: new.clone(),
             principal: serde_json::to_string(&new.principal).map_err(StoreError::from)?,
             output: None,

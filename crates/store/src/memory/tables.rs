@@ -149,6 +149,8 @@ pub struct RunTables {
     pub(super) key: i64,
     /// Name of the definition.
     pub(super) name: String,
+    /// Version of the definition.
+    pub(super) version: u32,
     pub(super) new: NewRun,
     /// The principal as it is stored: some of its fields are not.
     pub(super) principal: String,

@@ -1,5 +1,6 @@
 //! The files of an open database: lock, anchor, guard and reserve, with their hooks in open, commit and close.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,18 @@ pub(super) struct LockedFiles {
 }
 
 impl LockedFiles {
+    /// Restricts the files of an open database to their owner, whatever the umask is. SQLite creates the other files with the
+    /// permissions of the database.
+    pub(super) fn restrict_access(&self) {
+        for path in ["", "-wal", "-shm", "-anchor"].map(|suffix| beside(&self.path, suffix)) {
+            let is_shared = |file: std::fs::Metadata| file.permissions().mode() & 0o077 != 0;
+            if std::fs::metadata(&path).is_ok_and(is_shared) {
+                // The owner of the file can be another user, who decides then.
+                let _ = std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600));
+            }
+        }
+    }
+
     /// Locks a database and reads its anchor. `called` is the path that the user gave.
     pub(super) fn lock(path: &Path, called: &Path, address: Option<&str>) -> Result<Self, StoreError> {
         let lock = Lock::take(path, called, address)?;

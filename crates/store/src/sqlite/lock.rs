@@ -1,7 +1,7 @@
 //! Fencing: an exclusive lock on the anchor file admits one writer per database and identifies it.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -31,7 +31,8 @@ impl Lock {
         let cannot = |error: std::io::Error| {
             StoreError::ReadOnly(format!("cannot open the anchor file {}: {error}", path.display()))
         };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(cannot)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

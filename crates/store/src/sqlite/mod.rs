@@ -101,6 +101,7 @@ impl SqliteStore {
         let files = LockedFiles::lock(&true_path(called)?, called, options.address.as_deref())?;
         files.refuse_empty()?;
         let connection = Connection::open(&files.path)?;
+        files.restrict_access();
         Self::set_up(connection, Some(files), options.durability)
     }
 

@@ -1,6 +1,7 @@
 //! Reserved disk space: a file that is deleted on a full disk, so that a run can still be cancelled.
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -52,7 +53,7 @@ impl SpaceReserve {
     }
 
     fn allocate(&self, bytes: u64) -> bool {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
         let is_allocated = file.is_ok_and(|file| fallocate(&file, FallocateFlags::empty(), 0, bytes).is_ok());
         if !is_allocated {
             // A failed attempt may have allocated a part of the file.

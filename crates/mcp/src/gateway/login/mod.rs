@@ -18,6 +18,7 @@ pub use interactive::LoggedIn;
 
 use crate::config::{Grant, OAuth, Servers, Text, Transport, Variables};
 use crate::limits::CONNECTIONS;
+use crate::redact;
 use crate::secrets::{SecretScope, SecretStore, SecretVariables};
 use pending::PendingLogins;
 use record::LoginStore;
@@ -65,6 +66,11 @@ impl Logins {
         }))
     }
 
+    /// The secret store.
+    pub(crate) fn store(&self) -> Arc<dyn SecretStore> {
+        self.0.store.clone()
+    }
+
     /// The variables of config texts, for a user or for shared connections.
     pub fn variables(&self, user: Option<&str>) -> Arc<dyn Variables + Send + Sync> {
         Arc::new(SecretVariables::new(self.0.store.clone(), user))
@@ -84,7 +90,11 @@ impl Logins {
         user: Option<&str>,
     ) -> Result<Option<String>, LoginError> {
         match self.0.servers.get(server) {
-            Some(remote) if !remote.has_header => self.session(server, user).token(url).await,
+            Some(remote) if !remote.has_header => {
+                let token = self.session(server, user).token(url).await?;
+                token.iter().for_each(|token| redact::learn(&login_name(server), token));
+                Ok(token)
+            }
             _ => Ok(None),
         }
     }
@@ -101,7 +111,10 @@ impl Logins {
     ) -> Result<String, LoginError> {
         match self.0.servers.get(server) {
             Some(remote) if !remote.has_header => {
-                self.session(server, user).token_after_challenge(url, rejected, www_authenticate).await
+                let session = self.session(server, user);
+                let token = session.token_after_challenge(url, rejected, www_authenticate).await?;
+                redact::learn(&login_name(server), &token);
+                Ok(token)
             }
             _ => Err(LoginError::Refused(format!(
                 "`{server}` rejected the Authorization header of its entry; correct it"
@@ -159,4 +172,9 @@ impl Logins {
         };
         sessions.entry(key).or_insert_with(new).clone()
     }
+}
+
+/// The name of an access token in redacted text.
+fn login_name(server: &str) -> String {
+    format!("login at {server}")
 }

@@ -19,6 +19,7 @@ use steprail_engine::BoxFuture;
 use super::oversized;
 use crate::gateway::listener::Listener;
 use crate::limits::{DIAL_SECS, ERROR_BODY_BYTES, RESPONSE_BYTES};
+use crate::redact;
 
 const ACCEPTED: &str = "text/event-stream, application/json";
 const SESSION: &str = "mcp-session-id";
@@ -183,6 +184,8 @@ async fn error_body(mut response: reqwest::Response) -> Vec<u8> {
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk[..chunk.len().min(ERROR_BODY_BYTES - body.len())]);
         if body.len() >= ERROR_BODY_BYTES {
+            // The end may be a part of a secret.
+            body.truncate(ERROR_BODY_BYTES.saturating_sub(redact::longest()));
             break;
         }
     }
@@ -194,9 +197,10 @@ fn message_in(body: &[u8]) -> String {
     let value = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let fields = ["/error/message", "/message", "/error_description", "/error", "/detail"];
     if let Some(message) = fields.iter().find_map(|at| value.pointer(at)?.as_str()) {
-        return message.to_owned();
+        return redact::text(message).into_owned();
     }
     let text = String::from_utf8_lossy(body);
+    let text = redact::text(&text);
     let is_page = text.trim_start().starts_with('<');
     text.lines().map(str::trim).find(|line| !line.is_empty() && !is_page).unwrap_or_default().to_owned()
 }

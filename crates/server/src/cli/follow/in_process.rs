@@ -57,7 +57,7 @@ impl EngineRuns {
         let readers = store.readers().ok_or_else(unreadable)?;
         let result = read(&readers)?;
         let cursor = readers.last_event()?;
-        let tools = tools.open(db.path(), None, None).map_err(CliError::new)?;
+        let tools = tools.open(db.path(), None, None, None).map_err(CliError::new)?;
         tools.start().iter().try_for_each(|warning| output::warning(warning))?;
         let builder = Engine::builder().store(store).tools(tools.clone());
         let engine = if interrupt_others { builder.recover_as_interrupted() } else { builder }.spawn()?;

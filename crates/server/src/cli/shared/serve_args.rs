@@ -126,7 +126,8 @@ impl ServeArgs {
         let bound = bind()?;
         let vault = Vault::of(home, config);
         let provider = config.mcp.provider.as_deref();
-        let tools = tools.open(&home.database(), provider, Some(&vault)).map_err(CliError::new)?;
+        let env = Some(config.definitions.env.iter().cloned().collect());
+        let tools = tools.open(&home.database(), provider, Some(&vault), env).map_err(CliError::new)?;
         let warnings = tools.start();
         let vault_error = vault.check().err().map(|error| error.to_string());
         warnings.into_iter().chain(vault_error).try_for_each(|warning| output::warning(&warning))?;
