@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use steprail_core::run::{Event, Restored, RunStatus, StepStatus};
 use steprail_store::{
-    After, Approval, Cursor, EventPage, ListRuns, ListSteps, RawEvent, Reads, RunId, RunRow, Starter, StepCounts,
-    StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Visibility,
+    After, Approval, Cursor, EventPage, ListRuns, ListSteps, RawEvent, Reads, RunId, RunRow, Starter,
+    StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Visibility,
 };
 use tokio::sync::watch;
 

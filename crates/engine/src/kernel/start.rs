@@ -7,8 +7,8 @@ use steprail_core::plan::Plan;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError, TokenScope,
-    Wanted,
+    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError,
+    TokenScope, Wanted,
 };
 
 use std::sync::Arc;

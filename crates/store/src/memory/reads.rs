@@ -6,13 +6,13 @@ use serde_json::value::RawValue;
 use steprail_core::run::{Failure, Payload, StepStatus};
 use steprail_core::spec::step::KindName;
 
-use super::{MemoryStore, steps};
 use super::tables::{LogEntry, RunTables, StepEntry, Tables};
+use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
-    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps, Principal, RawEvent,
-    Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage, Visibility,
-    attempt_digest, log_row,
+    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps, Principal,
+    RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow,
+    StoreError, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest, log_row,
 };
 
 impl Reads for MemoryStore {

@@ -9,7 +9,8 @@ use crate::{ListSteps, StepCursor, StepFilter, StepPage, StepRow, StoreError};
 
 pub(super) fn page(run: &RunTables, list: &ListSteps) -> Result<StepPage, StoreError> {
     let after = list.after.map_or((0, 0), StepCursor::position);
-    let is_listed = |(at, step): &(&(u32, u32), &StepEntry)| **at > after && matches(run, &list.filter, **at, step);
+    let is_listed =
+        |(at, step): &(&(u32, u32), &StepEntry)| **at > after && matches(run, &list.filter, **at, step);
     let mut listed: Vec<_> = run.steps.iter().filter(is_listed).collect();
     if list.last {
         listed.reverse();
@@ -24,7 +25,8 @@ pub(super) fn page(run: &RunTables, list: &ListSteps) -> Result<StepPage, StoreE
         if list.brief {
             (row.input, row.output) = (None, None);
         }
-        bytes += [&row.input, &row.output].into_iter().flatten().map(|value| value.get().len()).sum::<usize>();
+        bytes +=
+            [&row.input, &row.output].into_iter().flatten().map(|value| value.get().len()).sum::<usize>();
         steps.push(row);
     }
     if list.last {

@@ -20,8 +20,7 @@ use crate::{
     Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
     ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange,
     RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter, Store, Timer, TokenScope,
-    Unfinished, Visibility,
-    Wanted,
+    Unfinished, Visibility, Wanted,
 };
 
 /// Tables that do not grow with the number of runs.

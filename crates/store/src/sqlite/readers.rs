@@ -13,8 +13,8 @@ use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
     Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, RawEvent,
-    RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall, Usage, Visibility,
-    attempt_digest,
+    RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall,
+    Usage, Visibility, attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them.

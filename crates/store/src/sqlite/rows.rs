@@ -9,7 +9,8 @@ use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
 use crate::{
-    Approval, Cursor, Definition, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, TokenScope, log_row,
+    Approval, Cursor, Definition, RunCursor, RunId, RunRow, StepRow, StoreError, StoredEvent, TokenScope,
+    log_row,
 };
 
 pub(super) const DEFINITION: &str =

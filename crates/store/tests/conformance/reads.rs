@@ -8,9 +8,9 @@ use steprail_core::run::{Event, Failure, Parent, Payload, Record, RunStatus, Sta
 use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::{Options, SqliteStore};
 use steprail_store::{
-    Account, AccountKind, After, Commit, Cursor, DefinitionChange, ListRuns, NewDefinition, Principal, Purge,
-    ListSteps, Reads, RegistryChange, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter,
-    Storage, Store,
+    Account, AccountKind, After, Commit, Cursor, DefinitionChange, ListRuns, ListSteps, NewDefinition,
+    Principal, Purge, Reads, RegistryChange, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session,
+    StepFilter, Storage, Store,
 };
 
 use super::common::{decide, definition, first_decision};
@@ -143,11 +143,16 @@ fn answers(storage: &Storage) -> String {
     for number in 1..=6 {
         let run = id(number);
         tell("run", &reads.run(run).expect("a run"));
-        for filter in [StepFilter::All, StepFilter::Open, StepFilter::Notable, StepFilter::Status(StepStatus::Done)] {
+        for filter in
+            [StepFilter::All, StepFilter::Open, StepFilter::Notable, StepFilter::Status(StepStatus::Done)]
+        {
             let list = ListSteps { filter, limit: 2, ..ListSteps::default() };
             tell("steps", &reads.steps(run, &list).expect("steps"));
         }
-        tell("last steps", &reads.steps(run, &ListSteps { last: true, ..ListSteps::default() }).expect("steps"));
+        tell(
+            "last steps",
+            &reads.steps(run, &ListSteps { last: true, ..ListSteps::default() }).expect("steps"),
+        );
         tell("step_counts", &reads.step_counts(run).expect("counts"));
         tell("events", &reads.events(run, After::Seq(1), 2).expect("events"));
         tell("run_approvals", &reads.run_approvals(run, 10).expect("approvals"));
@@ -155,7 +160,7 @@ fn answers(storage: &Storage) -> String {
     }
     for user in [None, Some("ann"), Some("bob"), Some("eve")] {
         tell("feed", &feed(reads, user));
-        tell("open_approvals", &reads.open_approvals(user, 9).expect("approvals"));
+        tell("open_approvals", &reads.open_approvals(&Visibility::of_user(user), 9).expect("approvals"));
         tell("usage", &reads.usage(user.unwrap_or("nobody"), 9).expect("usage"));
         let list =
             ListRuns { created_by: user.map(str::to_owned), limit: 2, brief: true, ..ListRuns::default() };
@@ -182,7 +187,7 @@ fn answers(storage: &Storage) -> String {
 fn feed(reads: &dyn Reads, user: Option<&str>) -> Vec<String> {
     let (mut pages, mut after) = (Vec::new(), Some(Cursor::START));
     while let Some(cursor) = after {
-        let page = reads.feed(cursor, 3, user).expect("a feed");
+        let page = reads.feed(cursor, 3, &Visibility::of_user(user)).expect("a feed");
         pages.push(format!("{:?}", page.events));
         after = page.next;
     }

@@ -249,7 +249,7 @@ impl TrackedRun {
                 StepChange::Waiting(prompt.to_string())
             }
             Event::ApprovalSigned { by, remaining, .. } => {
-                StepChange::Noted("approved", format!("by {by}; {remaining} more needed"))
+                StepChange::Note("approved", format!("by {by}; {remaining} more needed"))
             }
             Event::ApprovalGranted { by, .. } => {
                 self.continue_step(step.n);
