@@ -311,7 +311,7 @@ async fn events_of_a_run_are_read_after_any_cursor_of_the_log() {
     assert!(log.len() >= 6, "{log:?}");
     for run in [first.id(), second.id()] {
         for after in [Cursor::START].into_iter().chain(log.iter().map(|(event, _)| event.cursor)) {
-            let of_run = |event: &&(RawEvent, String)| event.0.run == run && event.0.cursor > after;
+            let of_run = |event: &&(RawEvent, Arc<Starter>)| event.0.run == run && event.0.cursor > after;
             let expected: Vec<u64> = log.iter().filter(of_run).map(|(event, _)| event.seq).collect();
             let page = engine.events(run, After::Cursor(after), 100).await.expect("events");
             let found: Vec<u64> = page.events.iter().map(|event| event.seq).collect();
