@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steprail_engine::{
     After, Authorizer, BoxFuture, Cursor, Engine, Error, Event, Failure, FailureKind, Limits, ListRuns,
-    ManualClock, Options, Principal, RawEvent, RunStatus, Schedule, SqliteStore, Start, StepStatus,
+    ManualClock, Options, Principal, RawEvent, RunStatus, Schedule, SqliteStore, Start, Starter, StepStatus,
     StoredEvent, Subscription, ToolCall, Tools, Visibility,
 };
 use tempfile::TempDir;
