@@ -18,7 +18,7 @@ pub use eval::{Context, EvalError, EvalErrorKind, truthy};
 pub use function::Function;
 pub use jsonpath::Query;
 pub use parser::parse;
-pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
+pub use reference::{Ambient, CallFact, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
 pub use template::{Part, Template, ValueTemplate};
 
 use serde_json::Value;
