@@ -6,7 +6,7 @@ use steprail_core::run::{Changes, Event, Payload, RunStatus, Started, ValueChang
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
-use super::{SESSIONS, SqliteStore, definitions, purge, schedules};
+use super::{SESSIONS, SqliteStore, definitions, policy, purge, schedules};
 use crate::{
     Commit, Committed, Conflict, Cursor, DefinitionChange, NewClaim, NewRun, Refused, RegistryChange,
     RowContent, RunCommit, RunId, RunState, ScheduleChange, StoreError, link,
@@ -82,6 +82,9 @@ impl SqliteStore {
         for change in &commit.registry {
             self.apply_registry(change, commit)?;
         }
+        for change in &commit.policy {
+            policy::change(&self.connection, change, commit.now)?;
+        }
         if let Some(purge) = commit.purge {
             committed.purged = purge::purge(&self.connection, purge, commit.now)?;
         }
@@ -113,6 +116,7 @@ impl SqliteStore {
                     self.insert_claim(key, claim, commit)?;
                 }
             }
+            policy::count(&self.connection, &record.event)?;
             rows.project(record, run.before.status)?;
         }
         let is_written = run.new.is_some() && !run.after.status.is_terminal();

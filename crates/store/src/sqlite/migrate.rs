@@ -5,7 +5,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::{StoreError, log_row};
 
 /// Every step from an empty file to the format of today. A step that was released never changes.
-const STEPS: &[&str] = &[include_str!("001_start.sql"), include_str!("002_approvals.sql")];
+const STEPS: &[&str] =
+    &[include_str!("001_start.sql"), include_str!("002_approvals.sql"), include_str!("003_policy.sql")];
 
 /// What marks a database as one of ours: "STPR".
 const APPLICATION: i32 = 0x5354_5052;

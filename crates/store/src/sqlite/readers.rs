@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{definitions, read_only, rows, schedules};
+use super::{definitions, policy, read_only, rows, schedules};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, PolicyState, RawEvent,
+    RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -258,6 +258,10 @@ impl Reads for Readers {
         let sql = "SELECT id, user, state_json FROM sessions WHERE id = ?1";
         let read = |row: &Row<'_>| Ok(Session { id: row.get(0)?, user: row.get(1)?, state: row.get(2)? });
         Ok(self.all(sql, [id], read)?.pop())
+    }
+
+    fn policy_state(&self) -> Result<PolicyState, StoreError> {
+        self.with(policy::state)
     }
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {
