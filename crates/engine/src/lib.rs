@@ -28,6 +28,7 @@ mod intervention;
 pub mod kernel;
 mod limits;
 mod metrics;
+mod policy;
 mod ports;
 mod queries;
 mod quotas;
@@ -47,12 +48,13 @@ mod waiting;
 pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use decisions::DecisionRequest;
+pub use decisions::{DecisionRequest, Remember};
 pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};
 pub use limits::Limits;
+pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
@@ -75,7 +77,7 @@ pub use steprail_core::run::{
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
-    ListRuns, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, Freeze,
+    InvalidCursor, ListRuns, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Remembered, Right,
+    RunCursor, RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall,
 };

@@ -14,6 +14,7 @@ mod dispatch;
 mod effects;
 mod flights;
 mod gates;
+mod policy;
 mod quarantine;
 mod quotas;
 mod recovery;
@@ -42,13 +43,15 @@ use steprail_store::{Cursor, Purged, RunId, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::ports::ToolCaller;
+use crate::policy::PolicyHandle;
+use crate::ports::{Authorizer, ToolCaller};
 use batch::Batch;
 use cache::Values;
 use continuations::{Continuations, Slices};
 use deadlines::Deadlines;
 use definitions::Plans;
 use flights::Flights;
+use policy::CallLimits;
 use quotas::QuotaLedger;
 use run_map::Entry;
 
@@ -64,6 +67,10 @@ pub struct Setup {
     pub env: Arc<Value>,
     /// What decides about jitter and ids.
     pub random: fastrand::Rng,
+    /// The policy that decides about calls.
+    pub policy: PolicyHandle,
+    /// Knows the groups of users.
+    pub authorizer: Arc<dyn Authorizer>,
 }
 
 /// Decides and commits.
@@ -84,6 +91,11 @@ pub struct Kernel {
     plans: Plans,
     values: Values,
     flights: Flights,
+    policy: PolicyHandle,
+    call_limits: CallLimits,
+    /// Whether no call may start in the batch in progress.
+    batch_frozen: bool,
+    authorizer: Arc<dyn Authorizer>,
     deadlines: Deadlines,
     waiters: HashMap<RunId, Vec<Reply<RunStatus>>>,
     /// Runs that changed since the last commit.
@@ -144,6 +156,10 @@ impl Kernel {
             plans: Plans::default(),
             values: Values::default(),
             flights: Flights::new(setup.limits),
+            policy: setup.policy,
+            call_limits: CallLimits::default(),
+            batch_frozen: false,
+            authorizer: setup.authorizer,
             deadlines: Deadlines::default(),
             waiters: HashMap::new(),
             touched: BTreeSet::new(),

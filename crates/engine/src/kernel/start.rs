@@ -4,7 +4,7 @@ use steprail_core::limits::VALUE_DEPTH;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError, Wanted,
+    DefinitionQuery, Expected, Head, NewRun, Origin, Principal, Rerun, RunId, RunState, StoreError, Wanted,
 };
 
 use std::sync::Arc;
@@ -59,10 +59,11 @@ impl Kernel {
         {
             return self.started_before(before, key, &compiled, &inputs);
         }
+        let principal = self.with_origin(start)?;
         let seed = RunSeed {
             id: start.id,
             compiled,
-            principal: &start.principal,
+            principal: &principal,
             inputs: &inputs,
             parent: None,
             rerun,
@@ -71,6 +72,16 @@ impl Kernel {
         };
         self.begin(seed, now);
         Ok(Ok(start.id))
+    }
+
+    /// The principal of a new run, with what the run is. A repeated run is what the first one was.
+    fn with_origin(&mut self, start: &StartRun) -> Result<Principal, StoreError> {
+        let origin = match &start.workflow {
+            RunSource::Named { .. } => None,
+            RunSource::Inline { .. } => Some(start.principal.origin.unwrap_or(Origin::Inline)),
+            RunSource::Rerun { of, .. } => self.find_head(*of)?.and_then(|head| head.principal.origin),
+        };
+        Ok(Principal { origin, ..start.principal.clone() })
     }
 
     /// A start that was made before: the same run, unless it asks for something else under the same key.
@@ -151,7 +162,7 @@ impl Kernel {
         // It goes on in the trace of the step that waits for it.
         let starter = &entry.head.principal;
         let trace = RunTrace::new(entry.head.id, starter.trace.as_deref()).step(child.step.n);
-        let principal = Principal { trace: Some(trace.to_string()), ..(**starter).clone() };
+        let principal = Principal { trace: Some(trace.to_string()), origin: None, ..(**starter).clone() };
         let of = Parent {
             run: entry.head.id.to_string().into(),
             n: child.step.n,

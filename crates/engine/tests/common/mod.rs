@@ -22,8 +22,8 @@ use steprail_engine::kernel::{
     Request, RunSource, Setup, StartRun,
 };
 use steprail_engine::{
-    Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
-    ToolCaller,
+    Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, PolicyHandle, Principal, RunId,
+    ToolCall, ToolCaller,
 };
 use steprail_store::{Expected, Store};
 
@@ -79,6 +79,7 @@ pub(crate) struct Bench {
     pub now: Millis,
     pub tools: Arc<NoTools>,
     pub limits: Limits,
+    pub policy: PolicyHandle,
     pub seed: u64,
     /// Calls in flight, in the order of their ids.
     pub calls: BTreeMap<CallId, CallOrder>,
@@ -98,6 +99,7 @@ impl Bench {
             now: EPOCH,
             tools: Arc::new(tools),
             limits,
+            policy: PolicyHandle::default(),
             seed,
             calls: BTreeMap::new(),
             stopped: Vec::new(),
@@ -117,6 +119,8 @@ impl Bench {
             limits: self.limits.clone(),
             env: Arc::new(serde_json::json!({ "HOME": "/home/ann" })),
             random: fastrand::Rng::with_seed(self.seed),
+            policy: self.policy.clone(),
+            authorizer: Arc::new(steprail_engine::Access::default()),
         };
         self.kernel = Some(Kernel::new(setup).expect("a kernel"));
     }
