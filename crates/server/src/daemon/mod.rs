@@ -4,6 +4,7 @@ mod bridge;
 mod data_dir;
 mod fd_limit;
 mod open;
+pub(crate) mod policy_file;
 mod sockets;
 
 use std::net::SocketAddr;
