@@ -39,8 +39,9 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
         runs => text.push_str(&format!("damaged or quarantined runs: {runs}\n")),
     }
     let policy = app.engine.policy();
-    if let Some(problem) = policy.problem() {
-        text.push_str(&format!("policy not changed: {problem}\n"));
+    // Without the problem itself: the caller is not authenticated.
+    if policy.problem().is_some() {
+        text.push_str("the policy file cannot be loaded; the last policy stays in force\n");
     }
     if policy.freeze().is_some() {
         text.push_str("all calls are frozen\n");

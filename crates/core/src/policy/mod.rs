@@ -150,7 +150,7 @@ impl std::fmt::Display for Approval {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<String> = self.approvers.iter().map(ToString::to_string).collect();
         let approvers =
-            if names.is_empty() { "users with the right `approve`".to_owned() } else { names.join(", ") };
+            if names.is_empty() { "the users with the right `approve`".to_owned() } else { names.join(", ") };
         match self.quorum {
             1 => write!(out, "one of {approvers}"),
             quorum => write!(out, "{quorum} of {approvers}"),
