@@ -26,6 +26,7 @@ pub mod limits;
 pub mod names;
 pub mod pattern;
 pub mod plan;
+pub mod policy;
 pub mod run;
 pub mod schema;
 pub mod source;

@@ -73,6 +73,13 @@ pub const MAX_CHECK_COST: u64 = 50 * EVALUATION_COST;
 /// Maximum size of all stored values that one evaluation reads, as JSON, in bytes.
 pub const EVALUATION_BYTES: usize = 4 * PAYLOAD_BYTES;
 
+/// Maximum number of rules of a policy.
+pub const POLICY_RULES: usize = 1_000;
+/// Maximum number of patterns of one condition of a rule.
+pub const POLICY_PATTERNS: usize = 200;
+/// Maximum number of test cases of a policy that are run.
+pub const POLICY_CASES: usize = 10_000;
+
 /// Maximum `idempotency_ttl_secs`: ten years.
 pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
 /// Maximum length of a step id or definition name, in characters.

@@ -18,12 +18,14 @@ pub struct Grants {
     pub tools: Vec<String>,
     /// Rights of the user.
     pub may: BTreeSet<Right>,
+    /// Groups of the user, which rules of the policy can name.
+    pub groups: Vec<String>,
 }
 
 impl Grants {
     /// All tools and all rights.
     pub fn all() -> Self {
-        Self { tools: vec!["*".to_owned()], may: Right::ALL.into() }
+        Self { tools: vec!["*".to_owned()], may: Right::ALL.into(), groups: Vec::new() }
     }
 
     fn has_tool(&self, tool: &str) -> bool {
@@ -112,6 +114,10 @@ impl Authorizer for Access {
 
     fn token_expiry(&self, token: &str) -> Option<Millis> {
         self.tables().tokens.get(token).copied()
+    }
+
+    fn groups(&self, user: &str) -> Vec<String> {
+        self.tables().users.get(user).map(|grants| grants.groups.clone()).unwrap_or_default()
     }
 
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {

@@ -19,6 +19,7 @@ use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::{Limits, OWNER_REQUESTS};
 use crate::metrics::Metrics;
 use crate::named_start::PlanCache;
+use crate::policy::PolicyHandle;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
@@ -37,6 +38,7 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     limits: Limits,
     env: BTreeMap<String, String>,
+    policy: PolicyHandle,
     recover_as_interrupted: bool,
 }
 
@@ -97,6 +99,13 @@ impl Builder {
         self
     }
 
+    /// Sets the policy that decides about calls. The handle can replace it later. By default, all calls are allowed.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicyHandle) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Interrupts every unfinished run instead of resuming it.
     #[must_use]
     pub fn recover_as_interrupted(mut self) -> Self {
@@ -119,14 +128,16 @@ impl Builder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let clock: Arc<dyn Clock> = Arc::new(FloorClock::new(clock, storage.opened.last_time));
         let env = Value::Object(self.env.into_iter().map(|(name, value)| (name, value.into())).collect());
+        self.policy.load(storage.readers.policy_state()?);
         let mut kernel = Kernel::new(Setup {
             store: storage.writer,
             tools: tools.clone(),
             limits: self.limits.clone(),
             env: Arc::new(env),
             random: fastrand::Rng::new(),
+            policy: self.policy.clone(),
+            authorizer: authorizer.clone(),
         })?;
-        kernel.authorize_schedules(authorizer.clone());
         kernel.enforce_quotas(self.limits.quotas.clone(), storage.readers.clone());
         let (sender, messages) = mpsc::channel();
         let (urgent_sender, urgent) = mpsc::channel();
@@ -141,7 +152,7 @@ impl Builder {
         let (recovered, is_recovered) = watch::channel(false);
         let read_pool = ReadPool::spawn(&storage.readers, is_recovered).map_err(|error| no_thread(&error))?;
         let metrics = Arc::new(Metrics::new());
-        let ports = Ports { tools, authorizer: authorizer.clone(), artefacts: self.artefacts };
+        let ports = Ports { tools: tools.clone(), authorizer: authorizer.clone(), artefacts: self.artefacts };
         let interrupt = if self.recover_as_interrupted { Interrupt::All } else { Interrupt::Declared };
         let restored = storage.opened.restored.map(Interrupt::Restored);
         let passes = restored.map(Some).into_iter().chain([Some(interrupt), None]);
@@ -179,6 +190,8 @@ impl Builder {
             halt: halt_watch,
             damaged: damaged_watch,
             clock,
+            tools,
+            policy: self.policy,
             authorizer,
             request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
             owner_slots: Semaphore::new(OWNER_REQUESTS),

@@ -24,6 +24,17 @@ pub struct DecisionRequest {
     pub answer: Option<Value>,
     /// Arguments that replace those of the call that is approved.
     pub edited: Option<Value>,
+    /// Lets the approval also cover later calls, if a rule of the policy requires it.
+    pub remember: Option<Remember>,
+}
+
+/// How long and for which calls an approval is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remember {
+    /// Whether it covers calls of the tool with any arguments, instead of the same ones.
+    pub any_arguments: bool,
+    /// The time in milliseconds, up to 30 days.
+    pub millis: u64,
 }
 
 impl Engine {

@@ -17,7 +17,8 @@ use crate::driver::Message;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request};
 use crate::named_start::PlanCache;
-use crate::ports::Authorizer;
+use crate::policy::PolicyHandle;
+use crate::ports::{Authorizer, ToolCaller};
 use crate::quotas::{OpenSubscriptions, Quotas};
 use crate::read_pool::ReadPool;
 use crate::registry::Registry;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     /// Runs that do not continue, each with the reason.
     pub(crate) damaged: watch::Receiver<BTreeMap<RunId, StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tools: Arc<dyn ToolCaller>,
+    pub(crate) policy: PolicyHandle,
     pub(crate) authorizer: Arc<dyn Authorizer>,
     /// Bounds the requests in the queue of the engine.
     pub(crate) request_slots: Semaphore,

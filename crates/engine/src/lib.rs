@@ -30,6 +30,7 @@ pub mod kernel;
 mod limits;
 mod metrics;
 mod named_start;
+mod policy;
 mod ports;
 mod queries;
 mod quotas;
@@ -49,12 +50,13 @@ mod waiting;
 pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use decisions::DecisionRequest;
+pub use decisions::{DecisionRequest, Remember};
 pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};
 pub use limits::{Limits, STATUS_ITEMS};
+pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
@@ -77,8 +79,8 @@ pub use steprail_core::run::{
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
-    ListRuns, ListSteps, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId,
-    RunRow, Schedule, Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError,
-    StoredEvent, TokenScope, UnknownCall, Visibility,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, Freeze,
+    InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Remembered,
+    Right, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepCursor, StepFilter,
+    StepPage, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall, Visibility,
 };

@@ -89,5 +89,11 @@ pub(crate) const PROGRESS_INTERVAL_MS: u64 = 1_000;
 pub const STATUS_ITEMS: usize = 100;
 /// The maximum number of open approvals of a run that are read at a time.
 pub(crate) const RUN_APPROVALS: usize = 1_000;
+/// The maximum time for which an approval is remembered, in milliseconds: 30 days.
+pub(crate) const REMEMBER_MS: u64 = 30 * 86_400_000;
+/// The number of rates, and of calls that wait for one rate, above which those without effect are removed.
+pub(crate) const RATE_ENTRIES: usize = 10_000;
+/// The number of different calls that are counted to find repeated ones, above which those without effect are removed.
+pub(crate) const IDENTICAL_CALLS: usize = 10_000;
 /// Events at the end of a log that are searched for the start of steps that wait.
 pub(crate) const WAIT_EVENTS: usize = 500;

@@ -161,6 +161,12 @@ pub trait Authorizer: Send + Sync {
         Some(Millis::MAX)
     }
 
+    /// Returns the groups that a user is in now. Rules of the policy can name them.
+    fn groups(&self, user: &str) -> Vec<String> {
+        let _ = user;
+        Vec::new()
+    }
+
     /// Returns patterns of the tools that a user may call; `None` means all. They are stored with each run that the user
     /// starts, and bound its calls.
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {

@@ -7,7 +7,7 @@ use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::load;
 use steprail_core::plan::Plan;
 use steprail_core::source::Source;
-use steprail_store::Principal;
+use steprail_store::{Origin, Principal};
 
 use crate::direct_call;
 use crate::error::Error;
@@ -62,6 +62,7 @@ impl Start {
         let inputs = json!({ "args": { "type": "object" } });
         let name = format!("call {tool}");
         let text = json!({ "name": name, "inputs": inputs, "steps": steps }).to_string();
+        let principal = Principal { origin: Some(Origin::Direct), ..principal };
         Self::inline(text, principal).inputs(json!({ "args": args }))
     }
 

@@ -9,7 +9,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution, RunStatus};
 use steprail_store::{
     After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
-    Relay, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredEvent, TokenScope, Visibility,
+    Relay, Remembered, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredEvent, TokenScope,
+    Visibility,
 };
 
 use crate::decisions::DecisionRequest;
@@ -18,6 +19,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::Subscription;
 use crate::kernel::{DefinitionVersion, no_run};
+use crate::policy::{ExplainCall, PolicyExplanation, PolicyHandle};
 use crate::queries::RunView;
 use crate::quotas::{Quota, QuotaExceeded};
 use crate::runs::{Resume, RunHandle};
@@ -207,6 +209,51 @@ impl User {
     #[must_use]
     pub fn via(&self, name: impl Into<String>) -> Self {
         Self { engine: self.engine.clone(), principal: self.principal.clone().via(name) }
+    }
+
+    /// The same user through an MCP client.
+    #[must_use]
+    pub fn with_client(&self, client: impl Into<String>) -> Self {
+        let principal = Principal { client: Some(client.into()), ..self.principal.clone() };
+        Self { engine: self.engine.clone(), principal }
+    }
+
+    /// The policy that the engine enforces.
+    pub fn policy(&self) -> &PolicyHandle {
+        self.engine.policy()
+    }
+
+    /// Explains the verdict about a call without making it. Calls of other users need the right `view`.
+    pub fn explain_policy(&self, call: &ExplainCall) -> Result<Option<PolicyExplanation>, Error> {
+        if call.user != self.principal.id {
+            self.require(Right::View)?;
+        }
+        Ok(self.engine.explain_policy(call))
+    }
+
+    /// Stops all calls from starting. Needs the right `administer`.
+    pub async fn freeze(&self, reason: Option<String>) -> Result<(), Error> {
+        self.engine.freeze(&self.principal, reason).await
+    }
+
+    /// Lets calls start again. Needs the right `administer`.
+    pub async fn unfreeze(&self) -> Result<(), Error> {
+        self.engine.unfreeze(&self.principal).await
+    }
+
+    /// Remembered approvals of the user's calls; of all users with the right `view`.
+    pub fn remembered_approvals(&self) -> Vec<Remembered> {
+        let mut known = self.engine.policy().remembered(self.engine.now());
+        let sees_all = self.may(Right::View);
+        known.retain(|approval| {
+            sees_all || approval.user == self.principal.id || approval.by == self.principal.id
+        });
+        known
+    }
+
+    /// Deletes a remembered approval.
+    pub async fn revoke_remembered(&self, id: &str) -> Result<(), Error> {
+        self.engine.revoke_remembered(&self.principal, id).await
     }
 
     /// The same user with a relayed MCP request.

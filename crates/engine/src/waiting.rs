@@ -111,6 +111,14 @@ pub enum WaitCause {
     },
     /// A concurrency slot.
     Slot,
+    /// The end of a freeze of all calls.
+    Freeze {
+        /// The user who froze the calls.
+        by: String,
+        /// The reason that the user gave.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
 }
 
 /// The action that lets a run continue.
@@ -174,11 +182,21 @@ impl User {
             step.status == StepStatus::Waiting && is_logged
         };
         if !view.open_steps.iter().any(in_log) {
-            return Ok(waiting_for(view, &[]));
+            return Ok(self.with_freeze(waiting_for(view, &[])));
         }
         let after = view.run.seq.saturating_sub(WAIT_EVENTS as u64);
         let page = self.events(view.run.run_id, After::Seq(after), WAIT_EVENTS).await?;
-        Ok(waiting_for(view, &page.events))
+        Ok(self.with_freeze(waiting_for(view, &page.events)))
+    }
+
+    /// While calls are frozen, a step that is ready waits for the end of the freeze.
+    fn with_freeze(&self, mut waiting: Vec<WaitingFor>) -> Vec<WaitingFor> {
+        if let Some(freeze) = self.policy().freeze() {
+            for wait in waiting.iter_mut().filter(|wait| wait.cause == WaitCause::Slot) {
+                wait.cause = WaitCause::Freeze { by: freeze.by.clone(), reason: freeze.reason.clone() };
+            }
+        }
+        waiting
     }
 }
 

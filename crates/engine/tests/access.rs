@@ -27,7 +27,11 @@ impl TestDatabase {
 const TOOLS: [&str; 4] = ["crm__read_contact", "crm__write_contact", "git__log", "plain"];
 
 fn grants(tools: &[&str], may: &[Right]) -> Grants {
-    Grants { tools: tools.iter().map(ToString::to_string).collect(), may: may.iter().copied().collect() }
+    Grants {
+        tools: tools.iter().map(ToString::to_string).collect(),
+        may: may.iter().copied().collect(),
+        ..Grants::default()
+    }
 }
 
 /// Users with different rights and tools.

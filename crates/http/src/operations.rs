@@ -33,10 +33,20 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, fault.code(), fault.to_string());
         return problem.hint("run `steprail doctor`").into_response();
     }
+    let mut text = "ready\n".to_owned();
     match app.engine.damaged_runs() {
-        0 => "ready\n".into_response(),
-        runs => format!("ready\ndamaged or quarantined runs: {runs}\n").into_response(),
+        0 => {}
+        runs => text.push_str(&format!("damaged or quarantined runs: {runs}\n")),
     }
+    let policy = app.engine.policy();
+    // Without the problem itself: the caller is not authenticated.
+    if policy.problem().is_some() {
+        text.push_str("the policy file cannot be loaded; the last policy stays in force\n");
+    }
+    if policy.freeze().is_some() {
+        text.push_str("all calls are frozen\n");
+    }
+    text.into_response()
 }
 
 /// Metrics in the text format of Prometheus.

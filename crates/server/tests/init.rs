@@ -188,10 +188,10 @@ fn terminal_prompts_for_each_change() {
         ("home/.local/share/steprail/servers.json", EXISTING),
     ]);
     let before = machine.files();
-    // The prompts: replace `github`, write servers.json, connect Claude Desktop, connect VS Code.
-    insta::assert_snapshot!("terminal_no", machine.run_at_terminal("init", "n\nn\n\nno\n"));
+    // The prompts: replace `github`, write servers.json, write policy.yaml, connect Claude Desktop, connect VS Code.
+    insta::assert_snapshot!("terminal_no", machine.run_at_terminal("init", "n\nn\nn\n\nno\n"));
     assert_eq!(machine.files(), before);
-    insta::assert_snapshot!("terminal_yes", machine.run_at_terminal("init", "y\ny\nn\nyes\n"));
+    insta::assert_snapshot!("terminal_yes", machine.run_at_terminal("init", "y\ny\ny\nn\nyes\n"));
     let read = Servers::read(&machine.text(&machine.servers())).expect("servers");
     assert_eq!(read.servers.len(), 2);
     assert!(!machine.text(&machine.servers()).contains("my-github"));

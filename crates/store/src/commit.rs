@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Parent, Payload, Record, RunStatus};
 
 use crate::{
-    Account, AccountKind, Cursor, Definition, Pins, Principal, Purged, Rerun, RunId, Schedule, Session,
-    StoreError, Timer,
+    Account, AccountKind, Cursor, Definition, Pins, PolicyChange, Principal, Purged, Rerun, RunId, Schedule,
+    Session, StoreError, Timer,
 };
 
 /// Changes that are applied in one transaction, or not at all.
@@ -25,6 +25,8 @@ pub struct Commit {
     pub schedules: Vec<ScheduleChange>,
     /// Changes of accounts and sessions.
     pub registry: Vec<RegistryChange>,
+    /// Changes of the state of the policy.
+    pub policy: Vec<PolicyChange>,
     /// Retention: what is deleted.
     pub purge: Option<Purge>,
 }
@@ -37,6 +39,7 @@ impl Commit {
             && self.definitions.is_empty()
             && self.schedules.is_empty()
             && self.registry.is_empty()
+            && self.policy.is_empty()
             && self.purge.is_none()
     }
 }

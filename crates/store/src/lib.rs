@@ -15,6 +15,7 @@ mod log_row;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod page;
+mod policy;
 mod preconditions;
 mod principal;
 mod projection;
@@ -32,7 +33,8 @@ pub use commit::{
 pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 pub use error::StoreError;
 pub use log_row::{RowContent, link};
-pub use principal::{Principal, Relay, Right, TokenScope};
+pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
+pub use principal::{Origin, Principal, Relay, Right, TokenScope};
 pub use rows::{
     Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent,
     Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
@@ -84,6 +86,9 @@ pub trait Store: Send {
     fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
     /// Returns the last approval of a step execution, by its path.
     fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
+    /// Returns the number of calls that count for a budget of the policy: by whose calls count together, rule and start of
+    /// the window of time.
+    fn counter(&mut self, subject: &str, rule: &str, start: Millis) -> Result<u64, StoreError>;
     /// Runs a maintenance task between commits. A store without files has none.
     fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {
         let _ = task;
@@ -157,6 +162,8 @@ pub trait Reads: Send + Sync {
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError>;
     /// The session of an MCP client.
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
+    /// The freeze and the remembered approvals.
+    fn policy_state(&self) -> Result<PolicyState, StoreError>;
     /// Every account.
     fn accounts(&self) -> Result<Vec<Account>, StoreError>;
     /// Every schedule, by name.

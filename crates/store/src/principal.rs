@@ -30,6 +30,12 @@ pub struct Principal {
     /// The client or tool that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// Name and version of the MCP client that the run was started through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+    /// What the run is, unless it runs a stored definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// The trace in which the run was started, as a `traceparent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
@@ -81,6 +87,16 @@ impl Principal {
     pub fn is_or_belongs_to(&self, name: &str) -> bool {
         self.id == name || self.groups.iter().any(|group| group == name)
     }
+}
+
+/// What a run is that does not run a stored definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A direct call of a tool.
+    Direct,
+    /// A definition that the caller brought along, whose name anybody can choose.
+    Inline,
 }
 
 /// A `tools/call` request that is relayed to its server unchanged. The arguments are the input of its run.

@@ -136,6 +136,17 @@ codes! {
     /// known.
     UnlistedVariable = "SR513" Warning;
 
+    /// A user or group is written without its type. Only in a policy.
+    UntypedPrincipal = "SR601" Error;
+    /// Two rules have the same name, or a rule has the name of the default. Only in a policy.
+    DuplicateRule = "SR602" Error;
+    /// An earlier rule matches every call. Only in a policy.
+    UnreachableRule = "SR603" Warning;
+    /// A rate, a budget, a quorum or another limit cannot be parsed or is out of range. Only in a policy.
+    InvalidLimit = "SR604" Error;
+    /// A time zone does not exist. Only in a policy.
+    UnknownTimeZone = "SR605" Error;
+
     /// Further errors are not shown.
     TooManyProblems = "SR901" Error;
     /// Further warnings are not shown.

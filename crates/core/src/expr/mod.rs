@@ -19,7 +19,7 @@ pub use eval::{Context, EvalError, EvalErrorKind, truthy};
 pub use function::Function;
 pub use jsonpath::Query;
 pub use parser::parse;
-pub use reference::{Ambient, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
+pub use reference::{Ambient, CallFact, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
 pub use secret::{
     SECRET_NAME_BYTES, SecretText, is_secret_name, references as secret_references,
     written as secret_reference,

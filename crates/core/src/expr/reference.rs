@@ -37,6 +37,20 @@ pub enum Root {
     Failure,
     /// The output of a `verify` call.
     Probe,
+    /// A fact about a call; only in the rules of a policy.
+    Call(CallFact),
+}
+
+/// A fact about a call that the rules of a policy can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum CallFact {
+    Args,
+    User,
+    Tool,
+    Workflow,
+    Client,
+    Time,
 }
 
 /// A built-in value that every run has.

@@ -24,7 +24,7 @@ struct Bindings {
 }
 
 /// A text and its position in the source.
-struct SourceText<'t> {
+pub(crate) struct SourceText<'t> {
     text: &'t str,
     span: Span,
     /// The source text at that position, with quotes, escapes and indentation.
@@ -34,14 +34,14 @@ struct SourceText<'t> {
 }
 
 impl<'t> SourceText<'t> {
-    fn new(text: &'t str, span: Span, source: &'t Source) -> Self {
+    pub(crate) fn new(text: &'t str, span: Span, source: &'t Source) -> Self {
         let raw = source.text().get(span.range()).unwrap_or_default();
         Self { text, span, raw, offset: raw.find(text) }
     }
 
     /// Returns the position of a part of the text. If the text is escaped or folded, the n-th occurrence of the
     /// part in the text is mapped to its n-th occurrence in the source. If that fails, returns the whole value.
-    fn locate(&self, at: &Range<usize>) -> Span {
+    pub(crate) fn locate(&self, at: &Range<usize>) -> Span {
         let part = self.text.get(at.clone()).filter(|part| !part.is_empty());
         let start = match (self.offset, part) {
             (Some(offset), _) => Some(offset + at.start),

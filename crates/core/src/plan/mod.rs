@@ -25,6 +25,7 @@ pub use hash::Hash;
 pub use retry::{BackoffKind, RetryPolicy};
 
 pub(crate) use compile::compile;
+pub(crate) use expressions::SourceText;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,8 +6,9 @@ use super::changes::{
 };
 use super::event::Event;
 use super::owed::tolerates_failures;
-use super::parts::{Ending, InputResponse, ScopeKey, StepInfo, StepRef};
+use super::parts::{Ending, InputResponse, ScopeKey, Started, StepInfo, StepRef};
 use super::phase::Phase;
+use super::policy::ApprovedBy;
 use super::state::{Cancelling, Done, Live, ReadyKey, Run, RunStatus, StepStatus};
 use crate::expr::StepIx;
 use crate::plan::{Gate, Hash, Kind, Next as PlanNext, Plan};
@@ -21,6 +22,23 @@ impl Run {
         self.apply_to_run(plan, &run);
         if let Some(change) = step {
             self.apply_to_step(plan, change);
+        }
+        if let Event::StepStarted {
+            step, place, what: Started::Call { args, policy: Some(policy), .. }, ..
+        } = event
+            && let Some(ApprovedBy::Gate(gate)) = policy.approved
+        {
+            self.use_cover(step.n, gate, plan.find(&place.id), *args);
+        }
+    }
+
+    /// A call was made that the approval of an earlier gate covers. It covers this execution only.
+    fn use_cover(&mut self, n: u32, gate: u32, step: Option<StepIx>, args: Hash) {
+        let is_used = |cover: &Cover| cover.gate == gate && Some(cover.step) == step && cover.args == args;
+        let Some(at) = self.covered.iter().position(is_used) else { return };
+        let cover = self.covered.swap_remove(at);
+        if let Some(live) = self.live.get_mut(&n) {
+            (live.approved, live.approvers) = (true, cover.approvers);
         }
     }
 

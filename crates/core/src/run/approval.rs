@@ -241,6 +241,16 @@ pub struct Cover {
 }
 
 impl OpenGate {
+    /// The rule of the policy that requires the approval.
+    pub fn policy(&self) -> Option<&PolicyRule> {
+        self.subject.as_ref()?.policy.as_ref()
+    }
+
+    /// Hash of the arguments of the call of a step, if the approval covers it completely.
+    pub fn covered_args(&self, step: StepIx) -> Option<Hash> {
+        self.covers.iter().find(|(covered, _)| *covered == step).map(|(_, args)| *args)
+    }
+
     /// The state after a request. `covers` and the rules of requests without a subject need the plan.
     pub(super) fn new(subject: Option<&Subject>, escalate: Option<Millis>, renewed: bool) -> Self {
         Self {

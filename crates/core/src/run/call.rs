@@ -8,12 +8,22 @@ use super::decide::{Attempt, DecideResult, Decision};
 use super::event::Event;
 use super::parts::{Report, Started};
 use super::phase::Phase;
+use super::policy::{Permit, PolicyUse};
 use super::state::Live;
 use super::values::Evaluated;
 use super::world::{Admission, Claim, Claimed};
 use super::{Failure, FailureKind, Payload};
 use crate::limits;
 use crate::plan::{Call, Kind, RetryPolicy};
+
+/// What the start of a call records besides the call. Without a call, because its result is known, nothing.
+#[derive(Default)]
+struct Start {
+    /// Whether the step holds its idempotency key.
+    claimed: bool,
+    /// How the policy allowed the call.
+    policy: Option<Box<PolicyUse>>,
+}
 
 impl Decision<'_> {
     pub(super) fn begin_call(&mut self, attempt: &Attempt, call: &Call) -> DecideResult {
@@ -30,9 +40,13 @@ impl Decision<'_> {
         };
         if let Some(output) = self.world.reuse(&attempt.step_ref.path, args.hash())? {
             self.world.release();
-            self.call_started(attempt, tool, key, args, false);
+            self.call_started(attempt, tool, key, args, Start::default());
             return self.complete(attempt.n(), output, Some("rerun"));
         }
+        let policy = match self.permit(attempt, &tool, &args)? {
+            Permit::Start(policy) => policy,
+            Permit::Stopped => return Ok(()),
+        };
         let held = self.run.live.get(&attempt.n()).is_some_and(|live| live.claim);
         let claimed = match &call.idempotency {
             Some(policy) if !held => {
@@ -47,7 +61,7 @@ impl Decision<'_> {
                 self.world.claim(&claim)?
             }
             _ => {
-                self.call_started(attempt, tool, key, args, held);
+                self.call_started(attempt, tool, key, args, Start { claimed: held, policy });
                 return Ok(());
             }
         };
@@ -56,11 +70,11 @@ impl Decision<'_> {
         }
         match claimed {
             Claimed::Taken => {
-                self.call_started(attempt, tool, key, args, true);
+                self.call_started(attempt, tool, key, args, Start { claimed: true, policy });
                 Ok(())
             }
             Claimed::Hit(output) => {
-                self.call_started(attempt, tool, key, args, false);
+                self.call_started(attempt, tool, key, args, Start::default());
                 self.complete(attempt.n(), output, Some("idempotency"))
             }
             Claimed::Busy(key) => {
@@ -101,9 +115,13 @@ impl Decision<'_> {
         tool: Box<str>,
         key: Box<str>,
         args: Payload,
-        claimed: bool,
+        Start { claimed, policy }: Start,
     ) {
-        self.emit_started(attempt, Started::Call { tool, args: args.hash(), key, claimed }, Some(args));
+        self.emit_started(
+            attempt,
+            Started::Call { tool, args: args.hash(), key, claimed, policy },
+            Some(args),
+        );
     }
 
     /// Returns the idempotency key and the arguments of a call. Arguments that were edited, approved or sent

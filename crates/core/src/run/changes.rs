@@ -4,6 +4,7 @@ use super::approval::{OpenGate, Provenance, Subject};
 use super::event::Event;
 use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
 use super::phase::{Phase, Progress};
+use super::policy::RATE_LIMITED;
 use super::state::{RunStatus, StepStatus};
 use super::{Failure, Millis};
 use crate::plan::Hash;
@@ -453,7 +454,7 @@ impl Event {
                 error: Some(error),
                 timers: [timer(TimerKind::Retry, *due), timer(TimerKind::Timeout, *until)],
                 internal: InternalChange {
-                    server: Some(ServerWait { rejected: due.is_some(), until: *until }),
+                    server: Some(ServerWait { rejected: is_rejected(*due, error), until: *until }),
                     ..InternalChange::default()
                 },
                 ..with_phase(step, Phase::ServerWait { due: *due })
@@ -567,7 +568,7 @@ fn step_started<'e>(
     };
     let (running, waiting) = (StepStatus::Running, StepStatus::Waiting);
     match what {
-        Started::Call { tool, args, key, claimed } => {
+        Started::Call { tool, args, key, claimed, policy: _ } => {
             let deadline = timer(TimerKind::Timeout, until);
             let timers = [None, None];
             let mut step = StepChange { tool: Some(tool), deadline, timers, ..base(running, Phase::Calling) };
@@ -598,4 +599,9 @@ fn step_started<'e>(
             Changes::from(step).with_value(ValueChange::StepInput(*input))
         }
     }
+}
+
+/// Whether a server rejected a call that was started. A call that waits for the rate of a rule has not started.
+fn is_rejected(due: Option<Millis>, error: &Failure) -> bool {
+    due.is_some() && error.code.as_deref() != Some(RATE_LIMITED)
 }

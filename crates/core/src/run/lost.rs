@@ -96,6 +96,10 @@ impl Decision<'_> {
                 return Ok(());
             }
         };
+        if let Err(error) = self.permit_auxiliary(n, &verify.tool, &args)? {
+            self.mark_uncertain(n, error);
+            return Ok(());
+        }
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };
         let (tool, args_hash) = (verify.tool.clone(), args.hash());
         let restarted = error.is_restart();

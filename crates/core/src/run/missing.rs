@@ -41,6 +41,9 @@ impl Decision<'_> {
         let Some(tool) = self.call_of(n).map(crate::plan::Call::full_name) else { return Ok(()) };
         let args = self.input(n)?;
         let args = Payload::new(json!({ "tool": tool, "arguments": args.value() }));
+        if let Err(denied) = self.permit_auxiliary(n, &provider, &args)? {
+            return self.fail_attempt(n, denied);
+        }
         let timeout = self.live(n).and_then(|(_, step)| step.timeout_ms).unwrap_or(limits::PROBE_MS);
         let until = self.now().saturating_add(i64::try_from(timeout).unwrap_or(i64::MAX));
         let Some(step) = self.run.step_ref(n) else { return Ok(()) };

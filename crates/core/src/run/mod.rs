@@ -32,6 +32,7 @@ mod parts;
 mod path;
 mod payload;
 mod phase;
+mod policy;
 mod server_wait;
 mod sleep;
 mod state;
@@ -61,6 +62,9 @@ pub use parts::{
 };
 pub use payload::{Payload, is_deeper};
 pub use phase::Phase;
+pub use policy::{
+    ApprovedBy, BUDGET_EXCEEDED, BudgetUse, JudgedCall, Judgement, POLICY_DENIED, PolicyUse, RATE_LIMITED,
+};
 pub use state::{Live, Run, RunStatus, StepStatus};
 pub use world::{Admission, Annotations, Child, Claim, Claimed, Record, World, WorldError};
 

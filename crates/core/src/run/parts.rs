@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::policy::PolicyUse;
 use super::{Failure, Millis};
 use crate::limits;
 use crate::plan::Hash;
@@ -67,6 +68,9 @@ pub enum Started {
         /// Whether the key is claimed in the store.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         claimed: bool,
+        /// The rule of the policy that allowed the call; `None` without a policy, or if no call is made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy: Option<Box<PolicyUse>>,
     },
     /// Runs a block for each item.
     Foreach {

@@ -161,7 +161,7 @@ impl Decision<'_> {
             }
             Root::Item(step) => self.is_item(scope, *step),
             Root::Failure => self.run.failing.is_some(),
-            Root::Probe => false,
+            Root::Probe | Root::Call(_) => false,
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::approval::Starter;
 use super::event::Event;
 use super::parts::{StepRef, TimerKind};
+use super::policy::{JudgedCall, Judgement};
 use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
 use crate::budget::Budget;
@@ -51,6 +52,8 @@ pub trait World {
     fn release(&mut self);
     /// Returns the default idempotency key of an execution.
     fn key(&self, path: &str) -> Box<str>;
+    /// Judges a call by the policy and applies its limits. The evaluation of conditions is charged to the budget.
+    fn judge(&mut self, call: &JudgedCall<'_>, budget: &mut Budget) -> Result<Judgement, WorldError>;
     /// Claims an idempotency key.
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError>;
     /// Returns the result of the call with the same path and arguments in the run that this one repeats.
@@ -90,6 +93,8 @@ pub struct Annotations {
     pub idempotent: Option<bool>,
     /// `destructiveHint`: the tool may perform destructive updates.
     pub destructive: Option<bool>,
+    /// `openWorldHint`: the tool interacts with external entities.
+    pub open_world: Option<bool>,
     /// Whether the server deduplicates calls by the idempotency key in `_meta`.
     pub honours_key: bool,
     /// The `onUncertain` policy of the server's config entry, for calls with an unknown outcome.
@@ -102,8 +107,14 @@ impl Annotations {
     /// A tool that is annotated as idempotent.
     pub const IDEMPOTENT: Self = Self { idempotent: Some(true), ..Self::UNANNOTATED };
     /// A tool without annotations.
-    pub const UNANNOTATED: Self =
-        Self { read_only: None, idempotent: None, destructive: None, honours_key: false, on_uncertain: None };
+    pub const UNANNOTATED: Self = Self {
+        read_only: None,
+        idempotent: None,
+        destructive: None,
+        open_world: None,
+        honours_key: false,
+        on_uncertain: None,
+    };
 
     /// Whether the tool changes nothing. The protocol's default is no.
     pub fn is_read_only(&self) -> bool {
@@ -118,6 +129,11 @@ impl Annotations {
     /// Whether the tool may perform destructive updates. The protocol's default is yes.
     pub fn is_destructive(&self) -> bool {
         !self.is_read_only() && self.destructive != Some(false)
+    }
+
+    /// Whether the tool interacts with external entities. The protocol's default is yes.
+    pub fn is_open_world(&self) -> bool {
+        self.open_world != Some(false)
     }
 
     /// Whether a step can safely repeat a call with an unknown outcome. `effects` counts only where the tool has

@@ -9,8 +9,8 @@ use steprail_core::expr::Ambient;
 use steprail_core::limits::SLICE_EVENTS;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{
-    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Input, Millis, Payload,
-    Record, Run, Starter, ValueChange, World, WorldError, decide,
+    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Input, JudgedCall, Judgement,
+    Millis, Payload, Record, Run, Starter, ValueChange, World, WorldError, decide,
 };
 
 /// The values of a run, and the plan of the workflow that it can start.
@@ -146,6 +146,10 @@ impl World for Memory {
 
     fn claim(&mut self, _: &Claim<'_>) -> Result<Claimed, WorldError> {
         Ok(Claimed::Taken)
+    }
+
+    fn judge(&mut self, _: &JudgedCall<'_>, _: &mut Budget) -> Result<Judgement, WorldError> {
+        Ok(Judgement::Unrestricted)
     }
 
     fn reuse(&mut self, _: &str, _: Hash) -> Result<Option<Payload>, WorldError> {

@@ -34,6 +34,8 @@ struct Pending {
     timers: HashMap<(RunId, u32), BTreeMap<TimerKind, Millis>>,
     /// Schedules that changed.
     schedules: HashSet<String>,
+    /// Calls of the batch that count for budgets, by subject, rule and start of the window.
+    counters: HashMap<(Box<str>, Box<str>, Millis), u64>,
 }
 
 /// One decision of a run, to append to the batch.
@@ -205,6 +207,17 @@ impl Batch {
         }
         self.commit.fired.push(timer);
         true
+    }
+
+    /// The number of calls that count for a budget.
+    pub(super) fn counter(&mut self, subject: &str, rule: &str, start: Millis) -> Result<u64, StoreError> {
+        let pending = self.pending.counters.get(&(subject.into(), rule.into(), start)).copied();
+        Ok(self.store.counter(subject, rule, start)? + pending.unwrap_or_default())
+    }
+
+    /// Counts a call of the decision in progress. The store counts it when its event is committed.
+    pub(super) fn count(&mut self, subject: &str, rule: &str, start: Millis) {
+        *self.pending.counters.entry((subject.into(), rule.into(), start)).or_default() += 1;
     }
 
     pub(super) fn change_schedule(&mut self, change: ScheduleChange) {

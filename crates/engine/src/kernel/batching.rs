@@ -143,8 +143,10 @@ impl Kernel {
         while retries < RETRIES {
             let (mut done, answers) = self.or_quarantine(|kernel| kernel.decide_all(requests, now))?;
             let changed = self.batch.changed_runs();
+            let policy_changes = self.batch.commit.policy.clone();
             match self.batch.commit() {
                 Ok(committed) => {
+                    policy_changes.iter().for_each(|change| self.policy.apply(change));
                     handled.changed = changed;
                     done.last_event = committed.last_event;
                     if std::mem::take(&mut self.restore_finished) {
@@ -179,6 +181,7 @@ impl Kernel {
 
     fn decide_all(&mut self, requests: &[Request], now: Millis) -> Result<(Done, Vec<Answer>), StoreError> {
         self.batch.begin(now);
+        self.set_frozen(self.policy.is_frozen());
         self.children = 0;
         let mut done = Done::default();
         let mut answers = Vec::with_capacity(requests.len());

@@ -36,6 +36,10 @@ impl Kernel {
             Command::DropAccount { kind, id } => {
                 self.register(RegistryChange::DropAccount(*kind, id.clone()))
             }
+            Command::Policy(change) => {
+                self.change_policy(change.clone());
+                Ok(Ok(()))
+            }
             Command::Sync => Ok(Ok(())),
             Command::Check(run) => Ok(self.find_status(*run)?.map(drop)),
             Command::Decide { run, path, by, decision } => {

@@ -100,6 +100,8 @@ pub(super) struct Flights {
     queued: HashSet<(SlotKey, RunId)>,
     /// Servers whose state differs from the default.
     servers: HashMap<Box<str>, ServerState>,
+    /// Whether no call may start.
+    frozen: bool,
     undo: Vec<Undo>,
 }
 
@@ -129,6 +131,7 @@ impl Flights {
             served: None,
             queued: HashSet::new(),
             servers: HashMap::new(),
+            frozen: false,
             undo: Vec::new(),
         }
     }
@@ -136,6 +139,11 @@ impl Flights {
     /// Starts no further calls.
     pub(super) fn close(&mut self) {
         self.limits.calls = 0;
+    }
+
+    /// Sets whether calls may start. Runs that wait keep their places in the queues.
+    pub(super) fn set_frozen(&mut self, frozen: bool) {
+        self.frozen = frozen;
     }
 
     pub(super) fn get(&self, id: CallId) -> Option<&Flight> {
@@ -203,7 +211,7 @@ impl Flights {
         let in_definition = self.counts.definitions.get(&definition).copied().unwrap_or_default() + reserved;
         let (slot, admission) = if in_definition >= self.limits.calls_per_definition {
             (SlotKey::Definition(definition), Admission::Full)
-        } else if self.counts.total + reserved >= self.limits.calls || reserved >= quota {
+        } else if self.frozen || self.counts.total + reserved >= self.limits.calls || reserved >= quota {
             (SlotKey::Server(server), Admission::Full)
         } else if !self.has_slot(capacity, of_server) {
             (SlotKey::Server(server), Admission::ToolFull)
@@ -337,7 +345,7 @@ impl Flights {
 
     /// The next run for which there is a slot, taken round-robin from the queues.
     pub(super) fn next_waiting(&mut self) -> Option<RunId> {
-        if self.counts.total >= self.limits.calls {
+        if self.frozen || self.counts.total >= self.limits.calls {
             return None;
         }
         let last = self.served.as_ref();

@@ -7,17 +7,23 @@ use steprail_core::budget::Budget;
 use steprail_core::expr::StepIx;
 use steprail_core::limits::RUN_DEPTH;
 use steprail_core::plan::{GateRules, Hash, Kind, Plan};
-use steprail_core::run::{Actor, Decided, Input, Intervention, Live, Millis, OpenGate, Phase, Provenance};
+use steprail_core::policy::terms;
+use steprail_core::run::{
+    Actor, ApprovalKind, Decided, Input, Intervention, Live, Millis, OpenGate, Phase, Provenance,
+};
 use steprail_core::schema::Schema;
-use steprail_store::{DefinitionQuery, Principal, RunId, StoreError};
+use steprail_store::{DefinitionQuery, PolicyChange, Principal, Remembered, RunId, StoreError};
 
 use super::control::{Answered, size_error};
 use super::{Done, Kernel, no_run};
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
+use crate::limits::REMEMBER_MS;
 
 /// Violations of a form that are reported.
 const VIOLATIONS: usize = 10;
+/// Length of the id of a remembered approval: digits of the digest of its request.
+const REMEMBERED_ID_CHARS: usize = 12;
 
 impl Kernel {
     pub(super) fn may_decide_at(&self, key: RunId, path: &str, by: &Principal) -> Result<(), Error> {
@@ -41,16 +47,20 @@ impl Kernel {
         done: &mut Done,
     ) -> Answered {
         let Some(entry) = self.runs.get(&key) else { return Ok(Ok(())) };
-        let Some((n, live, _)) = open_gate(entry.run.find(path)) else {
+        let Some((n, live, open)) = open_gate(entry.run.find(path)) else {
             return self.already_decided(key, path, by, decision);
         };
-        let seen = gate_digest(live);
+        let (seen, was_policy) = (gate_digest(live), open.kind == ApprovalKind::Policy);
         if let Err(error) = self.may_decide_at(key, path, by) {
             return Ok(Err(error));
         }
         if let Err(error) = self.check_decision(live, &entry.compiled.plan, path, decision) {
             return Ok(Err(error));
         }
+        let remembered = match self.remembered(key, path, by, decision, now) {
+            Ok(remembered) => remembered,
+            Err(error) => return Ok(Err(error)),
+        };
         let input = Input::Decided {
             n,
             decision: Box::new(Decided {
@@ -67,7 +77,14 @@ impl Kernel {
         let open = self.runs.get(&key).and_then(|entry| open_gate(entry.run.find(path)));
         let is_signed = |live: &Live| live.approvers.iter().any(|approver| *approver.user == *by.id);
         let is_open = open.filter(|(found, ..)| *found == n);
+        let is_asked_by_policy = |open: &OpenGate| open.kind == ApprovalKind::Policy && !was_policy;
+        if is_open.is_none() && has_events {
+            remembered.into_iter().for_each(|change| self.change_policy(change));
+            return Ok(Ok(()));
+        }
         match is_open {
+            // The approval was recorded, and a rule of the policy requires another one.
+            Some((_, _, open)) if decision.approved && has_events && is_asked_by_policy(open) => Ok(Ok(())),
             Some((_, live, _)) if decision.approved && is_signed(live) && has_events => Ok(Ok(())),
             Some((_, live, _)) if decision.approved && is_signed(live) => Ok(Err(Error::Conflict(format!(
                 "you have already approved `{path}`; it needs further approvers"
@@ -81,6 +98,49 @@ impl Kernel {
             _ if has_events => Ok(Ok(())),
             _ => Ok(Err(Error::Conflict(format!("`{path}` cannot be decided now; look at it again")))),
         }
+    }
+
+    /// The approval as it covers later calls, if the decision says so.
+    fn remembered(
+        &self,
+        key: RunId,
+        path: &str,
+        by: &Principal,
+        decision: &DecisionRequest,
+        now: Millis,
+    ) -> Result<Option<PolicyChange>, Error> {
+        let Some(remember) = decision.remember else { return Ok(None) };
+        let refuse = |message: &str| Err(Error::BadInput(message.to_owned()));
+        let Some(entry) = self.runs.get(&key) else { return Ok(None) };
+        let Some((_, live, open)) = open_gate(entry.run.find(path)) else { return Ok(None) };
+        let (Some(rule), Kind::Call(call)) = (open.policy(), &entry.compiled.plan.step(live.step).kind)
+        else {
+            return refuse("only an approval that a rule of the policy requires can be remembered");
+        };
+        if !decision.approved || decision.edited.is_some() {
+            return refuse("only an approval of the call as it was requested can be remembered");
+        }
+        if remember.millis == 0 || remember.millis > REMEMBER_MS {
+            return refuse("an approval is remembered for up to 30 days");
+        }
+        let args = open.covered_args(live.step);
+        if args.is_none() && !remember.any_arguments {
+            return refuse(
+                "the arguments of the call are not known, so the approval cannot be remembered for them",
+            );
+        }
+        let id = gate_digest(live).map(|digest| digest.to_string()).unwrap_or_default();
+        Ok(Some(PolicyChange::Remember(Box::new(Remembered {
+            id: id.chars().take(REMEMBERED_ID_CHARS).collect(),
+            rule: rule.rule.to_string(),
+            terms: terms(&open.rules),
+            user: entry.head.principal.id.clone(),
+            tool: call.full_name().into(),
+            args: args.filter(|_| !remember.any_arguments),
+            by: by.id.clone(),
+            at: now,
+            until: now.saturating_add_unsigned(remember.millis),
+        }))))
     }
 
     /// Checks the parts of a decision that depend on the request: the answer to a tool, the form, edited arguments.

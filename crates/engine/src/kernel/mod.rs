@@ -14,6 +14,7 @@ mod dispatch;
 mod effects;
 mod flights;
 mod gates;
+mod policy;
 mod quarantine;
 mod quotas;
 mod recovery;
@@ -43,6 +44,7 @@ use steprail_store::{Cursor, Purged, RunId, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
+use crate::policy::PolicyHandle;
 use crate::ports::{Authorizer, ToolCaller};
 use batch::Batch;
 use cache::Values;
@@ -50,6 +52,7 @@ use continuations::{Continuations, Slices};
 use deadlines::Deadlines;
 use definitions::Plans;
 use flights::Flights;
+use policy::CallLimits;
 use quotas::QuotaLedger;
 use run_map::Entry;
 
@@ -65,6 +68,10 @@ pub struct Setup {
     pub env: Arc<Value>,
     /// The source of jitter and of random ids.
     pub random: fastrand::Rng,
+    /// The policy that decides about calls.
+    pub policy: PolicyHandle,
+    /// Knows the groups of users, and rechecks the rights of schedules when they fire.
+    pub authorizer: Arc<dyn Authorizer>,
 }
 
 /// Decides and commits. See the module documentation.
@@ -85,6 +92,11 @@ pub struct Kernel {
     plans: Plans,
     values: Values,
     flights: Flights,
+    policy: PolicyHandle,
+    call_limits: CallLimits,
+    /// Whether no call may start in the batch in progress.
+    batch_frozen: bool,
+    authorizer: Arc<dyn Authorizer>,
     deadlines: Deadlines,
     waiters: HashMap<RunId, Vec<Reply<RunStatus>>>,
     /// Runs that changed since the last commit, in memory.
@@ -97,8 +109,6 @@ pub struct Kernel {
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
-    /// Checks the rights of schedules when they fire; `None` allows everything.
-    authorizer: Option<Arc<dyn Authorizer>>,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
 }
@@ -147,6 +157,10 @@ impl Kernel {
             plans: Plans::default(),
             values: Values::default(),
             flights: Flights::new(setup.limits),
+            policy: setup.policy,
+            call_limits: CallLimits::default(),
+            batch_frozen: false,
+            authorizer: setup.authorizer,
             deadlines: Deadlines::default(),
             waiters: HashMap::new(),
             touched: BTreeSet::new(),
@@ -155,14 +169,8 @@ impl Kernel {
             deciding: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
-            authorizer: None,
             restore_finished: false,
         })
-    }
-
-    /// Rechecks the rights of schedules when they fire.
-    pub fn authorize_schedules(&mut self, authorizer: Arc<dyn Authorizer>) {
-        self.authorizer = Some(authorizer);
     }
 
     /// Returns the store after the engine has stopped.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
 use steprail_store::{
-    Account, AccountKind, Expected, Principal, Purged, RestoredBackup, RunId, Schedule, Session,
+    Account, AccountKind, Expected, PolicyChange, Principal, Purged, RestoredBackup, RunId, Schedule, Session,
 };
 use tokio::sync::oneshot;
 
@@ -66,6 +66,7 @@ impl Request {
             | Command::DropSession { .. }
             | Command::PutAccount(_)
             | Command::DropAccount { .. }
+            | Command::Policy(_)
             | Command::Sync
             | Command::Check(_) => false,
         }
@@ -230,6 +231,8 @@ pub enum Command {
         /// Id of the account.
         id: String,
     },
+    /// Changes the state of the policy.
+    Policy(PolicyChange),
     /// Replies when all earlier requests are committed.
     Sync,
     /// Replies with an error if the stored state of a run is damaged.

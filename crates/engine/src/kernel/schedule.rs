@@ -76,7 +76,7 @@ impl Kernel {
 
     /// Rechecks the rights of a schedule: those of its user, and the token that created it.
     fn may_fire(&self, schedule: &Schedule, now: Millis) -> Result<(), String> {
-        let Some(authorizer) = &self.authorizer else { return Ok(()) };
+        let authorizer = &self.authorizer;
         let principal = &schedule.principal;
         let expiry = principal.token.as_ref().map(|token| authorizer.token_expiry(token));
         match expiry {

@@ -7,8 +7,8 @@ use steprail_core::plan::Plan;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    Definition, DefinitionQuery, Expected, Head, NewRun, Principal, Rerun, RunId, RunState, StoreError,
-    TokenScope, Wanted,
+    Definition, DefinitionQuery, Expected, Head, NewRun, Origin, Principal, Rerun, RunId, RunState,
+    StoreError, TokenScope, Wanted,
 };
 
 use std::sync::Arc;
@@ -75,10 +75,11 @@ impl Kernel {
         {
             return self.started_before(before, start, key, &compiled, &inputs);
         }
+        let principal = self.with_origin(start)?;
         let seed = RunSeed {
             id: start.id,
             compiled,
-            principal: &start.principal,
+            principal: &principal,
             inputs: &inputs,
             parent: None,
             rerun,
@@ -87,6 +88,16 @@ impl Kernel {
         };
         self.begin(seed, now);
         Ok(Ok(start.id))
+    }
+
+    /// The principal of a new run, with what the run is. A repeated run is what the first one was.
+    fn with_origin(&mut self, start: &StartRun) -> Result<Principal, StoreError> {
+        let origin = match &start.workflow {
+            RunSource::Named { .. } | RunSource::Checked { .. } => None,
+            RunSource::Inline { .. } => Some(start.principal.origin.unwrap_or(Origin::Inline)),
+            RunSource::Rerun { of, .. } => self.find_head(*of)?.and_then(|head| head.principal.origin),
+        };
+        Ok(Principal { origin, ..start.principal.clone() })
     }
 
     /// Handles a repeated request key: returns the earlier run, or an error if the request differs.
@@ -192,7 +203,7 @@ impl Kernel {
         // The child run continues the trace of the step that waits for it.
         let starter = &entry.head.principal;
         let trace = RunTrace::new(entry.head.id, starter.trace.as_deref()).step(child.step.n);
-        let principal = Principal { trace: Some(trace.to_string()), ..(**starter).clone() };
+        let principal = Principal { trace: Some(trace.to_string()), origin: None, ..(**starter).clone() };
         let of = Parent {
             run: entry.head.id.to_string().into(),
             n: child.step.n,

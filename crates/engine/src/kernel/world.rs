@@ -10,8 +10,8 @@ use steprail_core::expr::Ambient;
 use steprail_core::limits;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Millis, Payload, Started,
-    Starter, StepRef, World, WorldError,
+    Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, JudgedCall, Judgement,
+    Millis, Payload, Started, Starter, StepRef, World, WorldError,
 };
 use steprail_store::{ClaimState, DefinitionQuery, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
 
@@ -19,10 +19,12 @@ use super::batch::Batch;
 use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
 use super::flights::Flights;
+use super::policy::CallLimits;
 use super::turn::claim_key;
 use crate::calls::check_tool;
 use crate::limits::CHILD_RUNS;
-use crate::ports::{CallSite, ToolCaller};
+use crate::policy::PolicyHandle;
+use crate::ports::{Authorizer, CallSite, ToolCaller};
 
 /// The world of one decision of one run.
 pub(super) struct KernelWorld<'w> {
@@ -34,6 +36,13 @@ pub(super) struct KernelWorld<'w> {
     pub random: &'w mut fastrand::Rng,
     pub values: &'w mut Values,
     pub flights: &'w mut Flights,
+    pub policy: &'w PolicyHandle,
+    pub call_limits: &'w mut CallLimits,
+    pub groups: &'w dyn Authorizer,
+    /// The definition that the run executes.
+    pub compiled: &'w Compiled,
+    /// Whether no call may start.
+    pub frozen: bool,
     pub plans: &'w mut Plans,
     /// Results of the earlier run that a rerun reuses, once they are loaded.
     pub reusable: &'w mut Option<Reusable>,
@@ -251,6 +260,11 @@ impl World for KernelWorld<'_> {
             ClaimState::Held { .. } => Ok(Claimed::Busy(key.wait_name().into())),
             ClaimState::Done { output, .. } => Ok(Claimed::Hit(output)),
         }
+    }
+
+    fn judge(&mut self, call: &JudgedCall<'_>, budget: &mut Budget) -> Result<Judgement, WorldError> {
+        let judged = self.judge_call(call, budget);
+        self.answer(judged)
     }
 
     fn reuse(&mut self, path: &str, args: Hash) -> Result<Option<Payload>, WorldError> {

@@ -23,8 +23,8 @@ use steprail_engine::kernel::{
     Request, RunSource, Setup, StartRun,
 };
 use steprail_engine::{
-    Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, Principal, RunId, ToolCall,
-    ToolCaller,
+    Annotations, BoxFuture, CallSite, Capacity, Error, Limits, Outcome, PolicyHandle, Principal, RunId,
+    ToolCall, ToolCaller,
 };
 use steprail_store::{Expected, Store};
 
@@ -80,6 +80,7 @@ pub(crate) struct Bench {
     pub now: Millis,
     pub tools: Arc<NoTools>,
     pub limits: Limits,
+    pub policy: PolicyHandle,
     pub seed: u64,
     /// Calls in flight, in the order of their ids.
     pub calls: BTreeMap<CallId, CallOrder>,
@@ -99,6 +100,7 @@ impl Bench {
             now: EPOCH,
             tools: Arc::new(tools),
             limits,
+            policy: PolicyHandle::default(),
             seed,
             calls: BTreeMap::new(),
             stopped: Vec::new(),
@@ -118,6 +120,8 @@ impl Bench {
             limits: self.limits.clone(),
             env: Arc::new(serde_json::json!({ "HOME": "/home/ann" })),
             random: fastrand::Rng::with_seed(self.seed),
+            policy: self.policy.clone(),
+            authorizer: Arc::new(AnyUser),
         };
         self.kernel = Some(Kernel::new(setup).expect("a kernel"));
     }
@@ -258,5 +262,18 @@ impl Bench {
         }
         self.now = end;
         all
+    }
+}
+
+/// Allows everything to every user.
+struct AnyUser;
+
+impl steprail_engine::Authorizer for AnyUser {
+    fn may_call<'a>(
+        &'a self,
+        _: &'a Principal,
+        _: &'a str,
+    ) -> steprail_engine::BoxFuture<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -6,16 +6,20 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Edit, Ending, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload, Report, Resolution,
-    Started,
+    ApprovedBy, Edit, Ending, Event, Failure, FailureKind, InputRequest, Intervention, Next, Payload,
+    PolicyUse, Report, Resolution, Started,
 };
+use steprail_core::source::Source;
 use steprail_core::spec::value::DurationSpec;
 use steprail_engine::kernel::{
     Command, Continuation, Effect, Handled, Interrupt, Notification, Request, RunSource, Signal, StartRun,
 };
-use steprail_engine::{Annotations, DecisionRequest, Error, Limits, Principal, RunId};
+use steprail_engine::{
+    Annotations, DecisionRequest, Error, Limits, Principal, Remember, RunId, compile_policy,
+};
 use steprail_store::Store as _;
 use steprail_store::sqlite::SqliteStore;
+use steprail_store::{Freeze, PolicyChange};
 
 use super::audit::audit;
 use super::{Bench, NoTools};
@@ -96,6 +100,12 @@ impl Scenario {
                     Vec::new()
                 }
             },
+            "policy" => {
+                let (policy, problems) = compile_policy(&Source::new("policy.yaml", rest));
+                assert!(problems.is_empty(), "{problems:?}");
+                self.bench.policy.replace(policy);
+                Vec::new()
+            }
             "down" | "slots" | "crashed" => {
                 self.bench.tools.set(word, first, second);
                 Vec::new()
@@ -188,6 +198,10 @@ impl Scenario {
                     ..DecisionRequest::default()
                 }),
             },
+            "freeze" => {
+                Command::Policy(PolicyChange::Freeze(Freeze { by: by.id, reason: None, at: self.bench.now }))
+            }
+            "unfreeze" => Command::Policy(PolicyChange::Unfreeze),
             "cancel" => Command::Cancel { run, by: by.id, reason: "asked to".to_owned() },
             "pause" => Command::Pause { run, by: by.id },
             "resume" => Command::Resume {
@@ -225,6 +239,10 @@ impl Scenario {
     /// unless it is `blind`.
     fn decision(&self, path: String, text: &str, approved: bool) -> Command {
         let run = self.run.expect("a run");
+        let (text, remember) = match text.split_once(" remember ") {
+            Some((text, remember)) => (text, Some(self::remember(remember))),
+            None => (text, None),
+        };
         let (who, edited) = text.split_once(" edited ").unwrap_or((text, ""));
         let (who, group) = who.split_once(" in ").unwrap_or((who, ""));
         let (id, flag) = match who.strip_prefix("agent ") {
@@ -240,7 +258,8 @@ impl Scenario {
             _ => self.digest(run, &path),
         };
         let edited = (!edited.is_empty()).then(|| json(edited));
-        let decision = Box::new(DecisionRequest { approved, digest, edited, ..DecisionRequest::default() });
+        let decision =
+            Box::new(DecisionRequest { approved, digest, edited, remember, ..DecisionRequest::default() });
         Command::Decide { run, path, by, decision }
     }
 
@@ -348,6 +367,23 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+/// `tool 1h`, `arguments 1h`
+fn remember(text: &str) -> Remember {
+    let (scope, period) = text.split_once(' ').expect("a scope and a length of time");
+    let period = DurationSpec::parse(period).expect("a length of time");
+    Remember { any_arguments: scope == "tool", millis: period.millis }
+}
+
+fn allowed(policy: &PolicyUse) -> String {
+    let approved = match &policy.approved {
+        None => String::new(),
+        Some(ApprovedBy::Step) => ", approved".to_owned(),
+        Some(ApprovedBy::Gate(gate)) => format!(", approved at step {gate}"),
+        Some(ApprovedBy::Remembered(_)) => ", remembered".to_owned(),
+    };
+    format!("rule {}{approved}", policy.rule.rule)
+}
+
 /// `tool_error boom`, `transient transport gone`
 fn failure(text: &str) -> Failure {
     let (word, message) = text.split_once(' ').unwrap_or((text, "it failed"));
@@ -397,6 +433,7 @@ fn describe(event: &Event) -> String {
         Event::RetryScheduled { error, due, .. } => {
             format!("{}: {error}; again at +{}ms", error.kind.name(), due - super::EPOCH)
         }
+        Event::StepStarted { what: Started::Call { policy: Some(policy), .. }, .. } => allowed(policy),
         Event::StepStarted { what: Started::Sleep { due }, .. } => format!("until +{}ms", due - super::EPOCH),
         Event::StepStarted { what: Started::Foreach { items, .. }, .. } => format!("of {items}"),
         Event::StepStarted { what: Started::Wait { event, .. }, .. } => format!("for {event}"),

@@ -112,6 +112,7 @@ impl Store for Shared {
         fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError>;
         fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError>;
         fn claim(&mut self, key: &ClaimKey, now: Millis) -> Result<ClaimState, StoreError>;
+        fn counter(&mut self, subject: &str, rule: &str, start: Millis) -> Result<u64, StoreError>;
         fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
     }
 }

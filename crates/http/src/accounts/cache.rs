@@ -88,6 +88,7 @@ impl AccountCache {
         record.grant(&mut grants);
         let groups = record.groups.iter().filter_map(|group| self.groups.get(group));
         groups.for_each(|group| group.record.grant(&mut grants));
+        grants.groups = record.groups.iter().cloned().collect();
         grants
     }
 

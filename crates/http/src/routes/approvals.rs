@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
-use steprail_engine::{RunId, User};
+use steprail_core::spec::value::DurationSpec;
+use steprail_engine::{Error, Remember, RunId, User};
 
 use crate::api::{Api, get, post};
 use crate::extract::{Body, Caller, RunParam};
@@ -143,6 +144,35 @@ pub(crate) struct DecisionRequest {
     reason: Option<String>,
     /// Answer that matches `form`, where a tool requests input.
     answer: Option<Map<String, Value>>,
+    /// Lets the approval also cover later calls, if a rule of the policy requires it.
+    remember: Option<RememberRequest>,
+}
+
+/// How long and for which calls an approval is remembered.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RememberRequest {
+    /// The calls that it covers.
+    scope: RememberScope,
+    /// The time, up to 30 days, such as `1h`.
+    #[serde(rename = "for")]
+    period: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum RememberScope {
+    /// Calls of the tool with the same arguments.
+    Arguments,
+    /// All calls of the tool.
+    Tool,
+}
+
+impl RememberRequest {
+    fn parse(&self) -> Result<Remember, Problem> {
+        let period = DurationSpec::parse(&self.period).map_err(Error::BadInput)?;
+        Ok(Remember { any_arguments: self.scope == RememberScope::Tool, millis: period.millis })
+    }
 }
 
 /// A decision that was recorded.
@@ -193,12 +223,22 @@ pub(crate) async fn decide(
     approved: bool,
     decision: DecisionRequest,
 ) -> Result<DecisionResult, Problem> {
-    let DecisionRequest { step, digest, reason, answer } = decision;
+    let DecisionRequest { step, digest, reason, answer, remember } = decision;
+    let remember = remember.map(|remember| remember.parse()).transpose()?;
     let digest = Hash::from_hex(&digest).ok_or_else(|| Problem::bad("invalid digest"))?;
     let was_open = user.may_decide(run, &step).await;
     match answer {
         Some(answer) if approved => user.answer(run, &step, Value::Object(answer), Some(digest)).await?,
-        _ => user.decide(run, &step, approved, reason, Some(digest)).await?,
+        _ => {
+            let decision = steprail_engine::DecisionRequest {
+                approved,
+                reason,
+                digest: Some(digest),
+                remember,
+                ..steprail_engine::DecisionRequest::default()
+            };
+            user.decide_with(run, &step, decision).await?;
+        }
     }
     let decision = if approved { "approved" } else { "denied" };
     if !was_open {

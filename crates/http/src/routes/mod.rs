@@ -7,6 +7,7 @@ mod control;
 pub(crate) mod definitions;
 pub(crate) mod events;
 pub(crate) mod logins;
+pub(crate) mod policy;
 pub(crate) mod run_view;
 mod runs;
 pub(crate) mod schedules;
@@ -29,6 +30,7 @@ pub(super) fn all() -> Api {
         events::routes,
         control::routes,
         approvals::routes,
+        policy::routes,
         schedules::routes,
         tools::routes,
         servers::routes,

@@ -24,6 +24,8 @@ fn body(method: &str, path: &str) -> Value {
         ("post", "/api/v1/runs/{run_id}/approve" | "/api/v1/runs/{run_id}/deny") => {
             json!({ "step": "ask", "digest": "DIGEST" })
         }
+        ("post", "/api/v1/policy/explain") => json!({ "tool": "demo__echo", "user": "someone" }),
+        ("put", "/api/v1/policy/freeze") => json!({ "reason": "an incident" }),
         ("put", "/api/v1/schedules/{name}") => json!({ "definition": "gated", "cron": "0 8 * * *" }),
         ("post", "/api/workflows/recurring") => {
             json!({ "name": "s", "definition": "gated", "cron": "0 8 * * *" })

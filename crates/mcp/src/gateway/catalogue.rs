@@ -135,6 +135,7 @@ impl ToolInfo {
                 read_only: hint(|hints| hints.read_only_hint),
                 idempotent: hint(|hints| hints.idempotent_hint),
                 destructive: hint(|hints| hints.destructive_hint),
+                open_world: hint(|hints| hints.open_world_hint),
                 ..Annotations::UNANNOTATED
             },
         }

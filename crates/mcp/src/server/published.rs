@@ -143,7 +143,7 @@ pub(super) async fn call(request: &ToolRequest, published: &PublishedTool) -> To
         return Ok(required.into());
     }
     let workflow = Workflow::Named(published.workflow.clone(), Some(published.version));
-    let user = request.user.via(format!("{VIA_PUBLISHED}{}", published.tool.name));
+    let user = request.client_user().via(format!("{VIA_PUBLISHED}{}", published.tool.name));
     let run = user.start(workflow, Value::Object(inputs), None).await?.id();
     let options = WaitOptions { task_mode: published.task_mode, ..WaitOptions::new(WAIT_SECS) };
     tasks::respond(request, run, ResultForm::Output, options).await

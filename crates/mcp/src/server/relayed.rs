@@ -100,7 +100,7 @@ async fn relay_call(request: &ToolRequest, tool: &str, round_trip: RoundTrip) ->
     let state = round_trip.state;
     let relay = Relay { id: client.id.clone(), capabilities: json!(capabilities), responses, state };
     let args = Value::Object(request.params.arguments.clone().unwrap_or_default());
-    let user = request.user.via(format!("{VIA_EXPOSED}{tool}")).relaying(relay);
+    let user = request.client_user().via(format!("{VIA_EXPOSED}{tool}")).relaying(relay);
     let run = user.call_tool(tool, &args).await?.id();
     let response = tasks::respond(request, run, ResultForm::Relayed, WaitOptions::new(RELAYED_CALL_SECS));
     serve_during(response, request, &capabilities, &mut client).await

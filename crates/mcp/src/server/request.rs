@@ -66,6 +66,14 @@ impl ToolRequest {
         let client = self.context.client_info();
         let name = client
             .map_or_else(|| "a client".to_owned(), |client| format!("{} {}", client.name, client.version));
-        self.user.via(format!("mcp client {name}"))
+        self.client_user().via(format!("mcp client {name}"))
+    }
+
+    /// The user, with the name of the client for rules of the policy.
+    pub(super) fn client_user(&self) -> User {
+        match self.context.client_info() {
+            Some(client) => self.user.with_client(format!("{} {}", client.name, client.version)),
+            None => self.user.clone(),
+        }
     }
 }

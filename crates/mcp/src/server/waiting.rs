@@ -40,6 +40,10 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
         WaitCause::Workflow { run: Some(run) } => format!("`{step}` waits for the run {run}"),
         WaitCause::Workflow { run: None } => format!("`{step}` waits for the run of its sub-workflow"),
         WaitCause::Slot => format!("`{step}` waits for a concurrency slot"),
+        WaitCause::Freeze { by, reason } => {
+            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            format!("`{step}` waits because {by} froze all calls{reason}")
+        }
     }
 }
 

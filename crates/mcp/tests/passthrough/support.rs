@@ -40,6 +40,7 @@ impl TestServer {
         let grants = |tools: &[&str]| Grants {
             tools: tools.iter().map(ToString::to_string).collect(),
             may: [Right::Workflow].into(),
+            ..Grants::default()
         };
         let users = [("ann", grants(&["*"])), ("bob", grants(&["a__blocks"]))];
         let users = users.map(|(name, grants)| (name.to_owned(), grants)).into();

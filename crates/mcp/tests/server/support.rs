@@ -28,7 +28,11 @@ pub(crate) struct Fixture {
 pub(crate) const USERS: [&str; 7] = ["starter", "runner", "viewer", "approver", "admin", "nothing", "agent"];
 
 fn users() -> BTreeMap<String, Grants> {
-    let grant = |may: &[Right]| Grants { tools: vec!["*".to_owned()], may: may.iter().copied().collect() };
+    let grant = |may: &[Right]| Grants {
+        tools: vec!["*".to_owned()],
+        may: may.iter().copied().collect(),
+        ..Grants::default()
+    };
     let named = [
         ("starter", grant(&[Right::Workflow])),
         ("runner", grant(&[Right::Workflow])),
@@ -37,7 +41,14 @@ fn users() -> BTreeMap<String, Grants> {
         ("admin", grant(&Right::ALL)),
         ("nothing", grant(&[])),
         ("agent", grant(&Right::ALL)),
-        ("reader", Grants { tools: vec!["shop__read_*".to_owned()], may: [Right::Workflow].into() }),
+        (
+            "reader",
+            Grants {
+                tools: vec!["shop__read_*".to_owned()],
+                may: [Right::Workflow].into(),
+                ..Grants::default()
+            },
+        ),
     ];
     named.map(|(name, grants)| (name.to_owned(), grants)).into()
 }

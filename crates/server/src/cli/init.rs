@@ -16,7 +16,7 @@ use super::shared::error::CliError;
 use super::shared::help::DATA_HELP;
 use super::terminal::text::{count, sanitize};
 use super::terminal::{output, prompt};
-use crate::daemon::DataDir;
+use crate::daemon::{DataDir, policy_file};
 
 /// Import the servers of your MCP clients, and connect the clients
 ///
@@ -44,6 +44,7 @@ struct Record {
     file: PathBuf,
     /// The number of servers that were written.
     written: usize,
+    policy: PolicyOutcome,
     servers: Vec<ServerRecord>,
     clients: Vec<ClientRecord>,
     warnings: Vec<String>,
@@ -81,6 +82,16 @@ enum ConnectionState {
     Failed,
 }
 
+/// What became of policy.yaml.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum PolicyOutcome {
+    Written,
+    /// It existed before.
+    Kept,
+    NotWritten,
+}
+
 /// A state, and whether it is final: a prompt was answered or was not necessary.
 type Outcome<T> = (T, bool);
 
@@ -100,6 +111,8 @@ impl Init {
         let servers: Vec<(ImportedServer, Comparison)> = servers.into_iter().zip(comparisons).collect();
         self.print_servers(&import, &servers)?;
         let (written, mut is_final) = self.write_servers(&home, &mut file, &servers)?;
+        let (policy, policy_is_final) = self.write_policy(&home)?;
+        is_final &= policy_is_final;
         let mut clients = Vec::new();
         for client in import.clients() {
             let (state, client_is_final) = self.connect(client, &mut import)?;
@@ -109,7 +122,7 @@ impl Init {
         if self.json {
             let servers = servers.into_iter().map(ServerRecord::from).collect();
             let file = file.file().to_owned();
-            output::json(&Record { file, written, servers, clients, warnings: import.warnings })?;
+            output::json(&Record { file, written, policy, servers, clients, warnings: import.warnings })?;
         } else {
             self.print_next_steps(&file, is_final)?;
         }
@@ -239,6 +252,32 @@ impl Init {
         }
         self.say(&format!("connected {title}, in {file}"))?;
         Ok((ConnectionState::Connected, true))
+    }
+
+    /// Writes a policy that requires approval for destructive calls, unless there is a policy.
+    fn write_policy(&self, home: &DataDir) -> Result<Outcome<PolicyOutcome>, CliError> {
+        let path = home.policy();
+        if path.exists() {
+            self.say(&format!("{} exists and is not changed", path.display()))?;
+            return Ok((PolicyOutcome::Kept, true));
+        }
+        let question = format!(
+            "Write {}? It requires approval for calls of tools that are destructive or not annotated.",
+            path.display()
+        );
+        match self.confirm(&question)? {
+            Some(true) => {}
+            Some(false) => return Ok((PolicyOutcome::NotWritten, true)),
+            None => {
+                self.say(&format!("would write {}", path.display()))?;
+                return Ok((PolicyOutcome::NotWritten, false));
+            }
+        }
+        home.create().map_err(CliError::new)?;
+        policy_file::write_default(&path)
+            .map_err(|error| CliError::new(format!("cannot write {}: {error}", path.display())))?;
+        self.say(&format!("wrote {}", path.display()))?;
+        Ok((PolicyOutcome::Written, true))
     }
 
     fn print_next_steps(&self, file: &ServersFile, is_final: bool) -> io::Result<()> {

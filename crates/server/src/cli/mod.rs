@@ -16,6 +16,7 @@ mod deny;
 mod doctor;
 mod events;
 mod follow;
+mod freeze;
 mod graph;
 mod group;
 mod init;
@@ -25,6 +26,7 @@ mod man;
 mod mcp;
 mod open;
 mod pause;
+mod policy;
 mod purge;
 mod rerun;
 mod restore;
@@ -43,6 +45,7 @@ mod stop;
 mod terminal;
 mod token;
 mod tools;
+mod unfreeze;
 mod user;
 
 use std::future::Future;
@@ -88,6 +91,9 @@ enum Verb {
     Events(events::Events),
     Approvals(approvals::Approvals),
     Config(config::Config),
+    Policy(policy::Policy),
+    Freeze(freeze::Freeze),
+    Unfreeze(unfreeze::Unfreeze),
     Approve(approve::Approve),
     Deny(deny::Deny),
     Cancel(cancel::Cancel),
@@ -134,6 +140,9 @@ impl Cli {
             Verb::Events(verb) => block_on(verb.run()),
             Verb::Approvals(verb) => block_on(verb.run()),
             Verb::Config(verb) => verb.run(),
+            Verb::Policy(verb) => block_on(verb.run()),
+            Verb::Freeze(verb) => block_on(verb.run()),
+            Verb::Unfreeze(verb) => block_on(verb.run()),
             Verb::Approve(verb) => block_on(verb.run()),
             Verb::Deny(verb) => block_on(verb.run()),
             Verb::Cancel(verb) => block_on(verb.run()),

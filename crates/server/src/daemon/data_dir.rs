@@ -71,6 +71,11 @@ impl DataDir {
         self.0.join("steprail.db")
     }
 
+    /// The operator's policy.
+    pub(crate) fn policy(&self) -> PathBuf {
+        self.0.join("policy.yaml")
+    }
+
     /// The socket of MCP clients, which act as agents of the owner.
     pub(crate) fn agents_socket(&self) -> PathBuf {
         self.0.join(SOCKETS).join("agents.sock")

@@ -4,6 +4,7 @@ mod bridge;
 mod data_dir;
 mod fd_limit;
 mod open;
+pub(crate) mod policy_file;
 pub(crate) mod private_file;
 mod sockets;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steprail_core::run::Millis;
-use steprail_engine::{Engine, Error, Limits, Options, Principal, Quotas, SqliteStore};
+use steprail_engine::{Engine, Error, Limits, Options, PolicyHandle, Principal, Quotas, SqliteStore};
 use steprail_http::accounts::oidc::{Oidc, OidcSettings};
 use steprail_http::accounts::{LoadedAccounts, SessionLifetime};
 use steprail_http::{AccessPolicy, App, ConnectionLimits};
@@ -26,6 +26,7 @@ impl Daemon {
     }
 
     /// Starts an engine on a database, for the owner of its data directory.
+    #[expect(clippy::too_many_arguments, reason = "it has one caller, which names them")]
     pub(crate) async fn open(
         store: SqliteStore,
         tools: Tools,
@@ -33,6 +34,7 @@ impl Daemon {
         metrics: Metrics,
         owner: String,
         config: &Config,
+        policy: PolicyHandle,
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
         let requires_sign_in = config.auth.mode == AuthMode::Users;
@@ -46,7 +48,7 @@ impl Daemon {
             ..Limits::default()
         };
         let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
-        let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits);
+        let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy);
         let variables =
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));

@@ -35,6 +35,7 @@ impl Tables {
             self.apply_schedule(change)?;
         }
         commit.registry.iter().for_each(|change| self.apply_registry(change, commit));
+        commit.policy.iter().for_each(|change| self.policy.apply(change, commit.now));
         if let Some(purge) = commit.purge {
             committed.purged = self.purge(purge, commit.now);
         }
@@ -54,6 +55,7 @@ impl Tables {
             self.insert_run(run, new, commit)?;
         }
         let last_event = self.append(run, commit)?;
+        self.policy.count(run);
         self.project(run, commit).map_err(|refused| match refused {
             // The rows of the run do not fit its log; other runs are not affected.
             Refused::Unavailable(error @ StoreError::Corrupt(_)) => Refused::Damaged(run.run, error),

@@ -3,6 +3,7 @@
 
 mod commit;
 mod definitions;
+mod policy;
 mod purge;
 mod reads;
 mod rows;

@@ -12,6 +12,7 @@ impl Tables {
     pub(super) fn purge(&mut self, purge: Purge, now: Millis) -> Purged {
         let ended = self.purgeable(purge);
         ended.iter().for_each(|run| self.delete_run(*run));
+        ended.iter().for_each(|run| self.policy.forget_run(*run));
         let used: BTreeSet<i64> = self.runs.values().map(|run| run.new.definition).collect();
         let unused = |id: &i64| !used.contains(id);
         let deleted = self.definitions.iter().filter(|(_, row)| row.definition.deleted);

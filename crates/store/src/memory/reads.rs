@@ -10,9 +10,10 @@ use super::tables::{LogEntry, RunTables, StepEntry, Tables};
 use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
-    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps, Principal,
-    RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow,
-    StoreError, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest, log_row,
+    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps,
+    PolicyState, Principal, RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter,
+    StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest,
+    log_row,
 };
 
 impl Reads for MemoryStore {
@@ -135,6 +136,10 @@ impl Reads for MemoryStore {
         }
         found.sort_by_key(|(order, _)| *order);
         Ok(found.into_iter().map(|(_, call)| call).take(limit).collect())
+    }
+
+    fn policy_state(&self) -> Result<PolicyState, StoreError> {
+        Ok(self.tables().policy.state.clone())
     }
 
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError> {

@@ -118,6 +118,10 @@ impl Store for MemoryStore {
         })
     }
 
+    fn counter(&mut self, subject: &str, rule: &str, start: Millis) -> Result<u64, StoreError> {
+        Ok(self.tables().policy.counter(subject, rule, start))
+    }
+
     fn approval(&mut self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError> {
         let tables = self.tables();
         let Ok(run) = tables.run(run) else { return Ok(None) };

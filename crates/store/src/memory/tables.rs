@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Payload, StepStatus, TimerKind};
 
+use super::policy::PolicyTables;
 use crate::{
     AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, RowContent, RunId, RunState, Schedule,
     Session, StoreError, StoredEvent, log_row,
@@ -29,6 +30,7 @@ pub(super) struct Tables {
     pub accounts: BTreeMap<(AccountKind, String), String>,
     /// Sessions, with the times of their creation.
     pub sessions: BTreeMap<String, (Session, Millis)>,
+    pub policy: PolicyTables,
 }
 
 impl Default for Tables {
@@ -40,6 +42,7 @@ impl Default for Tables {
             keys: BTreeMap::new(),
             last_run: 0,
             last_approval: 0,
+            policy: PolicyTables::default(),
             definitions: BTreeMap::new(),
             claims: BTreeMap::new(),
             schedules: BTreeMap::new(),

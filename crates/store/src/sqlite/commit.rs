@@ -6,7 +6,7 @@ use steprail_core::run::{Payload, RunStatus};
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
-use super::{SqliteStore, definitions, purge, schedules};
+use super::{SqliteStore, definitions, policy, purge, schedules};
 use crate::limits::SESSIONS;
 use crate::{
     Commit, Committed, Conflict, Cursor, DefinitionChange, NewRun, Refused, RegistryChange, RowContent,
@@ -77,6 +77,9 @@ impl SqliteStore {
         for change in &commit.registry {
             self.apply_registry(change, commit)?;
         }
+        for change in &commit.policy {
+            policy::change(&self.connection, change, commit.now)?;
+        }
         if let Some(purge) = commit.purge {
             committed.purged = purge::purge(&self.connection, purge, commit.now)?;
         }
@@ -100,6 +103,9 @@ impl SqliteStore {
     /// Writes the rows that follow from the events.
     fn project(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
         let mut rows = Rows { connection: &self.connection, run: key, now: commit.now };
+        for record in &run.records {
+            policy::count(&self.connection, &record.event)?;
+        }
         projection::project(&mut rows, run)?;
         if projection::changes_state(run) {
             self.update_run(key, run, commit)?;

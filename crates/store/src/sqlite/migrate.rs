@@ -5,7 +5,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::{StoreError, log_row};
 
 /// Every migration from an empty file to the current format. A released migration never changes.
-const STEPS: &[&str] = &[include_str!("001_start.sql"), include_str!("002_governance.sql")];
+const STEPS: &[&str] =
+    &[include_str!("001_start.sql"), include_str!("002_governance.sql"), include_str!("003_policy.sql")];
 
 /// The `application_id` of a database of steprail: "STPR".
 const APPLICATION: i32 = 0x5354_5052;

@@ -10,6 +10,7 @@ mod identity;
 mod inspect;
 mod lock;
 mod migrate;
+mod policy;
 mod project;
 mod purge;
 #[cfg(test)]

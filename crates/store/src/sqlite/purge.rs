@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 use steprail_core::run::Millis;
 
-use super::rows;
+use super::{policy, rows};
 use crate::{Purge, Purged, RowContent, RunId, StoreError};
 
 /// Tables with rows of a run, beside the run itself and its log.
@@ -41,6 +41,7 @@ fn purge_runs(connection: &Connection, purge: Purge) -> Result<usize, StoreError
             let sql = format!("DELETE FROM {table} WHERE run_id = ?1");
             connection.prepare_cached(&sql)?.execute([key])?;
         }
+        policy::forget_run(connection, *run)?;
         clear_log(connection, *key, *run)?;
     }
     Ok(ended.len())

@@ -9,8 +9,8 @@ use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_core::run::{
-    Event, Failure, FailureKind, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef,
-    StepStatus, TimerKind,
+    BudgetUse, Event, Failure, FailureKind, PauseReason, Payload, PolicyRule, PolicyUse, Record, RunStatus,
+    Started, StepInfo, StepRef, StepStatus, TimerKind,
 };
 use uuid::Uuid;
 
@@ -18,13 +18,13 @@ use super::readers::Reader;
 use super::{Options, SqliteStore};
 use crate::{
     Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
-    ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, Principal, Purge, Reads, RegistryChange,
-    RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter, Store, Timer, TokenScope,
-    Unfinished, Visibility, Wanted,
+    Freeze, ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, PolicyChange, Principal, Purge,
+    Reads, RegistryChange, Remembered, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session,
+    StepFilter, Store, Timer, TokenScope, Unfinished, Visibility, Wanted,
 };
 
 /// Tables that do not grow with the number of runs.
-const SMALL_TABLES: [&str; 4] = ["accounts", "schedules", "steprail_meta", "sqlite_schema"];
+const SMALL_TABLES: [&str; 5] = ["accounts", "policy_state", "schedules", "steprail_meta", "sqlite_schema"];
 
 /// Statements whose scan is bounded, with the reason.
 const BOUNDED: &[(&str, &str)] = &[
@@ -116,6 +116,20 @@ fn started(n: u32, what: Started) -> Event {
     Event::StepStarted { step: step(n), place, what, until: Some(9) }
 }
 
+fn remembered() -> Remembered {
+    Remembered {
+        id: "r".to_owned(),
+        rule: "mails".to_owned(),
+        terms: Hash([3; 32]),
+        user: "ann".to_owned(),
+        tool: "t".to_owned(),
+        args: None,
+        by: "lea".to_owned(),
+        at: 5,
+        until: 9,
+    }
+}
+
 /// Commits that use every statement of the writer.
 fn write(store: &mut SqliteStore) {
     let mut commit = |commit: Commit| store.commit(&Commit { now: 5, ..commit }).expect("a commit");
@@ -145,7 +159,18 @@ fn write(store: &mut SqliteStore) {
     let key = ClaimKey { scope: "user:ann".to_owned(), tool: "t".to_owned(), key: "k".to_owned() };
     let claim = NewClaim { key, args: large.hash(), n: 1, ttl_secs: Some(1) };
     let with_payload = |event| Record { payload: Some(large.clone()), ..Record::plain(event) };
-    let call = Started::Call { tool: "t".into(), args: large.hash(), key: "k".into(), claimed: true };
+    let policy = PolicyUse {
+        rule: PolicyRule { rule: "mails".into(), version: "1".into() },
+        budget: Some(BudgetUse { subject: "user:ann".into(), start: 0 }),
+        approved: None,
+    };
+    let call = Started::Call {
+        tool: "t".into(),
+        args: large.hash(),
+        key: "k".into(),
+        claimed: true,
+        policy: Some(Box::new(policy)),
+    };
     let begun = Event::RunStarted {
         definition: "one".into(),
         version: 1,
@@ -255,6 +280,12 @@ fn write(store: &mut SqliteStore) {
             RegistryChange::PutSession(session),
             RegistryChange::DropSession("s".to_owned()),
         ],
+        policy: vec![
+            PolicyChange::Freeze(Freeze { by: "ann".to_owned(), reason: None, at: 5 }),
+            PolicyChange::Remember(Box::new(remembered())),
+            PolicyChange::Revoke { id: "r".to_owned() },
+            PolicyChange::Unfreeze,
+        ],
         ..Commit::default()
     });
     commit(Commit { purge: Some(Purge { before: 9, limit: 10 }), ..Commit::default() });
@@ -294,6 +325,7 @@ fn load(store: &mut SqliteStore) {
     let _ = store.due(9, 10).expect("timers");
     let _ = store.waiting("go").expect("steps");
     let _ = store.approval(id(1), "s2").expect("an approval");
+    let _ = store.counter("user:ann", "mails", 0).expect("a count");
 }
 
 /// Every query of the readers.
@@ -316,6 +348,7 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
         }
     }
     let _ = readers.step_counts(id(1)).expect("counts");
+    let _ = readers.policy_state().expect("the state of the policy");
     for (status, created_by, name) in [
         (None, None, None),
         (Some(RunStatus::Failed), None, None),

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{definitions, read_only, rows, schedules, steps};
+use super::{definitions, policy, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, RawEvent,
-    RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent, UnknownCall,
-    Usage, Visibility, attempt_digest,
+    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, PolicyState,
+    RawEvent, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent,
+    UnknownCall, Usage, Visibility, attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them.
@@ -292,6 +292,10 @@ impl Reads for Readers {
         let sql = "SELECT id, user, state_json FROM sessions WHERE id = ?1";
         let read = |row: &Row<'_>| Ok(Session { id: row.get(0)?, user: row.get(1)?, state: row.get(2)? });
         Ok(self.all(sql, [id], read)?.pop())
+    }
+
+    fn policy_state(&self) -> Result<PolicyState, StoreError> {
+        self.with(policy::state)
     }
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {

@@ -6,7 +6,7 @@ use rusqlite::{Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Payload, TimerKind};
 
-use super::{SqliteStore, definitions, rows, schedules};
+use super::{SqliteStore, definitions, policy, rows, schedules};
 use crate::{
     Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head,
     Health, Refused, RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Upkeep,
@@ -262,6 +262,10 @@ impl Store for SqliteStore {
             rows::APPROVAL
         );
         self.one(&sql, params![run.to_string(), path], rows::approval)
+    }
+
+    fn counter(&mut self, subject: &str, rule: &str, start: Millis) -> Result<u64, StoreError> {
+        policy::counter(&self.connection, subject, rule, start)
     }
 
     fn maintain(&mut self, task: Upkeep) -> Result<Health, StoreError> {

@@ -70,7 +70,7 @@ fn started(n: u32, what: Started, until: Option<i64>) -> Record {
 }
 
 fn call(n: u32, args: &Payload, claimed: bool) -> Record {
-    let what = Started::Call { tool: "t".into(), args: args.hash(), key: "k".into(), claimed };
+    let what = Started::Call { tool: "t".into(), args: args.hash(), key: "k".into(), claimed, policy: None };
     Record { payload: Some(args.clone()), ..started(n, what, None) }
 }
 

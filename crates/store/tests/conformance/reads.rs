@@ -10,7 +10,7 @@ use steprail_store::sqlite::{Options, SqliteStore};
 use steprail_store::{
     Account, AccountKind, After, Commit, Cursor, DefinitionChange, ListRuns, ListSteps, NewDefinition,
     Principal, Purge, Reads, RegistryChange, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session,
-    StepFilter, Storage, Store,
+    StepFilter, Storage, Store, Visibility,
 };
 
 use super::common::{decide, definition, first_decision};

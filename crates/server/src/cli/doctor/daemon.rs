@@ -31,7 +31,11 @@ pub(super) async fn check(home: &DataDir) -> (Finding, bool) {
     let started = Instant::now();
     let problem = match (timeout(TIMEOUT, request(home)).await, process) {
         (Ok(Ok(Readiness { notes })), _) if !notes.is_empty() => {
-            let hint = "`steprail runs` and `steprail show RUN` find the run; report the cause";
+            let hint = if notes.contains("runs") {
+                "`steprail runs` and `steprail show RUN` find the run; report the cause"
+            } else {
+                "see the policy below"
+            };
             return (Finding::warning(TOPIC, format!("{name} is ready, {notes}"), hint), true);
         }
         (Ok(Ok(_)), _) => {

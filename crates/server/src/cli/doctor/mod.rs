@@ -4,6 +4,7 @@ mod clients;
 mod daemon;
 mod database;
 mod directory;
+mod policy;
 mod secrets;
 mod servers;
 mod settings;
@@ -133,6 +134,7 @@ async fn check(home: &DataDir) -> Vec<Finding> {
     let (settings, vault) = settings::check(home, is_running);
     findings.extend(settings);
     findings.push(daemon);
+    findings.extend(policy::check(home, is_running).await);
     findings.extend(database::check(&home.database(), is_running));
     findings.extend(secrets::check(home, &vault));
     findings.extend(servers::check(home, &vault).await);

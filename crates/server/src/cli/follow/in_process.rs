@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Engine, Error, Event, Principal, Resolution, Resume, RunId, RunStatus, Start, StoreError, Subscription,
+    Engine, Error, Event, PolicyHandle, Principal, Resolution, Resume, RunId, RunStatus, Start, StoreError,
+    Subscription,
 };
 use steprail_http::views::{self, Approval, Run, UnknownCall};
 use steprail_store::sqlite::Readers;
@@ -16,6 +17,7 @@ use super::run_client::{Definition, RunClient, RunUpdate};
 use super::run_tree::RunTree;
 use crate::cli::shared::database::{Database, DurabilityArg};
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::serve_args::load_policy;
 use crate::cli::terminal::output;
 use crate::client::ClientError;
 use crate::tools::{ToolSource, Tools};
@@ -52,6 +54,10 @@ impl EngineRuns {
         read: impl FnOnce(&Readers) -> Result<T, CliError>,
     ) -> Result<(Self, T), CliError> {
         let EngineOptions { db, tools, durability, user, interrupt_others } = options;
+        let policy = match db.path().parent() {
+            Some(folder) => load_policy(&folder.join("policy.yaml"))?,
+            None => None,
+        };
         let store = db.open(durability)?;
         let unreadable = || StoreError::Other("the database cannot be read".to_owned());
         let readers = store.readers().ok_or_else(unreadable)?;
@@ -59,7 +65,7 @@ impl EngineRuns {
         let cursor = readers.last_event()?;
         let tools = tools.open(db.path(), None, None, None).map_err(CliError::new)?;
         tools.start().iter().try_for_each(|warning| output::warning(warning))?;
-        let builder = Engine::builder().store(store).tools(tools.clone());
+        let builder = Engine::builder().store(store).tools(tools.clone()).policy(PolicyHandle::new(policy));
         let engine = if interrupt_others { builder.recover_as_interrupted() } else { builder }.spawn()?;
         let feed = engine.subscribe(None, cursor);
         let mut faults = engine.faults();

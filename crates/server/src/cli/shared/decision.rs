@@ -24,6 +24,12 @@ pub(crate) struct Decision {
     /// Answer to the input request of a tool, as a JSON map
     #[arg(long, value_name = "JSON", value_parser = values::json_map)]
     answer: Option<Map<String, Value>>,
+    /// Let an approval that the policy requires also cover later calls for this time, such as `1h`
+    #[arg(long, value_name = "TIME")]
+    remember: Option<String>,
+    /// The later calls: with the same `arguments`, or all calls of the `tool`
+    #[arg(long, value_name = "SCOPE", default_value = "arguments", requires = "remember", value_parser = ["arguments", "tool"])]
+    remember_scope: String,
     /// Do not prompt for confirmation
     #[arg(long)]
     yes: bool,
@@ -44,6 +50,7 @@ impl Decision {
         }
         let body = json!({
             "step": approval.step, "digest": approval.digest, "reason": self.reason, "answer": self.answer,
+            "remember": self.remember.as_ref().map(|time| json!({ "scope": self.remember_scope, "for": time })),
         });
         let action = if approved { "approve" } else { "deny" };
         let decision: Value = client.post(&format!("/runs/{}/{action}", approval.run_id), &body).await?;

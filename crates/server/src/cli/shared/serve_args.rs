@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use steprail_core::policy::Policy;
+use steprail_engine::PolicyHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
@@ -11,7 +13,7 @@ use super::os_user;
 use super::tool_args::ToolArgs;
 use crate::cli::terminal::output;
 use crate::config::{self, Config};
-use crate::daemon::{Daemon, DataDir};
+use crate::daemon::{Daemon, DataDir, policy_file};
 use crate::observe;
 use crate::secrets::Vault;
 use crate::tools::ToolSource;
@@ -122,6 +124,8 @@ impl ServeArgs {
     ) -> Result<(Daemon, T), CliError> {
         // Before the gateway and the engine, which register metrics when they are created.
         let metrics = observe::Metrics::install().map_err(CliError::new)?;
+        // A daemon without the policy that it should enforce must make no calls.
+        let policy = PolicyHandle::new(load_policy(&home.policy())?);
         let store = Daemon::store(home, config)?;
         let bound = bind()?;
         let vault = Vault::of(home, config);
@@ -134,6 +138,16 @@ impl ServeArgs {
         let owner = home.owner(&os_user::name());
         let owner =
             owner.map_err(|error| CliError::new(format!("cannot write to the data directory: {error}")))?;
-        Ok((Daemon::open(store, tools, vault, metrics, owner, config, stop).await?, bound))
+        let daemon = Daemon::open(store, tools, vault, metrics, owner, config, policy.clone(), stop).await?;
+        policy_file::watch(home.policy(), policy, stop.clone());
+        Ok((daemon, bound))
     }
+}
+
+/// Loads a policy file. An invalid file is an error with all its problems.
+pub(crate) fn load_policy(path: &Path) -> Result<Option<Policy>, CliError> {
+    policy_file::load(path).map_err(|error| {
+        CliError::new(format!("the policy is invalid:\n{}", error.render()))
+            .hint("correct it; `steprail policy check` shows every problem")
+    })
 }
