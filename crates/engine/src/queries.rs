@@ -55,8 +55,12 @@ impl Engine {
     pub async fn status(&self, run: RunId) -> Result<RunView, Error> {
         let view = self.read(move |readers| {
             let Some(row) = readers.run(run)? else { return Ok(None) };
-            let approvals = readers.run_approvals(run)?;
-            let unknown_calls = readers.unknown_calls(run)?;
+            // The end of a run ends its steps, and those of the runs that it waits for.
+            let (approvals, unknown_calls) = if row.status.is_terminal() {
+                (Vec::new(), Vec::new())
+            } else {
+                (readers.run_approvals(run)?, readers.unknown_calls(run)?)
+            };
             let (steps, restored) = (readers.steps(run)?, restored(readers, &row)?);
             Ok(Some(RunView { run: row, steps, approvals, unknown_calls, damage: None, restored }))
         });
