@@ -9,6 +9,7 @@
 mod commit;
 mod cursor;
 mod error;
+mod id_map;
 pub mod limits;
 mod log_row;
 mod principal;
@@ -23,6 +24,7 @@ pub use commit::{
 };
 pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor};
 pub use error::StoreError;
+pub use id_map::{IdHasher, IdMap};
 pub use log_row::{RowContent, link};
 pub use principal::{Principal, Relay, Right, TokenScope};
 pub use rows::{

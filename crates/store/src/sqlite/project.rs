@@ -6,6 +6,7 @@ use steprail_core::run::{
     StepRef, StepStatus, TimerKind, ValueChange,
 };
 
+use super::statements::{Frequent, Statements};
 use crate::StoreError;
 
 /// Values up to this size, in bytes of JSON, are stored in the rows that refer to them.
@@ -46,8 +47,8 @@ impl<'p> StoredValue<'p> {
 }
 
 /// The rows of one run, while events are projected onto them.
-pub(super) struct Rows<'r> {
-    pub connection: &'r Connection,
+pub(super) struct Rows<'r, 'c> {
+    pub statements: &'r mut Statements<'c>,
     /// The key of the run.
     pub run: i64,
     pub now: Millis,
@@ -77,7 +78,7 @@ const INSERT_APPROVAL: &str =
     args_value, notify_json, requested_at, expires_at, form_json)
     SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM runs WHERE id = ?1";
 
-impl Rows<'_> {
+impl Rows<'_, '_> {
     pub(super) fn project(&mut self, record: &Record, before: RunStatus) -> Result<(), StoreError> {
         let Changes { run, step, value } = record.event.changes();
         if let Some(change) = step {
@@ -92,7 +93,7 @@ impl Rows<'_> {
     }
 
     fn project_step(
-        &self,
+        &mut self,
         record: &Record,
         change: &StepChange<'_>,
         value: Option<ValueChange>,
@@ -128,7 +129,7 @@ impl Rows<'_> {
     }
 
     fn value<'p>(&self, record: &'p Record) -> Result<StoredValue<'p>, StoreError> {
-        StoredValue::of(self.connection, self.run, record.payload.as_ref())
+        StoredValue::of(self.statements.connection, self.run, record.payload.as_ref())
     }
 
     /// Removes the rows of a step that become void with an event.
@@ -154,23 +155,32 @@ impl Rows<'_> {
     }
 
     fn by_step(&self, sql: &str, n: u32) -> Result<usize, StoreError> {
-        Ok(self.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
+        Ok(self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
     }
 
     fn upsert(
-        &self,
+        &mut self,
         step: &StepRef,
         place: &StepInfo,
         status: StepStatus,
         (tool, input, error): (Option<&str>, StoredValue<'_>, Option<&str>),
     ) -> Result<(), StoreError> {
+        // `step_id` is null where it equals `path`.
+        let id = (*place.id != *step.path).then_some(&*place.id);
+        if let (StepStatus::Running, "tool", Some(tool), Some(args), None) =
+            (status, &*place.kind, tool, input.inline, error)
+        {
+            let params = params![self.run, step.n, step.attempt, &*step.path, id, tool, args, self.now];
+            let changed = self.statements.execute(Frequent::StartCall, params)?;
+            return one_row(changed, "a step that ended began again");
+        }
         let is_ready = status == StepStatus::Ready;
-        let changed = self.connection.prepare_cached(UPSERT_STEP)?.execute(params![
+        let changed = self.statements.connection.prepare_cached(UPSERT_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
             &*step.path,
-            (*place.id != *step.path).then_some(&*place.id),
+            id,
             &*place.kind,
             tool,
             status.word(),
@@ -190,7 +200,7 @@ impl Rows<'_> {
         input: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let changed = self.connection.prepare_cached(UPDATE_STEP)?.execute(params![
+        let changed = self.statements.connection.prepare_cached(UPDATE_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
@@ -204,13 +214,18 @@ impl Rows<'_> {
     }
 
     fn end(
-        &self,
+        &mut self,
         step: &StepRef,
         status: StepStatus,
         output: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let changed = self.connection.prepare_cached(END_STEP)?.execute(params![
+        if let (StepStatus::Done, Some(output), None) = (status, output.inline, error) {
+            let params = params![self.run, step.n, step.attempt, output, self.now];
+            let changed = self.statements.execute(Frequent::CompleteStep, params)?;
+            return one_row(changed, "a step ended twice");
+        }
+        let changed = self.statements.connection.prepare_cached(END_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
@@ -225,25 +240,25 @@ impl Rows<'_> {
 
     fn next_attempt(&self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
         let params = params![self.run, failed.n, failed.attempt, due];
-        let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
+        let changed = self.statements.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
         one_row(changed, "an attempt without the one before")
     }
 
     fn set_timer(&self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.word(), due])?;
         Ok(())
     }
 
     fn hold_timers(&self, held: bool) -> Result<(), StoreError> {
         let sql = "UPDATE alarms SET held = ?2 WHERE run_id = ?1";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
         Ok(())
     }
 
     fn wait(&self, n: u32, event: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO workflow_waits (run_id, n, event) VALUES (?1, ?2, ?3)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
         Ok(())
     }
 
@@ -253,7 +268,7 @@ impl Rows<'_> {
         request: &GateRequest<'_>,
         args: StoredValue<'_>,
     ) -> Result<(), StoreError> {
-        let inserted = self.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
+        let inserted = self.statements.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
             self.run,
             step.n,
             &*step.path,
@@ -280,6 +295,7 @@ impl Rows<'_> {
         let sql = "UPDATE approvals SET status = ?3, decided_at = ?4, decided_by = ?5, reason = ?6
                    WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
         let changed = self
+            .statements
             .connection
             .prepare_cached(sql)?
             .execute(params![self.run, step.n, status, self.now, by, reason])?;
@@ -292,7 +308,7 @@ impl Rows<'_> {
             let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
                        expires_at = ?4 + nullif(ttl_secs, 0) * 1000
                        WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-            let changed = self.connection.prepare_cached(sql)?.execute(params![
+            let changed = self.statements.connection.prepare_cached(sql)?.execute(params![
                 self.run,
                 n,
                 output.json(),
