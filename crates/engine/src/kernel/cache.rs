@@ -1,10 +1,10 @@
 //! Cache of the payloads of runs in memory, bounded in bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Payload, Record, ValueChange};
-use steprail_store::{RunId, Wanted};
+use steprail_core::run::{Changes, Event, Payload, Record, ValueChange};
+use steprail_store::{IdMap, RunId, Wanted};
 
 use crate::limits::CACHED_BYTES;
 
@@ -14,7 +14,7 @@ const ORDER_SLACK: usize = 1_000;
 /// Payloads, the oldest of which go first.
 #[derive(Default)]
 pub(super) struct Values {
-    values: HashMap<RunId, HashMap<Wanted, Payload>>,
+    values: IdMap<RunId, IdMap<Wanted, Payload>>,
     /// What was put in, oldest first; some of it may be gone.
     order: VecDeque<(RunId, Wanted)>,
     count: usize,
@@ -80,18 +80,17 @@ impl Values {
 
 /// What the log of a run says about values that can be asked for.
 #[derive(Default)]
-pub(super) struct Hashes(HashMap<Wanted, Hash>);
+pub(super) struct Hashes(IdMap<Wanted, Hash>);
 
 impl Hashes {
     /// Those of a run that is about to begin.
     pub(super) fn of_run(inputs: Hash) -> Self {
-        Self([(Wanted::Inputs, inputs)].into())
+        Self(IdMap::from_iter([(Wanted::Inputs, inputs)]))
     }
 
     /// An event may speak of a value; what a step was given is not asked for after its end.
-    pub(super) fn note(&mut self, event: &Event) {
-        let changes = event.changes();
-        let n = changes.step.map(|change| change.step.n).unwrap_or_default();
+    pub(super) fn note(&mut self, changes: &Changes<'_>) {
+        let n = changes.step.as_ref().map(|change| change.step.n).unwrap_or_default();
         match changes.value {
             Some(ValueChange::RunInputs(hash)) => drop(self.0.insert(Wanted::Inputs, hash)),
             Some(ValueChange::StepInput(hash)) => drop(self.0.insert(Wanted::Input(n), hash)),

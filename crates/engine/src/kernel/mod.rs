@@ -32,12 +32,12 @@ pub use request::{
 };
 pub use stats::CommitStats;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
 use steprail_core::run::{Event, Input, Millis, Record, RunStatus};
-use steprail_store::{Cursor, Purged, RunId, Store, StoreError};
+use steprail_store::{Cursor, IdMap, Purged, RunId, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -72,7 +72,7 @@ pub struct Kernel {
     env: Arc<Value>,
     secret: [u8; 32],
     random: fastrand::Rng,
-    runs: HashMap<RunId, Entry>,
+    runs: IdMap<RunId, Entry>,
     slices: Slices,
     /// Runs whose last decision reached its limit of events.
     continuations: Continuations,
@@ -84,7 +84,7 @@ pub struct Kernel {
     values: Values,
     flights: Flights,
     deadlines: Deadlines,
-    waiters: HashMap<RunId, Vec<Reply<RunStatus>>>,
+    waiters: IdMap<RunId, Vec<Reply<RunStatus>>>,
     /// Runs that changed since the last commit.
     touched: BTreeSet<RunId>,
     /// Messages to runs that follow in the same batch.
@@ -135,7 +135,7 @@ impl Kernel {
             env: setup.env,
             secret,
             random: setup.random,
-            runs: HashMap::new(),
+            runs: IdMap::default(),
             slices: Slices::new(&setup.limits),
             continuations: Continuations::default(),
             children: 0,
@@ -144,7 +144,7 @@ impl Kernel {
             values: Values::default(),
             flights: Flights::new(setup.limits),
             deadlines: Deadlines::default(),
-            waiters: HashMap::new(),
+            waiters: IdMap::default(),
             touched: BTreeSet::new(),
             messages: VecDeque::new(),
             next_timer: NextTimer::Unknown,
