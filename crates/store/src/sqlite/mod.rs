@@ -18,8 +18,10 @@ mod query_plans;
 mod readers;
 mod restore;
 mod rows;
+mod run_keys;
 mod schedules;
 mod space_reserve;
+mod statements;
 mod steps;
 mod store;
 mod verify;
@@ -30,7 +32,6 @@ pub use readers::Readers;
 pub use restore::Restore;
 pub use verify::{Damage, Verified, verify};
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,9 @@ use rusqlite::{Connection, OpenFlags};
 use steprail_core::plan::Hash;
 
 use crate::log_row::LogRow;
-use crate::{Opened, RunId, Storage, StoreError};
+use crate::{Opened, Storage, StoreError};
 use files::{LockedFiles, OpenFiles};
+use run_keys::RunKeys;
 
 /// SQLite before this version can lose commits when two connections write and checkpoint.
 const OLDEST_VERSION: i32 = 3_051_003;
@@ -88,7 +90,7 @@ pub struct SqliteStore {
     /// The hash of the last row of the log.
     chain: Hash,
     /// The integer keys of runs, by their ids.
-    keys: HashMap<RunId, i64>,
+    keys: RunKeys,
     /// The log row that is being written.
     row: LogRow,
     /// The last row of the log.
@@ -142,7 +144,7 @@ impl SqliteStore {
         let chain = chain.first().copied().unwrap_or(Hash([0; 32]));
         let last_row = identity::last_event(&connection)?;
         let files = files.map(|files| files.opened(&connection, durability)).transpose()?;
-        Ok(Self { connection, files, chain, keys: HashMap::new(), row: LogRow::default(), last_row })
+        Ok(Self { connection, files, chain, keys: RunKeys::default(), row: LogRow::default(), last_row })
     }
 
     /// Readers of the same database; `None` for a database in memory.
