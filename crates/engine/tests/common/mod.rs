@@ -273,7 +273,7 @@ impl steprail_engine::Authorizer for AnyUser {
         &'a self,
         _: &'a Principal,
         _: &'a str,
-    ) -> steprail_engine::BoxFuture<'a, Result<(), String>> {
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
