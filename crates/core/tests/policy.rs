@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::diagnostic::{Code, render};
 use steprail_core::policy::cases::{CaseOutcome, run_cases};
-use steprail_core::policy::{Action, ByAgents, CallFacts, LimitKind, Policy, Presence};
+use steprail_core::policy::{Action, ByAgents, CallFacts, LimitKind, Policy};
 use steprail_core::run::Annotations;
 use steprail_core::source::Source;
 
@@ -108,13 +108,12 @@ fn judge_and_explain_agree() {
 #[test]
 fn settings_are_exposed() {
     let policy = compile(&std::fs::read_to_string(path("policy/policy.yaml")).unwrap());
-    assert_eq!((policy.by_agents, policy.presence), (ByAgents::Proposed, Presence::Pin));
+    assert_eq!(policy.by_agents, ByAgents::Denied);
     assert_eq!(policy.identical_calls.map(|limit| (limit.max, limit.within_ms)), Some((10, 600_000)));
     let args = json!({ "amount": 300 });
     let verdict = policy.judge(&facts("stripe__refund", &args), &mut Budget::evaluation());
     let Action::RequireApproval(approval) = verdict.action else { panic!("{verdict:?}") };
     assert_eq!((approval.quorum, approval.timeout_ms), (2, Some(14_400_000)));
-    assert_eq!(approval.presence, Presence::Totp);
     assert_eq!(approval.approvers[0].to_string(), "group:finance");
     assert_eq!(approval.escalate[0].0, 3_600_000);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Intervention, Resolution, RunStatus};
+use steprail_core::policy::ByAgents;
+use steprail_core::run::{Intervention, Provenance, Resolution, RunStatus};
 use steprail_store::{
     After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
     Relay, Remembered, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredEvent, TokenScope,
@@ -68,6 +69,7 @@ impl User {
         expected: Expected,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         self.require(Right::Workflow)?;
+        self.require_may_define()?;
         let (expected, owner) = self.definition_preconditions(expected);
         let options = DefineOptions { publish, expected, owner };
         self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
@@ -78,6 +80,16 @@ impl User {
             ),
             error => error,
         })
+    }
+
+    /// Returns an error if the policy rejects definitions of agents and this is one.
+    fn require_may_define(&self) -> Result<(), Error> {
+        let policy = self.engine.policy().current();
+        if self.principal.agent && policy.is_some_and(|policy| policy.by_agents == ByAgents::Denied) {
+            let message = "the policy denies definitions by agents; ask a human to store the definition";
+            return Err(Error::Denied(message.to_owned()));
+        }
+        Ok(())
     }
 
     /// Changing a definition of another user needs the right `administer`, and a scoped token can only create definitions.
@@ -92,10 +104,11 @@ impl User {
         self.engine.may_call(&self.principal, tool).await
     }
 
-    /// The same user in person, not through an agent.
+    /// The same user in person, who answers a prompt of their MCP client.
     #[must_use]
     pub fn in_person(&self) -> Self {
-        let principal = Principal { agent: self.principal.agent_only, ..self.principal.clone() };
+        let provenance = Provenance { surface: Some("mcp".into()), ..self.principal.provenance.clone() };
+        let principal = Principal { agent: self.principal.agent_only, provenance, ..self.principal.clone() };
         Self { engine: self.engine.clone(), principal }
     }
 
@@ -120,6 +133,7 @@ impl User {
     /// Hides a definition from new runs. Runs in progress continue.
     pub async fn delete_definition(&self, name: &str, expected: Expected) -> Result<(), Error> {
         self.require(Right::Workflow)?;
+        self.require_may_define()?;
         let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
         self.engine.delete_definition_with(name, expected, owner).await
     }
@@ -279,6 +293,9 @@ impl User {
         request_key: Option<String>,
     ) -> Result<RunHandle, Error> {
         self.require(Right::Workflow)?;
+        if matches!(workflow, Workflow::Inline { .. }) {
+            self.require_may_define()?;
+        }
         let start = Start::of(workflow, self.principal.clone()).inputs(inputs);
         self.engine.start(request_key.into_iter().fold(start, Start::request_key)).await
     }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use serde_json::json;
 use steprail_core::source::Source;
 use steprail_engine::{
-    Access, DecisionRequest, Engine, Error, ExplainCall, Grants, Options, PolicyHandle, Principal, Remember,
-    RunStatus, SqliteStore, Start, StepStatus, ToolCall, Tools, User, WaitCause, compile_policy,
+    Access, DecisionRequest, Engine, Error, Expected, ExplainCall, Grants, Options, PolicyHandle, Principal,
+    Remember, RunStatus, SqliteStore, Start, StepStatus, ToolCall, Tools, User, WaitCause, Workflow,
+    compile_policy,
 };
 use tempfile::TempDir;
 
@@ -236,4 +237,23 @@ async fn explanations_name_the_rule_and_charge_nothing() {
     let explained = user(&engine, "ann").explain_policy(&call).expect("allowed").expect("a policy");
     assert_eq!(&*explained.verdict.rule, "agents");
     assert!(matches!(user(&engine, "max").explain_policy(&call), Err(Error::Denied(_))));
+}
+
+#[tokio::test]
+async fn definitions_by_agents_can_be_denied() {
+    let fixture = Fixture::new("{ default: allow, definitions: { by_agents: denied } }");
+    let engine = fixture.engine();
+    let ann = user(&engine, "ann");
+    let agent = engine.as_user(Principal::user("ann").through_agent());
+    let inline = || Workflow::Inline { text: MAIL.to_owned(), source: "mail.yaml".to_owned() };
+    for denied in [
+        agent.define(MAIL, None, Expected::Any).await.map(drop),
+        agent.start(inline(), json!({}), None).await.map(drop),
+    ] {
+        assert!(matches!(denied, Err(Error::Denied(_))), "{denied:?}");
+    }
+    ann.define(MAIL, None, Expected::Any).await.expect("defined");
+    assert!(matches!(agent.delete_definition("mail", Expected::Any).await, Err(Error::Denied(_))));
+    let run = agent.start(Workflow::Named("mail".to_owned(), None), json!({}), None).await.expect("a run");
+    assert_eq!(run.wait().await.expect("ended").run.status, RunStatus::Completed);
 }

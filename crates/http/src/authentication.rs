@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use steprail_core::run::Millis;
+use steprail_core::run::{Millis, Provenance};
 use steprail_engine::Principal;
 
 use crate::accounts::oidc::Oidc;
@@ -54,6 +54,16 @@ impl Credential {
         }
     }
 
+    /// How the holder of the credential acts, for the log of decisions.
+    fn provenance(&self, principal: &Principal) -> Provenance {
+        let (surface, credential) = match self {
+            Self::Token(_) => ("rest", principal.token.clone()),
+            Self::Cookie(_, session) => ("browser", Some((**session).into())),
+            Self::Provider(_) | Self::Local => ("rest", None),
+        };
+        Provenance { surface: Some(surface.into()), credential, ..Provenance::default() }
+    }
+
     /// Waits until the credential is revoked or has expired.
     async fn ended(self, app: App, principal: Principal) {
         let mut changes = app.accounts.watch();
@@ -78,7 +88,9 @@ fn until_revoked(app: &App, principal: &Principal, credential: &Credential, resp
 
 /// Authenticates every request as the owner: only the owner can open the socket that it came through.
 pub(crate) async fn as_owner(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    request.extensions_mut().insert(app.accounts.owner().clone());
+    let mut owner = app.accounts.owner().clone();
+    owner.provenance.surface = Some("terminal".into());
+    request.extensions_mut().insert(owner);
     request.extensions_mut().insert(Credential::Local);
     next.run(request).await
 }
@@ -91,7 +103,8 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     match identify(&app, &peer, request.uri(), request.headers()).await {
-        Ok((principal, credential)) => {
+        Ok((mut principal, credential)) => {
+            principal.provenance = credential.provenance(&principal);
             request.extensions_mut().insert(principal.clone());
             request.extensions_mut().insert(credential.clone());
             until_revoked(&app, &principal, &credential, next.run(request).await)

@@ -31,9 +31,6 @@ pub struct GateRules {
     /// Further notifications, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub escalate: Vec<EscalationLevel>,
-    /// The presence factor that a decision needs, beyond the setting of the server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub presence: Option<Box<str>>,
 }
 
 /// A further notification of an approval that nobody decided.
@@ -53,7 +50,6 @@ impl Default for GateRules {
             allow_self: false,
             on_timeout: OnTimeout::Deny,
             escalate: Vec::new(),
-            presence: None,
         }
     }
 }
@@ -134,7 +130,6 @@ impl Compiler<'_, '_> {
             quorum: fields.quorum.map_or(1, |quorum| self.limit(Some(quorum), APPROVERS)),
             allow_self: fields.allow_self,
             on_timeout: fields.on_timeout.unwrap_or(OnTimeout::Deny),
-            presence: None,
         };
         Gate {
             prompt: fields.prompt.map(|prompt| self.template(prompt, prompt.span)),

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::facts::Names;
 use super::matcher::{AnnotationTest, Matcher, Patterns, RuleIndex};
 use super::spec::{
-    ActionSpec, ApprovalSpec, ByAgents, DefaultAction, LimitPer, LimitSpec, OnExceeded, PolicySpec, Presence,
+    ActionSpec, ApprovalSpec, ByAgents, DefaultAction, LimitPer, LimitSpec, OnExceeded, PolicySpec,
     PrincipalName, RuleSpec, TimeUnit,
 };
 use super::{Action, Approval, DEFAULT_RULE, FindZone, IdenticalCalls, Limit, LimitKind, Policy, Rule};
@@ -38,19 +38,17 @@ pub(super) fn compile(source: &Source, zones: FindZone, out: &mut Diagnostics) -
     let spec = PolicySpec::from_node(root, &mut reader)?;
     let hash = Hash::of(serde_json::to_string(&spec).unwrap_or_default().as_bytes());
     let mut compiler = Compiler { source, out, names: Names::default() };
-    let presence = spec.presence.unwrap_or(Presence::None);
     let zone = compiler.zone(spec.time_zone.as_ref(), zones);
-    let rules = compiler.rules(spec.rules.as_deref().unwrap_or_default(), presence);
+    let rules = compiler.rules(spec.rules.as_deref().unwrap_or_default());
     Some(Policy {
         hash,
         version: hash.to_string()[..VERSION_DIGITS].into(),
         default_name: DEFAULT_RULE.into(),
-        default: default_action(spec.default?, presence),
+        default: default_action(spec.default?),
         index: RuleIndex::new(rules.iter().map(|rule| &rule.matcher)),
         rules,
         zone,
         by_agents: spec.definitions.and_then(|rules| rules.by_agents).unwrap_or(ByAgents::Allowed),
-        presence,
         identical_calls: spec.identical_calls.and_then(|spec| {
             let (max, within) = (spec.max?, spec.within?);
             compiler.positive(u64::from(max.value), max.span, "max");
@@ -60,17 +58,17 @@ pub(super) fn compile(source: &Source, zones: FindZone, out: &mut Diagnostics) -
     })
 }
 
-fn default_action(action: DefaultAction, presence: Presence) -> Action {
+fn default_action(action: DefaultAction) -> Action {
     match action {
         DefaultAction::Allow => Action::Allow,
         DefaultAction::Deny => Action::Deny(DENIED.into()),
-        DefaultAction::RequireApproval => Action::RequireApproval(Arc::new(Approval::plain(presence))),
+        DefaultAction::RequireApproval => Action::RequireApproval(Arc::new(Approval::plain())),
     }
 }
 
 impl Approval {
     /// The approval of one user with the right `approve`, without a timeout.
-    fn plain(presence: Presence) -> Self {
+    fn plain() -> Self {
         Self {
             approvers: Vec::new(),
             quorum: 1,
@@ -79,7 +77,6 @@ impl Approval {
             notify: Vec::new(),
             escalate: Vec::new(),
             allow_self: false,
-            presence,
         }
     }
 }
@@ -110,7 +107,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn rules(&mut self, specs: &[RuleSpec], presence: Presence) -> Vec<Rule> {
+    fn rules(&mut self, specs: &[RuleSpec]) -> Vec<Rule> {
         if let Some(first) = specs.get(limits::POLICY_RULES) {
             let span = first.name.as_ref().map_or(Span::default(), |name| name.span);
             let message = format!("a policy has at most {} rules", limits::POLICY_RULES);
@@ -120,7 +117,7 @@ impl Compiler<'_> {
         let mut catch_all: Option<&str> = None;
         let mut rules = Vec::new();
         for spec in specs.iter().take(limits::POLICY_RULES) {
-            let Some(rule) = self.rule(spec, presence) else { continue };
+            let Some(rule) = self.rule(spec) else { continue };
             let span = spec.name.as_ref().map_or(Span::default(), |name| name.span);
             self.check_name(&rule.name, span, &mut seen);
             if let Some(earlier) = catch_all {
@@ -148,7 +145,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn rule(&mut self, spec: &RuleSpec, presence: Presence) -> Option<Rule> {
+    fn rule(&mut self, spec: &RuleSpec) -> Option<Rule> {
         let hints = spec.annotations.as_ref();
         let span = spec.name.as_ref().map_or(Span::default(), |name| name.span);
         let matcher = Matcher {
@@ -166,7 +163,7 @@ impl Compiler<'_> {
             calls: spec.calls,
             when: spec.when.as_ref().and_then(|when| self.condition(when)),
         };
-        let action = self.action(spec.then.as_ref()?, presence)?;
+        let action = self.action(spec.then.as_ref()?)?;
         Some(Rule { name: spec.name.as_ref()?.as_str().into(), matcher, action })
     }
 
@@ -207,20 +204,18 @@ impl Compiler<'_> {
             .ok()
     }
 
-    fn action(&mut self, spec: &ActionSpec, presence: Presence) -> Option<Action> {
+    fn action(&mut self, spec: &ActionSpec) -> Option<Action> {
         Some(match spec {
             ActionSpec::Allow => Action::Allow,
             ActionSpec::Deny(deny) => {
                 Action::Deny(deny.reason.as_ref().map_or(DENIED, |r| r.as_str()).into())
             }
-            ActionSpec::RequireApproval(spec) => {
-                Action::RequireApproval(self.approval(spec, presence).into())
-            }
-            ActionSpec::Limit(spec) => Action::Limit(self.limit(spec, spec.span, presence)?.into()),
+            ActionSpec::RequireApproval(spec) => Action::RequireApproval(self.approval(spec).into()),
+            ActionSpec::Limit(spec) => Action::Limit(self.limit(spec, spec.span)?.into()),
         })
     }
 
-    fn approval(&mut self, spec: &ApprovalSpec, presence: Presence) -> Approval {
+    fn approval(&mut self, spec: &ApprovalSpec) -> Approval {
         self.check_quorum(spec);
         self.check_escalation(spec);
         let names = |list: Option<&super::spec::Principals>| list.map(super::spec::Principals::names);
@@ -235,7 +230,6 @@ impl Compiler<'_> {
                 .filter_map(|step| Some((step.after.as_ref()?.millis, step.notify.as_ref()?.names())))
                 .collect(),
             allow_self: spec.allow_self.unwrap_or(false),
-            presence: spec.presence.unwrap_or(presence),
         }
     }
 
@@ -279,7 +273,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn limit(&mut self, spec: &LimitSpec, span: Span, presence: Presence) -> Option<Limit> {
+    fn limit(&mut self, spec: &LimitSpec, span: Span) -> Option<Limit> {
         let per = spec.per.unwrap_or(LimitPer::User);
         let quantity = match (&spec.rate, &spec.budget) {
             (Some(rate), None) => rate,
@@ -325,9 +319,7 @@ impl Compiler<'_> {
         }
         let kind = match spec.on_exceeded.as_ref().map(|on_exceeded| on_exceeded.value) {
             _ if is_rate => LimitKind::Rate,
-            Some(OnExceeded::RequireApproval) => {
-                LimitKind::BudgetOrApproval(Approval::plain(presence).into())
-            }
+            Some(OnExceeded::RequireApproval) => LimitKind::BudgetOrApproval(Approval::plain().into()),
             Some(OnExceeded::Deny) | None => LimitKind::Budget,
         };
         Some(Limit { kind, quantity: quantity.value, per })

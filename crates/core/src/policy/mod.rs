@@ -16,7 +16,7 @@ pub mod spec;
 
 pub use facts::CallFacts;
 pub use judge::{Checked, Mismatch};
-pub use spec::{ByAgents, LimitPer, OnExceeded, Presence, PrincipalName, Quantity, TimeUnit};
+pub use spec::{ByAgents, LimitPer, OnExceeded, PrincipalName, Quantity, TimeUnit};
 
 use std::sync::Arc;
 
@@ -46,8 +46,6 @@ pub struct Policy {
     zone: TimeZone,
     /// What happens to definitions by agents.
     pub by_agents: ByAgents,
-    /// The presence factor that decisions need.
-    pub presence: Presence,
     /// The limit on identical calls.
     pub identical_calls: Option<IdenticalCalls>,
 }
@@ -116,8 +114,6 @@ pub struct Approval {
     pub escalate: Vec<(u64, Vec<PrincipalName>)>,
     /// Whether the user who started the run may decide.
     pub allow_self: bool,
-    /// The presence factor that the decision needs.
-    pub presence: Presence,
 }
 
 impl Approval {
@@ -134,7 +130,6 @@ impl Approval {
             allow_self: self.allow_self,
             on_timeout: self.on_timeout,
             escalate: self.escalate.iter().map(level).collect(),
-            presence: (self.presence != Presence::None).then(|| self.presence.name().into()),
         };
         let notify: Vec<Box<str>> = names(&self.notify);
         Gate { notify: notify.into(), rules, timeout_ms: self.timeout_ms, ..Gate::default() }

@@ -20,8 +20,6 @@ record! {
         time_zone: Text,
         /// What agents may define.
         definitions: DefinitionRules,
-        /// The presence factor that decisions need. Default: `none`.
-        presence: Presence,
         /// The rules, in order. The first rule that matches a call decides.
         rules: Vec<RuleSpec>,
         /// Rejects a call after this many calls of the same user with the same tool and arguments.
@@ -44,8 +42,7 @@ choice! {
 record! {
     /// What agents may define.
     pub struct DefinitionRules("`definitions`") {
-        /// Definitions by agents. `allowed` (default): they are stored. `proposed`: a human accepts them first.
-        /// `denied`: they are rejected.
+        /// Definitions by agents. `allowed` (default): they are stored. `denied`: they are rejected.
         by_agents: ByAgents,
     }
 }
@@ -55,24 +52,8 @@ choice! {
     pub enum ByAgents {
         /// It is stored.
         Allowed = "allowed",
-        /// A human accepts it first.
-        Proposed = "proposed",
         /// It is rejected.
         Denied = "denied",
-    }
-}
-
-choice! {
-    /// What proves that a human decides.
-    pub enum Presence {
-        /// Nothing beyond the session.
-        None = "none",
-        /// A PIN.
-        Pin = "pin",
-        /// A time-based one-time code.
-        Totp = "totp",
-        /// A passkey.
-        Passkey = "passkey",
     }
 }
 
@@ -187,8 +168,6 @@ record! {
         escalate: Vec<EscalationSpec>,
         /// Whether the user who started the run may decide. Default: `false`.
         allow_self: bool,
-        /// The presence factor that the decision needs. Default: that of the policy.
-        presence: Presence,
     }
 }
 

@@ -147,9 +147,6 @@ pub struct Provenance {
     /// The process of a local peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Box<str>>,
-    /// The presence factor that was verified: `pin`, `totp`, `passkey` or `code`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub presence: Option<Box<str>>,
     /// The groups of the user at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Box<str>>,
