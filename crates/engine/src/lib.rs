@@ -74,7 +74,8 @@ pub use steprail_core::run::{
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, InvalidCursor,
-    ListRuns, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Right, RunCursor, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall,
+    Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, Binding, ChainHead, Cursor,
+    Definition, EventPage, Expected, Fired, InvalidCursor, ListRuns, NameCursor, Overlap, Principal,
+    RawEvent, Reads, Relay, Right, RowKind, RunCursor, RunId, RunRow, Schedule, Session, StepRow, StoreError,
+    StoredAdminEvent, StoredEvent, TokenScope, UnknownCall,
 };

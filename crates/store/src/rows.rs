@@ -385,7 +385,8 @@ pub enum AccountKind {
 }
 
 impl AccountKind {
-    const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
 
     /// Its word in rows.
     pub fn word(self) -> &'static str {

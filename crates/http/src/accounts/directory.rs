@@ -32,7 +32,7 @@ impl Accounts {
         let UserRecord { name, email, groups, .. } = known;
         let record = UserRecord { name, email, groups, ..stored.record };
         let stored = Stored { revision: stored.revision + 1, external: true, record };
-        self.put(AccountKind::User, user, &stored).await
+        self.put(AccountKind::User, user, &stored, None).await
     }
 
     /// Users by id: all of them for managers, otherwise only the caller.
@@ -67,7 +67,7 @@ impl Accounts {
             let revision = next_revision(current.map(|current| current.revision), expected)?;
             Stored { revision, external, record }
         };
-        self.put(AccountKind::User, id, &stored).await?;
+        self.put(AccountKind::User, id, &stored, Some(by.principal())).await?;
         Ok(stored)
     }
 
@@ -83,9 +83,9 @@ impl Accounts {
             cache.credentials_of(id)
         };
         for (kind, credential) in credentials {
-            self.delete(kind, &credential).await?;
+            self.delete(kind, &credential, Some(by.principal())).await?;
         }
-        self.delete(AccountKind::User, id).await
+        self.delete(AccountKind::User, id, Some(by.principal())).await
     }
 
     /// Groups by name.
@@ -111,7 +111,7 @@ impl Accounts {
             next_revision(cache.groups.get(id).map(|current| current.revision), expected)?
         };
         let stored = Stored { revision, external: false, record };
-        self.put(AccountKind::Group, id, &stored).await?;
+        self.put(AccountKind::Group, id, &stored, Some(by.principal())).await?;
         Ok(stored)
     }
 
@@ -122,7 +122,7 @@ impl Accounts {
         if !self.cache().groups.contains_key(id) {
             return Err(Error::NotFound(format!("there is no group `{id}`")));
         }
-        self.delete(AccountKind::Group, id).await
+        self.delete(AccountKind::Group, id, Some(by.principal())).await
     }
 }
 

@@ -89,10 +89,10 @@ impl Accounts {
         let _writing = self.writing.lock().await;
         let purgeable = self.cache().purgeable_tokens(created_at);
         for id in purgeable {
-            self.delete(AccountKind::Token, &id).await?;
+            self.delete(AccountKind::Token, &id, None).await?;
         }
         check_capacity(self.cache().tokens.len(), false, "tokens")?;
-        self.put(AccountKind::Token, &secret.id, &token).await?;
+        self.put(AccountKind::Token, &secret.id, &token, Some(by.principal())).await?;
         Ok((secret.id.clone(), token, secret.text()))
     }
 
@@ -105,6 +105,6 @@ impl Accounts {
             Some(user) if user == by.principal().id || by.may(Right::Manage) => {}
             _ => return Err(Error::NotFound(format!("there is no token `{id}`"))),
         }
-        self.delete(AccountKind::Token, id).await
+        self.delete(AccountKind::Token, id, Some(by.principal())).await
     }
 }

@@ -2,10 +2,14 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
+use super::admin;
 use crate::{StoreError, log_row};
 
+/// The format whose log contains administrative actions.
+pub(super) const AUDITED: i64 = 2;
+
 /// Every step from an empty file to the format of today. A step that was released never changes.
-const STEPS: &[&str] = &[include_str!("001_start.sql")];
+const STEPS: &[&str] = &[include_str!("001_start.sql"), include_str!("002_audit.sql")];
 
 /// What marks a database as one of ours: "STPR".
 const APPLICATION: i32 = 0x5354_5052;
@@ -45,6 +49,9 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let done = usize::try_from(found).map_err(|_| StoreError::Corrupt(format!("format {found}")))?;
     for step in &STEPS[done..] {
         transaction.execute_batch(&step.replace("{EVENTS}", &log_row::sql_text("l.body", "l.hashes")))?;
+    }
+    if found < AUDITED {
+        admin::take_baseline(&transaction)?;
     }
     if found < known {
         transaction.pragma_update(None, "application_id", APPLICATION)?;

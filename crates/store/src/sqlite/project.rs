@@ -51,6 +51,8 @@ pub(super) struct Rows<'r> {
     /// The key of the run.
     pub run: i64,
     pub now: Millis,
+    /// The row of the log with the events.
+    pub log_row: i64,
 }
 
 const UPSERT_STEP: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, input_json,
@@ -290,13 +292,14 @@ impl Rows<'_> {
     fn settle_key(&self, n: u32, record: &Record) -> Result<(), StoreError> {
         if let (Event::StepCompleted { .. }, Some(output)) = (&record.event, &record.payload) {
             let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
-                       expires_at = ?4 + nullif(ttl_secs, 0) * 1000
+                       expires_at = ?4 + nullif(ttl_secs, 0) * 1000, log_row = ?5
                        WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
             let changed = self.connection.prepare_cached(sql)?.execute(params![
                 self.run,
                 n,
                 output.json(),
-                self.now
+                self.now,
+                self.log_row
             ])?;
             one_row(changed, "a key without its holder")
         } else {

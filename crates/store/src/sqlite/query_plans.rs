@@ -120,7 +120,7 @@ fn write(store: &mut SqliteStore) {
         name: "one".to_owned(),
         hash: Hash([1; 32]),
         spec_json: "{}".into(),
-        by: "ann".to_owned(),
+        by: crate::Actor::user("ann"),
         hidden,
         published: true,
         pins: Pins::new(),
@@ -151,6 +151,7 @@ fn write(store: &mut SqliteStore) {
         inputs: large.hash(),
         parent: None,
         rerun_of: None,
+        facts: None,
     };
     let error = Failure::new(FailureKind::ToolError, "no");
     let gate = Event::ApprovalRequested {
@@ -229,20 +230,24 @@ fn write(store: &mut SqliteStore) {
     let session = Session { id: "s".to_owned(), user: "ann".to_owned(), state: "{}".to_owned() };
     commit(Commit {
         schedules: vec![
-            ScheduleChange::Put(Box::new(schedule)),
-            ScheduleChange::Delete("nightly".to_owned()),
+            ScheduleChange::Put(Box::new(schedule), None),
+            ScheduleChange::Delete("nightly".to_owned(), None),
         ],
         registry: vec![
-            RegistryChange::PutAccount(account),
-            RegistryChange::DropAccount(AccountKind::User, "ann".to_owned()),
+            RegistryChange::PutAccount(account, None),
+            RegistryChange::DropAccount(AccountKind::User, "ann".to_owned(), None),
             RegistryChange::PutSession(session),
             RegistryChange::DropSession("s".to_owned()),
         ],
         ..Commit::default()
     });
     commit(Commit { purge: Some(Purge { before: 9, limit: 10 }), ..Commit::default() });
-    let delete =
-        DefinitionChange::Delete { name: "one".to_owned(), expected: Expected::Version(1), owner: None };
+    let delete = DefinitionChange::Delete {
+        name: "one".to_owned(),
+        expected: Expected::Version(1),
+        owner: None,
+        by: None,
+    };
     commit(Commit { definitions: vec![delete], ..Commit::default() });
 }
 

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{definitions, read_only, rows, schedules};
+use super::{bindings, definitions, identity, read_only, rows, schedules};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, RawEvent, RunId, RunRow,
-    Schedule, Session, StepRow, StoreError, StoredEvent, UnknownCall, Usage, attempt_digest,
+    ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, EventPage,
+    ListRuns, RawEvent, RowKind, RunId, RunRow, Schedule, Session, StepRow, StoreError, StoredAdminEvent,
+    StoredEvent, UnknownCall, Usage, attempt_digest,
 };
 
 /// A run, and those that it waits for, with the path of the steps that wait.
@@ -261,10 +262,19 @@ impl Reads for Readers {
     }
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {
-        self.all("SELECT kind, id, body_json FROM accounts", [], |row| {
-            let kind = AccountKind::from_word(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
-            let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
-            Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
+        self.with(|connection| {
+            // One moment: an account and its binding change together.
+            let _moment = connection.unchecked_transaction()?;
+            for kind in AccountKind::ALL.map(RowKind::from) {
+                for (id, content) in bindings::contents(connection, &bindings::select(kind, ""), [])? {
+                    bindings::check(connection, kind, &id, content)?;
+                }
+            }
+            rows::all(connection, "SELECT kind, id, body_json FROM accounts", [], |row| {
+                let kind = AccountKind::from_word(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
+                let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
+                Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
+            })
         })
     }
 
@@ -295,5 +305,29 @@ impl Reads for Readers {
             rows::DEFINITION
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
+    }
+
+    fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_log l WHERE l.run_id = 0 AND l.id >= ?1 ORDER BY l.seq",
+            rows::LOG
+        );
+        self.with(|connection| {
+            let mut page = rows::PageBuilder::new(limit);
+            rows::each(connection, &sql, [after.row()], |row| {
+                let bytes = rows::log_body(row, 3)?.0.len();
+                let events = rows::log_events::<AdminEvent>(ADMIN_LOG, row)?;
+                let events = events.filter(|event| event.cursor > after).map(|stored| {
+                    let StoredEvent { cursor, seq, at, event, hash, .. } = stored;
+                    (cursor, StoredAdminEvent { cursor, seq, at, event, hash })
+                });
+                Ok(page.add(bytes, events))
+            })?;
+            Ok(page.finish())
+        })
+    }
+
+    fn chain_head(&self) -> Result<ChainHead, StoreError> {
+        self.with(identity::chain_head)
     }
 }
