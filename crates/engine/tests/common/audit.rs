@@ -49,8 +49,8 @@ fn chain(connection: &Connection) -> Vec<String> {
     type LogRow = (i64, String, u64, i64, String, Vec<u8>, Vec<u8>);
     let rows: Vec<LogRow> = query(
         connection,
-        "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes, l.hash FROM workflow_log l
-         JOIN runs r ON r.id = l.run_id ORDER BY l.id",
+        "SELECT l.id, coalesce(r.run_id, iif(l.run_id = 0, '00000000-0000-0000-0000-000000000000', NULL)), l.seq, l.at,
+         l.body, l.hashes, l.hash FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id ORDER BY l.id",
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?)),
     );
     let mut hash = Hash([0; 32]);

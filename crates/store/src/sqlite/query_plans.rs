@@ -30,6 +30,7 @@ const BOUNDED: &[(&str, &str)] = &[
     ("WHERE 1 ORDER BY r.id DESC LIMIT", "a list without filters reads its page from the end"),
     ("WHERE 1 AND r.id < ? ORDER BY r.id DESC LIMIT", "the next page of such a list"),
     ("FROM workflow_log ORDER BY id DESC LIMIT 1", "the last row"),
+    ("WHERE run_id <> 0 ORDER BY id DESC LIMIT 1", "the last row, after administrative actions"),
     ("FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open'", "an index of open approvals"),
     ("DELETE FROM workflow_definitions", "retention: hidden definitions, once an hour"),
     ("FROM workflow_definitions d WHERE", "the list of definitions contains all of them"),

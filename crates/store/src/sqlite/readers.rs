@@ -207,7 +207,7 @@ impl Reads for Readers {
     }
 
     fn last_event(&self) -> Result<Cursor, StoreError> {
-        let sql = "SELECT id, count FROM workflow_log ORDER BY id DESC LIMIT 1";
+        let sql = "SELECT id, count FROM workflow_log WHERE run_id <> 0 ORDER BY id DESC LIMIT 1";
         let last = self.all(sql, [], |row| Ok(Cursor::new(row.get(0)?, row.get::<_, u32>(1)? - 1)))?.pop();
         Ok(last.unwrap_or(Cursor::START))
     }
