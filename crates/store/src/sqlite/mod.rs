@@ -8,6 +8,7 @@ mod commit;
 mod definitions;
 mod file_guard;
 mod files;
+mod heads;
 mod identity;
 mod inspect;
 mod key_results;
@@ -29,6 +30,7 @@ mod verify_admin;
 mod verify_run;
 
 pub use backup::{BackedUp, backup};
+pub use heads::{HeadState, compare_heads, export, head};
 pub use inspect::{Inspected, inspect};
 pub use readers::Readers;
 pub use restore::Restore;
