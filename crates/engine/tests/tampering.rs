@@ -21,10 +21,10 @@ const GATED: &str = "
 name: gated
 steps:
   - { id: ask, kind: approve, prompt: 'Pay?' }
-  - { id: pay, tool: demo__pay, args: { sum: 1 }, idempotency_key: 'k-{{run.id}}' }
+  - { id: pay, tool: demo__pay, args: { sum: 1 }, idempotency_key: k1 }
   - { id: wait, kind: wait, event: go }
 ";
-const PARENT: &str = "name: parent\nsteps: [{ id: sub, kind: workflow, workflow: child, inputs: { a: 1 } }]";
+const PARENT: &str = "name: parent\nsteps: [{ id: sub, kind: workflow, name: child, inputs: { a: 1 } }]";
 const CHILD: &str = "name: child\ninputs: { a: integer }\nsteps: [{ id: one, tool: demo__pay, args: { sum: '{{inputs.a}}' } }]";
 const HOUR: i64 = 3_600_000;
 
@@ -93,7 +93,7 @@ async fn busy_database(folder: &Path) -> PathBuf {
     until(&engine, approved.id(), "wait", "step_started").await;
     let parent = engine.start(Start::named("parent", ann())).await.expect("a run");
     parent.wait().await.expect("an end");
-    engine.rerun(parent.id(), RERUN_ARGS).await.expect("a run").wait().await.expect("an end");
+    engine.rerun(parent.id(), Some(Vec::new()), ann()).await.expect("a run").wait().await.expect("an end");
     engine.shutdown().await.expect("shut down");
     drop(engine);
     path

@@ -65,6 +65,11 @@ impl Readers {
         Self { path: Arc::new(path), idle: Arc::default(), read_time: READ_TIME }
     }
 
+    /// Readers of a database file that an engine or nobody writes to.
+    pub fn open(path: PathBuf) -> Self {
+        Self::new(path)
+    }
+
     /// Readers with another time limit, for tests.
     #[must_use]
     pub fn with_read_time(mut self, read_time: Duration) -> Self {
