@@ -381,6 +381,10 @@ fn change_one(path: &Path, table: &str, column: &str, random: &mut fastrand::Rng
     let offset = random.i64(..count.max(1));
     let sql = format!("SELECT {column} FROM {table} LIMIT 1 OFFSET {offset}");
     let before: Sql = connection.query_row(&sql, [], |row| row.get(0)).ok()?;
+    // The input of a step whose events name none is never read.
+    if (table, column, &before) == ("step_runs", "input_json", &Sql::Null) {
+        return None;
+    }
     let after = changed(&before, random);
     // Tables have different keys: the row is found by all of its columns.
     let sql = format!("SELECT * FROM {table} LIMIT 1 OFFSET {offset}");

@@ -25,6 +25,7 @@ pub(super) struct ExpectedRows {
     created_at: Millis,
     completed_at: Option<Millis>,
     error: Option<String>,
+    has_output: bool,
     /// In the order of the requests. An approval without a decision is open.
     approvals: Vec<Approval>,
     steps: BTreeMap<(u32, u32), Step>,
@@ -71,6 +72,7 @@ impl ExpectedRows {
         let changes = event.changes();
         if event.ends_run() {
             self.completed_at = Some(at);
+            self.has_output = matches!(event, Event::RunCompleted { .. });
             self.error = changes.run.error.map(serde_json::to_string).transpose()?;
         }
         if let Some(change) = &changes.step {
@@ -161,6 +163,11 @@ impl ExpectedRows {
         if error != self.error.as_deref() {
             found.push("the failure of the run is not what the log says".to_owned());
         }
+        let sql = "SELECT (output_json IS NOT NULL) + (output_value IS NOT NULL) FROM runs WHERE id = ?1";
+        let outputs: i64 = connection.query_row(sql, [key], |row| row.get(0))?;
+        if outputs != i64::from(self.has_output) {
+            found.push("the output of the run is not what the log says".to_owned());
+        }
         let approvals = rows::all(connection, SELECT_APPROVALS, [key], stored_approval)?;
         let expected: Vec<Value> = self.approvals.iter().map(|approval| approval.to_json(&self.by)).collect();
         if approvals != expected {
@@ -198,8 +205,9 @@ impl ExpectedRows {
         let is_claimed = self.claims.get(&n).is_some_and(|claims| claims.contains(&claim));
         let is_scope = scope == format!("run:{run}") || scope == format!("user:{}", self.by);
         let result: Option<String> = row.get(6)?;
+        let is_status = text(5)? == if result.is_some() { "done" } else { "claimed" };
         let is_result = self.outputs.get(&n).copied() == result.map(|result| Hash::of(result.as_bytes()));
-        Ok(is_claimed && is_scope && is_result)
+        Ok(is_claimed && is_scope && is_status && is_result)
     }
 }
 
