@@ -74,6 +74,19 @@ impl LogRow {
         Ok(())
     }
 
+    /// The same with administrative actions.
+    pub(crate) fn encode_actions(&mut self, events: &[crate::AdminEvent]) -> Result<(), StoreError> {
+        self.json.clear();
+        for event in events {
+            if !self.json.is_empty() {
+                self.json.push(b',');
+            }
+            serde_json::to_writer(&mut self.json, event)?;
+        }
+        self.compact();
+        Ok(())
+    }
+
     fn compact(&mut self) {
         self.body.clear();
         self.hashes.clear();
