@@ -1,9 +1,10 @@
 //! `steprail audit`: verifies and exports the log, and signs its head.
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -116,6 +117,11 @@ impl Audit {
     }
 }
 
+/// Creates a file that only its owner can read: events contain what users wrote.
+fn create(file: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)
+}
+
 /// The key beside a database.
 fn signing_key(database: &Path) -> Result<SigningKey, CliError> {
     let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -188,10 +194,10 @@ impl Export {
     fn run(self) -> Result<ExitCode, CliError> {
         let database = self.database.existing()?;
         let signed = checkpoint(&database)?;
-        let failed = |error: std::io::Error| CliError::new(format!("cannot write the export: {error}"));
+        let failed = |error: io::Error| CliError::new(format!("cannot write the export: {error}"));
         let mut out: Box<dyn Write> = match &self.out {
-            Some(file) => Box::new(BufWriter::new(File::create_new(file).map_err(failed)?)),
-            None => Box::new(BufWriter::new(std::io::stdout())),
+            Some(file) => Box::new(BufWriter::new(create(file).map_err(failed)?)),
+            None => Box::new(BufWriter::new(io::stdout())),
         };
         let mut line = json!(signed);
         line["type"] = json!("checkpoint");
@@ -215,14 +221,14 @@ impl Verify {
         if let Some(run) = self.run.filter(|_| verified.runs == 0) {
             return Err(CliError::new(format!("there is no run {run}")));
         }
-        self.print(&verified)?;
-        let heads = self.heads(&database)?;
-        Ok(if verified.damages == 0 && heads { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+        let checkpoints = self.head.as_deref().map(|file| self.checkpoints(file, &database)).transpose()?;
+        self.print(&verified, checkpoints.as_ref())?;
+        let is_sound = checkpoints.is_none_or(|checkpoints| checkpoints.problems.is_empty());
+        Ok(if verified.damages == 0 && is_sound { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
 
-    /// Verifies the checkpoints of a file. Returns whether all of them are in order.
-    fn heads(&self, database: &Path) -> Result<bool, CliError> {
-        let Some(file) = &self.head else { return Ok(true) };
+    /// Verifies the checkpoints of a file.
+    fn checkpoints(&self, file: &Path, database: &Path) -> Result<Checkpoints, CliError> {
         let cannot = |error: &dyn Display| CliError::new(format!("cannot read {}: {error}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| cannot(&error))?;
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -233,40 +239,42 @@ impl Verify {
             None => signing_key(database)?.public(),
         };
         let heads: Vec<_> = signed.iter().map(|signed| signed.head.clone()).collect();
-        let mut sound = 0;
+        let mut found = Checkpoints { checkpoints: signed.len(), problems: Vec::new() };
         for (signed, state) in signed.iter().zip(sqlite::compare_heads(database, &heads)?) {
             let row = signed.head.row;
-            match state {
-                _ if !signed.is_signed_by(&key) => {
-                    output::line(&format!("checkpoint at row {row}: wrong signature"))
-                }
-                HeadState::Missing => output::line(&format!(
-                    "checkpoint at row {row}: the log does not contain it; it was cut or rewritten"
-                )),
-                HeadState::Replaced | HeadState::Contained => {
-                    sound += 1;
-                    Ok(())
-                }
-            }?;
+            let problem = match state {
+                _ if !signed.is_signed_by(&key) => "wrong signature",
+                HeadState::Missing => "the log does not contain it; it was cut or rewritten",
+                HeadState::Replaced | HeadState::Contained => continue,
+            };
+            found.problems.push(format!("checkpoint at row {row}: {problem}"));
         }
-        if !self.json {
-            output::line(&format!(
-                "verified {sound} of {}",
-                count(signed.len() as u64, "checkpoint", "checkpoints")
-            ))?;
-        }
-        Ok(sound == signed.len())
+        Ok(found)
     }
 
-    fn print(&self, verified: &Verified) -> Result<(), CliError> {
+    fn print(&self, verified: &Verified, checkpoints: Option<&Checkpoints>) -> Result<(), CliError> {
         if self.json {
-            return output::line(&format!("{:#}", json!(verified)));
+            let mut printed = json!(verified);
+            if let Some(Checkpoints { checkpoints, problems }) = checkpoints {
+                printed["checkpoints"] = json!({ "total": checkpoints, "problems": problems });
+            }
+            return output::line(&format!("{printed:#}"));
         }
-        for damage in &verified.damaged {
-            output::line(&damage.to_string())?;
-        }
-        output::line(&summary(verified))
+        verified.damaged.iter().try_for_each(|damage| output::line(&damage.to_string()))?;
+        output::line(&summary(verified))?;
+        let Some(Checkpoints { checkpoints, problems }) = checkpoints else { return Ok(()) };
+        problems.iter().try_for_each(|problem| output::line(problem))?;
+        let all = count(*checkpoints as u64, "checkpoint", "checkpoints");
+        output::line(&format!("verified {} of {all}", checkpoints - problems.len()))
     }
+}
+
+/// The result of a comparison of checkpoints with a database.
+struct Checkpoints {
+    /// How many there are.
+    checkpoints: usize,
+    /// One line for each that is not in order.
+    problems: Vec<String>,
 }
 
 /// Summarises a verification on one line.
