@@ -71,8 +71,14 @@ fn read_view(readers: &dyn Reads, run: RunId, list: &ListSteps) -> Result<Option
     let page = readers.steps(run, list)?;
     let is_complete = list.filter == StepFilter::All && list.after.is_none() && !page.has_more;
     let step_counts = if is_complete { StepCounts::of(&page.steps) } else { readers.step_counts(run)? };
-    let (approvals, more_approvals) = cut(readers.run_approvals(run, STATUS_ITEMS + 1)?);
-    let (unknown_calls, more_calls) = cut(readers.unknown_calls(run, STATUS_ITEMS + 1)?);
+    // The end of a run ends its steps, and those of the runs that it waits for.
+    let (approvals, unknown_calls) = if row.status.is_terminal() {
+        (Vec::new(), Vec::new())
+    } else {
+        (readers.run_approvals(run, STATUS_ITEMS + 1)?, readers.unknown_calls(run, STATUS_ITEMS + 1)?)
+    };
+    let (approvals, more_approvals) = cut(approvals);
+    let (unknown_calls, more_calls) = cut(unknown_calls);
     let (open_steps, more_steps) = open_steps(readers, &row, &step_counts)?;
     Ok(Some(RunView {
         run: row,

@@ -92,7 +92,10 @@ async fn visible(user: &User) -> [Vec<RunId>; 3] {
     all
 }
 
-fn is_not_found<T: std::fmt::Debug>(result: Result<T, Error>) -> bool {
+/// A change that ends a schedule.
+type Change = fn(&Test);
+
+fn is_not_found<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::NotFound(_)))
 }
 
@@ -107,13 +110,13 @@ async fn narrow_token_cannot_read_a_run_outside_its_scope() {
         assert_eq!(visible(user).await, [sees.clone(), sees.clone(), sees]);
     }
     assert_eq!(visible(&test.ann()).await[0].len(), 3, "the user in person sees every run");
-    assert!(is_not_found(narrow.row(outside).await));
-    assert!(is_not_found(narrow.status(outside).await));
-    assert!(is_not_found(narrow.events(outside, After::Seq(0), 10).await.map(|page| page.events.len())));
-    assert!(is_not_found(narrow.follow(outside, After::Seq(0)).await.map(|_| ())));
-    assert!(is_not_found(narrow.run_approvals(outside).await));
-    assert!(is_not_found(narrow.cancel(outside, "no").await));
-    assert!(is_not_found(narrow.rerun(outside, None).await.map(|run| run.id())));
+    assert!(is_not_found(&narrow.row(outside).await));
+    assert!(is_not_found(&narrow.status(outside).await));
+    assert!(is_not_found(&narrow.events(outside, After::Seq(0), 10).await.map(|page| page.events.len())));
+    assert!(is_not_found(&narrow.follow(outside, After::Seq(0)).await.map(|_| ())));
+    assert!(is_not_found(&narrow.run_approvals(outside).await));
+    assert!(is_not_found(&narrow.cancel(outside, "no").await));
+    assert!(is_not_found(&narrow.rerun(outside, None).await.map(|run| run.id())));
     assert_eq!(narrow.row(own).await.expect("its own run").run_id, own);
 }
 
@@ -131,7 +134,7 @@ async fn scope_that_names_view_reads_every_run_with_its_tools() {
     let with_tools = test.token(Some(&["crm__*"]), Some(&[Right::View]));
     assert_eq!(visible(&with_tools).await, [vec![own], vec![own], vec![own]]);
     let decided = test.token(Some(&["crm__*"]), None).decide(of_bob, "ask", true, None, None).await;
-    assert!(is_not_found(decided), "a gate outside the scope");
+    assert!(is_not_found(&decided), "a gate outside the scope");
 }
 
 #[tokio::test]
@@ -139,7 +142,7 @@ async fn narrow_token_cannot_signal_a_run_outside_its_scope() {
     let test = Test::new();
     let outside = started(&test.ann(), WAITING).await;
     let narrow = test.token(Some(&["crm__*"]), None);
-    assert!(is_not_found(narrow.signal("go", Value::Null, Some(outside)).await));
+    assert!(is_not_found(&narrow.signal("go", Value::Null, Some(outside)).await));
     let broadcast = narrow.signal("go", Value::Null, None).await;
     assert!(matches!(broadcast, Err(Error::Denied(_))), "{broadcast:?}");
     let own = started(&narrow, WAITING).await;
@@ -203,7 +206,6 @@ async fn schedule_after(change: impl FnOnce(&Test)) -> (Schedule, usize) {
 async fn schedule_ends_when_its_token_or_its_user_loses_the_rights() {
     let (schedule, runs) = schedule_after(|_| {}).await;
     assert_eq!((schedule.due.is_some(), runs), (true, 1), "it fires");
-    type Change = fn(&Test);
     let changes: [(&str, Change); 4] = [
         ("was revoked", |test| test.access.revoke_token("t1")),
         ("has expired", |test| test.access.add_token("t1", 1_800_000_000_000 + MINUTE / 2)),
@@ -223,8 +225,9 @@ async fn run_of_a_revoked_token_makes_no_further_calls() {
     let test = Test::new();
     test.access.add_token("t1", i64::MAX);
     let ann = test.engine.as_user(Principal { token: Some("t1".into()), ..Principal::user("ann") });
-    let text = "name: later\nsteps: [{ id: wait, kind: wait, event: go }, { id: act, tool: crm__write }]";
-    let run = started(&ann, text).await;
+    let definition =
+        "name: later\nsteps: [{ id: wait, kind: wait, event: go }, { id: act, tool: crm__write }]";
+    let run = started(&ann, definition).await;
     test.access.revoke_token("t1");
     assert!(matches!(ann.cancel(run, "no").await, Err(Error::Denied(_))), "the handle is useless, too");
     test.ann().signal("go", Value::Null, Some(run)).await.expect("a signal");

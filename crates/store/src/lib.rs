@@ -11,6 +11,7 @@ mod admin;
 mod commit;
 mod cursor;
 mod error;
+mod id_map;
 pub mod limits;
 mod log_row;
 #[cfg(feature = "memory")]
@@ -37,6 +38,7 @@ pub use commit::{
 };
 pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 pub use error::StoreError;
+pub use id_map::{IdHasher, IdMap};
 pub use log_row::{RowContent, link};
 pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
 pub use principal::{Origin, Principal, Relay, Right, TokenScope};

@@ -29,14 +29,29 @@ impl Hash {
     }
 }
 
+impl Hash {
+    /// The first half of the hexadecimal digits, which is enough to be unique.
+    pub fn half(&self) -> Box<str> {
+        text(&self.digits()[..32]).into()
+    }
+
+    fn digits(&self) -> [u8; 64] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+        }
+        digits
+    }
+}
+
+fn text(digits: &[u8]) -> &str {
+    std::str::from_utf8(digits).unwrap_or_default()
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = [0; 64];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
-            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
-        out.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        out.write_str(text(&self.digits()))
     }
 }
 
@@ -56,7 +71,7 @@ impl schemars::JsonSchema for Hash {
 
 impl Serialize for Hash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(text(&self.digits()))
     }
 }
 

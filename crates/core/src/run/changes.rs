@@ -274,28 +274,33 @@ impl StepChange<'_> {
 }
 
 impl<'e> From<RunChange<'e>> for Changes<'e> {
+    #[inline]
     fn from(run: RunChange<'e>) -> Self {
         Self { run, ..Self::default() }
     }
 }
 
 impl<'e> From<StepChange<'e>> for Changes<'e> {
+    #[inline]
     fn from(step: StepChange<'e>) -> Self {
         Self { step: Some(step), ..Self::default() }
     }
 }
 
 impl Changes<'_> {
+    #[inline]
     fn with_value(self, value: ValueChange) -> Self {
         Self { value: Some(value), ..self }
     }
 }
 
+#[inline]
 fn run_status<'e>(status: RunStatus) -> RunChange<'e> {
     RunChange { status: Some(status), ..RunChange::default() }
 }
 
 /// A step change without changes, which the others extend.
+#[inline]
 fn unchanged(step: &StepRef) -> StepChange<'_> {
     StepChange {
         step,
@@ -317,23 +322,36 @@ fn unchanged(step: &StepRef) -> StepChange<'_> {
 }
 
 /// Moves an execution to another phase.
+#[inline]
 fn with_phase(step: &StepRef, phase: Phase) -> StepChange<'_> {
     StepChange { phase: Some(phase), clears_waits: true, ..unchanged(step) }
 }
 
 /// Ends an execution.
+#[inline]
 fn with_end(step: &StepRef, status: StepStatus) -> StepChange<'_> {
     StepChange { status: Some(status), clears_waits: true, ..unchanged(step) }
 }
 
+#[inline]
 fn timer(kind: TimerKind, due: Option<Millis>) -> Option<(TimerKind, Millis)> {
     due.map(|due| (kind, due))
 }
 
 impl Event {
-    /// Returns everything that the event changes. The match has no wildcard arm, so a new event must be added here.
-    #[expect(clippy::too_many_lines, reason = "one arm per event, and nothing else")]
+    /// Returns everything that the event changes.
     pub fn changes(&self) -> Changes<'_> {
+        self.all_changes()
+    }
+
+    /// See [`Event::changes`]. The match has no wildcard arm, so a new event must be added here.
+    ///
+    /// It is inlined, so that a method that reads one field of the changes, such as [`Event::step`], does not build the
+    /// others.
+    #[expect(clippy::too_many_lines, reason = "one arm per event, and nothing else")]
+    #[expect(clippy::inline_always, reason = "the caller decides which fields are built")]
+    #[inline(always)]
+    pub(super) fn all_changes(&self) -> Changes<'_> {
         match self {
             Self::RunStarted { inputs, .. } => {
                 let run = RunChange { opens: Some(ScopeKey::ROOT), ..run_status(RunStatus::Running) };
@@ -552,6 +570,8 @@ impl Event {
     }
 }
 
+#[expect(clippy::inline_always, reason = "see `all_changes`")]
+#[inline(always)]
 fn step_started<'e>(
     step: &'e StepRef,
     place: &'e StepInfo,

@@ -186,7 +186,7 @@ impl<'d> Decision<'d> {
             had_claim: live.filter(|live| live.claim).and_then(|live| live.key.clone()),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
-            had_input_request: live.filter(|_| event.ends_step()).and_then(Live::open_request).cloned(),
+            had_input_request: live.and_then(Live::open_request).filter(|_| event.ends_step()).cloned(),
             had_child: live.and_then(Live::child).map(Into::into),
             event,
             payload,
@@ -202,7 +202,7 @@ impl<'d> Decision<'d> {
     /// Keeps a value for expressions that read it before it is in the store.
     fn buffer_value(&mut self, record: &Record) {
         let (Some(payload), Some(step)) = (&record.payload, record.event.step()) else { return };
-        match record.event.changes().value {
+        match record.event.value() {
             Some(ValueChange::StepOutput(_)) => drop(self.outputs.insert(step.n, payload.clone())),
             Some(ValueChange::StepInput(_)) => drop(self.inputs.insert(step.n, payload.clone())),
             Some(ValueChange::RunInputs(_) | ValueChange::RunOutput(_)) | None => {}

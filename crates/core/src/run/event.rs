@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{Provenance, Subject};
+use super::changes::ValueChange;
 use super::parts::{Ending, Next, Parent, PauseReason, Resolved, Restored, Started, StepInfo, StepRef};
 use super::state::RunStatus;
 use super::{Failure, Millis};
@@ -460,16 +461,21 @@ impl Event {
 
     /// The attempt that the event is about.
     pub fn step(&self) -> Option<&StepRef> {
-        self.changes().step.map(|change| change.step)
+        self.all_changes().step.map(|change| change.step)
     }
 
     /// Whether the event ends its run.
     pub fn ends_run(&self) -> bool {
-        self.changes().run.status.is_some_and(RunStatus::is_terminal)
+        self.all_changes().run.status.is_some_and(RunStatus::is_terminal)
     }
 
     /// Whether the event ends a step execution.
     pub fn ends_step(&self) -> bool {
-        self.changes().step.is_some_and(|change| change.ends())
+        self.all_changes().step.is_some_and(|change| change.ends())
+    }
+
+    /// The value that the event adds, by its hash.
+    pub fn value(&self) -> Option<ValueChange> {
+        self.all_changes().value
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::approval::Starter;
+use super::changes::Changes;
 use super::event::Event;
 use super::parts::{StepRef, TimerKind};
 use super::policy::{JudgedCall, Judgement};
@@ -226,12 +227,11 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the event sets, deletes or holds timers.
-    pub fn moves_timers(&self) -> bool {
-        let changes = self.event.changes();
+    /// Whether the event, which makes these changes, sets, deletes or holds timers.
+    pub fn moves_timers(&self, changes: &Changes<'_>) -> bool {
         // The timers of an interrupted run are held until it is resumed.
         let holds = matches!(changes.run.status, Some(RunStatus::Interrupted | RunStatus::Running));
-        self.had_timer || holds || changes.step.is_some_and(|step| step.timers().next().is_some())
+        self.had_timer || holds || changes.step.as_ref().is_some_and(|step| step.timers().next().is_some())
     }
 
     /// Wraps an event without a payload or a step.

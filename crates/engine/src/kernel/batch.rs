@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use steprail_core::run::{Event, Millis, Payload, Record, TimerKind, ValueChange};
+use steprail_core::run::{Changes, Event, Millis, Payload, Record, TimerKind, ValueChange};
 use steprail_store::{
     Approval, ClaimKey, ClaimState, Commit, Committed, Definition, DefinitionQuery, Due, Head, NewClaim,
     NewRun, Refused, RunCommit, RunId, RunState, ScheduleChange, Store, StoreError, StoredEvent, Timer,
@@ -85,13 +85,17 @@ impl Batch {
         self.commit.runs.iter().map(|decided| decided.run).collect()
     }
 
+    /// Notes what an event of the batch changes, for reads.
+    pub(super) fn note(&mut self, run: RunId, record: &Record, changes: &Changes<'_>) {
+        self.pending.note(run, record, changes);
+    }
+
     /// Appends a decision. Consecutive decisions of one run share a row of the log.
     pub(super) fn append(&mut self, decided: Decided, records: Vec<Record>) {
         let Decided { run, expected_seq, new, before, after, stored_bytes } = decided;
         if let Some(new) = &new {
             self.pending.note_run(run, new);
         }
-        records.iter().for_each(|record| self.pending.note(run, record));
         let claims = std::mem::take(&mut self.claims);
         match self.commit.runs.last_mut() {
             Some(last) if last.run == run && last.records.len() + records.len() <= LOG_ROW_EVENTS => {
@@ -241,8 +245,8 @@ impl Pending {
         }
     }
 
-    fn note(&mut self, run: RunId, record: &Record) {
-        let Some(change) = record.event.changes().step else { return };
+    fn note(&mut self, run: RunId, record: &Record, changes: &Changes<'_>) {
+        let Some(change) = &changes.step else { return };
         let step = (run, change.step.n);
         if change.clears_waits && record.had_wait {
             self.waits.insert(step, None);

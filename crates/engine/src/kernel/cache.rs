@@ -1,10 +1,10 @@
 //! Cache of the payloads of runs in memory, bounded in bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Payload, Record, ValueChange};
-use steprail_store::{RunId, Wanted};
+use steprail_core::run::{Changes, Event, Payload, Record, ValueChange};
+use steprail_store::{IdMap, RunId, Wanted};
 
 use crate::limits::CACHED_BYTES;
 
@@ -14,7 +14,7 @@ const ORDER_SLACK: usize = 1_000;
 /// Payloads, evicted in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Values {
-    values: HashMap<RunId, HashMap<Wanted, Payload>>,
+    values: IdMap<RunId, IdMap<Wanted, Payload>>,
     /// The entries in the order in which they were added. Some of them may have been removed.
     order: VecDeque<(RunId, Wanted)>,
     count: usize,
@@ -80,18 +80,17 @@ impl Values {
 
 /// Hashes of the values of a run, according to its log.
 #[derive(Default)]
-pub(super) struct Hashes(HashMap<Wanted, Hash>);
+pub(super) struct Hashes(IdMap<Wanted, Hash>);
 
 impl Hashes {
     /// The hashes of a new run.
     pub(super) fn of_run(inputs: Hash) -> Self {
-        Self([(Wanted::Inputs, inputs)].into())
+        Self(IdMap::from_iter([(Wanted::Inputs, inputs)]))
     }
 
     /// Records the hash of a value in an event. The input of a step is not needed after its end.
-    pub(super) fn note(&mut self, event: &Event) {
-        let changes = event.changes();
-        let n = changes.step.map(|change| change.step.n).unwrap_or_default();
+    pub(super) fn note(&mut self, changes: &Changes<'_>) {
+        let n = changes.step.as_ref().map(|change| change.step.n).unwrap_or_default();
         match changes.value {
             Some(ValueChange::RunInputs(hash)) => drop(self.0.insert(Wanted::Inputs, hash)),
             Some(ValueChange::StepInput(hash)) => drop(self.0.insert(Wanted::Input(n), hash)),

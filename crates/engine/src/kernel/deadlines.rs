@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use steprail_core::run::{Millis, Record, Run, TimerKind};
+use steprail_core::run::{Changes, Millis, Record, Run, TimerKind};
 use steprail_store::RunId;
 
 /// The deadline of one call.
@@ -36,8 +36,8 @@ impl Deadlines {
     }
 
     /// Updates the deadlines after an event of a run.
-    pub(super) fn note(&mut self, run: RunId, record: &Record) {
-        let Some(change) = record.event.changes().step else { return };
+    pub(super) fn note(&mut self, run: RunId, record: &Record, changes: &Changes<'_>) {
+        let Some(change) = &changes.step else { return };
         let n = change.step.n;
         if let Some((kind, due)) = record.had_deadline.filter(|_| change.clears_waits) {
             self.remove(Deadline { due, run, n, kind });

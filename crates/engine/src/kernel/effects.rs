@@ -214,9 +214,7 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<(), StoreError> {
-        let Some(Flight { run, n, attempt, probe, .. }) = self.flights.get(id).cloned() else {
-            return Ok(());
-        };
+        let Some(&Flight { run, n, attempt, probe, .. }) = self.flights.get(id) else { return Ok(()) };
         let current = self.flights.call_of(run, n) == Some(id);
         self.flights.remove(id);
         // The input request of a superseded attempt or of a probe is never answered.
@@ -244,8 +242,8 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<(), StoreError> {
-        match self.flights.get(id).cloned() {
-            Some(Flight { run, n, attempt, probe: false, .. })
+        match self.flights.get(id) {
+            Some(&Flight { run, n, attempt, probe: false, .. })
                 if self.flights.call_of(run, n) == Some(id) =>
             {
                 self.input(run, Input::Reported { n, attempt, report: report.clone() }, now, done).map(drop)
@@ -274,10 +272,10 @@ impl Kernel {
                 reason: error.message.clone(),
                 until: *until,
             }),
-            _ => {
+            _ => end_of(record).map(|status| {
                 let created_by = head.principal.id.clone();
-                end_of(record).map(|status| Notice::RunEnded { run, created_by, status })
-            }
+                Notice::RunEnded { run, created_by, status }
+            }),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use steprail_core::run::Admission;
-use steprail_store::RunId;
+use steprail_store::{IdMap, RunId};
 
 use super::effects::CallId;
 use crate::limits::Limits;
@@ -37,7 +37,7 @@ enum SlotKey {
 struct Counts {
     total: u32,
     servers: HashMap<Box<str>, u32>,
-    definitions: HashMap<i64, u32>,
+    definitions: IdMap<i64, u32>,
 }
 
 impl Counts {
@@ -86,9 +86,9 @@ enum Undo {
 pub(super) struct Flights {
     limits: Limits,
     next: u64,
-    flights: HashMap<CallId, Flight>,
+    flights: IdMap<CallId, Flight>,
     /// The call that a step execution waits for.
-    calls: HashMap<(RunId, u32), CallId>,
+    calls: IdMap<(RunId, u32), CallId>,
     counts: Counts,
     /// Slots granted in the current decision, by server.
     reserved: HashMap<Box<str>, u32>,
@@ -122,8 +122,8 @@ impl Flights {
         Self {
             limits,
             next: 0,
-            flights: HashMap::new(),
-            calls: HashMap::new(),
+            flights: IdMap::default(),
+            calls: IdMap::default(),
             counts: Counts::default(),
             reserved: HashMap::new(),
             reserved_whole: HashSet::new(),

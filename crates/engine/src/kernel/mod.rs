@@ -35,12 +35,12 @@ pub use request::{
 pub(crate) use start::check_inputs;
 pub use stats::CommitStats;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
 use steprail_core::run::{Event, Input, Millis, Record, RunStatus};
-use steprail_store::{Cursor, Purged, RunId, Store, StoreError};
+use steprail_store::{Cursor, IdMap, Purged, RunId, Store, StoreError};
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -81,7 +81,7 @@ pub struct Kernel {
     env: Arc<Value>,
     secret: [u8; 32],
     random: fastrand::Rng,
-    runs: HashMap<RunId, Entry>,
+    runs: IdMap<RunId, Entry>,
     slices: Slices,
     /// Runs whose last decision reached its limit of events.
     continuations: Continuations,
@@ -98,7 +98,7 @@ pub struct Kernel {
     batch_frozen: bool,
     authorizer: Arc<dyn Authorizer>,
     deadlines: Deadlines,
-    waiters: HashMap<RunId, Vec<Reply<RunStatus>>>,
+    waiters: IdMap<RunId, Vec<Reply<RunStatus>>>,
     /// Runs that changed since the last commit, in memory.
     touched: BTreeSet<RunId>,
     /// Messages to runs, delivered in the same batch.
@@ -149,7 +149,7 @@ impl Kernel {
             env: setup.env,
             secret,
             random: setup.random,
-            runs: HashMap::new(),
+            runs: IdMap::default(),
             slices: Slices::new(&setup.limits),
             continuations: Continuations::default(),
             children: 0,
@@ -162,7 +162,7 @@ impl Kernel {
             batch_frozen: false,
             authorizer: setup.authorizer,
             deadlines: Deadlines::default(),
-            waiters: HashMap::new(),
+            waiters: IdMap::default(),
             touched: BTreeSet::new(),
             messages: VecDeque::new(),
             next_timer: NextTimer::Unknown,

@@ -40,7 +40,7 @@ impl Kernel {
         let (mut run, mut hashes) = (Run::default(), Hashes::default());
         for event in self.batch.log(id)? {
             run.apply(&compiled.plan, &event.event);
-            hashes.note(&event.event);
+            hashes.note(&event.event.changes());
         }
         if run.status() != head.state.status {
             return Err(StoreError::Corrupt(format!("the log of run {id} does not match its row")));

@@ -24,7 +24,7 @@ use crate::trace::RunTrace;
 /// schedules and reruns.
 pub(crate) fn check_inputs(plan: &Plan, given: &Value) -> Result<Payload, Error> {
     if is_deeper(given, VALUE_DEPTH) {
-        let message = format!("the inputs have more than {VALUE_DEPTH} lists and maps inside one another");
+        let message = format!("the inputs have more than {VALUE_DEPTH} nested lists and maps");
         return Err(Error::BadInput(message));
     }
     let inputs = plan.check_inputs(given, &mut Budget::check(given)).map_err(Error::BadInput)?;

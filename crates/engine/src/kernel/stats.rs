@@ -1,7 +1,8 @@
 //! Counters of committed events, which the driver exports as metrics.
 
+use steprail_core::expr::StepIx;
 use steprail_core::plan::Plan;
-use steprail_core::run::{AttemptOutcome, Changes, GateChange, Record, TimerKind, ValueChange};
+use steprail_core::run::{AttemptOutcome, Changes, GateChange, TimerKind, ValueChange};
 
 /// The kinds of steps.
 pub(crate) const KINDS: [&str; 9] =
@@ -31,19 +32,19 @@ impl CommitStats {
         self.events
     }
 
-    pub(super) fn record(&mut self, plan: &Plan, record: &Record) {
+    pub(super) fn record(&mut self, plan: &Plan, at: Option<StepIx>, changes: &Changes<'_>) {
         self.events += 1;
-        let Changes { run, step, value } = record.event.changes();
+        let Changes { run, step, value } = changes;
         self.runs_started += u32::from(matches!(value, Some(ValueChange::RunInputs(_))));
         if let Some(end) = run.status.and_then(|status| place(&ENDS, status.name())) {
             self.runs_ended[end] += 1;
         }
         let Some(step) = step else { return };
-        let kind = record.at.and_then(|at| place(&KINDS, plan.step(at).kind.name()));
+        let kind = at.and_then(|at| place(&KINDS, plan.step(at).kind.name()));
         if let (Some(kind), Some(outcome)) = (kind, step.outcome()) {
             self.attempts[kind][outcome as usize] += 1;
         }
-        match step.gate {
+        match &step.gate {
             Some(GateChange::Requested(_)) => self.approvals_requested += 1,
             Some(GateChange::Decided(decision)) => {
                 let decided = place(&DECISIONS, decision.outcome.into());

@@ -107,18 +107,23 @@ impl Kernel {
             stored_bytes: entry.head.stored_bytes,
         };
         entry.head.state = after;
-        let head = entry.head.clone();
         for record in &records {
-            entry.hashes.note(&record.event);
-            self.deadlines.note(id, record);
-            done.stats.record(&compiled.plan, record);
+            let changes = record.event.changes();
+            entry.hashes.note(&changes);
+            self.deadlines.note(id, record, &changes);
+            self.batch.note(id, record, &changes);
+            done.stats.record(&compiled.plan, record.at, &changes);
+            if record.moves_timers(&changes) {
+                self.next_timer = NextTimer::Unknown;
+            }
         }
         self.values.keep(id, &records);
-        if records.iter().any(Record::moves_timers) {
-            self.next_timer = NextTimer::Unknown;
+        let mut released = Vec::new();
+        if records.iter().any(|record| record.had_claim.is_some()) {
+            let head = entry.head.clone();
+            released
+                .extend(records.iter().filter_map(|record| self.release_key(&compiled.plan, &head, record)));
         }
-        let released: Vec<ClaimKey> =
-            records.iter().filter_map(|record| self.release_key(&compiled.plan, &head, record)).collect();
         self.consequences(id, &records, done)?;
         self.batch.append(decided, records);
         for key in released {

@@ -236,9 +236,7 @@ impl World for KernelWorld<'_> {
         hasher.update(self.secret);
         hasher.update(self.head.id.0.as_bytes());
         hasher.update(path.as_bytes());
-        // Half of a hash is enough to be unique.
-        let hash = Hash(hasher.finalize().into()).to_string();
-        hash[..32].into()
+        Hash(hasher.finalize().into()).half()
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {

@@ -269,11 +269,7 @@ impl Bench {
 struct AnyUser;
 
 impl steprail_engine::Authorizer for AnyUser {
-    fn may_call<'a>(
-        &'a self,
-        _: &'a Principal,
-        _: &'a str,
-    ) -> steprail_engine::BoxFuture<'a, Result<(), String>> {
+    fn may_call<'a>(&'a self, _: &'a Principal, _: &'a str) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -130,7 +130,10 @@ impl Sim {
             self.act(resume(run, "bob"));
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
-                let Some(action) = final_answer(run, live.path.to_string(), &live.phase) else { continue };
+                let turn = self.rng.usize(0..8);
+                let Some(action) = final_answer(run, live.path.to_string(), &live.phase, turn) else {
+                    continue;
+                };
                 self.trace(format_args!("final answer: {action:?}"));
                 self.act(action);
             }
@@ -152,6 +155,22 @@ fn resume(run: RunId, by: &str) -> Action {
     })
 }
 
+/// Returns one of the approvers of a gate. With a quorum, several of them have to decide.
+fn approver(approvers: &[Box<str>], turn: usize) -> Principal {
+    let Some(name) = approvers.get(turn % approvers.len().max(1)) else {
+        return Principal::user(["bob", "eve", "kim"][turn % 3]);
+    };
+    match name.split_once(':') {
+        Some(("group", group)) => {
+            let mut member = Principal::user(format!("{group}-{}", turn % 2));
+            member.groups.push(group.to_owned());
+            member
+        }
+        Some((_, user)) => Principal::user(user),
+        None => Principal::user(&**name),
+    }
+}
+
 /// Returns an answer to the input request of a tool.
 fn answer_of(open: &OpenGate) -> Option<serde_json::Value> {
     (open.kind == ApprovalKind::Input).then(|| json!({ "a": "b" }))
@@ -165,8 +184,11 @@ fn signal_for(run: RunId, phase: &Phase) -> Option<Action> {
 }
 
 /// Returns the action that makes a step continue.
-fn final_answer(run: RunId, path: String, phase: &Phase) -> Option<Action> {
-    let by = Principal::user("bob");
+fn final_answer(run: RunId, path: String, phase: &Phase, turn: usize) -> Option<Action> {
+    let by = match phase {
+        Phase::Gate { open, .. } => approver(&open.rules.approvers, turn),
+        _ => Principal::user("bob"),
+    };
     match phase {
         Phase::Gate { digest, open, .. } => {
             let (digest, answer) = (Some(*digest), answer_of(open));

@@ -60,7 +60,7 @@ struct OwnerQuery {
 #[serde(deny_unknown_fields)]
 struct SetSecretRequest {
     /// Value of the secret.
-    #[schemars(length(min = 1, max = 65536))]
+    #[schemars(length(min = 6, max = 65536))]
     value: String,
     /// Shared by all users; needs `administer`.
     #[serde(default)]
@@ -145,9 +145,9 @@ async fn set(
         let problem = Problem::bad(format!("`{name}` is not a valid name of a secret"));
         return Err(problem.hint("use up to 128 letters, digits, `_`, `-` and `.`"));
     }
-    if request.value.is_empty() || request.value.len() > steprail_mcp::limits::SECRET_BYTES {
-        let max = steprail_mcp::limits::SECRET_BYTES;
-        return Err(Problem::bad(format!("a secret has 1 to {max} bytes")));
+    let (min, max) = (steprail_mcp::limits::SECRET_MIN_BYTES, steprail_mcp::limits::SECRET_BYTES);
+    if !(min..=max).contains(&request.value.len()) {
+        return Err(Problem::bad(format!("a secret has {min} to {max} bytes")));
     }
     let (store, value) = (app.secrets.clone(), Secret::new(request.value));
     tracing::info!(by = caller.principal().id, ?scope, name, "secret set");

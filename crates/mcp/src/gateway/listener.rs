@@ -52,10 +52,10 @@ struct CallChannels {
 impl CallChannels {
     fn progress(&self, progress: ProgressNotificationParam) {
         // Progress is dropped if the call has ended or its queue is full.
-        if let Some(client) = &self.client {
-            if let Some(progress) = redact::message(progress.clone()) {
-                let _ = client.try_send(RelayMessage::Progress(progress));
-            }
+        if let Some(client) = &self.client
+            && let Some(progress) = redact::message(progress.clone())
+        {
+            let _ = client.try_send(RelayMessage::Progress(progress));
         }
         let _ = self.messages.try_send(ServerMessage::Progress(progress));
     }
@@ -278,10 +278,10 @@ impl ClientHandler for Listener {
         params: LoggingMessageNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        if let Some(client) = self.only_call().and_then(|call| call.client) {
-            if let Some(params) = redact::message(params) {
-                let _ = client.try_send(RelayMessage::Log(params));
-            }
+        if let Some(client) = self.only_call().and_then(|call| call.client)
+            && let Some(params) = redact::message(params)
+        {
+            let _ = client.try_send(RelayMessage::Log(params));
         }
     }
 

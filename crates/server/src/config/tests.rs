@@ -144,12 +144,14 @@ fn every_key_can_be_set_in_the_environment() {
         toml::Value::String(text) => text,
         other => other.to_string(),
     };
+    // The sources of secrets are a table, which is written in the file only.
+    let keys = || keys::all().filter(|key| key.path != "store.secrets");
     let mut env: Vec<(String, String)> =
-        keys::all().map(|key| (key.variable(), (key.to_toml)(&file).map(text).unwrap())).collect();
+        keys().map(|key| (key.variable(), (key.to_toml)(&file).map(text).unwrap())).collect();
     env.push(("OTLP_HEADERS".to_owned(), "x".to_owned()));
     let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let config = Data::with("").load(&env, &[]).unwrap();
-    for key in keys::all() {
+    for key in keys() {
         assert_eq!((key.to_toml)(&config), (key.to_toml)(&file), "{}", key.path);
         assert!(matches!(config.source(key.path), SettingSource::Variable(_)), "{}", key.path);
     }

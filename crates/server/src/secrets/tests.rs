@@ -64,10 +64,13 @@ fn secrets_are_encrypted_and_separated_by_scope() {
 fn changes_are_visible_to_other_vaults() {
     let folder = Folder::new();
     let (one, other) = (folder.vault(), folder.vault());
-    one.set(&ann(), "a", &Secret::new("1")).expect("stored");
-    other.set(&ann(), "b", &Secret::new("2")).expect("stored");
-    one.set(&ann(), "a", &Secret::new("3")).expect("stored");
-    assert_eq!((value(&other, &ann(), "a"), value(&one, &ann(), "b")), (Some("3".into()), Some("2".into())));
+    one.set(&ann(), "a", &Secret::new("first value")).expect("stored");
+    other.set(&ann(), "b", &Secret::new("second value")).expect("stored");
+    one.set(&ann(), "a", &Secret::new("third value")).expect("stored");
+    assert_eq!(
+        (value(&other, &ann(), "a"), value(&one, &ann(), "b")),
+        (Some("third value".into()), Some("second value".into()))
+    );
     assert_eq!((other.remove(&ann(), "a"), one.remove(&ann(), "a")), (Ok(true), Ok(false)));
     one.remove_user("ann").expect("removed");
     assert_eq!(value(&other, &ann(), "b"), None);
@@ -80,7 +83,7 @@ fn concurrent_changes_are_not_lost() {
         for n in 0..8 {
             let vault = folder.vault();
             threads.spawn(move || {
-                vault.set(&ann(), &format!("n{n}"), &Secret::new("v")).expect("stored");
+                vault.set(&ann(), &format!("n{n}"), &Secret::new("value of a thread")).expect("stored");
             });
         }
     });
@@ -96,11 +99,11 @@ fn missing_or_wrong_key_is_reported() {
     let missing = folder.vault().get(&ann(), "token").expect_err("no key").to_string();
     assert!(missing.contains("secrets.key is missing"), "{missing}");
     let before = text(&folder.path("secrets.json"));
-    assert!(folder.vault().set(&ann(), "token", &Secret::new("x")).is_err());
+    assert!(folder.vault().set(&ann(), "token", &Secret::new("another s3cret")).is_err());
     assert!(!key.exists(), "a lost key is not replaced");
     // The key of another directory.
     let other = Folder::new();
-    other.vault().set(&ann(), "token", &Secret::new("x")).expect("stored");
+    other.vault().set(&ann(), "token", &Secret::new("another s3cret")).expect("stored");
     std::fs::copy(other.path("secrets.key"), &key).expect("copied");
     let wrong = folder.vault().check().expect_err("another key").to_string();
     assert!(wrong.contains("does not match"), "{wrong}");
@@ -129,12 +132,12 @@ fn interrupted_write_keeps_the_old_file() {
     // A crash during a write leaves a temporary file and a lock file that is not locked.
     std::fs::write(folder.path(".tmpXYZ"), "{ \"version\": 1").expect("written");
     let vault = folder.vault();
-    vault.set(&ann(), "next", &Secret::new("n")).expect("stored");
+    vault.set(&ann(), "next", &Secret::new("next s3cret")).expect("stored");
     assert_eq!(value(&vault, &ann(), "token").as_deref(), Some("s3cret"));
     // A crash after the key was created leaves a key without secrets.
     std::fs::remove_file(folder.path("secrets.json")).expect("removed");
-    vault.set(&ann(), "token", &Secret::new("again")).expect("stored");
-    assert_eq!(value(&folder.vault(), &ann(), "token").as_deref(), Some("again"));
+    vault.set(&ann(), "token", &Secret::new("s3cret again")).expect("stored");
+    assert_eq!(value(&folder.vault(), &ann(), "token").as_deref(), Some("s3cret again"));
 }
 
 #[test]

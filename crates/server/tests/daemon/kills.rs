@@ -59,18 +59,18 @@ fn kill_in_flight(transport: &str) {
     }
     daemon.kill_and_restart();
     let view = loop {
-        let view = steprail_json(&daemon, &["show", &run]);
-        let unknown = view["unknown_calls"].as_array().map_or(0, Vec::len);
-        if unknown >= SLOTS {
+        let view = steprail_json(&daemon, &["show", &run, "--all"]);
+        if view["steps_by_status"]["uncertain"].as_u64() >= Some(SLOTS as u64) {
             break view;
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let uncertain: BTreeSet<String> = view["unknown_calls"]
+    let uncertain: BTreeSet<String> = view["steps"]
         .as_array()
-        .expect("calls")
+        .expect("steps")
         .iter()
-        .map(|call| call["step"].as_str().expect("a step").to_owned())
+        .filter(|step| step["status"] == "uncertain")
+        .map(|step| step["path"].as_str().expect("a step").to_owned())
         .collect();
     let sent: BTreeSet<String> = received(&log)
         .iter()

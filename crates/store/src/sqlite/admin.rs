@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
+use super::commit::Transaction;
 use super::{SqliteStore, bindings, rows};
 use crate::admin::ADMIN_LOG;
 use crate::log_row::LogRow;
@@ -57,7 +58,7 @@ impl LogEnd {
     }
 }
 
-impl SqliteStore {
+impl Transaction<'_> {
     /// Records a change of rows, unless their content is the same as before.
     pub(super) fn record(
         &mut self,
@@ -68,24 +69,24 @@ impl SqliteStore {
     ) -> Result<(), StoreError> {
         let (mut changed, mut is_new) = (Vec::new(), false);
         for id in ids {
-            let (before, hash) = (self.bound(kind, &id)?, bindings::find(&self.connection, kind, &id)?);
+            let (before, hash) = (self.bound(kind, &id)?, bindings::find(self.connection(), kind, &id)?);
             is_new |= before.is_none();
             if before != hash {
                 changed.push(Binding { kind, id, hash });
             }
         }
         if !changed.is_empty() {
-            self.admin.push(AdminEvent { action: action(is_new), by: by.cloned(), rows: changed });
+            self.actions.push(AdminEvent { action: action(is_new), by: by.cloned(), rows: changed });
         }
         Ok(())
     }
 
     /// The hash that a row had after the last action, of this commit or before.
     fn bound(&self, kind: RowKind, id: &str) -> Result<Option<Hash>, StoreError> {
-        let pending = self.admin.iter().flat_map(|event| &event.rows);
+        let pending = self.actions.iter().flat_map(|event| &event.rows);
         match pending.filter(|row| row.kind == kind && row.id == id).last() {
             Some(binding) => Ok(binding.hash),
-            None => bindings::bound(&self.connection, kind, id),
+            None => bindings::bound(self.connection(), kind, id),
         }
     }
 
@@ -97,22 +98,24 @@ impl SqliteStore {
                 is_known &= self.bound(row.kind, &row.id)? == row.hash;
             }
             if !is_known {
-                self.admin.push(event.clone());
+                self.actions.push(event.clone());
             }
         }
-        if self.admin.is_empty() {
+        if self.actions.is_empty() {
             return Ok(());
         }
-        let events = std::mem::take(&mut self.admin);
+        let events = std::mem::take(&mut self.actions);
         for binding in events.iter().flat_map(|event| &event.rows) {
             self.checked.remove(&(binding.kind, binding.id.clone()));
         }
-        let mut end = LogEnd { chain: self.chain, admin_seq: self.admin_seq, last_row: self.last_row };
-        end.append(&self.connection, &mut self.row, &events, commit.now)?;
-        (self.chain, self.admin_seq, self.last_row) = (end.chain, end.admin_seq, end.last_row);
+        let mut end = LogEnd { chain: *self.chain, admin_seq: *self.admin_seq, last_row: *self.last_row };
+        end.append(self.connection(), self.row, &events, commit.now)?;
+        (*self.chain, *self.admin_seq, *self.last_row) = (end.chain, end.admin_seq, end.last_row);
         Ok(())
     }
+}
 
+impl SqliteStore {
     /// An error unless the log contains the content of a row. A row that was checked before is compared in memory.
     pub(super) fn check_bound(&mut self, kind: RowKind, id: &str, content: Hash) -> Result<(), StoreError> {
         let key = (kind, id.to_owned());

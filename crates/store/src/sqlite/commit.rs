@@ -1,27 +1,24 @@
 //! Applies a commit in one transaction.
 
-use rusqlite::{ErrorCode, params};
+use std::collections::HashMap;
+
+use rusqlite::{Connection, ErrorCode, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Payload, RunStatus};
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
+use super::run_keys::RunKeys;
+use super::statements::{Frequent, Statements};
 use super::{SqliteStore, definitions, policy, schedules};
 use crate::limits::SESSIONS;
+use crate::log_row::LogRow;
 use crate::{
     Account, AdminAction, AdminEvent, Commit, Committed, Conflict, Cursor, Definition, DefinitionChange,
     Fired, NewDefinition, NewRun, Refused, RegistryChange, RowContent, RowKind, RunCommit, RunId, RunState,
     ScheduleChange, StoreError, link, projection,
 };
 
-const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status, active, created_by, principal_json,
-    parent_id, parent_n, parent_attempt, depth, rerun_json, interruptible, request_key, input_json, input_value,
-    created_at, stored_bytes)
-    SELECT ?1, d.id, d.name, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
-    FROM workflow_definitions d WHERE d.id = ?2";
-const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at = ?4, output_json = ?5,
-    output_value = ?6, error_json = ?7, stored_bytes = ?8 WHERE id = ?1";
 const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
 
 impl SqliteStore {
@@ -29,7 +26,8 @@ impl SqliteStore {
         self.files.as_mut().map_or(Ok(()), OpenFiles::before_write)?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let before = (self.chain, self.last_row, self.admin_seq);
-        let applied = self.apply_changes(commit).and_then(|committed| {
+        let applied = self.transaction().apply_changes(commit);
+        let applied = applied.and_then(|committed| {
             self.connection.prepare_cached("COMMIT")?.execute([])?;
             Ok(committed)
         });
@@ -42,15 +40,49 @@ impl SqliteStore {
         applied
     }
 
+    fn transaction(&mut self) -> Transaction<'_> {
+        Transaction {
+            statements: Statements::new(&self.connection),
+            chain: &mut self.chain,
+            keys: &mut self.keys,
+            row: &mut self.row,
+            last_row: &mut self.last_row,
+            admin_seq: &mut self.admin_seq,
+            checked: &mut self.checked,
+            actions: Vec::new(),
+        }
+    }
+
     fn roll_back(&mut self, before: (Hash, i64, u64)) {
         (self.chain, self.last_row, self.admin_seq) = before;
-        self.admin.clear();
         // The keys of runs that the transaction created are invalid.
         self.keys.clear();
         // A failed statement may have ended the transaction.
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
+    }
+}
+
+/// An open transaction. Its statements are returned to the cache of the connection when it is dropped.
+pub(super) struct Transaction<'s> {
+    statements: Statements<'s>,
+    /// The hash of the last row of the log.
+    pub(super) chain: &'s mut Hash,
+    keys: &'s mut RunKeys,
+    pub(super) row: &'s mut LogRow,
+    pub(super) last_row: &'s mut i64,
+    /// The last administrative action.
+    pub(super) admin_seq: &'s mut u64,
+    /// Rows that were compared with the log, by their content.
+    pub(super) checked: &'s mut HashMap<(RowKind, String), Hash>,
+    /// Administrative actions that follow from the changes so far.
+    pub(super) actions: Vec<AdminEvent>,
+}
+
+impl<'s> Transaction<'s> {
+    pub(super) fn connection(&self) -> &'s Connection {
+        self.statements.connection
     }
 
     fn apply_changes(&mut self, commit: &Commit) -> Result<Committed, Refused> {
@@ -62,16 +94,16 @@ impl SqliteStore {
                 }
                 DefinitionChange::Delete { name, expected, owner, by } => {
                     let owner = owner.as_deref();
-                    let ids = definitions::delete(&self.connection, name, *expected, owner, commit.now)?;
+                    let ids = definitions::delete(self.connection(), name, *expected, owner, commit.now)?;
                     let action = AdminAction::DefinitionDeleted { name: name.clone() };
                     self.record(by.as_ref(), RowKind::Definition, ids, |_| action)?;
                 }
             }
         }
         for timer in &commit.fired {
-            let Some(key) = self.find_key(timer.run)? else { continue };
+            let Some(key) = self.keys.find(self.statements.connection, timer.run)? else { continue };
             let params = params![key, timer.n, timer.kind.name(), timer.due];
-            self.connection.prepare_cached(DELETE_FIRED)?.execute(params)?;
+            self.statements.connection.prepare_cached(DELETE_FIRED)?.execute(params)?;
         }
         for run in &commit.runs {
             committed.last_event = self.apply_run(run, commit)?.or(committed.last_event);
@@ -93,7 +125,7 @@ impl SqliteStore {
     }
 
     fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
-        let stored = definitions::put(&self.connection, new, now)?;
+        let stored = definitions::put(self.connection(), new, now)?;
         let Definition { name, version, hash, .. } = &stored;
         let (name, version, hash, published) = (name.clone(), *version, *hash, new.published);
         self.record(Some(&new.by), RowKind::Definition, [stored.id.to_string()], |is_new| match is_new {
@@ -106,7 +138,7 @@ impl SqliteStore {
     fn apply_run(&mut self, run: &RunCommit, commit: &Commit) -> Result<Option<Cursor>, Refused> {
         let key = match &run.new {
             Some(new) => self.insert_run(run, new, commit)?,
-            None => self.key(run.run)?,
+            None => self.keys.get(self.statements.connection, run.run)?,
         };
         let last_event = self.insert_log(key, run, commit)?;
         self.project(key, run, commit).map_err(|refused| match refused {
@@ -118,12 +150,12 @@ impl SqliteStore {
     }
 
     /// Writes the rows that follow from the events.
-    fn project(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
-        let mut rows =
-            Rows { connection: &self.connection, run: key, now: commit.now, log_row: self.last_row };
+    fn project(&mut self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), Refused> {
         for record in &run.records {
-            policy::count(&self.connection, &record.event)?;
+            policy::count(self.statements.connection, &record.event)?;
         }
+        let mut rows =
+            Rows { statements: &mut self.statements, run: key, now: commit.now, log_row: *self.last_row };
         projection::project(&mut rows, run)?;
         if projection::changes_state(run) {
             self.update_run(key, run, commit)?;
@@ -137,27 +169,30 @@ impl SqliteStore {
         let (seq, at, count) = (run.expected_seq + 1, commit.now, run.records.len());
         let (body, hashes) = (self.row.text()?, &self.row.hashes[..]);
         let digest = RowContent { run: run.run, seq, at, body, hashes }.digest();
-        let hash = link(&self.chain, &digest);
+        let hash = link(self.chain, &digest);
         let params = params![key, seq, count, at, body, hashes, &hash.0[..]];
-        let inserted = self.connection.prepare_cached(INSERT_LOG)?.execute(params);
+        let inserted = self.statements.execute(Frequent::InsertLog, params);
         match inserted {
             Err(error) if is_duplicate(&error) => return Err(Refused::Stale(run.run)),
             inserted => inserted?,
         };
-        self.chain = hash;
-        self.last_row = self.connection.last_insert_rowid();
+        *self.chain = hash;
+        *self.last_row = self.statements.connection.last_insert_rowid();
         let index = u32::try_from(last).map_err(|error| StoreError::Other(error.to_string()))?;
-        Ok(Some(Cursor::new(self.last_row, index)))
+        Ok(Some(Cursor::new(*self.last_row, index)))
     }
 
     fn insert_run(&mut self, run: &RunCommit, new: &NewRun, commit: &Commit) -> Result<i64, Refused> {
-        let parent = new.parent.as_ref().map(|(id, parent)| Ok::<_, StoreError>((self.key(*id)?, parent)));
-        let parent = parent.transpose()?;
+        let connection = self.statements.connection;
+        let parent = match &new.parent {
+            Some((id, parent)) => Some((self.keys.get(connection, *id)?, parent)),
+            None => None,
+        };
         let inputs = self.store_inputs(&new.inputs)?;
         // The run is inserted as pending. If it ended with its first decision, the update below sets its end.
         let pending = RunState { status: RunStatus::Pending, active: false };
         let state = if run.after.status.is_terminal() { pending } else { run.after };
-        let inserted = self.connection.prepare_cached(INSERT_RUN)?.execute(params![
+        let params = params![
             run.run.to_string(),
             new.definition,
             state.status.name(),
@@ -175,16 +210,16 @@ impl SqliteStore {
             inputs.id,
             commit.now,
             run.stored_bytes
-        ]);
-        match inserted {
+        ];
+        match self.statements.execute(Frequent::InsertRun, params) {
             Err(error) if is_duplicate(&error) => return Err(self.duplicate_run(run.run, new)?),
-            inserted => match inserted? {
-                1 => {}
-                _ => return Err(StoreError::Corrupt("the definition of a run is missing".to_owned()).into()),
-            },
-        }
-        let key = self.connection.last_insert_rowid();
-        self.remember_key(run.run, key);
+            Err(error) if is_missing(&error) => {
+                return Err(StoreError::Corrupt("the definition of a run is missing".to_owned()).into());
+            }
+            inserted => inserted?,
+        };
+        let key = connection.last_insert_rowid();
+        self.keys.insert(run.run, key);
         Ok(key)
     }
 
@@ -194,25 +229,25 @@ impl SqliteStore {
             return Ok(StoredValue { inline: Some(inputs.json()), id: None });
         }
         let sql = "SELECT 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)";
-        let next: i64 = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-        StoredValue::of(&self.connection, next, Some(inputs))
+        let next: i64 = self.statements.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        StoredValue::of(self.statements.connection, next, Some(inputs))
     }
 
     /// Why a run cannot be inserted: its id or its request key exists.
     fn duplicate_run(&mut self, run: RunId, new: &NewRun) -> Result<Refused, StoreError> {
         Ok(match &new.request_key {
-            Some(key) if self.find_key(run)?.is_none() => {
+            Some(key) if self.keys.find(self.statements.connection, run)?.is_none() => {
                 Refused::Conflict(Conflict::RequestKey(key.clone()))
             }
             _ => Refused::Stale(run),
         })
     }
 
-    fn update_run(&self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
+    fn update_run(&mut self, key: i64, run: &RunCommit, commit: &Commit) -> Result<(), StoreError> {
         let ended_at = run.after.status.is_terminal().then_some(commit.now);
         let (output, error) = projection::end_of(run)?;
-        let output = StoredValue::of(&self.connection, key, output)?;
-        let changed = self.connection.prepare_cached(UPDATE_RUN)?.execute(params![
+        let output = StoredValue::of(self.statements.connection, key, output)?;
+        let params = params![
             key,
             run.after.status.name(),
             run.after.active,
@@ -221,8 +256,8 @@ impl SqliteStore {
             output.id,
             error,
             run.stored_bytes
-        ])?;
-        match changed {
+        ];
+        match self.statements.execute(Frequent::UpdateRun, params)? {
             1 => Ok(()),
             _ => Err(StoreError::Corrupt(format!("run {} is missing", run.run))),
         }
@@ -231,33 +266,33 @@ impl SqliteStore {
     fn apply_schedule(&mut self, change: &ScheduleChange) -> Result<(), Refused> {
         match change {
             ScheduleChange::Put(schedule, by) => {
-                schedules::put(&self.connection, schedule)?;
+                schedules::put(self.connection(), schedule)?;
                 let (name, definition) = (schedule.name.clone(), schedule.definition.clone());
                 let action = |_| AdminAction::ScheduleStored { name, definition };
                 self.record(by.as_ref(), RowKind::Schedule, [schedule.name.clone()], action)?;
                 if let (None, Some(Fired { run: None, error: Some(reason), .. })) = (by, &schedule.last) {
                     let (name, reason) = (schedule.name.clone(), reason.clone());
-                    self.admin.push(AdminEvent::new(AdminAction::ScheduleMissed { name, reason }, None));
+                    self.actions.push(AdminEvent::new(AdminAction::ScheduleMissed { name, reason }, None));
                 }
             }
             ScheduleChange::Delete(name, by) => {
-                if !schedules::remove(&self.connection, name)? {
+                if !schedules::remove(self.connection(), name)? {
                     return Err(Refused::Conflict(Conflict::NoSchedule(name.clone())));
                 }
                 let action = AdminAction::ScheduleDeleted { name: name.clone() };
                 self.record(by.as_ref(), RowKind::Schedule, [name.clone()], |_| action)?;
             }
             ScheduleChange::Refuse(name, message) => {
-                schedules::refuse(&self.connection, name, message)?;
+                schedules::refuse(self.connection(), name, message)?;
                 let action = AdminAction::ScheduleMissed { name: name.clone(), reason: message.clone() };
-                self.admin.push(AdminEvent::new(action, None));
+                self.actions.push(AdminEvent::new(action, None));
             }
         }
         Ok(())
     }
 
     fn apply_registry(&mut self, change: &RegistryChange, commit: &Commit) -> Result<(), StoreError> {
-        let connection = &self.connection;
+        let connection = self.connection();
         let run = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
             connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params))
         };
@@ -292,9 +327,17 @@ impl SqliteStore {
 }
 
 fn is_duplicate(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
-        && matches!(
-            error.sqlite_error().map(|error| error.extended_code),
-            Some(rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE | rusqlite::ffi::SQLITE_CONSTRAINT_PRIMARYKEY)
-        )
+    use rusqlite::ffi::{SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE};
+    matches!(violated_constraint(error), Some(SQLITE_CONSTRAINT_UNIQUE | SQLITE_CONSTRAINT_PRIMARYKEY))
+}
+
+/// Whether a column that must not be null got no value: the row that it is copied from is missing.
+fn is_missing(error: &rusqlite::Error) -> bool {
+    violated_constraint(error) == Some(rusqlite::ffi::SQLITE_CONSTRAINT_NOTNULL)
+}
+
+/// The kind of a violated constraint, as the extended code of SQLite.
+fn violated_constraint(error: &rusqlite::Error) -> Option<i32> {
+    let is_violation = error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation);
+    error.sqlite_error().filter(|_| is_violation).map(|error| error.extended_code)
 }

@@ -22,9 +22,11 @@ mod query_plans;
 mod readers;
 mod restore;
 mod rows;
+mod run_keys;
 mod run_rows;
 mod schedules;
 mod space_reserve;
+mod statements;
 mod steps;
 mod store;
 mod verify;
@@ -49,9 +51,10 @@ use rusqlite::{Connection, OpenFlags};
 use steprail_core::plan::Hash;
 
 use crate::log_row::LogRow;
-use crate::{AdminEvent, Opened, RowKind, RunId, Storage, StoreError};
+use crate::{Opened, RowKind, Storage, StoreError};
 use admin::LogEnd;
 use files::{LockedFiles, OpenFiles};
+use run_keys::RunKeys;
 
 /// SQLite before this version can lose commits when two connections write and checkpoint.
 const OLDEST_VERSION: i32 = 3_051_003;
@@ -97,15 +100,13 @@ pub struct SqliteStore {
     /// The hash of the last row of the log.
     chain: Hash,
     /// The integer keys of runs, by their ids.
-    keys: HashMap<RunId, i64>,
+    keys: RunKeys,
     /// The log row that is being written.
     row: LogRow,
     /// The last row of the log.
     last_row: i64,
     /// The last administrative action.
     admin_seq: u64,
-    /// Administrative actions of the commit in progress.
-    admin: Vec<AdminEvent>,
     /// Rows that were compared with the log, by their content.
     checked: HashMap<(RowKind, String), Hash>,
 }
@@ -156,11 +157,10 @@ impl SqliteStore {
             connection,
             files,
             chain,
-            keys: HashMap::new(),
+            keys: RunKeys::default(),
             row: LogRow::default(),
             last_row,
             admin_seq,
-            admin: Vec::new(),
             checked: HashMap::new(),
         })
     }

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use steprail_core::run::{BudgetUse, Event, Millis, Started};
 
-use super::{SqliteStore, bindings, rows};
+use super::commit::Transaction;
+use super::{bindings, rows};
 use crate::{Actor, AdminAction, Freeze, PolicyChange, PolicyState, Remembered, RowKind, StoreError};
 
 /// Id of the row of the freeze. There is at most one.
@@ -49,22 +50,22 @@ pub(super) fn forget_run(connection: &Connection, run: crate::RunId) -> Result<(
     Ok(())
 }
 
-impl SqliteStore {
+impl Transaction<'_> {
     /// Changes the state of the policy and records the action.
     pub(super) fn change_policy(&mut self, change: &PolicyChange, now: Millis) -> Result<(), StoreError> {
         match change {
             PolicyChange::Freeze(freeze) => {
-                put(&self.connection, RowKind::Freeze, FREEZE, &serde_json::to_string(freeze)?)?;
+                put(self.connection(), RowKind::Freeze, FREEZE, &serde_json::to_string(freeze)?)?;
                 let action = AdminAction::Frozen { reason: freeze.reason.clone() };
                 self.record_policy(&Actor::user(&*freeze.by), RowKind::Freeze, FREEZE, action)
             }
             PolicyChange::Unfreeze { by } => {
-                delete(&self.connection, RowKind::Freeze, FREEZE)?;
+                delete(self.connection(), RowKind::Freeze, FREEZE)?;
                 self.record_policy(by, RowKind::Freeze, FREEZE, AdminAction::Unfrozen {})
             }
             PolicyChange::Remember(remembered) => self.remember(remembered, now),
             PolicyChange::Revoke { id, by } => {
-                delete(&self.connection, RowKind::Remembered, id)?;
+                delete(self.connection(), RowKind::Remembered, id)?;
                 let action = AdminAction::RememberedRevoked { id: id.clone() };
                 self.record_policy(by, RowKind::Remembered, id, action)
             }
@@ -73,10 +74,10 @@ impl SqliteStore {
 
     /// Stores a remembered approval. Those that have ended are deleted.
     fn remember(&mut self, remembered: &Remembered, now: Millis) -> Result<(), StoreError> {
-        let ended = rows::all(&self.connection, DELETE_ENDED, [now], |row| Ok(row.get::<_, String>(0)?))?;
+        let ended = rows::all(self.connection(), DELETE_ENDED, [now], |row| Ok(row.get::<_, String>(0)?))?;
         let action = AdminAction::RememberedExpired { count: ended.len() };
         self.record(None, RowKind::Remembered, ended, |_| action)?;
-        put(&self.connection, RowKind::Remembered, &remembered.id, &serde_json::to_string(remembered)?)?;
+        put(self.connection(), RowKind::Remembered, &remembered.id, &serde_json::to_string(remembered)?)?;
         let Remembered { id, rule, user, tool, by, .. } = remembered.clone();
         let action = AdminAction::ApprovalRemembered { id, rule, user, tool };
         self.record_policy(&Actor::user(by), RowKind::Remembered, &remembered.id, action)

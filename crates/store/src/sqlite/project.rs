@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 use steprail_core::run::{GateRequest, Millis, Payload, StepRef, StepStatus, TimerKind};
 
+use super::statements::{Frequent, Statements};
 use crate::projection::{RunRows, StepStart, one_row};
 use crate::{NewClaim, Refused, StoreError};
 
@@ -44,8 +45,8 @@ impl<'p> StoredValue<'p> {
 }
 
 /// The rows of one run, onto which events are projected.
-pub(super) struct Rows<'r> {
-    pub connection: &'r Connection,
+pub(super) struct Rows<'t, 'c> {
+    pub statements: &'t mut Statements<'c>,
     /// The integer key of the run.
     pub run: i64,
     pub now: Millis,
@@ -83,21 +84,21 @@ const INSERT_APPROVAL: &str =
     args_value, notify_json, requested_at, expires_at, form_json, subject_json)
     SELECT ?1, created_by, ?2, ?3, 'open', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 FROM runs WHERE id = ?1";
 
-impl Rows<'_> {
+impl Rows<'_, '_> {
     fn by_step(&self, sql: &str, n: u32) -> Result<usize, StoreError> {
-        Ok(self.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
+        Ok(self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n])?)
     }
 }
 
-impl RunRows for Rows<'_> {
+impl RunRows for Rows<'_, '_> {
     type Value<'p> = StoredValue<'p>;
 
     fn value<'p>(&mut self, payload: Option<&'p Payload>) -> Result<StoredValue<'p>, StoreError> {
-        StoredValue::of(self.connection, self.run, payload)
+        StoredValue::of(self.statements.connection, self.run, payload)
     }
 
     fn claim(&mut self, claim: &NewClaim) -> Result<(), Refused> {
-        let inserted = self.connection.prepare_cached(INSERT_CLAIM)?.execute(params![
+        let inserted = self.statements.connection.prepare_cached(INSERT_CLAIM)?.execute(params![
             claim.key.scope,
             claim.key.tool,
             claim.key.key,
@@ -115,7 +116,7 @@ impl RunRows for Rows<'_> {
                    expires_at = ?4 + nullif(ttl_secs, 0) * 1000, log_row = ?5
                    WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
         let params = params![self.run, n, output.json(), self.now, self.log_row];
-        one_row(self.connection.prepare_cached(sql)?.execute(params)?, "a key without its holder")
+        one_row(self.statements.connection.prepare_cached(sql)?.execute(params)?, "a key without its holder")
     }
 
     fn release_key(&mut self, n: u32) -> Result<(), StoreError> {
@@ -137,13 +138,22 @@ impl RunRows for Rows<'_> {
         start: StepStart<'_, StoredValue<'_>>,
     ) -> Result<(), StoreError> {
         let StepStart { info, status, tool, input, error } = start;
+        // `step_id` is null where it equals `path`.
+        let id = (*info.id != *step.path).then_some(&*info.id);
+        if let (StepStatus::Running, "tool", Some(tool), Some(args), None) =
+            (status, &*info.kind, tool, input.inline, error)
+        {
+            let params = params![self.run, step.n, step.attempt, &*step.path, id, tool, args, self.now];
+            let changed = self.statements.execute(Frequent::StartCall, params)?;
+            return one_row(changed, "a completed step started again");
+        }
         let is_ready = status == StepStatus::Ready;
-        let changed = self.connection.prepare_cached(UPSERT_STEP)?.execute(params![
+        let changed = self.statements.connection.prepare_cached(UPSERT_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
             &*step.path,
-            (*info.id != *step.path).then_some(&*info.id),
+            id,
             &*info.kind,
             tool,
             status.name(),
@@ -163,7 +173,7 @@ impl RunRows for Rows<'_> {
         input: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let changed = self.connection.prepare_cached(UPDATE_STEP)?.execute(params![
+        let changed = self.statements.connection.prepare_cached(UPDATE_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
@@ -183,7 +193,12 @@ impl RunRows for Rows<'_> {
         output: StoredValue<'_>,
         error: Option<&str>,
     ) -> Result<(), StoreError> {
-        let changed = self.connection.prepare_cached(END_STEP)?.execute(params![
+        if let (StepStatus::Done, Some(output), None) = (status, output.inline, error) {
+            let params = params![self.run, step.n, step.attempt, output, self.now];
+            let changed = self.statements.execute(Frequent::CompleteStep, params)?;
+            return one_row(changed, "a step ended twice");
+        }
+        let changed = self.statements.connection.prepare_cached(END_STEP)?.execute(params![
             self.run,
             step.n,
             step.attempt,
@@ -198,25 +213,25 @@ impl RunRows for Rows<'_> {
 
     fn next_attempt(&mut self, failed: &StepRef, due: Millis) -> Result<(), StoreError> {
         let params = params![self.run, failed.n, failed.attempt, due];
-        let changed = self.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
+        let changed = self.statements.connection.prepare_cached(INSERT_NEXT_ATTEMPT)?.execute(params)?;
         one_row(changed, "an attempt without its previous attempt")
     }
 
     fn set_timer(&mut self, n: u32, kind: TimerKind, due: Millis) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO alarms (run_id, n, kind, due_at) VALUES (?1, ?2, ?3, ?4)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.name(), due])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n, kind.name(), due])?;
         Ok(())
     }
 
     fn hold_timers(&mut self, held: bool) -> Result<(), StoreError> {
         let sql = "UPDATE alarms SET held = ?2 WHERE run_id = ?1";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, held])?;
         Ok(())
     }
 
     fn wait(&mut self, n: u32, event: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO workflow_waits (run_id, n, event) VALUES (?1, ?2, ?3)";
-        self.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
+        self.statements.connection.prepare_cached(sql)?.execute(params![self.run, n, event])?;
         Ok(())
     }
 
@@ -226,7 +241,7 @@ impl RunRows for Rows<'_> {
         request: &GateRequest<'_>,
         args: StoredValue<'_>,
     ) -> Result<(), StoreError> {
-        let inserted = self.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
+        let inserted = self.statements.connection.prepare_cached(INSERT_APPROVAL)?.execute(params![
             self.run,
             step.n,
             &*step.path,
@@ -254,6 +269,7 @@ impl RunRows for Rows<'_> {
         let sql = "UPDATE approvals SET status = ?3, decided_at = ?4, decided_by = ?5, reason = ?6
                    WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
         let changed = self
+            .statements
             .connection
             .prepare_cached(sql)?
             .execute(params![self.run, step.n, status, self.now, by, reason])?;
@@ -263,7 +279,8 @@ impl RunRows for Rows<'_> {
     fn sign(&mut self, step: &StepRef, by: &str) -> Result<(), StoreError> {
         let sql = "UPDATE approvals SET signed_json = json_insert(signed_json, '$[#]', ?3)
                    WHERE run_id = ?1 AND n = ?2 AND status = 'open'";
-        let changed = self.connection.prepare_cached(sql)?.execute(params![self.run, step.n, by])?;
+        let changed =
+            self.statements.connection.prepare_cached(sql)?.execute(params![self.run, step.n, by])?;
         one_row(changed, "an approval without an open request")
     }
 }

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, params};
 use steprail_core::run::Millis;
 
-use super::{SqliteStore, bindings, policy, rows};
+use super::commit::Transaction;
+use super::{bindings, policy, rows};
 use crate::{
     AdminAction, AdminEvent, Binding, Purge, Purged, PurgedRun, RowContent, RowKind, RunId, StoreError,
 };
@@ -28,10 +29,10 @@ const SELECT_LOG: &str =
     "SELECT id, seq, at, body, hashes FROM workflow_log WHERE run_id = ?1 AND body <> '' ORDER BY seq";
 const CLEAR_LOG: &str = "UPDATE workflow_log SET body = '', hashes = ?2 WHERE id = ?1";
 
-impl SqliteStore {
+impl Transaction<'_> {
     /// Deletes what retention no longer keeps, and records which runs and definitions these were.
     pub(super) fn purge(&mut self, purge: Purge, now: Millis) -> Result<Purged, StoreError> {
-        let (runs, keys) = purge_runs(&self.connection, purge)?;
+        let (runs, keys) = purge_runs(self.connection(), purge)?;
         let purged = runs.len();
         if !runs.is_empty() {
             let removed = runs.iter().map(|run| (RowKind::Run, run.key.to_string()));
@@ -41,43 +42,43 @@ impl SqliteStore {
             }
             // The log no longer contains the results under these keys.
             for id in keys {
-                let hash = bindings::find(&self.connection, RowKind::Key, &id)?;
+                let hash = bindings::find(self.connection(), RowKind::Key, &id)?;
                 event.rows.push(Binding { kind: RowKind::Key, id, hash });
             }
             event.action = AdminAction::RunsPurged { runs };
-            self.admin.push(event);
+            self.actions.push(event);
         }
         Ok(Purged { runs: purged, others: self.purge_others(purge, now)? })
     }
 
     fn has_binding(&self, kind: RowKind, id: &str) -> bool {
-        matches!(bindings::bound(&self.connection, kind, id), Ok(Some(_)))
+        matches!(bindings::bound(self.connection(), kind, id), Ok(Some(_)))
     }
 
     fn purge_others(&mut self, purge: Purge, now: Millis) -> Result<usize, StoreError> {
         let unused =
-            rows::all(&self.connection, SELECT_UNUSED, [purge.limit], |row| Ok(row.get::<_, i64>(0)?))?;
+            rows::all(self.connection(), SELECT_UNUSED, [purge.limit], |row| Ok(row.get::<_, i64>(0)?))?;
         for id in &unused {
-            self.connection
+            self.connection()
                 .prepare_cached("DELETE FROM workflow_definitions WHERE id = ?1")?
                 .execute([id])?;
         }
         let count = unused.len() as u64;
         let ids = unused.iter().map(ToString::to_string);
         self.record(None, RowKind::Definition, ids, |_| AdminAction::DefinitionsPurged { count })?;
-        let keys = rows::all(&self.connection, SELECT_EXPIRED, params![now, purge.limit], |row| {
+        let keys = rows::all(self.connection(), SELECT_EXPIRED, params![now, purge.limit], |row| {
             Ok(row.get::<_, String>(0)?)
         })?;
         let mut forgotten = Vec::new();
         for id in &keys {
-            self.connection.prepare_cached(DELETE_KEY)?.execute([id])?;
+            self.connection().prepare_cached(DELETE_KEY)?.execute([id])?;
             if self.has_binding(RowKind::Key, id) {
                 forgotten.push(Binding { kind: RowKind::Key, id: id.clone(), hash: None });
             }
         }
         if !forgotten.is_empty() {
             let action = AdminAction::RunsPurged { runs: Vec::new() };
-            self.admin.push(AdminEvent { action, by: None, rows: forgotten });
+            self.actions.push(AdminEvent { action, by: None, rows: forgotten });
         }
         Ok(unused.len() + keys.len())
     }

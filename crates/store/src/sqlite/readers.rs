@@ -18,10 +18,11 @@ use crate::{
     attempt_digest,
 };
 
-/// A run and its descendants, with the path of the steps that wait for them.
+/// A run and its descendants, with the path of the steps that wait for them. A run has one parent, so none is found
+/// twice, and SQLite needs no table of those that it has found.
 const BELOW: &str = "WITH RECURSIVE below (id, above) AS (
     SELECT id, '' FROM runs WHERE run_id = ?1
-    UNION SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM step_runs s
+    UNION ALL SELECT c.id, b.above || coalesce((SELECT s.path || '/' FROM step_runs s
                                             WHERE s.run_id = b.id AND s.n = c.parent_n LIMIT 1), '')
     FROM runs c JOIN below b ON c.parent_id = b.id WHERE c.completed_at IS NULL)";
 

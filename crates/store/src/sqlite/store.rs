@@ -13,9 +13,6 @@ use crate::{
     Upkeep, Wanted, link, log_row,
 };
 
-/// The maximum number of runs whose keys are cached.
-const KNOWN_KEYS: usize = 20_000;
-
 impl SqliteStore {
     pub(super) fn one<T>(
         &self,
@@ -38,26 +35,12 @@ impl SqliteStore {
     }
 
     /// The integer key of a run.
-    pub(super) fn find_key(&mut self, run: RunId) -> Result<Option<i64>, StoreError> {
-        if let Some(key) = self.keys.get(&run) {
-            return Ok(Some(*key));
-        }
-        let key = self.one(SELECT_KEY, [run.to_string()], |row| Ok(row.get(0)?))?;
-        if let Some(key) = key {
-            self.remember_key(run, key);
-        }
-        Ok(key)
+    fn find_key(&mut self, run: RunId) -> Result<Option<i64>, StoreError> {
+        self.keys.find(&self.connection, run)
     }
 
-    pub(super) fn key(&mut self, run: RunId) -> Result<i64, StoreError> {
-        self.find_key(run)?.ok_or_else(|| StoreError::Corrupt(format!("run {run} is missing")))
-    }
-
-    pub(super) fn remember_key(&mut self, run: RunId, key: i64) {
-        if self.keys.len() >= KNOWN_KEYS {
-            self.keys.clear();
-        }
-        self.keys.insert(run, key);
+    fn key(&mut self, run: RunId) -> Result<i64, StoreError> {
+        self.keys.get(&self.connection, run)
     }
 
     /// The value that an event contains.
@@ -82,7 +65,6 @@ impl SqliteStore {
     }
 }
 
-const SELECT_KEY: &str = "SELECT id FROM runs WHERE run_id = ?1";
 const SELECT_HEAD: &str =
     "SELECT r.definition_id, r.principal_json, p.run_id, r.parent_n, r.parent_attempt, r.depth,
     r.rerun_json, r.status, r.active, r.stored_bytes FROM runs r LEFT JOIN runs p ON p.id = r.parent_id WHERE r.run_id = ?1";
