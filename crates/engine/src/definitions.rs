@@ -2,7 +2,7 @@
 
 use steprail_core::diagnostic::Diagnostic;
 use steprail_core::run::Millis;
-use steprail_store::{Definition, Expected, Principal, Schedule};
+use steprail_store::{Actor, Definition, Expected, Principal, Schedule};
 use tokio::sync::watch;
 
 use crate::engine::Engine;
@@ -40,7 +40,7 @@ impl Engine {
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let Checked { spec, plan, warnings } = check(UNNAMED, text, options.publish)?;
         let (expected, owner) = (options.expected, options.owner.clone());
-        let define = Define { spec, plan, by: by.id.clone(), expected, owner };
+        let define = Define { spec, plan, by: Actor::from(by), expected, owner };
         let defined = self.send(|reply| Request::Define(define, reply)).await?;
         self.definitions_changed();
         Ok((defined, warnings))
@@ -48,7 +48,7 @@ impl Engine {
 
     /// Hides a definition from new runs. Runs in progress continue.
     pub async fn delete_definition(&self, name: &str) -> Result<(), Error> {
-        self.delete_definition_with(name, Expected::Any, None).await
+        self.delete_definition_with(name, Expected::Any, None, None).await
     }
 
     /// Hides a definition from new runs, with preconditions that hold at the time of the commit.
@@ -57,8 +57,10 @@ impl Engine {
         name: &str,
         expected: Expected,
         owner: Option<String>,
+        by: Option<&Principal>,
     ) -> Result<(), Error> {
-        self.command(Command::DeleteDefinition { name: name.to_owned(), expected, owner }).await?;
+        let (name, by) = (name.to_owned(), by.map(Actor::from));
+        self.command(Command::DeleteDefinition { name, expected, owner, by }).await?;
         self.definitions_changed();
         Ok(())
     }
@@ -105,7 +107,12 @@ impl Engine {
 
     /// Deletes a schedule. Runs that it started continue.
     pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
-        self.command(Command::Unschedule { name: name.to_owned() }).await
+        self.command(Command::Unschedule { name: name.to_owned(), by: None }).await
+    }
+
+    /// The same for a user, whom the log names.
+    pub async fn unschedule_by(&self, name: &str, by: &Principal) -> Result<(), Error> {
+        self.command(Command::Unschedule { name: name.to_owned(), by: Some(Actor::from(by)) }).await
     }
 
     /// Ends the active schedules of principals that lost their rights: they stay listed with the reason and start no further

@@ -79,8 +79,9 @@ pub use steprail_core::run::{
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, Expected, Fired, Freeze,
-    InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap, Principal, RawEvent, Reads, Relay, Remembered,
-    Right, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepCursor, StepFilter,
-    StepPage, StepRow, StoreError, StoredEvent, TokenScope, UnknownCall, Visibility,
+    Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, Binding, ChainHead, Cursor,
+    Definition, EventPage, Expected, Fired, Freeze, InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap,
+    Principal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow, Schedule,
+    Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredAdminEvent,
+    StoredEvent, TokenScope, UnknownCall, Visibility,
 };

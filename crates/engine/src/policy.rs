@@ -8,7 +8,7 @@ use steprail_core::diagnostic::Diagnostic;
 use steprail_core::policy::{CallFacts, Policy, Verdict};
 use steprail_core::run::Annotations;
 use steprail_core::source::Source;
-use steprail_store::{Freeze, PolicyChange, PolicyState, Principal, Remembered, Right};
+use steprail_store::{Actor, Freeze, PolicyChange, PolicyState, Principal, Remembered, Right};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -89,12 +89,12 @@ impl PolicyHandle {
         let mut state = write(&self.0.state);
         match change {
             PolicyChange::Freeze(freeze) => state.freeze = Some(freeze.clone()),
-            PolicyChange::Unfreeze => state.freeze = None,
+            PolicyChange::Unfreeze { .. } => state.freeze = None,
             PolicyChange::Remember(approval) => {
                 state.remembered.retain(|known| known.id != approval.id && known.until > approval.at);
                 state.remembered.push((**approval).clone());
             }
-            PolicyChange::Revoke { id } => state.remembered.retain(|known| known.id != *id),
+            PolicyChange::Revoke { id, .. } => state.remembered.retain(|known| known.id != *id),
         }
     }
 }
@@ -184,7 +184,7 @@ impl Engine {
     /// Lets calls start again.
     pub async fn unfreeze(&self, by: &Principal) -> Result<(), Error> {
         self.authorize_freeze(by)?;
-        self.command(Command::Policy(PolicyChange::Unfreeze)).await
+        self.command(Command::Policy(PolicyChange::Unfreeze { by: Actor::from(by) })).await
     }
 
     /// Deletes a remembered approval. The user whose calls it covers and the user who approved need no right.
@@ -196,7 +196,8 @@ impl Engine {
         if !is_own {
             self.authorize_freeze(by)?;
         }
-        self.command(Command::Policy(PolicyChange::Revoke { id: id.to_owned() })).await
+        let revoke = PolicyChange::Revoke { id: id.to_owned(), by: Actor::from(by) };
+        self.command(Command::Policy(revoke)).await
     }
 
     fn authorize_freeze(&self, by: &Principal) -> Result<(), Error> {

@@ -1,6 +1,8 @@
 //! Stored accounts and MCP sessions.
 
-use steprail_store::{Account, AccountKind, Session};
+use steprail_store::{
+    Account, AccountKind, Actor, AdminEvent, ChainHead, Cursor, EventPage, Session, StoredAdminEvent,
+};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -15,14 +17,29 @@ impl Registry {
         Self(engine)
     }
 
-    /// Stores an account. It replaces the account of the same kind and id.
-    pub async fn put_account(&self, account: Account) -> Result<(), Error> {
-        self.0.command(Command::PutAccount(Box::new(account))).await
+    /// Stores an account for a user, or for the program itself. It replaces the account of the same kind and id.
+    pub async fn put_account(&self, account: Account, by: Option<Actor>) -> Result<(), Error> {
+        self.0.command(Command::PutAccount(Box::new(account), by)).await
     }
 
     /// Deletes an account.
-    pub async fn drop_account(&self, kind: AccountKind, id: &str) -> Result<(), Error> {
-        self.0.command(Command::DropAccount { kind, id: id.to_owned() }).await
+    pub async fn drop_account(&self, kind: AccountKind, id: &str, by: Option<Actor>) -> Result<(), Error> {
+        self.0.command(Command::DropAccount { kind, id: id.to_owned(), by }).await
+    }
+
+    /// Records administrative actions in the log. An action whose rows already have the same hashes is not repeated.
+    pub async fn record(&self, actions: Vec<AdminEvent>) -> Result<(), Error> {
+        self.0.command(Command::Record(actions)).await
+    }
+
+    /// Returns administrative actions after a cursor.
+    pub async fn actions(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, Error> {
+        self.0.read(move |readers| readers.admin_events(after, limit)).await
+    }
+
+    /// Returns the end of the hash chain.
+    pub async fn chain_head(&self) -> Result<ChainHead, Error> {
+        self.0.read(|readers| readers.chain_head()).await
     }
 
     /// Returns the session of an MCP client.

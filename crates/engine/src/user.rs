@@ -10,8 +10,8 @@ use steprail_core::policy::ByAgents;
 use steprail_core::run::{Intervention, Provenance, Resolution, RunStatus};
 use steprail_store::{
     After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
-    Relay, Remembered, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredEvent, TokenScope,
-    Visibility,
+    Relay, Remembered, Right, RunId, RunRow, Schedule, Starter, StepPage, StoredAdminEvent, StoredEvent,
+    TokenScope, Visibility,
 };
 
 use crate::decisions::DecisionRequest;
@@ -135,7 +135,7 @@ impl User {
         self.require(Right::Workflow)?;
         self.require_may_define()?;
         let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
-        self.engine.delete_definition_with(name, expected, owner).await
+        self.engine.delete_definition_with(name, expected, owner, Some(&self.principal)).await
     }
 
     /// Reading definitions needs the right `workflow` or the right `view`.
@@ -167,7 +167,7 @@ impl User {
     pub async fn unschedule(&self, name: &str) -> Result<(), Error> {
         self.require(Right::Workflow)?;
         self.require_schedule_owner(&self.engine.schedules().await?, name)?;
-        self.engine.unschedule(name).await
+        self.engine.unschedule_by(name, &self.principal).await
     }
 
     /// Changing a schedule of another user needs the right `administer`. A scoped token changes only schedules within its
@@ -365,6 +365,12 @@ impl User {
     /// Returns runs that the user may see ([`User::visibility`]), newest first.
     pub async fn list(&self, list: ListRuns) -> Result<Vec<RunRow>, Error> {
         self.engine.list(ListRuns { visible: self.visibility(), ..list }).await
+    }
+
+    /// Returns administrative actions. Needs the right `administer` or `manage`.
+    pub async fn actions(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, Error> {
+        self.require(Right::Manage).or_else(|_| self.require(Right::Administer))?;
+        self.engine.registry().actions(after, limit).await
     }
 
     /// Returns the events of a run after a position.

@@ -21,7 +21,7 @@ use held_tool::{
 };
 use rusqlite::Connection;
 use serde_json::json;
-use steprail_engine::{Engine, ManualClock, RunHandle, RunId, RunStatus};
+use steprail_engine::{Engine, ManualClock, RunHandle, RunId, RunStatus, Session};
 use steprail_store::StoreError;
 use steprail_store::limits::RESERVE_BYTES;
 
@@ -59,6 +59,13 @@ async fn exhaust(engine: &Engine) {
         let text = format!("name: filler-{number}\nsteps:\n  - {{ id: a, tool: demo__hold }}\n");
         if let Err(refused) = engine.define(&text, &ann()).await {
             assert_eq!(refused.code(), "storage_full", "{refused}");
+            break;
+        }
+    }
+    // A definition writes more pages than the result of a step.
+    for number in 0.. {
+        let session = Session { id: format!("s{number}"), user: "ann".to_owned(), state: "{}".to_owned() };
+        if engine.registry().put_session(session).await.is_err() {
             return;
         }
     }

@@ -3,6 +3,7 @@
 // No panic is reachable from input.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod audit;
 mod cli;
 mod client;
 mod config;

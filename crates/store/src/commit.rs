@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Parent, Payload, Record, RunStatus};
 
 use crate::{
-    Account, AccountKind, Cursor, Definition, Pins, PolicyChange, Principal, Purged, Rerun, RunId, Schedule,
-    Session, StoreError, Timer,
+    Account, AccountKind, Actor, AdminEvent, Cursor, Definition, Pins, PolicyChange, Principal, Purged,
+    Rerun, RunId, Schedule, Session, StoreError, Timer,
 };
 
 /// Changes that are applied in one transaction, or not at all.
@@ -29,6 +29,8 @@ pub struct Commit {
     pub policy: Vec<PolicyChange>,
     /// Retention: what is deleted.
     pub purge: Option<Purge>,
+    /// Administrative actions that change no rows. The store adds those that follow from the changes.
+    pub admin: Vec<AdminEvent>,
 }
 
 impl Commit {
@@ -41,6 +43,7 @@ impl Commit {
             && self.registry.is_empty()
             && self.policy.is_empty()
             && self.purge.is_none()
+            && self.admin.is_empty()
     }
 }
 
@@ -157,6 +160,8 @@ pub enum DefinitionChange {
         expected: Expected,
         /// Precondition: the user who owns the definition; `None` for any.
         owner: Option<String>,
+        /// The user who deletes it; `None` for the engine.
+        by: Option<Actor>,
     },
 }
 
@@ -170,7 +175,7 @@ pub struct NewDefinition {
     /// Canonical JSON of the definition.
     pub spec_json: Arc<str>,
     /// The user who stores it.
-    pub by: String,
+    pub by: Actor,
     /// Whether only the run that contains it uses it. Then it is found by its id alone, and no preconditions apply.
     pub hidden: bool,
     /// Whether it is published as a tool.
@@ -198,19 +203,21 @@ pub enum Expected {
 /// A change of schedules.
 #[derive(Debug)]
 pub enum ScheduleChange {
-    /// Stores a schedule. It replaces the one of the same name.
-    Put(Box<Schedule>),
+    /// Stores a schedule for a user, or for the engine. It replaces the one of the same name.
+    Put(Box<Schedule>, Option<Actor>),
     /// Deletes a schedule. Precondition: it exists.
-    Delete(String),
+    Delete(String, Option<Actor>),
+    /// Stops a schedule whose row is not what the log says, with a message. The row stays refused.
+    Refuse(String, String),
 }
 
 /// A change of accounts or of sessions.
 #[derive(Debug)]
 pub enum RegistryChange {
-    /// Stores an account. It replaces the one of the same kind and id.
-    PutAccount(Account),
+    /// Stores an account for a user, or for the engine. It replaces the one of the same kind and id.
+    PutAccount(Account, Option<Actor>),
     /// Deletes an account.
-    DropAccount(AccountKind, String),
+    DropAccount(AccountKind, String, Option<Actor>),
     /// Stores the session of a client. A session of another user with the same id stays as it is. Beyond a limit, the
     /// oldest sessions are deleted.
     PutSession(Session),

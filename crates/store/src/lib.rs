@@ -7,6 +7,7 @@
 // No panic is reachable from what is stored.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod admin;
 mod commit;
 mod cursor;
 mod error;
@@ -27,6 +28,10 @@ mod steps;
 mod upkeep;
 mod visibility;
 
+pub use admin::{
+    ADMIN_LOG, Actor, AdminAction, AdminEvent, Binding, ChainHead, PurgedRun, RowKind, StoredAdminEvent,
+    new_run_facts, run_facts,
+};
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,
     NewRun, Purge, Refused, RegistryChange, RunCommit, RunState, ScheduleChange,
@@ -131,6 +136,8 @@ pub struct Due {
     pub timers: Vec<Timer>,
     /// Schedules, oldest first.
     pub schedules: Vec<Schedule>,
+    /// Names and due times of schedules whose rows are not what the log says. They do not start anything.
+    pub refused_schedules: Vec<(String, Millis)>,
 }
 
 /// Queries, which run concurrently with the writer.
@@ -178,6 +185,10 @@ pub trait Reads: Send + Sync {
     fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError>;
     /// A version of a definition that can be started. Without `version`, the newest.
     fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
+    /// Administrative actions after a cursor.
+    fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError>;
+    /// The end of the hash chain.
+    fn chain_head(&self) -> Result<ChainHead, StoreError>;
 }
 
 /// A store that is open for writing, with its readers.

@@ -95,8 +95,29 @@ impl LogRow {
                 self.compact(start);
             }
         }
-        self.keys.drain(..).rev().for_each(|key| self.hashes.extend_from_slice(&key));
+        self.push_keys();
         Ok(())
+    }
+
+    /// The same with administrative actions.
+    pub(crate) fn encode_actions(&mut self, events: &[crate::AdminEvent]) -> Result<(), StoreError> {
+        self.body.clear();
+        self.hashes.clear();
+        for event in events {
+            if !self.body.is_empty() {
+                self.body.push(b',');
+            }
+            self.json.clear();
+            serde_json::to_writer(&mut self.json, event)?;
+            self.compact(0);
+        }
+        self.push_keys();
+        Ok(())
+    }
+
+    /// Appends the keys to the hashes: the row is complete.
+    fn push_keys(&mut self) {
+        self.keys.drain(..).rev().for_each(|key| self.hashes.extend_from_slice(&key));
     }
 
     /// Appends an event that every step has, without making its JSON first. False if it is another event, or one with

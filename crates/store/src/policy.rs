@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
+use crate::Actor;
+
 /// Stops all calls until it is lifted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Freeze {
@@ -49,13 +51,18 @@ pub enum PolicyChange {
     /// Stops all calls.
     Freeze(Freeze),
     /// Lets calls start again.
-    Unfreeze,
+    Unfreeze {
+        /// The user who ends the freeze.
+        by: Actor,
+    },
     /// Stores an approval that covers later calls.
     Remember(Box<Remembered>),
     /// Deletes such an approval.
     Revoke {
         /// Its id.
         id: String,
+        /// The user who revokes it.
+        by: Actor,
     },
 }
 

@@ -431,7 +431,8 @@ pub enum AccountKind {
 }
 
 impl AccountKind {
-    const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::User, Self::Group, Self::Token, Self::SignIn];
 
     /// The name of the kind in rows.
     pub fn name(self) -> &'static str {

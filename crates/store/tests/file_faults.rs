@@ -260,7 +260,7 @@ fn readers_that_overlap_do_not_let_the_wal_grow() {
         let sizes = (1..=250).map(|number| {
             let body = "x".repeat(1_000_000);
             let account = Account { kind: AccountKind::User, id: number.to_string(), body };
-            let registry = vec![RegistryChange::PutAccount(account)];
+            let registry = vec![RegistryChange::PutAccount(account, None)];
             store.commit(&Commit { registry, ..Commit::default() }).expect("a commit");
             store.maintain(Upkeep::Report).expect("health").wal_bytes
         });

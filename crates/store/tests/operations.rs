@@ -88,7 +88,7 @@ fn a_backup_is_one_moment_and_the_writer_goes_on_meanwhile() {
     let (last, before) = steps.split_last().expect("steps");
     assert!(!before.is_empty() && before.iter().all(|(done, all)| done < all), "{steps:?}");
     assert_eq!(*last, (made.bytes, made.bytes));
-    assert_eq!((made.runs, made.unfinished, made.format), (6, 6, 3));
+    assert_eq!((made.runs, made.unfinished, made.format), (6, 6, 4));
     assert_eq!((runs(&to), runs(&path)), (6, 6 + steps.len() as u64));
     assert_eq!((audit(&to).damages, audit(&to).runs), (0, 6));
     assert_eq!(to.metadata().expect("the copy").len(), made.bytes);
@@ -189,13 +189,13 @@ fn a_restore_is_refused_and_changes_nothing() {
 fn an_audit_finds_every_kind_of_damage() {
     let kinds = [
         ("nothing", "SELECT 1"),
-        ("a body", "UPDATE workflow_log SET body = replace(body, 'requested', 'attention') WHERE id = 2"),
-        ("a time", "UPDATE workflow_log SET at = 3 WHERE id = 3"),
-        ("a row in the middle", "DELETE FROM workflow_log WHERE id = 2"),
-        ("the last row", "DELETE FROM workflow_log WHERE id = 8"),
+        ("a body", "UPDATE workflow_log SET body = replace(body, 'requested', 'attention') WHERE id = 3"),
+        ("a time", "UPDATE workflow_log SET at = 3 WHERE id = 4"),
+        ("a row in the middle", "DELETE FROM workflow_log WHERE id = 3"),
+        ("the last row", "DELETE FROM workflow_log WHERE id = 9"),
         (
             "a purged body of a run that exists",
-            "UPDATE workflow_log SET body = '', hashes = zeroblob(32) WHERE id = 2",
+            "UPDATE workflow_log SET body = '', hashes = zeroblob(32) WHERE id = 3",
         ),
         ("the status", "UPDATE runs SET status = 'failed', output_json = NULL WHERE id = 1"),
         ("the inputs", "UPDATE runs SET input_json = '{\"n\":2}' WHERE id = 1"),

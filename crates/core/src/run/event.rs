@@ -33,6 +33,9 @@ pub enum Event {
         /// The run that this one repeats.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rerun_of: Option<Box<str>>,
+        /// Hash of the principal, the reuse of results and the request key. Logs of earlier formats have none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        facts: Option<Hash>,
     },
     /// The run was paused by a user, or waits only for humans.
     RunPaused {

@@ -38,6 +38,7 @@ impl Memory {
             inputs: self.inputs.hash(),
             parent: None,
             rerun_of: None,
+            facts: None,
         };
         run.apply(plan, &started);
         run

@@ -200,6 +200,7 @@ impl Batch {
     pub(super) fn due(&mut self, now: Millis, limit: usize) -> Result<Due, StoreError> {
         let mut due = self.store.due(now, limit)?;
         due.schedules.retain(|schedule| !self.pending.schedules.contains(&schedule.name));
+        due.refused_schedules.retain(|(name, _)| !self.pending.schedules.contains(name));
         Ok(due)
     }
 
@@ -226,8 +227,8 @@ impl Batch {
 
     pub(super) fn change_schedule(&mut self, change: ScheduleChange) {
         let name = match &change {
-            ScheduleChange::Put(schedule) => &schedule.name,
-            ScheduleChange::Delete(name) => name,
+            ScheduleChange::Put(schedule, _) => &schedule.name,
+            ScheduleChange::Delete(name, _) | ScheduleChange::Refuse(name, _) => name,
         };
         self.pending.schedules.insert(name.clone());
         self.commit.schedules.push(change);

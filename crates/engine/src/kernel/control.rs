@@ -16,14 +16,14 @@ pub(super) type Answered<T = ()> = Result<Result<T, Error>, StoreError>;
 impl Kernel {
     pub(super) fn command(&mut self, command: &Command, now: Millis, done: &mut Done) -> Answered {
         match command {
-            Command::DeleteDefinition { name, expected, owner } => {
-                let (name, expected, owner) = (name.clone(), *expected, owner.clone());
+            Command::DeleteDefinition { name, expected, owner, by } => {
+                let (name, expected, owner, by) = (name.clone(), *expected, owner.clone(), by.clone());
                 let deleted =
-                    self.commit_definition(DefinitionChange::Delete { name, expected, owner }, now)?;
+                    self.commit_definition(DefinitionChange::Delete { name, expected, owner, by }, now)?;
                 Ok(deleted.map(drop))
             }
-            Command::Unschedule { name } => {
-                self.unschedule(name);
+            Command::Unschedule { name, by } => {
+                self.unschedule(name, by.clone());
                 Ok(Ok(()))
             }
             Command::EndSchedule { schedule, reason } => {
@@ -32,9 +32,15 @@ impl Kernel {
             }
             Command::PutSession(session) => self.register(RegistryChange::PutSession((**session).clone())),
             Command::DropSession { id } => self.register(RegistryChange::DropSession(id.clone())),
-            Command::PutAccount(account) => self.register(RegistryChange::PutAccount((**account).clone())),
-            Command::DropAccount { kind, id } => {
-                self.register(RegistryChange::DropAccount(*kind, id.clone()))
+            Command::PutAccount(account, by) => {
+                self.register(RegistryChange::PutAccount((**account).clone(), by.clone()))
+            }
+            Command::DropAccount { kind, id, by } => {
+                self.register(RegistryChange::DropAccount(*kind, id.clone(), by.clone()))
+            }
+            Command::Record(actions) => {
+                self.batch.commit.admin.extend(actions.iter().cloned());
+                Ok(Ok(()))
             }
             Command::Policy(change) => {
                 self.change_policy(change.clone());

@@ -52,6 +52,11 @@ impl Compiled {
         Self { plan, version: definition.version, id: definition.id, pins: definition.pins.clone() }
     }
 
+    /// Whether this is the compiled form of a definition. The id of a purged definition can be given to another one.
+    fn is(&self, definition: &Definition) -> bool {
+        self.plan.hash == definition.hash && self.pins == definition.pins
+    }
+
     /// Fills in defaults and checks inputs against the declarations. The error lists every problem.
     pub fn check_inputs(&self, given: &Value) -> Result<Value, String> {
         self.plan.check_inputs(given, &mut Budget::check(given))
@@ -74,7 +79,7 @@ impl Plans {
 
     /// The compiled form of a definition.
     pub(super) fn of(&mut self, definition: &Definition) -> Result<Arc<Compiled>, StoreError> {
-        match self.0.get(&definition.id).filter(|known| known.pins == definition.pins) {
+        match self.0.get(&definition.id).filter(|known| known.is(definition)) {
             Some(known) => Ok(known.clone()),
             None => Ok(self.keep(Compiled::new(definition)?)),
         }
@@ -143,7 +148,7 @@ impl Kernel {
         let Some(stored) = stored else {
             return Err(StoreError::Other("a definition was not stored".to_owned()));
         };
-        let known = self.plans.0.get(&stored.id).filter(|known| known.pins == stored.pins);
+        let known = self.plans.0.get(&stored.id).filter(|known| known.is(&stored));
         Ok(Ok(match known {
             Some(known) => known.clone(),
             None => self.plans.keep(Compiled::with_plan(&stored, define.plan.clone())),

@@ -18,7 +18,7 @@ impl Kernel {
     ) -> Result<Answer, StoreError> {
         self.deciding = None;
         Ok(Answer::Now(match request {
-            Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by)? {
+            Request::Define(define, reply) => reply.with(match self.quotas.check_storage(&define.by.id)? {
                 Some(exceeded) => Err(exceeded),
                 None => self.define(define, false, now)?,
             }),

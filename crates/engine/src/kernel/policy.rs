@@ -110,7 +110,7 @@ impl Kernel {
     pub(super) fn change_policy(&mut self, change: PolicyChange) {
         match change {
             PolicyChange::Freeze(_) => self.set_frozen(true),
-            PolicyChange::Unfreeze => self.set_frozen(false),
+            PolicyChange::Unfreeze { .. } => self.set_frozen(false),
             PolicyChange::Remember(_) | PolicyChange::Revoke { .. } => {}
         }
         self.batch.commit.policy.push(change);

@@ -1,7 +1,7 @@
 //! Recovery after a restart, and timers that are due: every run continues where its log ends.
 
 use steprail_core::run::{Failure, FailureKind, Input, Millis, RESTARTED, RunStatus, TimerKind};
-use steprail_store::{Due, RestoredBackup, RunId, StoreError, Unfinished};
+use steprail_store::{AdminAction, AdminEvent, Due, RestoredBackup, RunId, StoreError, Unfinished};
 
 use super::deadlines::Deadline;
 use super::request::Interrupt;
@@ -17,6 +17,12 @@ impl Kernel {
         now: Millis,
         done: &mut Done,
     ) -> Result<Option<RunId>, StoreError> {
+        if let (None, Some(Interrupt::Restored(RestoredBackup { incarnation, backup_at }))) =
+            (after, interrupt)
+        {
+            let action = AdminAction::Restored { incarnation, backup_at };
+            self.batch.commit.admin.push(AdminEvent::new(action, None));
+        }
         let runs = match interrupt {
             None => self.batch.unfinished(Unfinished::Active, after, RECOVERY_BATCH)?,
             Some(Interrupt::Restored(_)) => {
@@ -71,6 +77,7 @@ impl Kernel {
                 self.fire(timer.run, timer.n, timer.kind, now, done)?;
             }
         }
+        self.refuse_schedules(due.refused_schedules);
         self.fire_schedules(due.schedules, now, done)
     }
 
@@ -115,6 +122,7 @@ impl Kernel {
         let due = self.batch.store().due(Millis::MAX, 1 + self.damaged.len())?;
         let timer = due.timers.iter().find(|timer| !self.damaged.contains_key(&timer.run));
         let schedule = due.schedules.first().and_then(|schedule| schedule.due);
-        Ok([timer.map(|timer| timer.due), schedule].into_iter().flatten().min())
+        let refused = due.refused_schedules.first().map(|(_, due)| *due);
+        Ok([timer.map(|timer| timer.due), schedule, refused].into_iter().flatten().min())
     }
 }

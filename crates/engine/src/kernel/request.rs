@@ -7,7 +7,8 @@ use serde_json::Value;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
 use steprail_store::{
-    Account, AccountKind, Expected, PolicyChange, Principal, Purged, RestoredBackup, RunId, Schedule, Session,
+    Account, AccountKind, Actor, AdminEvent, Expected, PolicyChange, Principal, Purged, RestoredBackup,
+    RunId, Schedule, Session,
 };
 use tokio::sync::oneshot;
 
@@ -64,7 +65,8 @@ impl Request {
             | Command::EndSchedule { .. }
             | Command::PutSession(_)
             | Command::DropSession { .. }
-            | Command::PutAccount(_)
+            | Command::PutAccount(..)
+            | Command::Record(_)
             | Command::DropAccount { .. }
             | Command::Policy(_)
             | Command::Sync
@@ -163,8 +165,8 @@ pub struct Define {
     pub spec: Arc<str>,
     /// The compiled definition.
     pub plan: Arc<Plan>,
-    /// Id of the user who stores it.
-    pub by: String,
+    /// The user who stores it.
+    pub by: Actor,
     /// The newest version that the change is based on.
     pub expected: Expected,
     /// The user who must own the name, if it is taken; `None` for any.
@@ -202,11 +204,15 @@ pub enum Command {
         expected: Expected,
         /// The user who must own it; `None` for any.
         owner: Option<String>,
+        /// The user who deletes it; `None` for the embedding program.
+        by: Option<Actor>,
     },
     /// Deletes a schedule.
     Unschedule {
         /// Name of the schedule.
         name: String,
+        /// The user who deletes it; `None` for the embedding program.
+        by: Option<Actor>,
     },
     /// Ends a schedule that has lost the rights to fire. It stays listed with the reason.
     EndSchedule {
@@ -223,16 +229,20 @@ pub enum Command {
         id: String,
     },
     /// Stores an account.
-    PutAccount(Box<Account>),
+    PutAccount(Box<Account>, Option<Actor>),
     /// Deletes an account.
     DropAccount {
         /// Kind of the account.
         kind: AccountKind,
         /// Id of the account.
         id: String,
+        /// The user who deletes it; `None` for the embedding program.
+        by: Option<Actor>,
     },
     /// Changes the state of the policy.
     Policy(PolicyChange),
+    /// Records administrative actions.
+    Record(Vec<AdminEvent>),
     /// Replies when all earlier requests are committed.
     Sync,
     /// Replies with an error if the stored state of a run is damaged.

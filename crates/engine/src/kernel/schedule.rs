@@ -2,7 +2,7 @@
 
 use steprail_core::run::Millis;
 use steprail_store::{
-    DefinitionQuery, Fired, Overlap, Principal, Right, Schedule, ScheduleChange, StoreError,
+    Actor, DefinitionQuery, Fired, Overlap, Principal, Right, Schedule, ScheduleChange, StoreError,
 };
 
 use super::request::RunSource;
@@ -33,15 +33,17 @@ impl Kernel {
             return Ok(Err(Error::BadInput(problem)));
         }
         let due = schedule.due.is_some().then_some(due);
-        self.batch.change_schedule(ScheduleChange::Put(Box::new(Schedule { due, ..schedule.clone() })));
+        let by = Some(Actor::from(&schedule.principal));
+        let stored = Box::new(Schedule { due, ..schedule.clone() });
+        self.batch.change_schedule(ScheduleChange::Put(stored, by));
         self.next_timer = NextTimer::Unknown;
         Ok(Ok(due))
     }
 
     /// Deletes a schedule. Runs that it started continue.
-    pub(super) fn unschedule(&mut self, name: &str) {
+    pub(super) fn unschedule(&mut self, name: &str, by: Option<Actor>) {
         self.next_timer = NextTimer::Unknown;
-        self.batch.change_schedule(ScheduleChange::Delete(name.to_owned()));
+        self.batch.change_schedule(ScheduleChange::Delete(name.to_owned(), by));
     }
 
     /// Starts the runs of due schedules. All times that passed while no engine ran start one run.
@@ -68,7 +70,7 @@ impl Kernel {
             let error = error.or_else(|| next.as_ref().err().cloned());
             let last = Some(Fired { at, run, error });
             let next = Schedule { due: next.ok(), last, ..schedule };
-            self.batch.change_schedule(ScheduleChange::Put(Box::new(next)));
+            self.batch.change_schedule(ScheduleChange::Put(Box::new(next), None));
             self.deliver_messages(now, done)?;
         }
         Ok(())
@@ -94,7 +96,16 @@ impl Kernel {
         let run = schedule.last.as_ref().and_then(|last| last.run);
         let ended = Schedule { due: None, last: Some(Fired { at, run, error }), ..schedule };
         self.next_timer = NextTimer::Unknown;
-        self.batch.change_schedule(ScheduleChange::Put(Box::new(ended)));
+        self.batch.change_schedule(ScheduleChange::Put(Box::new(ended), None));
+    }
+
+    /// Stops schedules whose rows were changed in the file: nothing is started for them.
+    pub(super) fn refuse_schedules(&mut self, refused: Vec<(String, Millis)>) {
+        for (name, _) in refused {
+            let message =
+                "refused: the stored schedule is not what the log says; run `steprail audit verify`";
+            self.batch.change_schedule(ScheduleChange::Refuse(name, message.to_owned()));
+        }
     }
 
     /// Moves due schedules to their next time without starting a run. After a restore it is unknown whether the runs of
@@ -102,7 +113,9 @@ impl Kernel {
     pub(super) fn skip_missed_schedules(&mut self, now: Millis) -> Result<(), StoreError> {
         self.next_timer = NextTimer::Unknown;
         loop {
-            let missed = self.batch.due(now, BATCH)?.schedules;
+            let due = self.batch.due(now, BATCH)?;
+            self.refuse_schedules(due.refused_schedules);
+            let missed = due.schedules;
             if missed.is_empty() {
                 return Ok(());
             }
@@ -113,7 +126,7 @@ impl Kernel {
                     Some("skipped: the database was restored from a backup after this time".to_owned());
                 let last = Some(Fired { at: schedule.due.unwrap_or(now), run: None, error });
                 let skipped = Schedule { due: next.ok(), last, ..schedule };
-                self.batch.change_schedule(ScheduleChange::Put(Box::new(skipped)));
+                self.batch.change_schedule(ScheduleChange::Put(Box::new(skipped), None));
             }
         }
     }

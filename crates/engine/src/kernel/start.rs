@@ -7,8 +7,8 @@ use steprail_core::plan::Plan;
 use steprail_core::run::{Event, Input, Millis, Parent, Payload, Phase, Record, Run, RunStatus, is_deeper};
 use steprail_core::spec::head::OnRestart;
 use steprail_store::{
-    Definition, DefinitionQuery, Expected, Head, NewRun, Origin, Principal, Rerun, RunId, RunState,
-    StoreError, TokenScope, Wanted,
+    Actor, Definition, DefinitionQuery, Expected, Head, NewRun, Origin, Principal, Rerun, RunId, RunState,
+    StoreError, TokenScope, Wanted, new_run_facts,
 };
 
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Kernel {
                 let define = Define {
                     spec: spec.clone(),
                     plan: plan.clone(),
-                    by: start.principal.id.clone(),
+                    by: Actor::from(&start.principal),
                     expected: Expected::Any,
                     owner: None,
                 };
@@ -171,7 +171,7 @@ impl Kernel {
                         format!("run {of} is {}; only a run that has ended can be repeated", status.name());
                     return Ok(Err(Error::Conflict(message)));
                 }
-                let inputs = self.batch.value(*of, Wanted::Inputs)?.value().clone();
+                let inputs = self.started_with(*of)?;
                 let rerun = reuse_except.as_ref().map(|except| Rerun { of: *of, except: except.clone() });
                 Ok(Ok((self.compiled(head.definition)?, rerun, Some(*of), Some(inputs))))
             }
@@ -187,10 +187,26 @@ impl Kernel {
             Some(version) => DefinitionQuery::Version(name, version),
             None => DefinitionQuery::Newest(name),
         };
-        Ok(self.batch.definition(which)?.ok_or_else(|| {
+        let definition = match self.batch.definition(which) {
+            // The other requests of the batch, and other schedules, are not affected.
+            Err(error @ StoreError::Corrupt(_)) => return Ok(Err(Error::Storage(error))),
+            found => found?,
+        };
+        Ok(definition.ok_or_else(|| {
             let what = version.map(|version| format!("version {version} of ")).unwrap_or_default();
             Error::NotFound(format!("there is no {what}definition `{name}`"))
         }))
+    }
+
+    /// The inputs of an earlier run, compared with its log. So is its row, which names the definition.
+    fn started_with(&mut self, run: RunId) -> Result<Value, StoreError> {
+        let inputs = self.batch.value(run, Wanted::Inputs)?;
+        match self.batch.log(run)?.first().map(|first| &first.event) {
+            Some(Event::RunStarted { inputs: hash, .. }) if *hash == inputs.hash() => {
+                Ok(inputs.value().clone())
+            }
+            _ => Err(StoreError::Corrupt(format!("the inputs of run {run} were changed"))),
+        }
     }
 
     pub(super) fn begin_child(&mut self, parent: RunId, child: Spawned, now: Millis) {
@@ -226,6 +242,16 @@ impl Kernel {
     /// Creates a run. Its first event is committed with its first decision.
     fn begin(&mut self, seed: RunSeed<'_>, now: Millis) {
         let plan = &seed.compiled.plan;
+        let principal = Arc::new(seed.principal.clone());
+        let new = NewRun {
+            definition: seed.compiled.id,
+            principal: principal.clone(),
+            inputs: seed.inputs.clone(),
+            parent: seed.parent.clone(),
+            rerun: seed.rerun.clone(),
+            interruptible: plan.settings.on_restart == OnRestart::Interrupt,
+            request_key: seed.request_key.map(ToOwned::to_owned),
+        };
         let started = Event::RunStarted {
             definition: plan.name.clone(),
             version: seed.compiled.version,
@@ -234,15 +260,15 @@ impl Kernel {
             inputs: seed.inputs.hash(),
             parent: seed.parent.as_ref().map(|(_, parent)| parent.clone()),
             rerun_of: seed.rerun_of.map(|of| of.to_string().into()),
+            facts: new_run_facts(&new).ok(),
         };
         let mut run = Run::default();
         run.apply(plan, &started);
-        let principal = Arc::new(seed.principal.clone());
         let parent = seed.parent.as_ref();
         let head = Head {
             id: seed.id,
             definition: seed.compiled.id,
-            principal: principal.clone(),
+            principal,
             parent: parent.map(|(run, step)| (*run, step.n, step.attempt)),
             depth: parent.map_or(0, |(_, step)| step.depth),
             rerun: seed.rerun.clone(),
@@ -252,15 +278,6 @@ impl Kernel {
         self.values.put(seed.id, Wanted::Inputs, seed.inputs.clone());
         self.touched.insert(seed.id);
         self.children += usize::from(seed.parent.is_some());
-        let new = NewRun {
-            definition: seed.compiled.id,
-            principal,
-            inputs: seed.inputs.clone(),
-            parent: seed.parent,
-            rerun: seed.rerun,
-            interruptible: plan.settings.on_restart == OnRestart::Interrupt,
-            request_key: seed.request_key.map(ToOwned::to_owned),
-        };
         let entry = Entry {
             head,
             run,

@@ -206,7 +206,7 @@ impl Bench {
         let define = Define {
             spec: loaded.spec.expect("a spec").to_canonical_json().into(),
             plan: Arc::new(plan),
-            by: "ann".to_owned(),
+            by: steprail_store::Actor::user("ann"),
             expected: Expected::Any,
             owner: None,
         };

@@ -19,7 +19,7 @@ use steprail_engine::{
 };
 use steprail_store::Store as _;
 use steprail_store::sqlite::SqliteStore;
-use steprail_store::{Freeze, PolicyChange};
+use steprail_store::{Actor, Freeze, PolicyChange};
 
 use super::audit::audit;
 use super::{Bench, NoTools};
@@ -201,7 +201,7 @@ impl Scenario {
             "freeze" => {
                 Command::Policy(PolicyChange::Freeze(Freeze { by: by.id, reason: None, at: self.bench.now }))
             }
-            "unfreeze" => Command::Policy(PolicyChange::Unfreeze),
+            "unfreeze" => Command::Policy(PolicyChange::Unfreeze { by: Actor::user(by.id) }),
             "cancel" => Command::Cancel { run, by: by.id, reason: "asked to".to_owned() },
             "pause" => Command::Pause { run, by: by.id },
             "resume" => Command::Resume {

@@ -11,8 +11,9 @@ const KEY: &str = "(SELECT id FROM runs WHERE run_id = ?1)";
 
 impl Tables for Connection {
     fn log(&self) -> Vec<LogRow> {
-        let sql = "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes, l.hash FROM workflow_log l
-                   JOIN runs r ON r.id = l.run_id ORDER BY l.id";
+        let sql = "SELECT l.id, coalesce(r.run_id, iif(l.run_id = 0, '00000000-0000-0000-0000-000000000000', NULL)), l.seq, l.at,
+                   l.body, l.hashes, l.hash FROM workflow_log l
+                   LEFT JOIN runs r ON r.id = l.run_id ORDER BY l.id";
         query(self, sql, [], |row| {
             let run: String = row.get(1)?;
             Ok(LogRow {

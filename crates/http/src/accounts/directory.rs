@@ -40,7 +40,7 @@ impl Accounts {
         let UserRecord { name, email, groups, .. } = known;
         let record = UserRecord { name, email, groups, ..stored.record };
         let stored = Stored { revision: stored.revision + 1, record, ..stored };
-        self.put(AccountKind::User, user, &stored).await
+        self.put(AccountKind::User, user, &stored, None).await
     }
 
     /// Users by id: all of them for managers, otherwise only the caller.
@@ -78,7 +78,7 @@ impl Accounts {
             let revision = next_revision(current.map(|current| current.revision), expected)?;
             Stored { revision, external, deleted_at: None, record }
         };
-        self.put(AccountKind::User, id, &stored).await?;
+        self.put(AccountKind::User, id, &stored, Some(by.principal())).await?;
         Ok(stored)
     }
 
@@ -95,11 +95,11 @@ impl Accounts {
             cache.credentials_of(id)
         };
         for (kind, credential) in credentials {
-            self.delete(kind, &credential).await?;
+            self.delete(kind, &credential, Some(by.principal())).await?;
         }
         let deleted_at = Some(self.engine.now());
         let tombstone = Stored { revision: 0, external: false, deleted_at, record: UserRecord::default() };
-        self.put(AccountKind::User, id, &tombstone).await?;
+        self.put(AccountKind::User, id, &tombstone, Some(by.principal())).await?;
         self.engine.end_schedules("its user was deleted", |principal| principal.id == id).await?;
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Accounts {
             next_revision(cache.groups.get(id).map(|current| current.revision), expected)?
         };
         let stored = Stored { revision, external: false, deleted_at: None, record };
-        self.put(AccountKind::Group, id, &stored).await?;
+        self.put(AccountKind::Group, id, &stored, Some(by.principal())).await?;
         Ok(stored)
     }
 
@@ -138,7 +138,7 @@ impl Accounts {
         if !self.cache().groups.contains_key(id) {
             return Err(Error::NotFound(format!("there is no group `{id}`")));
         }
-        self.delete(AccountKind::Group, id).await
+        self.delete(AccountKind::Group, id, Some(by.principal())).await
     }
 }
 

@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde::Serialize;
 use steprail_core::run::Millis;
-use steprail_engine::{Access, Account, AccountKind, Engine, Error, Principal, Reads, StoreError, User};
+use steprail_engine::{
+    Access, Account, AccountKind, Actor, Engine, Error, Principal, Reads, StoreError, User,
+};
 use tokio::sync::watch;
 
 use cache::AccountCache;
@@ -130,20 +132,27 @@ impl Accounts {
         Some(Principal { name, email, groups, ..Principal::user(user) })
     }
 
-    /// Stores an account, first durably, then in memory.
-    async fn put(&self, kind: AccountKind, id: &str, record: &impl Serialize) -> Result<(), Error> {
+    /// Stores an account, first durably, then in memory. The log names `by`; `None` for the server itself.
+    async fn put(
+        &self,
+        kind: AccountKind,
+        id: &str,
+        record: &impl Serialize,
+        by: Option<&Principal>,
+    ) -> Result<(), Error> {
         let body = serde_json::to_string(record).map_err(|error| Error::BadInput(error.to_string()))?;
-        self.change(Change::Put(Account { kind, id: id.to_owned(), body })).await
+        self.change(Change::Put(Account { kind, id: id.to_owned(), body }), by).await
     }
 
     /// Deletes an account, first durably, then from memory.
-    async fn delete(&self, kind: AccountKind, id: &str) -> Result<(), Error> {
-        self.change(Change::Delete(kind, id.to_owned())).await
+    async fn delete(&self, kind: AccountKind, id: &str, by: Option<&Principal>) -> Result<(), Error> {
+        self.change(Change::Delete(kind, id.to_owned()), by).await
     }
 
     /// Changes the store, then the cache. It runs in its own task, so that a caller that is cancelled in between cannot
     /// leave the cache behind the store.
-    async fn change(&self, change: Change) -> Result<(), Error> {
+    async fn change(&self, change: Change, by: Option<&Principal>) -> Result<(), Error> {
+        let by = by.map(Actor::from);
         let (engine, access, cache) = (self.engine.clone(), self.access.clone(), self.cache.clone());
         // The use of a session is stored, too, and changes no rights.
         let is_watched = !matches!(&change, Change::Put(Account { kind: AccountKind::SignIn, .. }));
@@ -151,13 +160,13 @@ impl Accounts {
         let changing = tokio::spawn(async move {
             let (kind, id) = match change {
                 Change::Put(account) => {
-                    engine.registry().put_account(account.clone()).await?;
+                    engine.registry().put_account(account.clone(), by).await?;
                     let key = (account.kind, account.id.clone());
                     cache.write().unwrap_or_else(PoisonError::into_inner).put(account)?;
                     key
                 }
                 Change::Delete(kind, id) => {
-                    engine.registry().drop_account(kind, &id).await?;
+                    engine.registry().drop_account(kind, &id, by).await?;
                     cache.write().unwrap_or_else(PoisonError::into_inner).remove(kind, &id);
                     (kind, id)
                 }

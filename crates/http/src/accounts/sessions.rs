@@ -146,10 +146,10 @@ impl Accounts {
         let _writing = self.writing.lock().await;
         let expired = self.cache().expired_sessions(now, self.lifetime);
         for id in expired {
-            self.delete(AccountKind::SignIn, &id).await?;
+            self.delete(AccountKind::SignIn, &id, None).await?;
         }
         check_capacity(self.cache().sessions.len(), false, "browser sessions")?;
-        self.put(AccountKind::SignIn, &secret.id, &session).await?;
+        self.put(AccountKind::SignIn, &secret.id, &session, Some(user)).await?;
         let max_age = self.lifetime.max / 1_000;
         Ok(NewSession { cookie: secret.text(), page_secret: page.text(), max_age })
     }
@@ -194,7 +194,7 @@ impl Accounts {
         // The session may have ended while this waited. If the write fails, the session expires a little early.
         if let Some(session) = due() {
             let session = BrowserSession { seen_at: now, ..session };
-            let _ = self.put(AccountKind::SignIn, &secret.id, &session).await;
+            let _ = self.put(AccountKind::SignIn, &secret.id, &session, None).await;
         }
     }
 
@@ -202,7 +202,8 @@ impl Accounts {
     pub(crate) async fn end_session(&self, text: &str) -> Result<(), Error> {
         let Some(secret) = Secret::parse(text) else { return Ok(()) };
         let _writing = self.writing.lock().await;
-        let exists = self.session(&secret).is_some();
-        if exists { self.delete(AccountKind::SignIn, &secret.id).await } else { Ok(()) }
+        let Some(session) = self.session(&secret) else { return Ok(()) };
+        let by = Principal::user(session.user);
+        self.delete(AccountKind::SignIn, &secret.id, Some(&by)).await
     }
 }

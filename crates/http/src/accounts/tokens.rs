@@ -94,10 +94,10 @@ impl Accounts {
         let is_full = self.cache().tokens.len() >= ACCOUNTS_PER_KIND;
         let purgeable = self.cache().purgeable_tokens(created_at, is_full);
         for id in purgeable {
-            self.delete(AccountKind::Token, &id).await?;
+            self.delete(AccountKind::Token, &id, None).await?;
         }
         check_capacity(self.cache().tokens.len(), false, "tokens")?;
-        self.put(AccountKind::Token, &secret.id, &token).await?;
+        self.put(AccountKind::Token, &secret.id, &token, Some(by.principal())).await?;
         Ok((secret.id.clone(), token, secret.text()))
     }
 
@@ -110,10 +110,10 @@ impl Accounts {
             Some(user) if user == by.principal().id || by.may(Right::Manage) => {}
             _ => return Err(Error::NotFound(format!("there is no token `{id}`"))),
         }
-        self.delete(AccountKind::Token, id).await?;
+        self.delete(AccountKind::Token, id, Some(by.principal())).await?;
         let sessions = self.cache().sessions_of_token(id);
         for session in sessions {
-            self.delete(AccountKind::SignIn, &session).await?;
+            self.delete(AccountKind::SignIn, &session, Some(by.principal())).await?;
         }
         let is_of_token = |principal: &Principal| principal.token.as_deref() == Some(id);
         self.engine.end_schedules("the token that created the schedule was revoked", is_of_token).await?;

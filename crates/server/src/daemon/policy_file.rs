@@ -9,7 +9,9 @@ use steprail_core::diagnostic::{Diagnostic, Severity, render};
 use steprail_core::plan::Hash;
 use steprail_core::policy::Policy;
 use steprail_core::source::Source;
-use steprail_engine::{PolicyHandle, compile_policy};
+use steprail_engine::{
+    AdminAction, AdminEvent, Binding, Engine, Error, PolicyHandle, RowKind, compile_policy,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The policy that `steprail init` writes.
@@ -82,9 +84,23 @@ pub(crate) fn load(path: &Path) -> Result<Option<Policy>, PolicyFileError> {
     }
 }
 
+/// Records in the audit log which policy is in force, unless the log already says so.
+pub(crate) async fn record(engine: &Engine, handle: &PolicyHandle) -> Result<(), Error> {
+    let policy = handle.current();
+    let hash = policy.as_ref().map(|policy| policy.hash());
+    let action = match &policy {
+        Some(policy) => {
+            AdminAction::PolicyLoaded { version: policy.version().to_string(), hash: policy.hash() }
+        }
+        None => AdminAction::PolicyRemoved {},
+    };
+    let binding = Binding { kind: RowKind::Setting, id: "policy".to_owned(), hash };
+    engine.registry().record(vec![AdminEvent { action, by: None, rows: vec![binding] }]).await
+}
+
 /// Replaces the policy when its file changes. A file that is invalid or was deleted leaves the policy as it is: losing the file
 /// must not allow calls.
-pub(crate) fn watch(path: PathBuf, handle: PolicyHandle, stop: CancellationToken) {
+pub(crate) fn watch(path: PathBuf, handle: PolicyHandle, engine: Engine, stop: CancellationToken) {
     tokio::spawn(async move {
         let mut seen = stamp(&path);
         let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok();
@@ -98,6 +114,9 @@ pub(crate) fn watch(path: PathBuf, handle: PolicyHandle, stop: CancellationToken
             if forced || now != seen {
                 seen = now;
                 reload(&path, &handle);
+                if let Err(error) = record(&engine, &handle).await {
+                    tracing::error!(%error, "cannot record the policy in the audit log");
+                }
             }
         }
     });

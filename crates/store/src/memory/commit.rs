@@ -22,7 +22,7 @@ impl Tables {
                 DefinitionChange::Put(new) => {
                     committed.definitions.push(self.put_definition(new, commit.now)?);
                 }
-                DefinitionChange::Delete { name, expected, owner } => {
+                DefinitionChange::Delete { name, expected, owner, .. } => {
                     self.delete_definition(name, *expected, owner.as_deref())?;
                 }
             }
@@ -144,23 +144,25 @@ impl Tables {
 
     fn apply_schedule(&mut self, change: &ScheduleChange) -> Result<(), Refused> {
         match change {
-            ScheduleChange::Put(schedule) => {
+            ScheduleChange::Put(schedule, _) => {
                 self.schedules.insert(schedule.name.clone(), (**schedule).clone());
                 Ok(())
             }
-            ScheduleChange::Delete(name) => match self.schedules.remove(name) {
+            ScheduleChange::Delete(name, _) => match self.schedules.remove(name) {
                 Some(_) => Ok(()),
                 None => Err(Refused::Conflict(Conflict::NoSchedule(name.clone()))),
             },
+            // No other program changes the rows of this store, so that no schedule is refused.
+            ScheduleChange::Refuse(..) => Ok(()),
         }
     }
 
     fn apply_registry(&mut self, change: &RegistryChange, commit: &Commit) {
         match change {
-            RegistryChange::PutAccount(account) => {
+            RegistryChange::PutAccount(account, _) => {
                 self.accounts.insert((account.kind, account.id.clone()), account.body.clone());
             }
-            RegistryChange::DropAccount(kind, id) => drop(self.accounts.remove(&(*kind, id.clone()))),
+            RegistryChange::DropAccount(kind, id, _) => drop(self.accounts.remove(&(*kind, id.clone()))),
             RegistryChange::PutSession(session) => {
                 let (known, _) =
                     self.sessions.entry(session.id.clone()).or_insert_with(|| (session.clone(), commit.now));

@@ -60,7 +60,7 @@ impl Tables {
             hash: new.hash,
             spec_json: new.spec_json.to_string(),
             created_at: now,
-            created_by: new.by.clone(),
+            created_by: new.by.id.clone(),
             deleted: new.hidden,
             pins: new.pins.clone(),
         };

@@ -1,5 +1,5 @@
 //! An in-memory store for tests. It is the second implementation of [`crate::Store`] and [`crate::Reads`], and not for
-//! users: each commit copies the tables.
+//! users: each commit copies the tables. Its log has the events of runs, but no administrative actions.
 
 mod commit;
 mod definitions;

@@ -42,13 +42,13 @@ impl PolicyTables {
     pub(super) fn apply(&mut self, change: &PolicyChange, now: Millis) {
         match change {
             PolicyChange::Freeze(freeze) => self.state.freeze = Some(freeze.clone()),
-            PolicyChange::Unfreeze => self.state.freeze = None,
+            PolicyChange::Unfreeze { .. } => self.state.freeze = None,
             PolicyChange::Remember(remembered) => {
                 self.state.remembered.retain(|known| known.until > now && known.id != remembered.id);
                 self.state.remembered.push((**remembered).clone());
                 self.state.remembered.sort_by(|one, other| one.id.cmp(&other.id));
             }
-            PolicyChange::Revoke { id } => self.state.remembered.retain(|known| known.id != *id),
+            PolicyChange::Revoke { id, .. } => self.state.remembered.retain(|known| known.id != *id),
         }
     }
 }

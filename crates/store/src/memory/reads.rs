@@ -10,10 +10,10 @@ use super::tables::{LogEntry, RunTables, StepEntry, Tables};
 use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
-    Account, After, Approval, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps,
+    Account, After, Approval, ChainHead, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps,
     PolicyState, Principal, RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter,
-    StepCounts, StepPage, StepRow, StoreError, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest,
-    log_row,
+    StepCounts, StepPage, StepRow, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
+    attempt_digest, log_row,
 };
 
 impl Reads for MemoryStore {
@@ -194,6 +194,17 @@ impl Reads for MemoryStore {
         let which =
             version.map_or(DefinitionQuery::Newest(name), |version| DefinitionQuery::Version(name, version));
         Ok(self.tables().find_definition(which).cloned())
+    }
+
+    /// This store records no administrative actions.
+    fn admin_events(&self, _after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError> {
+        Ok(PageBuilder::new(limit).finish())
+    }
+
+    fn chain_head(&self) -> Result<ChainHead, StoreError> {
+        let tables = self.tables();
+        let row = i64::try_from(tables.log.len()).map_err(|error| StoreError::Other(error.to_string()))?;
+        Ok(ChainHead { database: "memory".to_owned(), incarnation: 1, row, hash: tables.chain })
     }
 }
 

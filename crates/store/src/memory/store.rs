@@ -96,7 +96,7 @@ impl Store for MemoryStore {
         let mut schedules: Vec<_> = due.cloned().collect();
         schedules.sort_by_key(|schedule| schedule.due);
         schedules.truncate(limit);
-        Ok(Due { timers, schedules })
+        Ok(Due { timers, schedules, ..Due::default() })
     }
 
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError> {

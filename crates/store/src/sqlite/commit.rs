@@ -1,19 +1,22 @@
 //! Applies a commit in one transaction.
 
-use rusqlite::{ErrorCode, params};
+use std::collections::HashMap;
+
+use rusqlite::{Connection, ErrorCode, params};
 use steprail_core::plan::Hash;
-use steprail_core::run::{Payload, RunStatus};
+use steprail_core::run::{Millis, Payload, RunStatus};
 
 use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
 use super::run_keys::RunKeys;
 use super::statements::{Frequent, Statements};
-use super::{SqliteStore, definitions, policy, purge, schedules};
+use super::{SqliteStore, definitions, policy, schedules};
 use crate::limits::SESSIONS;
 use crate::log_row::LogRow;
 use crate::{
-    Commit, Committed, Conflict, Cursor, DefinitionChange, NewRun, Refused, RegistryChange, RowContent,
-    RunCommit, RunId, RunState, ScheduleChange, StoreError, link, projection,
+    Account, AdminAction, AdminEvent, Commit, Committed, Conflict, Cursor, Definition, DefinitionChange,
+    Fired, NewDefinition, NewRun, Refused, RegistryChange, RowContent, RowKind, RunCommit, RunId, RunState,
+    ScheduleChange, StoreError, link, projection,
 };
 
 const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
@@ -22,14 +25,14 @@ impl SqliteStore {
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         self.files.as_mut().map_or(Ok(()), OpenFiles::before_write)?;
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let (chain, last_row) = (self.chain, self.last_row);
+        let before = (self.chain, self.last_row, self.admin_seq);
         let applied = self.transaction().apply_changes(commit);
         let applied = applied.and_then(|committed| {
             self.connection.prepare_cached("COMMIT")?.execute([])?;
             Ok(committed)
         });
         if applied.is_err() {
-            self.roll_back(chain, last_row);
+            self.roll_back(before);
             return applied;
         }
         let last_row = self.last_row;
@@ -44,11 +47,14 @@ impl SqliteStore {
             keys: &mut self.keys,
             row: &mut self.row,
             last_row: &mut self.last_row,
+            admin_seq: &mut self.admin_seq,
+            checked: &mut self.checked,
+            actions: Vec::new(),
         }
     }
 
-    fn roll_back(&mut self, chain: Hash, last_row: i64) {
-        (self.chain, self.last_row) = (chain, last_row);
+    fn roll_back(&mut self, before: (Hash, i64, u64)) {
+        (self.chain, self.last_row, self.admin_seq) = before;
         // The keys of runs that the transaction created are invalid.
         self.keys.clear();
         // A failed statement may have ended the transaction.
@@ -59,35 +65,38 @@ impl SqliteStore {
 }
 
 /// An open transaction. Its statements are returned to the cache of the connection when it is dropped.
-struct Transaction<'s> {
+pub(super) struct Transaction<'s> {
     statements: Statements<'s>,
     /// The hash of the last row of the log.
-    chain: &'s mut Hash,
+    pub(super) chain: &'s mut Hash,
     keys: &'s mut RunKeys,
-    row: &'s mut LogRow,
-    last_row: &'s mut i64,
+    pub(super) row: &'s mut LogRow,
+    pub(super) last_row: &'s mut i64,
+    /// The last administrative action.
+    pub(super) admin_seq: &'s mut u64,
+    /// Rows that were compared with the log, by their content.
+    pub(super) checked: &'s mut HashMap<(RowKind, String), Hash>,
+    /// Administrative actions that follow from the changes so far.
+    pub(super) actions: Vec<AdminEvent>,
 }
 
-impl Transaction<'_> {
+impl<'s> Transaction<'s> {
+    pub(super) fn connection(&self) -> &'s Connection {
+        self.statements.connection
+    }
+
     fn apply_changes(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         let mut committed = Committed::default();
         for change in &commit.definitions {
             match change {
                 DefinitionChange::Put(new) => {
-                    committed.definitions.push(definitions::put(
-                        self.statements.connection,
-                        new,
-                        commit.now,
-                    )?);
+                    committed.definitions.push(self.put_definition(new, commit.now)?);
                 }
-                DefinitionChange::Delete { name, expected, owner } => {
-                    definitions::delete(
-                        self.statements.connection,
-                        name,
-                        *expected,
-                        owner.as_deref(),
-                        commit.now,
-                    )?;
+                DefinitionChange::Delete { name, expected, owner, by } => {
+                    let owner = owner.as_deref();
+                    let ids = definitions::delete(self.connection(), name, *expected, owner, commit.now)?;
+                    let action = AdminAction::DefinitionDeleted { name: name.clone() };
+                    self.record(by.as_ref(), RowKind::Definition, ids, |_| action)?;
                 }
             }
         }
@@ -106,12 +115,24 @@ impl Transaction<'_> {
             self.apply_registry(change, commit)?;
         }
         for change in &commit.policy {
-            policy::change(self.statements.connection, change, commit.now)?;
+            self.change_policy(change, commit.now)?;
         }
         if let Some(purge) = commit.purge {
-            committed.purged = purge::purge(self.statements.connection, purge, commit.now)?;
+            committed.purged = self.purge(purge, commit.now)?;
         }
+        self.append_actions(commit)?;
         Ok(committed)
+    }
+
+    fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
+        let stored = definitions::put(self.connection(), new, now)?;
+        let Definition { name, version, hash, .. } = &stored;
+        let (name, version, hash, published) = (name.clone(), *version, *hash, new.published);
+        self.record(Some(&new.by), RowKind::Definition, [stored.id.to_string()], |is_new| match is_new {
+            true => AdminAction::DefinitionStored { name, version, hash, published },
+            false => AdminAction::DefinitionPinned { name, version },
+        })?;
+        Ok(stored)
     }
 
     fn apply_run(&mut self, run: &RunCommit, commit: &Commit) -> Result<Option<Cursor>, Refused> {
@@ -133,7 +154,8 @@ impl Transaction<'_> {
         for record in &run.records {
             policy::count(self.statements.connection, &record.event)?;
         }
-        let mut rows = Rows { statements: &mut self.statements, run: key, now: commit.now };
+        let mut rows =
+            Rows { statements: &mut self.statements, run: key, now: commit.now, log_row: *self.last_row };
         projection::project(&mut rows, run)?;
         if projection::changes_state(run) {
             self.update_run(key, run, commit)?;
@@ -241,30 +263,52 @@ impl Transaction<'_> {
         }
     }
 
-    fn apply_schedule(&self, change: &ScheduleChange) -> Result<(), Refused> {
+    fn apply_schedule(&mut self, change: &ScheduleChange) -> Result<(), Refused> {
         match change {
-            ScheduleChange::Put(schedule) => schedules::put(self.statements.connection, schedule)?,
-            ScheduleChange::Delete(name) => {
-                if !schedules::remove(self.statements.connection, name)? {
+            ScheduleChange::Put(schedule, by) => {
+                schedules::put(self.connection(), schedule)?;
+                let (name, definition) = (schedule.name.clone(), schedule.definition.clone());
+                let action = |_| AdminAction::ScheduleStored { name, definition };
+                self.record(by.as_ref(), RowKind::Schedule, [schedule.name.clone()], action)?;
+                if let (None, Some(Fired { run: None, error: Some(reason), .. })) = (by, &schedule.last) {
+                    let (name, reason) = (schedule.name.clone(), reason.clone());
+                    self.actions.push(AdminEvent::new(AdminAction::ScheduleMissed { name, reason }, None));
+                }
+            }
+            ScheduleChange::Delete(name, by) => {
+                if !schedules::remove(self.connection(), name)? {
                     return Err(Refused::Conflict(Conflict::NoSchedule(name.clone())));
                 }
+                let action = AdminAction::ScheduleDeleted { name: name.clone() };
+                self.record(by.as_ref(), RowKind::Schedule, [name.clone()], |_| action)?;
+            }
+            ScheduleChange::Refuse(name, message) => {
+                schedules::refuse(self.connection(), name, message)?;
+                let action = AdminAction::ScheduleMissed { name: name.clone(), reason: message.clone() };
+                self.actions.push(AdminEvent::new(action, None));
             }
         }
         Ok(())
     }
 
-    fn apply_registry(&self, change: &RegistryChange, commit: &Commit) -> Result<(), StoreError> {
+    fn apply_registry(&mut self, change: &RegistryChange, commit: &Commit) -> Result<(), StoreError> {
+        let connection = self.connection();
         let run = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
-            self.statements.connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params))
+            connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params))
         };
         match change {
-            RegistryChange::PutAccount(account) => {
+            RegistryChange::PutAccount(account, by) => {
                 let sql = "INSERT INTO accounts (kind, id, body_json) VALUES (?1, ?2, ?3)
                            ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
                 run(sql, params![account.kind.name(), account.id, account.body])?;
+                let Account { kind, id, body } = account;
+                let action = |is_new| AdminAction::account_stored(*kind, id, body, is_new);
+                self.record(by.as_ref(), (*kind).into(), [id.clone()], action)?;
             }
-            RegistryChange::DropAccount(kind, id) => {
+            RegistryChange::DropAccount(kind, id, by) => {
                 run("DELETE FROM accounts WHERE kind = ?1 AND id = ?2", params![kind.name(), id])?;
+                let action = |_| AdminAction::account_deleted(*kind, id);
+                self.record(by.as_ref(), (*kind).into(), [id.clone()], action)?;
             }
             RegistryChange::PutSession(session) => {
                 let sql = "INSERT INTO sessions (id, user, state_json, created_at) VALUES (?1, ?2, ?3, ?4)

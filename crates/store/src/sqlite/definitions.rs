@@ -4,34 +4,47 @@ use rusqlite::{Connection, Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
-use super::rows;
+use super::{bindings, rows};
 use crate::{
     Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError, preconditions,
 };
 
+/// Finds a definition.
 pub(super) fn find(
     connection: &Connection,
     which: DefinitionQuery<'_>,
 ) -> Result<Option<Definition>, StoreError> {
+    Ok(find_bound(connection, which)?.map(|(definition, _)| definition))
+}
+
+/// Finds a definition with the hash of its row.
+pub(super) fn find_bound(
+    connection: &Connection,
+    which: DefinitionQuery<'_>,
+) -> Result<Option<(Definition, Hash)>, StoreError> {
     let columns = rows::DEFINITION;
+    let read = |row: &Row<'_>| {
+        let (_, content) = bindings::content(row, rows::DEFINITION_COLUMNS)?;
+        Ok((rows::definition(row)?, content))
+    };
     let found = match which {
         DefinitionQuery::Id(id) => {
             let sql = format!("SELECT {columns} FROM workflow_definitions WHERE id = ?1");
-            rows::all(connection, &sql, [id], rows::definition)
+            rows::all(connection, &sql, [id], read)
         }
         DefinitionQuery::Newest(name) => {
             let sql = format!(
                 "SELECT {columns} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL
                  ORDER BY version DESC LIMIT 1"
             );
-            rows::all(connection, &sql, [name], rows::definition)
+            rows::all(connection, &sql, [name], read)
         }
         DefinitionQuery::Version(name, version) => {
             let sql = format!(
                 "SELECT {columns} FROM workflow_definitions WHERE name = ?1 AND version = ?2
                  AND deleted_at IS NULL"
             );
-            rows::all(connection, &sql, params![name, version], rows::definition)
+            rows::all(connection, &sql, params![name, version], read)
         }
     };
     Ok(found?.pop())
@@ -52,22 +65,24 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
     Ok(insert(connection, new, now)?)
 }
 
-/// Hides all versions of a definition from new runs.
+/// Hides all versions of a definition from new runs. Returns their ids.
 pub(super) fn delete(
     connection: &Connection,
     name: &str,
     expected: Expected,
     owner: Option<&str>,
     now: Millis,
-) -> Result<(), Refused> {
+) -> Result<Vec<String>, Refused> {
     let newest = find(connection, DefinitionQuery::Newest(name))?;
     if newest.is_none() {
         return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
     }
     preconditions::check(name, newest.as_ref(), expected, owner)?;
+    let sql = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
+    let ids = rows::all(connection, sql, [name], |row| Ok(row.get::<_, i64>(0)?.to_string()))?;
     let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
     connection.prepare_cached(sql)?.execute(params![name, now])?;
-    Ok(())
+    Ok(ids)
 }
 
 fn find_hidden(connection: &Connection, name: &str, hash: Hash) -> Result<Option<Definition>, StoreError> {
@@ -100,7 +115,7 @@ fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<D
         new.hash.to_string(),
         &*new.spec_json,
         now,
-        new.by,
+        new.by.id,
         new.hidden.then_some(now),
         new.published,
         serde_json::to_string(&new.pins)?

@@ -1,10 +1,14 @@
 //! The identity of a database, stored in `steprail_meta`.
 
+use std::fs::File;
+use std::path::Path;
+
 use rusqlite::{Connection, OptionalExtension};
 use steprail_core::run::Millis;
 
+use super::admin::LogEnd;
 use super::anchor::{Anchor, Stored, this_boot};
-use crate::{RestoredBackup, StoreError};
+use crate::{ChainHead, RestoredBackup, StoreError};
 
 /// Key of the time of the restored backup. It exists until the unfinished runs are interrupted.
 pub(super) const PARK: &str = "park_restored_from";
@@ -123,6 +127,24 @@ impl Identity {
 /// The number of the last event, including events of deleted runs.
 pub(super) fn last_event(connection: &Connection) -> Result<i64, StoreError> {
     Ok(connection.query_row("SELECT coalesce(max(id), 0) FROM workflow_log", [], |row| row.get(0))?)
+}
+
+/// The last row that the anchor beside a database says was committed. `None` if there is no anchor that binds it.
+pub(super) fn anchored_row(connection: &Connection, database: &Path) -> Result<Option<i64>, StoreError> {
+    let Some(identity) = Identity::read(connection)? else { return Ok(None) };
+    let Ok(file) = File::open(super::beside(database, "-anchor")) else { return Ok(None) };
+    let Ok(Stored::Anchor(anchor)) = Anchor::read(&file) else { return Ok(None) };
+    let is_same = anchor.database == identity.database && anchor.incarnation == identity.incarnation;
+    let is_binding = anchor.boot.as_ref().is_none_or(|boot| *boot == this_boot());
+    Ok((is_same && is_binding).then_some(anchor.last_event))
+}
+
+/// The end of the hash chain.
+pub(super) fn chain_head(connection: &Connection) -> Result<ChainHead, StoreError> {
+    let none = || StoreError::Other("the database has no tables".to_owned());
+    let Identity { database, incarnation, .. } = Identity::read(connection)?.ok_or_else(none)?;
+    let LogEnd { chain, last_row, .. } = LogEnd::read(connection)?;
+    Ok(ChainHead { database, incarnation, row: last_row, hash: chain })
 }
 
 /// The time of the last event.

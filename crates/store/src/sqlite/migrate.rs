@@ -2,11 +2,21 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
+use super::admin;
 use crate::{StoreError, log_row};
 
+/// The format whose approvals have a subject and the users who approved.
+pub(super) const GOVERNED: i64 = 2;
+/// The format whose log contains administrative actions.
+pub(super) const AUDITED: i64 = 4;
+
 /// Every migration from an empty file to the current format. A released migration never changes.
-const STEPS: &[&str] =
-    &[include_str!("001_start.sql"), include_str!("002_governance.sql"), include_str!("003_policy.sql")];
+const STEPS: &[&str] = &[
+    include_str!("001_start.sql"),
+    include_str!("002_governance.sql"),
+    include_str!("003_policy.sql"),
+    include_str!("004_audit.sql"),
+];
 
 /// The `application_id` of a database of steprail: "STPR".
 const APPLICATION: i32 = 0x5354_5052;
@@ -46,6 +56,9 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let done = usize::try_from(found).map_err(|_| StoreError::Corrupt(format!("format {found}")))?;
     for step in &STEPS[done..] {
         transaction.execute_batch(&step.replace("{EVENTS}", &log_row::sql_text("l.body", "l.hashes")))?;
+    }
+    if found < AUDITED {
+        admin::take_baseline(&transaction)?;
     }
     if found < known {
         transaction.pragma_update(None, "application_id", APPLICATION)?;

@@ -1,13 +1,17 @@
 //! SQLite: one file, one writer, any number of readers.
 
+mod admin;
 mod anchor;
 mod backup;
+mod bindings;
 mod commit;
 mod definitions;
 mod file_guard;
 mod files;
+mod heads;
 mod identity;
 mod inspect;
+mod key_results;
 mod lock;
 mod migrate;
 mod policy;
@@ -19,19 +23,24 @@ mod readers;
 mod restore;
 mod rows;
 mod run_keys;
+mod run_rows;
 mod schedules;
 mod space_reserve;
 mod statements;
 mod steps;
 mod store;
 mod verify;
+mod verify_admin;
+mod verify_run;
 
 pub use backup::{BackedUp, backup};
+pub use heads::{HeadState, compare_heads, export, head};
 pub use inspect::{Inspected, inspect};
 pub use readers::Readers;
 pub use restore::Restore;
 pub use verify::{Damage, Verified, verify};
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +51,8 @@ use rusqlite::{Connection, OpenFlags};
 use steprail_core::plan::Hash;
 
 use crate::log_row::LogRow;
-use crate::{Opened, Storage, StoreError};
+use crate::{Opened, RowKind, Storage, StoreError};
+use admin::LogEnd;
 use files::{LockedFiles, OpenFiles};
 use run_keys::RunKeys;
 
@@ -95,6 +105,10 @@ pub struct SqliteStore {
     row: LogRow,
     /// The last row of the log.
     last_row: i64,
+    /// The last administrative action.
+    admin_seq: u64,
+    /// Rows that were compared with the log, by their content.
+    checked: HashMap<(RowKind, String), Hash>,
 }
 
 impl SqliteStore {
@@ -137,14 +151,18 @@ impl SqliteStore {
              PRAGMA cache_size = -{WRITER_KILOBYTES}; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
         ))?;
         migrate::migrate(&mut connection)?;
-        let sql = "SELECT hash FROM workflow_log ORDER BY id DESC LIMIT 1";
-        let chain = rows::all(&connection, sql, [], |row| {
-            rows::hash_from_bytes(row.get_ref(0)?.as_blob().map_err(rows::damaged)?)
-        })?;
-        let chain = chain.first().copied().unwrap_or(Hash([0; 32]));
-        let last_row = identity::last_event(&connection)?;
+        let LogEnd { chain, admin_seq, last_row } = LogEnd::read(&connection)?;
         let files = files.map(|files| files.opened(&connection, durability)).transpose()?;
-        Ok(Self { connection, files, chain, keys: RunKeys::default(), row: LogRow::default(), last_row })
+        Ok(Self {
+            connection,
+            files,
+            chain,
+            keys: RunKeys::default(),
+            row: LogRow::default(),
+            last_row,
+            admin_seq,
+            checked: HashMap::new(),
+        })
     }
 
     /// Readers of the same database; `None` for a database in memory.

@@ -3,12 +3,12 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use steprail_core::run::{BudgetUse, Event, Millis, Started};
 
-use super::rows;
-use crate::{Freeze, PolicyChange, PolicyState, Remembered, StoreError};
+use super::commit::Transaction;
+use super::{bindings, rows};
+use crate::{Actor, AdminAction, Freeze, PolicyChange, PolicyState, Remembered, RowKind, StoreError};
 
 /// Id of the row of the freeze. There is at most one.
 const FREEZE: &str = "freeze";
-const REMEMBERED: &str = "remembered";
 
 const COUNT: &str = "INSERT INTO policy_counters (subject, rule, start, count) VALUES (?1, ?2, ?3, 1)
     ON CONFLICT (subject, rule, start) DO UPDATE SET count = count + 1";
@@ -18,8 +18,7 @@ const SELECT_COUNT: &str =
 const PUT: &str = "INSERT INTO policy_state (kind, id, body_json) VALUES (?1, ?2, ?3)
     ON CONFLICT (kind, id) DO UPDATE SET body_json = ?3";
 const DELETE: &str = "DELETE FROM policy_state WHERE kind = ?1 AND id = ?2";
-const DELETE_ENDED: &str =
-    "DELETE FROM policy_state WHERE kind = 'remembered' AND json_extract(body_json, '$.until') <= ?1";
+const DELETE_ENDED: &str = "DELETE FROM policy_state WHERE kind = 'remembered' AND json_extract(body_json, '$.until') <= ?1 RETURNING id";
 
 /// Counts the call of an event for the budget that it uses. Windows that have ended are deleted.
 pub(super) fn count(connection: &Connection, event: &Event) -> Result<(), StoreError> {
@@ -51,29 +50,66 @@ pub(super) fn forget_run(connection: &Connection, run: crate::RunId) -> Result<(
     Ok(())
 }
 
-pub(super) fn change(connection: &Connection, change: &PolicyChange, now: Millis) -> Result<(), StoreError> {
-    match change {
-        PolicyChange::Freeze(freeze) => put(connection, FREEZE, FREEZE, &serde_json::to_string(freeze)?),
-        PolicyChange::Unfreeze => delete(connection, FREEZE, FREEZE),
-        PolicyChange::Remember(remembered) => {
-            connection.prepare_cached(DELETE_ENDED)?.execute([now])?;
-            put(connection, REMEMBERED, &remembered.id, &serde_json::to_string(remembered)?)
+impl Transaction<'_> {
+    /// Changes the state of the policy and records the action.
+    pub(super) fn change_policy(&mut self, change: &PolicyChange, now: Millis) -> Result<(), StoreError> {
+        match change {
+            PolicyChange::Freeze(freeze) => {
+                put(self.connection(), RowKind::Freeze, FREEZE, &serde_json::to_string(freeze)?)?;
+                let action = AdminAction::Frozen { reason: freeze.reason.clone() };
+                self.record_policy(&Actor::user(&*freeze.by), RowKind::Freeze, FREEZE, action)
+            }
+            PolicyChange::Unfreeze { by } => {
+                delete(self.connection(), RowKind::Freeze, FREEZE)?;
+                self.record_policy(by, RowKind::Freeze, FREEZE, AdminAction::Unfrozen {})
+            }
+            PolicyChange::Remember(remembered) => self.remember(remembered, now),
+            PolicyChange::Revoke { id, by } => {
+                delete(self.connection(), RowKind::Remembered, id)?;
+                let action = AdminAction::RememberedRevoked { id: id.clone() };
+                self.record_policy(by, RowKind::Remembered, id, action)
+            }
         }
-        PolicyChange::Revoke { id } => delete(connection, REMEMBERED, id),
+    }
+
+    /// Stores a remembered approval. Those that have ended are deleted.
+    fn remember(&mut self, remembered: &Remembered, now: Millis) -> Result<(), StoreError> {
+        let ended = rows::all(self.connection(), DELETE_ENDED, [now], |row| Ok(row.get::<_, String>(0)?))?;
+        let action = AdminAction::RememberedExpired { count: ended.len() };
+        self.record(None, RowKind::Remembered, ended, |_| action)?;
+        put(self.connection(), RowKind::Remembered, &remembered.id, &serde_json::to_string(remembered)?)?;
+        let Remembered { id, rule, user, tool, by, .. } = remembered.clone();
+        let action = AdminAction::ApprovalRemembered { id, rule, user, tool };
+        self.record_policy(&Actor::user(by), RowKind::Remembered, &remembered.id, action)
+    }
+
+    fn record_policy(
+        &mut self,
+        by: &Actor,
+        kind: RowKind,
+        id: &str,
+        action: AdminAction,
+    ) -> Result<(), StoreError> {
+        self.record(Some(by), kind, [id.to_owned()], |_| action)
     }
 }
 
-fn put(connection: &Connection, kind: &str, id: &str, body: &str) -> Result<(), StoreError> {
-    connection.prepare_cached(PUT)?.execute(params![kind, id, body])?;
+fn put(connection: &Connection, kind: RowKind, id: &str, body: &str) -> Result<(), StoreError> {
+    connection.prepare_cached(PUT)?.execute(params![kind.name(), id, body])?;
     Ok(())
 }
 
-fn delete(connection: &Connection, kind: &str, id: &str) -> Result<(), StoreError> {
-    connection.prepare_cached(DELETE)?.execute(params![kind, id])?;
+fn delete(connection: &Connection, kind: RowKind, id: &str) -> Result<(), StoreError> {
+    connection.prepare_cached(DELETE)?.execute(params![kind.name(), id])?;
     Ok(())
 }
 
+/// The freeze and the remembered approvals. A row that the log does not contain is an error, and so is a missing one.
 pub(super) fn state(connection: &Connection) -> Result<PolicyState, StoreError> {
+    // A row and its binding change together.
+    let _snapshot = connection.unchecked_transaction()?;
+    bindings::check_all(connection, RowKind::Freeze)?;
+    bindings::check_all(connection, RowKind::Remembered)?;
     let sql = "SELECT kind, body_json FROM policy_state ORDER BY kind, id";
     let found =
         rows::all(connection, sql, [], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;

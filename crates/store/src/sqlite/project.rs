@@ -50,6 +50,8 @@ pub(super) struct Rows<'t, 'c> {
     /// The integer key of the run.
     pub run: i64,
     pub now: Millis,
+    /// The row of the log with the events.
+    pub log_row: i64,
 }
 
 const UPSERT_STEP: &str = "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, input_json,
@@ -111,9 +113,9 @@ impl RunRows for Rows<'_, '_> {
 
     fn keep_result(&mut self, n: u32, output: &Payload) -> Result<(), StoreError> {
         let sql = "UPDATE idempotency_keys SET status = 'done', result_json = ?3,
-                   expires_at = ?4 + nullif(ttl_secs, 0) * 1000
+                   expires_at = ?4 + nullif(ttl_secs, 0) * 1000, log_row = ?5
                    WHERE run_id = ?1 AND n = ?2 AND status = 'claimed'";
-        let params = params![self.run, n, output.json(), self.now];
+        let params = params![self.run, n, output.json(), self.now, self.log_row];
         one_row(self.statements.connection.prepare_cached(sql)?.execute(params)?, "a key without its holder")
     }
 

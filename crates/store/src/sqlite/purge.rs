@@ -3,8 +3,11 @@
 use rusqlite::{Connection, params};
 use steprail_core::run::Millis;
 
-use super::{policy, rows};
-use crate::{Purge, Purged, RowContent, RunId, StoreError};
+use super::commit::Transaction;
+use super::{bindings, policy, rows};
+use crate::{
+    AdminAction, AdminEvent, Binding, Purge, Purged, PurgedRun, RowContent, RowKind, RunId, StoreError,
+};
 
 /// Tables with rows of a run, beside the run itself and its log.
 const TABLES: [&str; 5] = ["run_values", "step_runs", "alarms", "workflow_waits", "approvals"];
@@ -14,28 +17,82 @@ const SELECT_ENDED: &str = "SELECT r.id, r.run_id FROM runs r WHERE r.completed_
     AND r.run_id NOT IN (SELECT json_extract(w.rerun_json, '$.of') FROM runs w
                          WHERE w.rerun_json IS NOT NULL AND w.completed_at IS NULL)
     ORDER BY r.completed_at LIMIT ?2";
+const SELECT_UNUSED: &str = "SELECT d.id FROM workflow_definitions d WHERE d.deleted_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.definition_id = d.id) LIMIT ?1";
+/// The id of a key is as in its binding.
+const SELECT_KEYS: &str = "SELECT json_array(scope, tool, key) FROM idempotency_keys WHERE run_id = ?1";
+const SELECT_EXPIRED: &str = "SELECT json_array(scope, tool, key) FROM idempotency_keys
+    WHERE expires_at <= ?1 AND status = 'done' LIMIT ?2";
+const DELETE_KEY: &str = "DELETE FROM idempotency_keys WHERE scope = json_extract(?1, '$[0]')
+    AND tool = json_extract(?1, '$[1]') AND key = json_extract(?1, '$[2]')";
 const SELECT_LOG: &str =
     "SELECT id, seq, at, body, hashes FROM workflow_log WHERE run_id = ?1 AND body <> '' ORDER BY seq";
 const CLEAR_LOG: &str = "UPDATE workflow_log SET body = '', hashes = ?2 WHERE id = ?1";
 
-pub(super) fn purge(connection: &Connection, purge: Purge, now: Millis) -> Result<Purged, StoreError> {
-    let runs = purge_runs(connection, purge)?;
-    let definitions = "DELETE FROM workflow_definitions WHERE id IN (
-        SELECT d.id FROM workflow_definitions d WHERE d.deleted_at IS NOT NULL
-        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.definition_id = d.id) LIMIT ?1)";
-    let keys = "DELETE FROM idempotency_keys WHERE (scope, tool, key) IN (
-        SELECT scope, tool, key FROM idempotency_keys WHERE expires_at <= ?1 AND status = 'done' LIMIT ?2)";
-    let others = connection.prepare_cached(definitions)?.execute([purge.limit])?
-        + connection.prepare_cached(keys)?.execute(params![now, purge.limit])?;
-    Ok(Purged { runs, others })
+impl Transaction<'_> {
+    /// Deletes what retention no longer keeps, and records which runs and definitions these were.
+    pub(super) fn purge(&mut self, purge: Purge, now: Millis) -> Result<Purged, StoreError> {
+        let (runs, keys) = purge_runs(self.connection(), purge)?;
+        let purged = runs.len();
+        if !runs.is_empty() {
+            let removed = runs.iter().map(|run| (RowKind::Run, run.key.to_string()));
+            let mut event = AdminEvent::new(AdminAction::RunsPurged { runs: Vec::new() }, None);
+            for (kind, id) in removed.filter(|(kind, id)| self.has_binding(*kind, id)) {
+                event.rows.push(Binding { kind, id, hash: None });
+            }
+            // The log no longer contains the results under these keys.
+            for id in keys {
+                let hash = bindings::find(self.connection(), RowKind::Key, &id)?;
+                event.rows.push(Binding { kind: RowKind::Key, id, hash });
+            }
+            event.action = AdminAction::RunsPurged { runs };
+            self.actions.push(event);
+        }
+        Ok(Purged { runs: purged, others: self.purge_others(purge, now)? })
+    }
+
+    fn has_binding(&self, kind: RowKind, id: &str) -> bool {
+        matches!(bindings::bound(self.connection(), kind, id), Ok(Some(_)))
+    }
+
+    fn purge_others(&mut self, purge: Purge, now: Millis) -> Result<usize, StoreError> {
+        let unused =
+            rows::all(self.connection(), SELECT_UNUSED, [purge.limit], |row| Ok(row.get::<_, i64>(0)?))?;
+        for id in &unused {
+            self.connection()
+                .prepare_cached("DELETE FROM workflow_definitions WHERE id = ?1")?
+                .execute([id])?;
+        }
+        let count = unused.len() as u64;
+        let ids = unused.iter().map(ToString::to_string);
+        self.record(None, RowKind::Definition, ids, |_| AdminAction::DefinitionsPurged { count })?;
+        let keys = rows::all(self.connection(), SELECT_EXPIRED, params![now, purge.limit], |row| {
+            Ok(row.get::<_, String>(0)?)
+        })?;
+        let mut forgotten = Vec::new();
+        for id in &keys {
+            self.connection().prepare_cached(DELETE_KEY)?.execute([id])?;
+            if self.has_binding(RowKind::Key, id) {
+                forgotten.push(Binding { kind: RowKind::Key, id: id.clone(), hash: None });
+            }
+        }
+        if !forgotten.is_empty() {
+            let action = AdminAction::RunsPurged { runs: Vec::new() };
+            self.actions.push(AdminEvent { action, by: None, rows: forgotten });
+        }
+        Ok(unused.len() + keys.len())
+    }
 }
 
-/// A run is kept while its parent, or a run that reuses its results, is unfinished.
-fn purge_runs(connection: &Connection, purge: Purge) -> Result<usize, StoreError> {
+/// A run is kept while its parent, or a run that reuses its results, is unfinished. Returns the runs, and the keys under
+/// which results of them are kept longer.
+fn purge_runs(connection: &Connection, purge: Purge) -> Result<(Vec<PurgedRun>, Vec<String>), StoreError> {
     let ended = rows::all(connection, SELECT_ENDED, params![purge.before, purge.limit], |row| {
-        Ok((row.get(0)?, rows::run_id(row.get_ref(1)?.as_str().map_err(rows::damaged)?)?))
+        let run = rows::run_id(row.get_ref(1)?.as_str().map_err(rows::damaged)?)?;
+        Ok(PurgedRun { key: row.get(0)?, run })
     })?;
-    for (key, run) in &ended {
+    let mut keys = Vec::new();
+    for PurgedRun { key, run } in &ended {
         connection.prepare_cached("DELETE FROM runs WHERE id = ?1")?.execute([key])?;
         for table in TABLES {
             let sql = format!("DELETE FROM {table} WHERE run_id = ?1");
@@ -43,8 +100,9 @@ fn purge_runs(connection: &Connection, purge: Purge) -> Result<usize, StoreError
         }
         policy::forget_run(connection, *run)?;
         clear_log(connection, *key, *run)?;
+        keys.extend(rows::all(connection, SELECT_KEYS, [key], |row| Ok(row.get::<_, String>(0)?))?);
     }
-    Ok(ended.len())
+    Ok((ended, keys))
 }
 
 /// Replaces the contents of log rows by their digests, so that the hash chain can still be verified.

@@ -31,6 +31,7 @@ const BOUNDED: &[(&str, &str)] = &[
     ("WHERE 1 ORDER BY r.id DESC LIMIT", "a list without filters reads its page from the end"),
     ("WHERE 1 AND r.id < ? ORDER BY r.id DESC LIMIT", "the next page of such a list"),
     ("FROM workflow_log ORDER BY id DESC LIMIT 1", "the last row"),
+    ("WHERE run_id <> 0 ORDER BY id DESC LIMIT 1", "the last row, after administrative actions"),
     ("FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open'", "an index of open approvals"),
     ("principal_json ->> '$.scope' IS NOT NULL", "an index of the runs of scoped tokens"),
     ("DELETE FROM workflow_definitions", "retention: hidden definitions, once an hour"),
@@ -137,7 +138,7 @@ fn write(store: &mut SqliteStore) {
         name: "one".to_owned(),
         hash: Hash([1; 32]),
         spec_json: "{}".into(),
-        by: "ann".to_owned(),
+        by: crate::Actor::user("ann"),
         hidden,
         published: true,
         pins: Pins::new(),
@@ -179,6 +180,7 @@ fn write(store: &mut SqliteStore) {
         inputs: large.hash(),
         parent: None,
         rerun_of: None,
+        facts: None,
     };
     let error = Failure::new(FailureKind::ToolError, "no");
     let gate = Event::ApprovalRequested {
@@ -271,26 +273,30 @@ fn write(store: &mut SqliteStore) {
     let session = Session { id: "s".to_owned(), user: "ann".to_owned(), state: "{}".to_owned() };
     commit(Commit {
         schedules: vec![
-            ScheduleChange::Put(Box::new(schedule)),
-            ScheduleChange::Delete("nightly".to_owned()),
+            ScheduleChange::Put(Box::new(schedule), None),
+            ScheduleChange::Delete("nightly".to_owned(), None),
         ],
         registry: vec![
-            RegistryChange::PutAccount(account),
-            RegistryChange::DropAccount(AccountKind::User, "ann".to_owned()),
+            RegistryChange::PutAccount(account, None),
+            RegistryChange::DropAccount(AccountKind::User, "ann".to_owned(), None),
             RegistryChange::PutSession(session),
             RegistryChange::DropSession("s".to_owned()),
         ],
         policy: vec![
             PolicyChange::Freeze(Freeze { by: "ann".to_owned(), reason: None, at: 5 }),
             PolicyChange::Remember(Box::new(remembered())),
-            PolicyChange::Revoke { id: "r".to_owned() },
-            PolicyChange::Unfreeze,
+            PolicyChange::Revoke { id: "r".to_owned(), by: crate::Actor::user("bob") },
+            PolicyChange::Unfreeze { by: crate::Actor::user("bob") },
         ],
         ..Commit::default()
     });
     commit(Commit { purge: Some(Purge { before: 9, limit: 10 }), ..Commit::default() });
-    let delete =
-        DefinitionChange::Delete { name: "one".to_owned(), expected: Expected::Version(1), owner: None };
+    let delete = DefinitionChange::Delete {
+        name: "one".to_owned(),
+        expected: Expected::Version(1),
+        owner: None,
+        by: None,
+    };
     commit(Commit { definitions: vec![delete], ..Commit::default() });
 }
 

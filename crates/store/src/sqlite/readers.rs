@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{definitions, policy, read_only, rows, schedules, steps};
+use super::{bindings, definitions, identity, policy, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
-    Account, AccountKind, After, Approval, Cursor, Definition, EventPage, ListRuns, ListSteps, PolicyState,
-    RawEvent, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredEvent,
-    UnknownCall, Usage, Visibility, attempt_digest,
+    ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, EventPage,
+    ListRuns, ListSteps, PolicyState, RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter,
+    StepCounts, StepPage, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
+    attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them. A run has one parent, so none is found
@@ -65,6 +66,11 @@ impl Reader {
 impl Readers {
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path: Arc::new(path), idle: Arc::default(), read_time: READ_TIME }
+    }
+
+    /// Readers of a database file that an engine or nobody writes to.
+    pub fn open(path: PathBuf) -> Self {
+        Self::new(path)
     }
 
     /// Readers with another time limit, for tests.
@@ -240,7 +246,7 @@ impl Reads for Readers {
     }
 
     fn last_event(&self) -> Result<Cursor, StoreError> {
-        let sql = "SELECT id, count FROM workflow_log ORDER BY id DESC LIMIT 1";
+        let sql = "SELECT id, count FROM workflow_log WHERE run_id <> 0 ORDER BY id DESC LIMIT 1";
         let last = self.all(sql, [], |row| Ok(Cursor::new(row.get(0)?, row.get::<_, u32>(1)? - 1)))?.pop();
         Ok(last.unwrap_or(Cursor::START))
     }
@@ -300,10 +306,19 @@ impl Reads for Readers {
     }
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {
-        self.all("SELECT kind, id, body_json FROM accounts", [], |row| {
-            let kind = AccountKind::from_name(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
-            let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
-            Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
+        self.with(|connection| {
+            // One moment: an account and its binding change together.
+            let _moment = connection.unchecked_transaction()?;
+            for kind in AccountKind::ALL.map(RowKind::from) {
+                for (id, content) in bindings::contents(connection, &bindings::select(kind, ""), [])? {
+                    bindings::check(connection, kind, &id, content)?;
+                }
+            }
+            rows::all(connection, "SELECT kind, id, body_json FROM accounts", [], |row| {
+                let kind = AccountKind::from_name(row.get_ref(0)?.as_str().map_err(rows::damaged)?);
+                let unknown = || StoreError::Corrupt("an account of an unknown kind".to_owned());
+                Ok(Account { kind: kind.ok_or_else(unknown)?, id: row.get(1)?, body: row.get(2)? })
+            })
         })
     }
 
@@ -334,5 +349,29 @@ impl Reads for Readers {
             rows::DEFINITION
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
+    }
+
+    fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM workflow_log l WHERE l.run_id = 0 AND l.id >= ?1 ORDER BY l.seq",
+            rows::LOG
+        );
+        self.with(|connection| {
+            let mut page = PageBuilder::new(limit);
+            rows::each(connection, &sql, [after.row()], |row| {
+                let bytes = rows::log_body(row, 3)?.0.len();
+                let events = rows::log_events::<AdminEvent>(ADMIN_LOG, row)?;
+                let events = events.filter(|event| event.cursor > after).map(|stored| {
+                    let StoredEvent { cursor, seq, at, event, hash, .. } = stored;
+                    (cursor, StoredAdminEvent { cursor, seq, at, event, hash })
+                });
+                Ok(page.add(bytes, events))
+            })?;
+            Ok(page.finish())
+        })
+    }
+
+    fn chain_head(&self) -> Result<ChainHead, StoreError> {
+        self.with(identity::chain_head)
     }
 }

@@ -14,7 +14,11 @@ use crate::{
 };
 
 pub(super) const DEFINITION: &str =
-    "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json";
+    "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json,
+    deleted_at, published";
+
+/// The number of columns of [`DEFINITION`].
+pub(super) const DEFINITION_COLUMNS: usize = 11;
 
 pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
     Ok(Definition {

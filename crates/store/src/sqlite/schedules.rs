@@ -1,11 +1,14 @@
 //! Schedules in SQLite.
 
 use rusqlite::{Connection, Row, params};
+use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
-use super::rows;
+use super::{bindings, rows};
 use crate::{Fired, Overlap, Schedule, StoreError};
 
+/// The number of columns of [`bindings::SCHEDULE`].
+const BOUND_COLUMNS: usize = 8;
 const COLUMNS: &str = "name, definition, cron, zone, input_json, principal_json, overlap, due_at, last_at, last_run, last_error";
 
 pub(super) fn put(connection: &Connection, schedule: &Schedule) -> Result<(), StoreError> {
@@ -33,32 +36,59 @@ pub(super) fn remove(connection: &Connection, name: &str) -> Result<bool, StoreE
     Ok(connection.prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name])? > 0)
 }
 
-pub(super) fn due(connection: &Connection, now: Millis, limit: usize) -> Result<Vec<Schedule>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM schedules WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2");
-    rows::all(connection, &sql, params![now, limit], read)
+/// Stops a schedule without changing what it starts.
+pub(super) fn refuse(connection: &Connection, name: &str, message: &str) -> Result<(), StoreError> {
+    let sql = "UPDATE schedules SET due_at = NULL, last_error = ?2, last_at = coalesce(due_at, last_at) WHERE name = ?1";
+    connection.prepare_cached(sql)?.execute([name, message])?;
+    Ok(())
+}
+
+/// A schedule that is due: its name, content hash and due time, and its contents as far as they can be read.
+pub(super) struct DueSchedule {
+    pub name: String,
+    pub content: Hash,
+    pub due: Millis,
+    pub schedule: Result<Schedule, StoreError>,
+}
+
+pub(super) fn due(
+    connection: &Connection,
+    now: Millis,
+    limit: usize,
+) -> Result<Vec<DueSchedule>, StoreError> {
+    let sql = format!(
+        "SELECT {}, {COLUMNS} FROM schedules WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2",
+        bindings::SCHEDULE
+    );
+    rows::all(connection, &sql, params![now, limit], |row| {
+        let (name, content) = bindings::content(row, BOUND_COLUMNS)?;
+        let due = row.get(BOUND_COLUMNS + 7)?;
+        Ok(DueSchedule { name, content, due, schedule: read(row, BOUND_COLUMNS) })
+    })
 }
 
 pub(super) fn all(connection: &Connection) -> Result<Vec<Schedule>, StoreError> {
-    rows::all(connection, &format!("SELECT {COLUMNS} FROM schedules ORDER BY name"), [], read)
+    rows::all(connection, &format!("SELECT {COLUMNS} FROM schedules ORDER BY name"), [], |row| read(row, 0))
 }
 
-fn read(row: &Row<'_>) -> Result<Schedule, StoreError> {
-    let text = |at: usize| row.get_ref(at)?.as_str().map_err(rows::damaged);
+/// A schedule from the columns after the first ones.
+fn read(row: &Row<'_>, first: usize) -> Result<Schedule, StoreError> {
+    let text = |at: usize| row.get_ref(first + at)?.as_str().map_err(rows::damaged);
     let overlap = Overlap::from_name(text(6)?)
         .ok_or_else(|| StoreError::Corrupt("a schedule with an unknown overlap".to_owned()))?;
-    let last: Option<Millis> = row.get(8)?;
-    let run: Option<String> = row.get(9)?;
+    let last: Option<Millis> = row.get(first + 8)?;
+    let run: Option<String> = row.get(first + 9)?;
     let run = run.map(|run| rows::run_id(&run)).transpose()?;
-    let error: Option<String> = row.get(10)?;
+    let error: Option<String> = row.get(first + 10)?;
     Ok(Schedule {
-        name: row.get(0)?,
-        definition: row.get(1)?,
-        cron: row.get(2)?,
-        zone: row.get(3)?,
+        name: row.get(first)?,
+        definition: row.get(first + 1)?,
+        cron: row.get(first + 2)?,
+        zone: row.get(first + 3)?,
         inputs: serde_json::from_str(text(4)?)?,
         principal: serde_json::from_str(text(5)?)?,
         overlap,
-        due: row.get(7)?,
+        due: row.get(first + 7)?,
         last: last.map(|at| Fired { at, run, error }),
     })
 }

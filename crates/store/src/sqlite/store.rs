@@ -6,11 +6,11 @@ use rusqlite::{Row, params};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Payload, TimerKind};
 
-use super::{SqliteStore, definitions, policy, rows, schedules};
+use super::{SqliteStore, definitions, key_results, policy, rows, run_rows, schedules};
 use crate::{
     Approval, ClaimKey, ClaimState, Commit, Committed, Cursor, Definition, DefinitionQuery, Due, Head,
-    Health, Refused, RowContent, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished, Upkeep,
-    Wanted, link, log_row,
+    Health, Refused, RowContent, RowKind, RunId, RunState, Store, StoreError, StoredEvent, Timer, Unfinished,
+    Upkeep, Wanted, link, log_row,
 };
 
 impl SqliteStore {
@@ -93,7 +93,7 @@ const SELECT_TIMERS: &str =
     WHERE a.held = 0 AND a.due_at <= ?1 ORDER BY a.due_at LIMIT ?2";
 const SELECT_WAITING: &str = "SELECT r.run_id, w.n FROM workflow_waits w JOIN runs r ON r.id = w.run_id
     WHERE w.event = ?1 ORDER BY w.run_id, w.n";
-const SELECT_CLAIM: &str = "SELECT args_hash, result_json FROM idempotency_keys
+const SELECT_CLAIM: &str = "SELECT args_hash, result_json, run_id, n, log_row FROM idempotency_keys
     WHERE scope = ?1 AND tool = ?2 AND key = ?3 AND (expires_at IS NULL OR expires_at > ?4)";
 const SELECT_ACTIVE: &str = "SELECT run_id FROM runs WHERE active = 1 AND id > ?1 ORDER BY id LIMIT ?2";
 const SELECT_INTERRUPTIBLE: &str = "SELECT run_id FROM runs WHERE interruptible = 1 AND completed_at IS NULL
@@ -163,6 +163,9 @@ impl Store for SqliteStore {
             }
             Ok(())
         })?;
+        if let Some(first) = events.first() {
+            run_rows::check(&self.connection, key, &first.event)?;
+        }
         Ok(events)
     }
 
@@ -184,7 +187,11 @@ impl Store for SqliteStore {
     }
 
     fn definition(&mut self, which: DefinitionQuery<'_>) -> Result<Option<Definition>, StoreError> {
-        definitions::find(&self.connection, which)
+        let Some((definition, content)) = definitions::find_bound(&self.connection, which)? else {
+            return Ok(None);
+        };
+        self.check_bound(RowKind::Definition, &definition.id.to_string(), content)?;
+        Ok(Some(definition))
     }
 
     fn request(&mut self, by: &str, request_key: &str) -> Result<Option<RunId>, StoreError> {
@@ -218,7 +225,16 @@ impl Store for SqliteStore {
                 .ok_or_else(|| StoreError::Corrupt(format!("`{word}` is not a kind of timer")))?;
             Ok(Timer { run: first_run(row)?, n: row.get(1)?, kind, due: row.get(3)? })
         })?;
-        Ok(Due { timers, schedules: schedules::due(&self.connection, now, limit)? })
+        let mut due = Due { timers, ..Due::default() };
+        for found in schedules::due(&self.connection, now, limit)? {
+            let is_bound = self.check_bound(RowKind::Schedule, &found.name, found.content);
+            match is_bound.and(found.schedule) {
+                Ok(schedule) => due.schedules.push(schedule),
+                Err(StoreError::Corrupt(_)) => due.refused_schedules.push((found.name, found.due)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(due)
     }
 
     fn waiting(&mut self, event: &str) -> Result<Vec<(RunId, u32)>, StoreError> {
@@ -229,6 +245,9 @@ impl Store for SqliteStore {
         let found = self.one(SELECT_CLAIM, params![key.scope, key.tool, key.key, now], |row| {
             let args = rows::hash_from_text(row.get_ref(0)?.as_str().map_err(rows::damaged)?)?;
             let output: Option<String> = row.get(1)?;
+            if let Some(output) = &output {
+                key_results::check(&self.connection, key, output, row)?;
+            }
             Ok(match output {
                 None => ClaimState::Held { args },
                 Some(output) => ClaimState::Done { args, output: Payload::parse(&output)? },

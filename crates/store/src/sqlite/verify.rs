@@ -1,4 +1,4 @@
-//! The audit: verifies the hash chain of every log and the values that it covers.
+//! The audit: verifies the hash chain, the values that it covers and the rows that follow from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,10 +8,12 @@ use std::path::Path;
 use rusqlite::{Connection, Params, Row, params};
 use serde::Serialize;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, RunStatus, StepRef, StepStatus, ValueChange};
+use steprail_core::run::{Event, Millis, RunStatus, StepRef, StepStatus, ValueChange};
 
-use super::{migrate, read_only, rows};
-use crate::{RowContent, RunId, StoreError, link, log_row};
+use super::verify_admin::Actions;
+use super::verify_run::ExpectedRows;
+use super::{backup, migrate, read_only, rows, run_rows};
+use crate::{ADMIN_LOG, RowContent, RunId, StoreError, link, log_row};
 
 /// Runs that are verified in one transaction. A long transaction would block checkpoints.
 const RUNS: usize = 100;
@@ -31,6 +33,8 @@ pub struct Verified {
     pub events: u64,
     /// Inputs and outputs that were compared with the hashes in the events.
     pub values: u64,
+    /// Verified administrative actions.
+    pub actions: u64,
     /// Whether the audit reached the end.
     pub complete: bool,
     /// The number of damages.
@@ -67,23 +71,31 @@ impl fmt::Display for Damage {
 /// Verifies one run or all runs, also while an engine writes. `progress` gets the number of verified events and the
 /// total, and can end the audit.
 ///
-/// The log is intact if its rows have no gaps, each hash follows from the row and the previous hash, and the rows of
-/// runs and steps, with their inputs and outputs, match the events. A purged row is represented by its digest.
+/// The log is intact if its rows have no gaps, each hash follows from the row and the previous hash, and the rows of runs,
+/// steps, approvals, idempotency keys, definitions, schedules, accounts and the policy match the events. A purged row is
+/// represented by its digest, if an action recorded that its run was purged.
 pub fn verify(
     database: &Path,
     run: Option<RunId>,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Verified, StoreError> {
     let connection = read_only(database)?;
-    migrate::format(&connection)?;
+    let format = migrate::format(&connection)?;
     let of_run = "WHERE run_id = (SELECT id FROM runs WHERE run_id = ?1)";
     let sql = format!("SELECT coalesce(sum(count), 0) FROM workflow_log {}", run.map_or("", |_| of_run));
     let params = rusqlite::params_from_iter(run.map(|run| run.to_string()));
     let total = connection.query_row(&sql, params, |row| row.get(0))?;
-    let mut audit = Audit { connection: &connection, found: Verified::default(), total, progress };
+    let mut audit = Audit {
+        connection: &connection,
+        found: Verified::default(),
+        total,
+        progress,
+        actions: Actions::default(),
+        has_actions: format >= migrate::AUDITED,
+    };
     let ended = match run {
         Some(run) => audit.one(run)?,
-        None => audit.all()?,
+        None => audit.all(database)?,
     };
     audit.found.complete = ended.is_continue();
     Ok(audit.found)
@@ -95,20 +107,25 @@ struct Head {
     id: String,
     status: String,
     last_n: u32,
+    times: (Millis, Option<Millis>),
+    error: Option<String>,
 }
 
 const HEAD: &str =
-    "SELECT r.id, r.run_id, r.status, coalesce((SELECT max(s.n) FROM step_runs s WHERE s.run_id = r.id), 0)
-    FROM runs r";
+    "SELECT r.id, r.run_id, r.status, coalesce((SELECT max(s.n) FROM step_runs s WHERE s.run_id = r.id), 0),
+    r.created_at, r.completed_at, r.error_json FROM runs r";
 /// A row of the log, its run, and the hash of the row before.
 const ROW: &str = "SELECT l.id, l.seq, l.at, l.body, l.hashes, l.hash, r.run_id, l.run_id,
-    (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1) FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id";
+    (SELECT b.hash FROM workflow_log b WHERE b.id = l.id - 1), l.count FROM workflow_log l LEFT JOIN runs r ON r.id = l.run_id";
 
 struct Audit<'a> {
     connection: &'a Connection,
     found: Verified,
     total: u64,
     progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    actions: Actions,
+    /// Whether the format of the database has administrative actions.
+    has_actions: bool,
 }
 
 impl Audit<'_> {
@@ -123,8 +140,18 @@ impl Audit<'_> {
         }
     }
 
-    fn all(&mut self) -> Result<ControlFlow<()>, StoreError> {
-        self.chain()?;
+    fn all(&mut self, database: &Path) -> Result<ControlFlow<()>, StoreError> {
+        // A damaged index finds other rows than the table has.
+        for problem in backup::check(self.connection, "integrity_check")? {
+            self.damaged(None, None, problem);
+        }
+        let committed = super::identity::anchored_row(self.connection, database)?;
+        let last = self.chain()?;
+        if let Some(committed) = committed.filter(|committed| *committed > last) {
+            let what = format!("the log ends at row {last}, and row {committed} was committed");
+            self.damaged(None, None, what);
+        }
+        self.bound_rows(last)?;
         let mut after = i64::MIN;
         loop {
             let _moment = self.connection.unchecked_transaction()?;
@@ -142,16 +169,31 @@ impl Audit<'_> {
     }
 
     /// Verifies the hash chain over all rows of the log.
-    fn chain(&mut self) -> Result<(), StoreError> {
+    fn chain(&mut self) -> Result<i64, StoreError> {
         let mut last = 0;
         loop {
             let _moment = self.connection.unchecked_transaction()?;
             let sql = format!("{ROW} WHERE l.id > ?1 ORDER BY l.id LIMIT ?2");
             match self.links(&sql, params![last, ROWS], Some(last))? {
                 Some(row) => last = row,
-                None => return Ok(()),
+                None => return Ok(last),
             }
         }
+    }
+
+    /// Compares definitions, schedules and accounts with the actions, in one moment.
+    fn bound_rows(&mut self, last: i64) -> Result<(), StoreError> {
+        if !self.has_actions {
+            return Ok(());
+        }
+        let _moment = self.connection.unchecked_transaction()?;
+        self.links(&format!("{ROW} WHERE l.id > ?1 ORDER BY l.id"), [last], Some(last))?;
+        let actions = std::mem::take(&mut self.actions);
+        self.found.actions = actions.count;
+        for what in actions.differences(self.connection)? {
+            self.damaged(None, None, what);
+        }
+        Ok(())
     }
 
     /// Verifies the links of rows. With `after`, the rows have no gaps. Returns the last row.
@@ -171,6 +213,11 @@ impl Audit<'_> {
             } else if let Some((run, seq, what)) = broken_link(row)? {
                 self.damaged(run, Some(seq), what);
             }
+            if after.is_some()
+                && let Err(error) = self.actions.follow(row)
+            {
+                self.damaged(None, None, format!("row {id} of the log: {error}"));
+            }
             (last, expected) = (Some(id), expected.map(|_| id + 1));
             Ok(true)
         })?;
@@ -179,7 +226,9 @@ impl Audit<'_> {
 
     fn heads(&self, sql: &str, params: impl Params) -> Result<Vec<Head>, StoreError> {
         rows::all(self.connection, sql, params, |row| {
-            Ok(Head { key: row.get(0)?, id: row.get(1)?, status: row.get(2)?, last_n: row.get(3)? })
+            let (key, id, status, last_n) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+            let times = (row.get(4)?, row.get(5)?);
+            Ok(Head { key, id, status, last_n, times, error: row.get(6)? })
         })
     }
 
@@ -204,11 +253,12 @@ impl Audit<'_> {
 
     fn log(&mut self, head: &Head, id: RunId) -> Result<ControlFlow<()>, StoreError> {
         let connection = self.connection;
-        let sql = "SELECT seq, body, hashes FROM workflow_log WHERE run_id = ?1 ORDER BY seq";
+        let sql = "SELECT seq, body, hashes, at, count FROM workflow_log WHERE run_id = ?1 ORDER BY seq";
         let mut statement = connection.prepare_cached(sql)?;
         let mut found = statement.query([head.key])?;
         let mut log =
             Log { run: head.key, last: 0, last_n: 0, status: RunStatus::Pending, inputs: BTreeMap::new() };
+        let mut expected = ExpectedRows::default();
         while let Some(row) = found.next()? {
             let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(rows::damaged)?;
             if seq != log.last + 1 {
@@ -217,8 +267,20 @@ impl Audit<'_> {
             }
             log.last = seq - 1;
             let (body, hashes) = rows::log_body(row, 1)?;
-            for event in log_row::events(body, hashes)? {
+            let (at, count): (Millis, usize) = (row.get(3)?, row.get(4)?);
+            let events = log_row::events(body, hashes)?;
+            if events.len() != count {
+                let what = format!("its row has {} events, and its count is {count}", events.len());
+                self.damaged(Some(id), Some(seq), what);
+            }
+            for event in events {
+                if log.last == 0
+                    && let Err(error) = run_rows::compare(connection, head.key, &event)
+                {
+                    self.damaged(Some(id), Some(1), error.to_string());
+                }
                 log.follow(&event);
+                expected.follow(&event, at)?;
                 self.values(id, &mut log, &event)?;
                 self.found.events += 1;
                 if self.found.events.is_multiple_of(EVENTS) && self.report_progress().is_break() {
@@ -228,6 +290,9 @@ impl Audit<'_> {
         }
         for ((n, attempt), hash) in std::mem::take(&mut log.inputs) {
             self.input(id, &log, n, attempt, hash)?;
+        }
+        for what in expected.differences(connection, head.key, id, (head.times, head.error.as_deref()))? {
+            self.damaged(Some(id), Some(log.last), what);
         }
         if log.status.name() != head.status {
             let what = format!("the log ends here as {}, and the run is {}", log.status.name(), head.status);
@@ -344,19 +409,22 @@ fn broken_link(row: &Row<'_>) -> Result<Option<(Option<RunId>, u64, String)>, St
     let before = row.get_ref(8)?.as_blob_or_null().map_err(rows::damaged)?;
     let before = before.map_or(Ok(Hash([0; 32])), rows::hash_from_bytes)?;
     let run: Option<String> = row.get(6)?;
+    let key: i64 = row.get(7)?;
     let run = match run.as_deref().map(rows::run_id).transpose() {
+        Ok(None) if key == 0 => Some(ADMIN_LOG),
         Ok(run) => run,
         Err(error) => return Ok(Some((None, seq, error.to_string()))),
     };
     let digest = match run {
-        _ if body.is_empty() => rows::hash_from_bytes(hashes)?,
+        _ if body.is_empty() && key != 0 => rows::hash_from_bytes(hashes)?,
         Some(run) => RowContent { run, seq, at: row.get(2)?, body, hashes }.digest(),
         None => {
-            let what = format!("events of run number {} exist without the run", row.get::<_, i64>(7)?);
+            let what = format!("events of run number {key} exist without the run");
             return Ok(Some((None, seq, what)));
         }
     };
     let what = "this event or an earlier one was modified".to_owned();
+    let run = run.filter(|run| *run != ADMIN_LOG);
     Ok((link(&before, &digest) != hash).then_some((run, seq, what)))
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn definition() -> NewDefinition {
         name: "one".to_owned(),
         hash: Hash([1; 32]),
         spec_json: SPEC.into(),
-        by: "ann".to_owned(),
+        by: steprail_store::Actor::user("ann"),
         hidden: false,
         published: false,
         pins: steprail_store::Pins::new(),
@@ -29,6 +29,15 @@ pub(crate) fn definition() -> NewDefinition {
 pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Vec<Record>) -> RunCommit {
     let inputs = Payload::new(inputs);
     let plan = steprail_core::load(&steprail_core::source::Source::new("one", SPEC)).plan.expect("a plan");
+    let new = NewRun {
+        definition,
+        principal: Arc::new(Principal::user("ann")),
+        inputs: inputs.clone(),
+        parent: None,
+        rerun: None,
+        interruptible: false,
+        request_key: None,
+    };
     let started = Event::RunStarted {
         definition: "one".into(),
         version: 1,
@@ -37,23 +46,15 @@ pub(crate) fn first_decision(definition: i64, id: RunId, inputs: Value, more: Ve
         inputs: inputs.hash(),
         parent: None,
         rerun_of: None,
+        facts: Some(steprail_store::new_run_facts(&new).expect("facts")),
     };
     let mut run = Run::default();
     let records: Vec<Record> = [Record::plain(started)].into_iter().chain(more).collect();
     records.iter().for_each(|record| run.apply(&plan, &record.event));
-    let principal = Arc::new(Principal::user("ann"));
     RunCommit {
         run: id,
         expected_seq: 0,
-        new: Some(Box::new(NewRun {
-            definition,
-            principal,
-            inputs,
-            parent: None,
-            rerun: None,
-            interruptible: false,
-            request_key: None,
-        })),
+        new: Some(Box::new(new)),
         records,
         before: RunState { status: RunStatus::Pending, active: false },
         after: RunState { status: run.status(), active: false },

@@ -97,7 +97,7 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
     on_every_store(|store| {
         let by = |user: &str, hash: u8| NewDefinition {
             hash: Hash([hash; 32]),
-            by: user.to_owned(),
+            by: steprail_store::Actor::user(user),
             owner: Some(user.to_owned()),
             ..definition()
         };
@@ -115,7 +115,7 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
         let delete = |expected, owner: &str| {
             let (name, owner) = ("one".to_owned(), Some(owner.to_owned()));
             Commit {
-                definitions: vec![DefinitionChange::Delete { name, expected, owner }],
+                definitions: vec![DefinitionChange::Delete { name, expected, owner, by: None }],
                 ..Commit::default()
             }
         };
@@ -339,10 +339,10 @@ fn schedules_are_stored_due_and_deleted_once() {
         let schedule =
             Schedule { due: Some(9), ..Schedule::new("nightly", "one", "0 2 * * *", Principal::user("ann")) };
         let change = |change| Commit { schedules: vec![change], ..Commit::default() };
-        store.commit(&change(ScheduleChange::Put(Box::new(schedule.clone())))).expect("a schedule");
+        store.commit(&change(ScheduleChange::Put(Box::new(schedule.clone()), None))).expect("a schedule");
         assert_eq!(store.due(9, 10).expect("schedules").schedules, [schedule]);
         assert_eq!(store.due(8, 10).expect("schedules").schedules, []);
-        let delete = || change(ScheduleChange::Delete("nightly".to_owned()));
+        let delete = || change(ScheduleChange::Delete("nightly".to_owned(), None));
         store.commit(&delete()).expect("it is deleted");
         let missing = store.commit(&delete()).expect_err("it is gone");
         assert_eq!(conflict(missing), Conflict::NoSchedule("nightly".to_owned()));

@@ -139,7 +139,8 @@ impl ServeArgs {
         let owner =
             owner.map_err(|error| CliError::new(format!("cannot write to the data directory: {error}")))?;
         let daemon = Daemon::open(store, tools, vault, metrics, owner, config, policy.clone(), stop).await?;
-        policy_file::watch(home.policy(), policy, stop.clone());
+        policy_file::record(&daemon.engine, &policy).await?;
+        policy_file::watch(home.policy(), policy, daemon.engine.clone(), stop.clone());
         Ok((daemon, bound))
     }
 }
