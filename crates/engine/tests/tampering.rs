@@ -11,8 +11,8 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Account, AccountKind, Actor, Annotations, Cursor, Engine, Event, Expected, ManualClock, Options,
-    Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start, Tools, Visibility,
+    Account, AccountKind, Actor, Annotations, Cursor, Engine, Event, Expected, ListRuns, ManualClock,
+    Options, Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start, Tools, Visibility,
 };
 use steprail_store::sqlite::{HeadState, Verified, compare_heads, head, verify};
 use steprail_store::{ADMIN_LOG, Commit, PolicyChange, RowContent, Store as _, link};
@@ -283,20 +283,20 @@ async fn the_engine_refuses_rows_that_were_changed() {
     let schedule = copy(&path, folder.path(), "schedule.db");
     tamper(&schedule, tampering("principal of a schedule"));
     let (clock, refusing) = engine(&schedule);
-    let before = refusing.list(Default::default()).await.expect("runs").len();
+    let before = refusing.list(ListRuns::default()).await.expect("runs").len();
     clock.advance(100 * HOUR);
     let stopped = async {
         while refusing.schedules().await.expect("schedules")[0].due.is_some() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), stopped).await.expect("the schedule stops");
-    assert_eq!(refusing.list(Default::default()).await.expect("runs").len(), before, "nothing was started");
+    tokio::time::timeout(Duration::from_mins(1), stopped).await.expect("the schedule stops");
+    assert_eq!(refusing.list(ListRuns::default()).await.expect("runs").len(), before, "nothing was started");
 
     let run = copy(&path, folder.path(), "run.db");
     tamper(&run, tampering("principal of a run"));
     let (_, refusing) = engine(&run);
-    let runs = refusing.list(Default::default()).await.expect("runs");
+    let runs = refusing.list(ListRuns::default()).await.expect("runs");
     let mut refused = 0;
     for row in runs.iter().filter(|row| row.name == "gated" && !row.status.is_terminal()) {
         refused += usize::from(refusing.signal("go", json!(null), Some(row.run_id)).await.is_err());
@@ -502,15 +502,15 @@ async fn the_audit_finds_a_change_of_any_byte_that_changes_a_covered_value() {
     for seed in 0..600 {
         let mut random = fastrand::Rng::with_seed(seed);
         let at = random.usize(100..bytes.len());
-        let changed = copy(&path, folder.path(), "byte.db");
+        let damaged_file = copy(&path, folder.path(), "byte.db");
         let mut damaged = bytes.clone();
         damaged[at] ^= 1 << random.u8(..8);
-        std::fs::write(&changed, damaged).expect("a file");
-        if contents(&changed).is_ok_and(|found| found == sound) {
+        std::fs::write(&damaged_file, damaged).expect("a file");
+        if contents(&damaged_file).is_ok_and(|found| found == sound) {
             continue;
         }
         changes += 1;
-        let is_found = verify(&changed, None, &mut |_, _| ControlFlow::Continue(()))
+        let is_found = verify(&damaged_file, None, &mut |_, _| ControlFlow::Continue(()))
             .map_or(true, |verified| verified.damages > 0);
         missed.extend((!is_found).then_some((seed, at)));
     }
@@ -521,11 +521,12 @@ async fn the_audit_finds_a_change_of_any_byte_that_changes_a_covered_value() {
 
 /// Recomputes the hash chain, as an attacker with the source code would.
 fn rewrite_chain(path: &Path) {
+    type Row = (i64, Option<String>, u64, i64, String, Vec<u8>);
+
     let connection = Connection::open(path).expect("the database");
     drop_triggers(&connection);
     let sql = "SELECT l.id, r.run_id, l.seq, l.at, l.body, l.hashes FROM workflow_log l
                LEFT JOIN runs r ON r.id = l.run_id ORDER BY l.id";
-    type Row = (i64, Option<String>, u64, i64, String, Vec<u8>);
     let mut statement = connection.prepare(sql).expect("a statement");
     let rows = statement.query_map([], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
@@ -534,9 +535,10 @@ fn rewrite_chain(path: &Path) {
     let mut chain = Hash([0; 32]);
     for (id, run, seq, at, body, hashes) in rows {
         let run = run.map_or(ADMIN_LOG, |run| run.parse().expect("a run id"));
-        let digest = match body.is_empty() {
-            true => Hash(hashes.clone().try_into().expect("32 bytes")),
-            false => RowContent { run, seq, at, body: &body, hashes: &hashes }.digest(),
+        let digest = if body.is_empty() {
+            Hash(hashes.clone().try_into().expect("32 bytes"))
+        } else {
+            RowContent { run, seq, at, body: &body, hashes: &hashes }.digest()
         };
         chain = link(&chain, &digest);
         connection

@@ -84,7 +84,7 @@ impl Transaction<'_> {
     /// The hash that a row had after the last action, of this commit or before.
     fn bound(&self, kind: RowKind, id: &str) -> Result<Option<Hash>, StoreError> {
         let pending = self.actions.iter().flat_map(|event| &event.rows);
-        match pending.filter(|row| row.kind == kind && row.id == id).last() {
+        match pending.rev().find(|row| row.kind == kind && row.id == id) {
             Some(binding) => Ok(binding.hash),
             None => bindings::bound(self.connection(), kind, id),
         }

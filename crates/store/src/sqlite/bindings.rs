@@ -149,16 +149,12 @@ pub(super) fn check_all(connection: &Connection, kind: RowKind) -> Result<(), St
 /// Writes what an action bound into the index.
 pub(super) fn note(connection: &Connection, binding: &Binding, log_row: i64) -> Result<(), StoreError> {
     let Binding { kind, id, hash } = binding;
-    match hash {
-        Some(hash) => {
-            let sql =
-                "INSERT OR REPLACE INTO audit_bindings (kind, id, hash, log_row) VALUES (?1, ?2, ?3, ?4)";
-            connection.prepare_cached(sql)?.execute(params![kind.name(), id, &hash.0[..], log_row])?;
-        }
-        None => {
-            let sql = "DELETE FROM audit_bindings WHERE kind = ?1 AND id = ?2";
-            connection.prepare_cached(sql)?.execute([kind.name(), id])?;
-        }
+    if let Some(hash) = hash {
+        let sql = "INSERT OR REPLACE INTO audit_bindings (kind, id, hash, log_row) VALUES (?1, ?2, ?3, ?4)";
+        connection.prepare_cached(sql)?.execute(params![kind.name(), id, &hash.0[..], log_row])?;
+    } else {
+        let sql = "DELETE FROM audit_bindings WHERE kind = ?1 AND id = ?2";
+        connection.prepare_cached(sql)?.execute([kind.name(), id])?;
     }
     Ok(())
 }
@@ -199,8 +195,8 @@ fn is_established(row: &Row<'_>, kind: RowKind, id: &str, content: Hash) -> Resu
     }
     let mut last = None;
     for event in admin_events(body, hashes)? {
-        let rows = event.rows.into_iter().filter(|row| row.kind == kind && row.id == id);
-        last = rows.last().or(last);
+        let found = event.rows.into_iter().rev().find(|row| row.kind == kind && row.id == id);
+        last = found.or(last);
     }
     Ok(last.is_some_and(|binding| binding.hash == Some(content)))
 }

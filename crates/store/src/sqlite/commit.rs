@@ -128,9 +128,12 @@ impl<'s> Transaction<'s> {
         let stored = definitions::put(self.connection(), new, now)?;
         let Definition { name, version, hash, .. } = &stored;
         let (name, version, hash, published) = (name.clone(), *version, *hash, new.published);
-        self.record(Some(&new.by), RowKind::Definition, [stored.id.to_string()], |is_new| match is_new {
-            true => AdminAction::DefinitionStored { name, version, hash, published },
-            false => AdminAction::DefinitionPinned { name, version },
+        self.record(Some(&new.by), RowKind::Definition, [stored.id.to_string()], |is_new| {
+            if is_new {
+                AdminAction::DefinitionStored { name, version, hash, published }
+            } else {
+                AdminAction::DefinitionPinned { name, version }
+            }
         })?;
         Ok(stored)
     }
