@@ -87,6 +87,10 @@ impl From<Conflict> for Error {
         match conflict {
             Conflict::NoDefinition(name) => Self::NotFound(format!("there is no definition `{name}`")),
             Conflict::NoSchedule(name) => Self::NotFound(format!("there is no schedule `{name}`")),
+            Conflict::OfPerson { name } => Self::Denied(format!(
+                "a person stored the definition `{name}`, and an agent cannot change it; use another name, or ask \
+                 the person to change it"
+            )),
             Conflict::Owned { name, by } => Self::Denied(format!(
                 "the definition `{name}` belongs to {by}; use another name, or ask for the right `administer`"
             )),

@@ -257,3 +257,22 @@ async fn definitions_by_agents_can_be_denied() {
     let run = agent.start(Workflow::Named("mail".to_owned(), None), json!({}), None).await.expect("a run");
     assert_eq!(run.wait().await.expect("ended").run.status, RunStatus::Completed);
 }
+
+#[tokio::test]
+async fn an_agent_cannot_change_the_definition_of_a_person() {
+    let fixture = Fixture::new("{ default: allow }");
+    let engine = fixture.engine();
+    let ann = user(&engine, "ann");
+    let agent = engine.as_user(Principal::user("ann").through_agent());
+    ann.define(MAIL, None, Expected::Any).await.expect("defined");
+    let changed = MAIL.replace("send,", "deliver,");
+    let denied = agent.define(&changed, None, Expected::Any).await.map(drop);
+    assert!(matches!(denied, Err(Error::Denied(_))), "{denied:?}");
+    assert!(matches!(agent.delete_definition("mail", Expected::Any).await, Err(Error::Denied(_))));
+    let own = changed.replace("name: mail", "name: draft");
+    agent.define(&own, None, Expected::Any).await.expect("a name of its own");
+    agent.define(&own.replace("deliver,", "send,"), None, Expected::Any).await.expect("its own definition");
+    ann.define(&own, None, Expected::Any).await.expect("people change what their agents defined");
+    let taken_over = agent.define(&own.replace("deliver,", "send,"), None, Expected::Any).await.map(drop);
+    assert!(matches!(taken_over, Err(Error::Denied(_))), "{taken_over:?}");
+}

@@ -267,6 +267,11 @@ pub enum Conflict {
     NoDefinition(String),
     /// There is no such schedule.
     NoSchedule(String),
+    /// A person stored the definition, and an agent cannot change it.
+    OfPerson {
+        /// The name.
+        name: String,
+    },
     /// Another user owns the definition.
     Owned {
         /// The name.

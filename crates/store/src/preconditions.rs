@@ -2,7 +2,7 @@
 
 use steprail_core::plan::Hash;
 
-use crate::{Conflict, Definition, Expected, NewDefinition, Refused};
+use crate::{Actor, Conflict, Definition, Expected, NewDefinition, Refused};
 
 /// Checks the preconditions of a change against the newest version.
 pub(crate) fn check(
@@ -23,6 +23,16 @@ pub(crate) fn check(
     match newest {
         Some(newest) if owner.is_some_and(|owner| owner != newest.created_by) => {
             Err(Refused::Conflict(Conflict::Owned { name: name.to_owned(), by: newest.created_by.clone() }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that an agent does not change the definition of a person.
+pub(crate) fn check_agent(newest: Option<&Definition>, by: Option<&Actor>) -> Result<(), Refused> {
+    match newest {
+        Some(newest) if !newest.by_agent && by.is_some_and(|by| by.agent) => {
+            Err(Refused::Conflict(Conflict::OfPerson { name: newest.name.clone() }))
         }
         _ => Ok(()),
     }

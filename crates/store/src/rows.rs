@@ -72,6 +72,8 @@ pub struct Definition {
     pub created_at: Millis,
     /// The id of the user who stored it.
     pub created_by: String,
+    /// Whether an agent stored it for the user.
+    pub by_agent: bool,
     /// Whether new runs can no longer use this version.
     pub deleted: bool,
     /// The tools that it calls, as they were described when it was stored.

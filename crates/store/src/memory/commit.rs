@@ -22,8 +22,8 @@ impl Tables {
                 DefinitionChange::Put(new) => {
                     committed.definitions.push(self.put_definition(new, commit.now)?);
                 }
-                DefinitionChange::Delete { name, expected, owner, .. } => {
-                    self.delete_definition(name, *expected, owner.as_deref())?;
+                DefinitionChange::Delete { name, expected, owner, by } => {
+                    self.delete_definition(name, *expected, owner.as_deref(), by.as_ref())?;
                 }
             }
         }

@@ -4,7 +4,7 @@ use steprail_core::run::Millis;
 
 use super::tables::{DefinitionRow, Tables};
 use crate::{
-    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Refused, StoreError, preconditions,
+    Actor, Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Refused, StoreError, preconditions,
 };
 
 impl Tables {
@@ -35,6 +35,7 @@ impl Tables {
         } else {
             let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
             preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
+            preconditions::check_agent(newest, Some(&new.by))?;
             newest
         };
         match known.filter(|known| preconditions::is_same(new, known)).map(|known| known.id) {
@@ -61,6 +62,7 @@ impl Tables {
             spec_json: new.spec_json.to_string(),
             created_at: now,
             created_by: new.by.id.clone(),
+            by_agent: new.by.agent,
             deleted: new.hidden,
             pins: new.pins.clone(),
         };
@@ -75,12 +77,14 @@ impl Tables {
         name: &str,
         expected: Expected,
         owner: Option<&str>,
+        by: Option<&Actor>,
     ) -> Result<(), Refused> {
         let newest = self.find_definition(DefinitionQuery::Newest(name));
         if newest.is_none() {
             return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
         }
         preconditions::check(name, newest, expected, owner)?;
+        preconditions::check_agent(newest, by)?;
         let versions = self.definitions.values_mut().filter(|row| row.definition.name == name);
         versions.for_each(|row| row.definition.deleted = true);
         Ok(())

@@ -94,7 +94,14 @@ impl<'s> Transaction<'s> {
                 }
                 DefinitionChange::Delete { name, expected, owner, by } => {
                     let owner = owner.as_deref();
-                    let ids = definitions::delete(self.connection(), name, *expected, owner, commit.now)?;
+                    let ids = definitions::delete(
+                        self.connection(),
+                        name,
+                        *expected,
+                        owner,
+                        by.as_ref(),
+                        commit.now,
+                    )?;
                     let action = AdminAction::DefinitionDeleted { name: name.clone() };
                     self.record(by.as_ref(), RowKind::Definition, ids, |_| action)?;
                 }

@@ -6,7 +6,8 @@ use steprail_core::run::Millis;
 
 use super::{bindings, rows};
 use crate::{
-    Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError, preconditions,
+    Actor, Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError,
+    preconditions,
 };
 
 /// Finds a definition.
@@ -57,6 +58,7 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
     } else {
         let newest = find(connection, DefinitionQuery::Newest(&new.name))?;
         preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
+        preconditions::check_agent(newest.as_ref(), Some(&new.by))?;
         newest
     };
     if let Some(known) = known.filter(|known| preconditions::is_same(new, known)) {
@@ -71,6 +73,7 @@ pub(super) fn delete(
     name: &str,
     expected: Expected,
     owner: Option<&str>,
+    by: Option<&Actor>,
     now: Millis,
 ) -> Result<Vec<String>, Refused> {
     let newest = find(connection, DefinitionQuery::Newest(name))?;
@@ -78,6 +81,7 @@ pub(super) fn delete(
         return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
     }
     preconditions::check(name, newest.as_ref(), expected, owner)?;
+    preconditions::check_agent(newest.as_ref(), by)?;
     let sql = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
     let ids = rows::all(connection, sql, [name], |row| Ok(row.get::<_, i64>(0)?.to_string()))?;
     let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
@@ -107,9 +111,9 @@ fn pin(connection: &Connection, mut known: Definition, pins: &Pins) -> Result<De
 
 fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<Definition, StoreError> {
     let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
-                   published, pins_json)
+                   published, pins_json, by_agent)
                VALUES (?1, (SELECT coalesce(max(version), 0) + 1 FROM workflow_definitions WHERE name = ?1),
-                   ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+                   ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     connection.prepare_cached(sql)?.execute(params![
         new.name,
         new.hash.to_string(),
@@ -118,7 +122,8 @@ fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<D
         new.by.id,
         new.hidden.then_some(now),
         new.published,
-        serde_json::to_string(&new.pins)?
+        serde_json::to_string(&new.pins)?,
+        new.by.agent
     ])?;
     let id = connection.last_insert_rowid();
     let inserted = find(connection, DefinitionQuery::Id(id))?;

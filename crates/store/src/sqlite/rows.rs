@@ -15,10 +15,10 @@ use crate::{
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json,
-    deleted_at, published";
+    deleted_at, published, by_agent";
 
 /// The number of columns of [`DEFINITION`].
-pub(super) const DEFINITION_COLUMNS: usize = 11;
+pub(super) const DEFINITION_COLUMNS: usize = 12;
 
 pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
     Ok(Definition {
@@ -31,6 +31,7 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
         created_by: row.get(6)?,
         deleted: row.get(7)?,
         pins: serde_json::from_str(row.get_ref(8)?.as_str().map_err(damaged)?)?,
+        by_agent: row.get(11)?,
     })
 }
 
