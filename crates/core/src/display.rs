@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use crate::limits::{SHOWN_BLANK_LINES, SHOWN_LINE_CHARS, SHOWN_LINES};
+use crate::run::GuardedCall;
 
 /// Combining marks in a row that are shown as they are.
 const COMBINING_MARKS: usize = 3;
@@ -26,7 +27,7 @@ pub fn quote(untrusted: &str) -> String {
 }
 
 /// The facts of an approval that the engine vouches for, and the prompt, for which it does not.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ApprovalText<'a> {
     /// The tool that is called after the approval.
     pub tool: Option<&'a str>,
@@ -42,6 +43,8 @@ pub struct ApprovalText<'a> {
     pub step: &'a str,
     /// The prompt, as the definition or the tool wrote it.
     pub prompt: &'a str,
+    /// The calls that follow the approval, one line each.
+    pub calls: Vec<String>,
 }
 
 impl ApprovalText<'_> {
@@ -55,6 +58,9 @@ impl ApprovalText<'_> {
             let _ =
                 writeln!(shown, "arguments   {}", indent(&text(&pretty(args)), "            ").trim_start());
         }
+        for call in &self.calls {
+            let _ = writeln!(shown, "then calls  {call}");
+        }
         let who = if self.by_agent { "an agent of " } else { "" };
         let _ = writeln!(shown, "started by  {who}{}", line(self.starter));
         let (name, version) = self.definition;
@@ -62,6 +68,18 @@ impl ApprovalText<'_> {
         let _ = write!(shown, "prompt\n{}", quote(self.prompt));
         shown
     }
+}
+
+/// A call that an approval covers, on one line.
+pub fn guarded_call(call: &GuardedCall) -> String {
+    let args = match (&call.args, call.args_hash) {
+        (Some(args), _) => line(&args.to_string()),
+        (None, Some(hash)) => format!("(arguments too large to show, SHA-256 {hash})"),
+        (None, None) => String::new(),
+    };
+    let unknown = call.unknown.join(", ");
+    let unknown = if unknown.is_empty() { unknown } else { format!(" (not known yet: {})", line(&unknown)) };
+    format!("{} {args}{unknown}", line(&call.tool))
 }
 
 /// JSON with one value per line; the text itself if it is not JSON.

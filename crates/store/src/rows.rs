@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
-use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, TimerKind};
+use steprail_core::run::{Event, Failure, Millis, RunStatus, StepStatus, Subject, TimerKind};
 use steprail_core::spec::step::KindName;
 use uuid::Uuid;
 
@@ -385,7 +385,11 @@ pub struct Approval {
 impl Approval {
     /// The approval as it is shown to a person.
     pub fn text(&self) -> ApprovalText<'_> {
+        let subject: Option<Subject> =
+            self.subject.as_ref().and_then(|subject| serde_json::from_str(subject.get()).ok());
+        let calls = subject.filter(|_| self.tool.is_none()).map(|subject| subject.calls).unwrap_or_default();
         ApprovalText {
+            calls: calls.iter().map(steprail_core::display::guarded_call).collect(),
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,

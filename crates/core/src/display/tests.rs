@@ -61,6 +61,7 @@ fn verb_and_target_stay_visible_in_every_position() {
     for (name, hostile) in corpus() {
         let args = serde_json::json!({ "target": "prod", "note": hostile }).to_string();
         let approval = ApprovalText {
+            calls: Vec::new(),
             tool: Some("db__delete"),
             args: Some(&args),
             starter: "ann",

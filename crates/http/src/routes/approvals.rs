@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use steprail_core::display::ApprovalText;
+use steprail_core::display::{self, ApprovalText};
 use steprail_core::plan::Hash;
+use steprail_core::run::Subject;
 use steprail_core::spec::value::DurationSpec;
 use steprail_engine::{Error, Remember, RunId, User};
 
@@ -70,6 +71,13 @@ pub struct Approval {
     #[schemars(with = "Option<Value>")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Box<RawValue>>,
+    /// What the approval covers, as its digest binds it: the calls that follow with the arguments that are known, the starter,
+    /// edits, and who may decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub covers: Option<Subject>,
+    /// The users who approved before the quorum was reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signed: Vec<String>,
     /// When it was requested.
     #[schemars(extend("format" = "date-time"))]
     pub requested_at: String,
@@ -103,6 +111,8 @@ impl From<steprail_engine::Approval> for Approval {
             tool: row.tool,
             args: row.args,
             form: row.form,
+            covers: row.subject.and_then(|subject| serde_json::from_str(subject.get()).ok()),
+            signed: row.signed,
             requested_at: timestamp::format(row.requested_at),
             expires_at: row.expires_at.map(timestamp::format),
             created_by: row.created_by,
@@ -117,7 +127,10 @@ impl From<steprail_engine::Approval> for Approval {
 impl Approval {
     /// The approval as it is shown to a person: the facts, then the prompt as a quotation.
     pub fn shown(&self) -> String {
+        let calls = self.covers.as_ref().filter(|_| self.tool.is_none()).map(|covers| &covers.calls[..]);
+        let calls = calls.unwrap_or_default().iter().map(display::guarded_call);
         let text = ApprovalText {
+            calls: calls.collect(),
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,
@@ -142,8 +155,10 @@ pub(crate) struct DecisionRequest {
     /// Reason, for the log.
     #[schemars(length(max = 1000))]
     reason: Option<String>,
-    /// Answer that matches `form`, where a tool requests input.
+    /// Answer that matches `form`.
     answer: Option<Map<String, Value>>,
+    /// Arguments that replace those of the call that is approved.
+    args: Option<Map<String, Value>>,
     /// Lets the approval also cover later calls, if a rule of the policy requires it.
     remember: Option<RememberRequest>,
 }
@@ -223,23 +238,19 @@ pub(crate) async fn decide(
     approved: bool,
     decision: DecisionRequest,
 ) -> Result<DecisionResult, Problem> {
-    let DecisionRequest { step, digest, reason, answer, remember } = decision;
+    let DecisionRequest { step, digest, reason, answer, args, remember } = decision;
     let remember = remember.map(|remember| remember.parse()).transpose()?;
     let digest = Hash::from_hex(&digest).ok_or_else(|| Problem::bad("invalid digest"))?;
     let was_open = user.may_decide(run, &step).await;
-    match answer {
-        Some(answer) if approved => user.answer(run, &step, Value::Object(answer), Some(digest)).await?,
-        _ => {
-            let decision = steprail_engine::DecisionRequest {
-                approved,
-                reason,
-                digest: Some(digest),
-                remember,
-                ..steprail_engine::DecisionRequest::default()
-            };
-            user.decide_with(run, &step, decision).await?;
-        }
-    }
+    let request = steprail_engine::DecisionRequest {
+        approved,
+        reason,
+        digest: Some(digest),
+        answer: answer.filter(|_| approved).map(Value::Object),
+        edited: args.map(Value::Object),
+        remember,
+    };
+    user.decide_with(run, &step, request).await?;
     let decision = if approved { "approved" } else { "denied" };
     if !was_open {
         // The engine accepts a repeated decision of the same user. Over REST it is a conflict.

@@ -29,7 +29,10 @@ async fn users_set_their_own_secrets_and_operators_shared_ones() {
     }
     assert_eq!(server.call(&ann, "GET", "/api/v1/secrets?shared=true", &Value::Null).await.0, 403);
     assert_eq!(stored(&server, Some("ann")).as_deref(), Some("anns s3cret"));
-    assert_eq!((stored(&server, Some("olga")), stored(&server, None).as_deref()), (None, Some("shared s3cret")));
+    assert_eq!(
+        (stored(&server, Some("olga")), stored(&server, None).as_deref()),
+        (None, Some("shared s3cret"))
+    );
     server.call_ok(&admin, "PUT", path, &json!({ "value": "new s3cret", "user": "ann" })).await;
     assert_eq!(stored(&server, Some("ann")).as_deref(), Some("new s3cret"));
     let listed = server.call_ok(&admin, "GET", "/api/v1/secrets?user=ann", &Value::Null).await;
