@@ -59,7 +59,7 @@ impl ApprovalText<'_> {
                 writeln!(shown, "arguments   {}", indent(&text(&pretty(args)), "            ").trim_start());
         }
         for call in &self.calls {
-            let _ = writeln!(shown, "then calls  {call}");
+            let _ = writeln!(shown, "may call    {call}");
         }
         let who = if self.by_agent { "an agent of " } else { "" };
         let _ = writeln!(shown, "started by  {who}{}", line(self.starter));
