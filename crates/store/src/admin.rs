@@ -163,23 +163,6 @@ pub enum AdminAction {
     DefinitionDeleted {
         name: String,
     },
-    /// Ownership was transferred.
-    DefinitionAdopted {
-        name: String,
-        from: String,
-    },
-    DefinitionProposed {
-        name: String,
-        hash: Hash,
-    },
-    ProposalAccepted {
-        name: String,
-        hash: Hash,
-    },
-    ProposalRejected {
-        name: String,
-        hash: Hash,
-    },
     ScheduleStored {
         name: String,
         definition: String,
@@ -234,10 +217,6 @@ pub enum AdminAction {
     SignedOut {
         session: String,
     },
-    /// The settings of the daemon at its start.
-    SettingsLoaded {
-        hash: Hash,
-    },
     /// The policy of the operator, at the start of the daemon and after each change of its file.
     PolicyLoaded {
         version: String,
@@ -264,11 +243,6 @@ pub enum AdminAction {
     RememberedExpired {
         count: usize,
     },
-    /// A copy of the database was made, which ends at this row of the log.
-    BackupTaken {
-        log_row: i64,
-        bytes: u64,
-    },
     /// The database is a backup that was restored.
     Restored {
         incarnation: u64,
@@ -280,17 +254,6 @@ pub enum AdminAction {
     },
     DefinitionsPurged {
         count: u64,
-    },
-    SecretSet {
-        name: String,
-    },
-    SecretRemoved {
-        name: String,
-    },
-    /// Other hashes of the tools of a server were accepted.
-    ServerTrusted {
-        server: String,
-        hash: Hash,
     },
 }
 
