@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod daemon;
 mod demo;
+mod key_file;
 mod observe;
 mod scripted;
 mod secrets;

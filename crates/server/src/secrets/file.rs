@@ -8,8 +8,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::key;
-
 /// The maximum size of the file.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// The version of the format.
@@ -84,5 +82,5 @@ pub(super) fn write(file: &Path, contents: &Contents) -> Result<(), String> {
     next.write_all(text.as_bytes()).map_err(failed)?;
     next.as_file().sync_all().map_err(failed)?;
     next.persist(file).map_err(|persist| failed(persist.error))?;
-    key::sync(folder).map_err(failed)
+    crate::key_file::sync(folder).map_err(failed)
 }
