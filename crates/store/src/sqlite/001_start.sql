@@ -355,12 +355,6 @@ SELECT s.run_id, s.n, s.attempt, s.path, coalesce(s.step_id, s.path) AS step_id,
        s.error_json, coalesce(s.ready_at, s.started_at) AS ready_at, s.started_at, s.completed_at
 FROM step_runs s;
 
--- One row for each event. The expression restores the fragments and hashes that the log abbreviates.
-CREATE VIEW workflow_events AS
-SELECT l.id * 65536 + e.key AS id, l.run_id, l.seq + e.key AS seq, l.at, e.value AS body, l.hash
-FROM workflow_log l, json_each({EVENTS}) e
-WHERE l.body <> '';
-
 -- Compatibility: one table of workflows and one of steps.
 CREATE VIEW workflows AS
 SELECT r.run_id AS id, r.updated_at, d.name, d.spec_json AS flow_json, r.input_json, r.status, r.created_by,
