@@ -162,8 +162,8 @@ CREATE TABLE step_runs (
     kind         TEXT    NOT NULL,
     tool         TEXT,
     status       TEXT    NOT NULL CHECK (
-                       status = 'pending' OR status = 'ready' OR status = 'running' OR status = 'waiting'
-                       OR status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
+                       status = 'running' OR status = 'done' OR status = 'pending' OR status = 'ready'
+                       OR status = 'waiting' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
                        OR status = 'uncertain'),
     input_json   TEXT,
     input_value  INTEGER,
@@ -196,7 +196,7 @@ CREATE TABLE workflow_log (
     hash   BLOB    NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 
--- The log of one run, in order. It also enforces a precondition of a commit: a sequence number is used once.
+-- The log of one run, in order.
 CREATE UNIQUE INDEX idx_log_run ON workflow_log (run_id, seq);
 
 CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_log
