@@ -107,6 +107,14 @@ impl Scenario {
                 self.bench.policy.replace(policy);
                 Vec::new()
             }
+            "define" => {
+                self.bench.define(rest);
+                Vec::new()
+            }
+            "describe" => {
+                self.bench.tools.describe(first, second);
+                Vec::new()
+            }
             "down" | "slots" | "crashed" => {
                 self.bench.tools.set(word, first, second);
                 Vec::new()
