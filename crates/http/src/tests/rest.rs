@@ -28,7 +28,7 @@ async fn definitions_are_versioned_and_conditional_requests_prevent_lost_updates
     let published =
         server.call_ok(&olga, "PUT", "/api/v1/definitions/d/published", &json!({ "published": true })).await;
     assert_eq!(published["version"], 3);
-    assert_eq!(server.call(&ann, "DELETE", "/api/v1/definitions/d", &Value::Null).await.0, 204);
+    assert_eq!(server.call(&olga, "DELETE", "/api/v1/definitions/d", &Value::Null).await.0, 204);
     assert_eq!(server.call(&ann, "GET", "/api/v1/definitions/d", &Value::Null).await.0, 404);
 }
 

@@ -177,7 +177,7 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
     on_every_store(|store| {
         let by = |user: &str, hash: u8| NewDefinition {
             hash: Hash([hash; 32]),
-            by: steprail_store::Actor::user(user),
+            by: Actor::user(user),
             owner: Some(user.to_owned()),
             ..definition()
         };
