@@ -38,8 +38,8 @@ pub enum Error {
     Denied(String),
     /// The author of a definition may not call its tools any more.
     #[error(
-        "the definition `{definition}` calls `{tool}`, and its author {author} may not call that tool; to run it with your \
-         rights, take it over: steprail definitions adopt {definition}"
+        "the definition `{definition}` calls `{tool}`, and its author {author} may not call that tool; a person who may call \
+         it can adopt the definition"
     )]
     AuthorDenied {
         /// Name of the definition.

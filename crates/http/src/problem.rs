@@ -100,6 +100,8 @@ impl From<Error> for Problem {
                 Self { retry_after, ..problem }.hint(exceeded.hint())
             }
             Error::VersionConflict(_) => problem.hint("read the definition again and retry"),
+            Error::AuthorDenied { definition, .. } => problem
+                .hint(format!("with the rights, take it over: steprail definitions adopt '{definition}'")),
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
         }

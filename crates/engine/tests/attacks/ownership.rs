@@ -169,7 +169,10 @@ async fn an_author_cannot_use_the_rights_of_the_starter() {
     let started = ann.start(Workflow::Named("trap".to_owned(), None), json!({}), None).await;
     let error = started.expect_err("the author may not call the tool");
     assert_eq!(error.code(), "author_denied", "{error}");
-    assert!(error.to_string().contains("bob") && error.to_string().contains("adopt trap"), "{error}");
+    assert!(
+        error.to_string().contains("bob") && error.to_string().contains("adopt the definition"),
+        "{error}"
+    );
     // Neither through a sub-workflow of somebody who has the right,
     define(&ann, &calls_tool("wipe", "crm__delete")).await;
     define(&bob, &calls_workflow("deputy", "name: wipe")).await;

@@ -76,6 +76,7 @@ async fn a_definition_whose_author_lost_a_right_is_adopted() {
     let start = json!({ "name": "report" });
     let (status, reply) = server.call(&bob, "POST", "/api/v1/runs", &start).await;
     assert_eq!((status, &reply["code"]), (403, &json!("author_denied")), "{reply}");
+    assert!(reply["hint"].as_str().is_some_and(|hint| hint.contains("adopt 'report'")), "{reply}");
     for caller in [&bob, &olgas_agent] {
         let (status, reply) =
             server.call(caller, "POST", "/api/v1/definitions/report/adopt", &Value::Null).await;

@@ -363,8 +363,8 @@ fn a_person_decides_about_the_proposals_of_agents() {
         path.display().to_string()
     };
     file("policy.yaml", "{ default: allow, definitions: { by_agents: proposed } }");
-    let first = file("first.yaml", "name: report\nsteps: [{ id: a, kind: sleep, for: 1s }]");
-    let changed = file("changed.yaml", "name: report\nsteps: [{ id: a, kind: sleep, for: 2s }]");
+    let first = file("first.yaml", "name: report\ndescription: daily\nsteps: [{ id: a, kind: pass }]");
+    let changed = file("changed.yaml", "name: report\ndescription: weekly\nsteps: [{ id: a, kind: pass }]");
     let daemon = Daemon::start_in(folder, &["--tools", &test_file(TOOLS).display().to_string()]);
     // Over HTTP without a token, the programs of the owner are agents.
     let server = daemon.url.trim_end_matches("/mcp").to_owned();
