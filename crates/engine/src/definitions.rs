@@ -3,10 +3,10 @@
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic};
 use steprail_core::names;
-use steprail_core::plan::{Gate, Hash, Plan};
+use steprail_core::plan::{Gate, Hash, Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Span;
-use steprail_store::{Actor, Definition, Expected, Principal, Schedule};
+use steprail_store::{Actor, Definition, Expected, Principal, Schedule, TokenScope};
 use tokio::sync::{MutexGuard, watch};
 
 use crate::engine::Engine;
@@ -25,6 +25,8 @@ pub struct DefineOptions {
     pub owner: Option<String>,
     /// Rejects a definition that is published as a tool: the user lacks the right.
     pub unpublished_only: bool,
+    /// The scope of the token that stores it, which restricts the tools of the definition.
+    pub scope: Option<TokenScope>,
     /// Stores a proposal, which a person has to accept, instead of a version.
     pub propose: bool,
     /// The hash of the proposal that the definition was, which is closed with the same commit.
@@ -50,6 +52,9 @@ impl Engine {
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let Checked { spec, plan, warnings } = check(UNNAMED, text, options.publish)?;
         self.check_principals(&plan)?;
+        if let Some(scope) = &options.scope {
+            check_scope(&plan, scope).map_err(Error::Denied)?;
+        }
         let is_published = plan.settings.publish.is_some();
         if is_published && options.unpublished_only {
             let message = format!(
@@ -214,6 +219,24 @@ impl Engine {
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
         self.read(|readers| readers.schedules()).await
     }
+}
+
+/// Returns an error if runs of a definition could call tools outside the scope of a token. They have the rights of the
+/// users who start them, not the scope.
+fn check_scope(plan: &Plan, scope: &TokenScope) -> Result<(), String> {
+    if let Some(tool) = plan.tools().find(|tool| !scope.has_tool(tool)) {
+        return Err(format!("the definition calls `{tool}`, which the scope of this token excludes"));
+    }
+    let allowed = plan.settings.allowed_tools.as_ref();
+    let tools = allowed.map(|tools| tools.iter().map(ToString::to_string).collect());
+    let is_within = scope.contains(&TokenScope { may: scope.may.clone(), tools });
+    let has_sub_workflows = plan.steps.iter().any(|step| matches!(step.kind, Kind::Workflow(_)));
+    if has_sub_workflows && !is_within {
+        return Err("the definition runs other workflows; a token with a scope needs `allowed_tools` within its scope for \
+                    them"
+            .to_owned());
+    }
+    Ok(())
 }
 
 /// The name of the tool as which a definition is published.

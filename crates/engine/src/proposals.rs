@@ -93,12 +93,11 @@ impl User {
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let found = self.decidable(name, digest).await?;
         let options = DefineOptions {
-            publish: None,
             expected: found.base.as_ref().map_or(Expected::Absent, |base| Expected::Version(base.version)),
             owner: (!self.may(Right::Administer)).then(|| self.principal().id.clone()),
             unpublished_only: !self.may(Right::Publish),
             accepts: Some(found.proposal.hash),
-            propose: false,
+            ..DefineOptions::default()
         };
         self.engine().define_with(&found.proposal.spec_json, self.principal(), &options).await
     }

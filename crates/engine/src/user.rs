@@ -75,7 +75,9 @@ impl User {
         }
         let (expected, owner) = self.definition_preconditions(expected);
         let unpublished_only = !self.may(Right::Publish);
-        let options = DefineOptions { publish, expected, owner, unpublished_only, propose, accepts: None };
+        let scope = self.principal.scope.clone();
+        let options =
+            DefineOptions { publish, expected, owner, unpublished_only, scope, propose, accepts: None };
         self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
             // Runs that other users start from the definition would not have the scope of this token.
             Error::VersionConflict(_) if self.principal.scope.is_some() => Error::Denied(

@@ -8,8 +8,8 @@ use steprail_core::plan::Hash;
 use steprail_core::source::Source;
 use steprail_engine::{
     Access, Cursor, DecisionRequest, Engine, Error, Expected, FailureKind, Grants, ManualClock, Options,
-    PolicyHandle, Principal, Right, RunStatus, RunView, Schedule, ScheduledVersion, SqliteStore, ToolCall,
-    Tools, User, Workflow, compile_policy,
+    PolicyHandle, Principal, Right, RunStatus, RunView, Schedule, ScheduledVersion, SqliteStore, TokenScope,
+    ToolCall, Tools, User, Workflow, compile_policy,
 };
 use tempfile::TempDir;
 
@@ -501,4 +501,29 @@ async fn a_group_named_like_a_user_is_not_an_approver_by_accident() {
     }
     define(&ann, &gated("user:lea")).await;
     define(&ann, &gated("group:lea")).await;
+}
+
+#[tokio::test]
+async fn a_scoped_token_stores_only_definitions_within_its_scope() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    define(&user(&engine, "ann"), &calls_tool("wipe", "crm__delete")).await;
+    let scope = TokenScope { may: None, tools: Some(vec!["crm__read".to_owned()]) };
+    let token = engine.as_user(Principal { scope: Some(scope), ..Principal::user("ann").through_agent() });
+    let outside = calls_workflow("deputy", "name: wipe");
+    let widened = format!("allowed_tools: [\"crm__*\"]\n{}", calls_workflow("deputy", "name: wipe"));
+    let verified =
+        "name: verified\nsteps: [{ id: a, tool: crm__read, verify: { tool: crm__delete, when: result } }]";
+    for text in [calls_tool("trap", "crm__delete"), outside, widened, verified.to_owned()] {
+        let stored = token.define(&text, None, Expected::Any).await;
+        assert!(
+            matches!(&stored, Err(Error::Denied(reason)) if reason.contains("scope")),
+            "{text}: {stored:?}"
+        );
+    }
+    define(&token, &calls_tool("fine", "crm__read")).await;
+    let within = format!("allowed_tools: [\"crm__read\"]\n{}", calls_workflow("restricted", "name: wipe"));
+    define(&token, &within).await;
+    assert_eq!(failure(&run(&user(&engine, "ann"), "restricted").await).0, FailureKind::Permission);
+    assert!(fixture.calls().is_empty());
 }
