@@ -64,9 +64,10 @@ impl Define {
                 writeln!(anstream::stderr(), "{}", format_finding(warning))?;
             }
             if !self.request.json {
-                let version = match defined.proposed {
-                    true => "is proposed; a person has to accept it".to_owned(),
-                    false => format!("version {}", defined.version),
+                let version = if defined.proposed {
+                    "is proposed; a person has to accept it".to_owned()
+                } else {
+                    format!("version {}", defined.version)
                 };
                 output::line(&format!("{} {version}", defined.name))?;
             }
