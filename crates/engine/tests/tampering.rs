@@ -304,6 +304,18 @@ async fn the_engine_refuses_rows_that_were_changed() {
     assert!(error.to_string().contains("not what the log says"), "{error}");
     refusing.start(Start::named("offered", ann())).await.expect("others start").wait().await.expect("an end");
 
+    let kept = copy(&path, folder.path(), "kept.db");
+    tamper(&kept, tampering("version of a sub-workflow"));
+    let (_, refusing) = engine(&kept);
+    let error = refusing.start(Start::named("parent", ann())).await.expect_err("a changed definition");
+    assert!(error.to_string().contains("not what the log says"), "{error}");
+
+    let proposal = copy(&path, folder.path(), "proposal.db");
+    tamper(&proposal, tampering("proposal changed"));
+    let (_, refusing) = engine(&proposal);
+    let error = refusing.proposal("offered").await.expect_err("a changed proposal");
+    assert!(error.to_string().contains("not what the log says"), "{error}");
+
     let schedule = copy(&path, folder.path(), "schedule.db");
     tamper(&schedule, tampering("principal of a schedule"));
     let (clock, refusing) = engine(&schedule);

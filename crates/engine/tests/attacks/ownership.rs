@@ -2,6 +2,7 @@
 //! that they do not have.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
@@ -250,6 +251,25 @@ async fn a_sub_workflow_keeps_its_version() {
     lea.delete_definition("report", Expected::Any).await.expect("deleted");
     let (kind, message) = failure(&run(&ann, "nightly").await);
     assert!(kind == FailureKind::NotFound && message.contains("deleted"), "{message}");
+}
+
+#[tokio::test]
+async fn the_number_of_a_purged_version_is_not_the_version_that_was_kept() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let (ann, lea) = (user(&engine, "ann"), user(&engine, "lea"));
+    define(&lea, &calls_tool("report", "crm__read")).await;
+    define(&ann, &calls_workflow("nightly", "name: report")).await;
+    define(&ann, &calls_workflow("weekly", "name: report, version: 1")).await;
+    lea.delete_definition("report", Expected::Any).await.expect("deleted");
+    engine.purge(Duration::ZERO).await.expect("purged");
+    define(&lea, &calls_tool("report", "crm__delete")).await;
+    assert_eq!(lea.definition("report", None).await.expect("it").version, 1, "the number is used again");
+    for name in ["nightly", "weekly"] {
+        let (kind, message) = failure(&run(&ann, name).await);
+        assert_eq!(kind, FailureKind::NotFound, "{message}");
+    }
+    assert!(fixture.calls().is_empty());
 }
 
 #[tokio::test]
