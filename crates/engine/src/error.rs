@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steprail_core::diagnostic::Diagnostic;
-use steprail_store::limits::PROPOSALS;
+use steprail_store::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use steprail_store::{Conflict, Cursor, StoreError};
 
 use crate::quotas::QuotaExceeded;
@@ -122,7 +122,8 @@ impl From<Conflict> for Error {
                 Self::NotFound(format!("there is no proposal for `{name}`"))
             }
             Conflict::ProposalLimit => Self::Conflict(format!(
-                "{PROPOSALS} proposals wait for a person; accept or reject some of them first"
+                "too many proposals wait for a person (at most {PROPOSALS_PER_USER} of a user, and {PROPOSALS} in total); accept or \
+                 reject some of them first"
             )),
             Conflict::RequestKey(key) => {
                 Self::Conflict(format!("the request key `{key}` belongs to another run"))

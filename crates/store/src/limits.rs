@@ -24,3 +24,5 @@ pub const PROBE_BYTES: usize = 128 * 1024;
 pub const SESSIONS: usize = 10_000;
 /// Definitions by agents that wait for a person.
 pub const PROPOSALS: usize = 1_000;
+/// Those of the agents of one user.
+pub const PROPOSALS_PER_USER: usize = 100;

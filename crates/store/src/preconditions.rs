@@ -2,6 +2,7 @@
 
 use steprail_core::plan::Hash;
 
+use crate::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use crate::{Actor, Conflict, Definition, Expected, NewDefinition, Refused, VersionPin};
 
 /// Checks the preconditions of a change against the newest version.
@@ -60,6 +61,14 @@ pub(crate) fn check_proposal(name: &str, found: Option<Hash>, expected: Hash) ->
         return Ok(());
     }
     Err(Refused::Conflict(Conflict::Proposal { name: name.to_owned(), changed: found.is_some() }))
+}
+
+/// Checks that another proposal may wait: of all users, and of one.
+pub(crate) fn check_proposal_limits(all: usize, of_user: usize) -> Result<(), Refused> {
+    if all >= PROPOSALS || of_user >= PROPOSALS_PER_USER {
+        return Err(Refused::Conflict(Conflict::ProposalLimit));
+    }
+    Ok(())
 }
 
 /// Checks that no other user has a proposal for the name.

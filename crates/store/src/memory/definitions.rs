@@ -3,7 +3,6 @@
 use steprail_core::run::Millis;
 
 use super::tables::{DefinitionRow, Tables};
-use crate::limits::PROPOSALS;
 use crate::{
     Actor, Conflict, Definition, DefinitionChange, DefinitionQuery, Expected, NewDefinition, Proposal,
     Refused, StoreError, WorkflowPins, preconditions,
@@ -90,8 +89,9 @@ impl Tables {
         preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
         let known = self.proposals.get(&new.name);
         preconditions::check_proposer(new, known.map(|known| known.created_by.as_str()))?;
-        if self.proposals.len() >= PROPOSALS && known.is_none() {
-            return Err(Refused::Conflict(Conflict::ProposalLimit));
+        if known.is_none() {
+            let of_user = self.proposals.values().filter(|known| known.created_by == new.by.id).count();
+            preconditions::check_proposal_limits(self.proposals.len(), of_user)?;
         }
         let proposal = Proposal {
             name: new.name.clone(),

@@ -5,10 +5,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::Millis;
 
 use super::{bindings, rows};
-use crate::limits::PROPOSALS;
-use crate::{
-    Conflict, DefinitionQuery, NewDefinition, Proposal, Refused, RowKind, StoreError, preconditions,
-};
+use crate::{DefinitionQuery, NewDefinition, Proposal, Refused, RowKind, StoreError, preconditions};
 
 pub(super) const COLUMNS: &str = "name, hash, spec_json, created_at, created_by, via";
 /// The number of [`COLUMNS`].
@@ -20,10 +17,11 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
     preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
     let proposed_by = owner(connection, &new.name)?;
     preconditions::check_proposer(new, proposed_by.as_deref())?;
-    let sql = "SELECT count(*) FROM definition_proposals";
-    let count: usize = connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-    if count >= PROPOSALS && proposed_by.is_none() {
-        return Err(Refused::Conflict(Conflict::ProposalLimit));
+    if proposed_by.is_none() {
+        let sql = "SELECT count(*), count(iif(created_by = ?1, 1, NULL)) FROM definition_proposals";
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let (all, of_user) = connection.prepare_cached(sql)?.query_row([&new.by.id], read)?;
+        preconditions::check_proposal_limits(all, of_user)?;
     }
     let sql =
         format!("INSERT OR REPLACE INTO definition_proposals ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");

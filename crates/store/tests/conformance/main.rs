@@ -12,6 +12,7 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{
     Event, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef, TimerKind,
 };
+use steprail_store::limits::PROPOSALS_PER_USER;
 use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
@@ -169,6 +170,22 @@ fn a_proposal_is_no_version_and_is_closed_once() {
         let definitions = vec![DefinitionChange::Put(accepted), close(4, true)];
         let committed = store.commit(&Commit { now: 3, definitions, ..Commit::default() }).expect("accepted");
         assert_eq!((committed.definitions[0].version, committed.definitions[0].by_agent), (2, false));
+    });
+}
+
+#[test]
+fn the_proposals_of_a_user_are_limited() {
+    on_every_store(|store| {
+        let named = |user: &str, number: usize| {
+            let name = format!("proposal {number}");
+            DefinitionChange::Propose(NewDefinition { name, by: Actor::user(user), ..definition() })
+        };
+        let proposals = (0..PROPOSALS_PER_USER).map(|number| named("ann", number)).collect();
+        let commit = Commit { now: 3, definitions: proposals, ..Commit::default() };
+        store.commit(&commit).expect("proposals");
+        assert_eq!(change(store, named("ann", PROPOSALS_PER_USER)), Err(Conflict::ProposalLimit));
+        change(store, named("ann", 0)).expect("it is replaced");
+        change(store, named("bob", PROPOSALS_PER_USER)).expect("other users are not affected");
     });
 }
 
