@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steprail_core::diagnostic::Diagnostic;
+use steprail_core::presence::Presence;
 use steprail_store::{Conflict, Cursor, StoreError};
 
 use crate::quotas::QuotaExceeded;
@@ -35,6 +36,9 @@ pub enum Error {
     /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
+    /// The request needs proof that a person is present, with this factor.
+    #[error("this needs proof that you are present: {}", described(*.0))]
+    PresenceRequired(Presence),
     /// The store failed. The request changed nothing.
     #[error("{0}")]
     Storage(StoreError),
@@ -52,6 +56,15 @@ pub enum Error {
     Unresponsive(Duration),
 }
 
+/// A factor in words.
+fn described(factor: Presence) -> &'static str {
+    match factor {
+        Presence::None => "none",
+        Presence::Pin => "your PIN",
+        Presence::Totp => "a one-time code of your authenticator",
+    }
+}
+
 fn first(diagnostics: &[Diagnostic]) -> &str {
     diagnostics.first().map_or("", |diagnostic| &diagnostic.message)
 }
@@ -67,6 +80,7 @@ impl Error {
             Self::VersionConflict(_) => "changed",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
+            Self::PresenceRequired(_) => "presence_required",
             Self::Storage(error) => error.code(),
             Self::QuotaExceeded(_) => "quota_exceeded",
             Self::Stopped => "stopped",

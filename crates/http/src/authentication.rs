@@ -13,7 +13,7 @@ use steprail_core::run::{Millis, Provenance};
 use steprail_engine::Principal;
 
 use crate::accounts::oidc::Oidc;
-use crate::accounts::{AuthError, SessionAuth, UserRecord};
+use crate::accounts::{AuthError, PresenceError, SessionAuth, UserRecord};
 use crate::peer::Peer;
 use crate::problem::Problem;
 use crate::stream::HEARTBEAT;
@@ -23,6 +23,8 @@ use crate::{App, audit, sign_in};
 const PERSON_SCOPE: &str = "steprail:person";
 /// The header that carries the page secret of a browser session.
 const PAGE_HEADER: &str = "x-steprail-page";
+/// The header that proves that the user is present: `pin …` or `totp …`.
+const PRESENCE_HEADER: &str = "x-steprail-presence";
 /// The query parameter that carries a ticket.
 const TICKET_PARAMETER: &str = "ticket=";
 
@@ -74,6 +76,22 @@ impl Credential {
     }
 }
 
+/// Verifies the proof of presence of a request, if it has one. It counts for this request only.
+async fn prove_presence(app: &App, headers: &HeaderMap, principal: &mut Principal) -> Result<(), Problem> {
+    let Some(proof) = headers.get(PRESENCE_HEADER) else { return Ok(()) };
+    // An agent could guess, and lock its user out.
+    if principal.agent {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "denied",
+            "an agent cannot prove that its user is present",
+        ));
+    }
+    let proof = proof.to_str().map_err(|_| PresenceError::Malformed)?;
+    principal.provenance.presence = app.accounts.verify_presence(principal, proof).await?;
+    Ok(())
+}
+
 /// Ends the body of a stream when the credential of its request becomes invalid: a client must not receive anything after
 /// its token, its session or its user was revoked.
 fn until_revoked(app: &App, principal: &Principal, credential: &Credential, response: Response) -> Response {
@@ -90,6 +108,9 @@ fn until_revoked(app: &App, principal: &Principal, credential: &Credential, resp
 pub(crate) async fn as_owner(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let mut owner = app.accounts.owner().clone();
     owner.provenance.surface = Some("terminal".into());
+    if let Err(problem) = prove_presence(&app, request.headers(), &mut owner).await {
+        return problem.into_response();
+    }
     request.extensions_mut().insert(owner);
     request.extensions_mut().insert(Credential::Local);
     next.run(request).await
@@ -105,6 +126,9 @@ pub(crate) async fn authenticate(
     match identify(&app, &peer, request.uri(), request.headers()).await {
         Ok((mut principal, credential)) => {
             principal.provenance = credential.provenance(&principal);
+            if let Err(problem) = prove_presence(&app, request.headers(), &mut principal).await {
+                return problem.into_response();
+            }
             request.extensions_mut().insert(principal.clone());
             request.extensions_mut().insert(credential.clone());
             until_revoked(&app, &principal, &credential, next.run(request).await)

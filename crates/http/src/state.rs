@@ -78,7 +78,11 @@ impl App {
     pub fn new(options: Options, stop: CancellationToken) -> Self {
         let engine = options.engine;
         Self(Arc::new(State {
-            accounts: options.accounts.attach(engine.clone(), options.session_lifetime),
+            accounts: options.accounts.attach(
+                engine.clone(),
+                options.session_lifetime,
+                options.secrets.clone(),
+            ),
             gateway: options.gateway,
             tools: options.tools,
             logins: options.logins,

@@ -27,6 +27,7 @@ mod mcp;
 mod open;
 mod pause;
 mod policy;
+mod presence_factors;
 mod purge;
 mod rerun;
 mod restore;
@@ -55,6 +56,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use shared::error::CliError;
 pub(crate) use shared::exit::IN_USE;
+pub(crate) use shared::presence;
 
 /// The maximum number of threads for blocking work. Each keeps its own memory.
 const BLOCKING_THREADS: usize = 16;
@@ -106,6 +108,7 @@ enum Verb {
     User(user::User),
     Group(group::Group),
     Token(token::Token),
+    Presence(presence_factors::Presence),
     Open(open::Open),
     Secret(secret::Secret),
     Login(login::Login),
@@ -155,6 +158,7 @@ impl Cli {
             Verb::User(verb) => block_on(verb.run()),
             Verb::Group(verb) => block_on(verb.run()),
             Verb::Token(verb) => block_on(verb.run()),
+            Verb::Presence(verb) => block_on(verb.run()),
             Verb::Open(verb) => block_on(verb.run()),
             Verb::Secret(verb) => block_on(verb.run()),
             Verb::Login(verb) => block_on(verb.run()),
