@@ -178,6 +178,7 @@ impl TestServer {
             ip,
             os_user: self.os_user,
             is_owner: self.peer_is_owner,
+            pid: None,
         }));
         self.router.clone().oneshot(request).await.expect("a response")
     }
