@@ -39,6 +39,7 @@ mod schema;
 mod secret;
 mod serve;
 mod servers;
+mod service;
 mod shared;
 mod show;
 mod signal;
@@ -86,6 +87,7 @@ enum Verb {
     Init(init::Init),
     Connect(connect::Connect),
     Stop(stop::Stop),
+    Service(service::Service),
     Define(define::Define),
     Definitions(definitions::Definitions),
     Runs(runs::Runs),
@@ -136,6 +138,7 @@ impl Cli {
             Verb::Init(verb) => verb.run(),
             Verb::Connect(verb) => verb.run(),
             Verb::Stop(verb) => block_on(verb.run()),
+            Verb::Service(verb) => verb.run(),
             Verb::Define(verb) => block_on(verb.run()),
             Verb::Definitions(verb) => block_on(verb.run()),
             Verb::Runs(verb) => block_on(verb.run()),

@@ -39,6 +39,9 @@ settings! {
         /// Factor with which users prove that they are present when they decide at a gate or change accounts: `none`, `pin` or
         /// `totp`. Rules of the policy can require a stronger one.
         presence: Presence = Presence::None;
+        /// Whether members of the group that the daemon runs as can open its sockets and act as the owner. The system service
+        /// needs it, because it runs as a user of its own.
+        group_sockets: bool = false;
         /// Idle timeout of browser sessions.
         session_idle: Duration = hours(12);
         /// Maximum lifetime of browser sessions.

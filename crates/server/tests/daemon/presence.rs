@@ -168,3 +168,24 @@ async fn shell_cannot_decide_without_the_pin() {
     writeln!(reset.stdin.take().expect("stdin"), "000000").expect("written");
     assert_eq!(reset.wait().expect("the end").code(), Some(2));
 }
+
+#[test]
+fn sockets_are_opened_to_the_group_only_if_it_is_set() {
+    use std::os::unix::fs::PermissionsExt;
+    for (setting, modes) in [("false", [0o700, 0o600, 0o600]), ("true", [0o710, 0o660, 0o660])] {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("steprail.toml"), format!("[auth]\ngroup_sockets = {setting}\n"))
+            .expect("written");
+        let daemon = start(folder);
+        let mode = |path: &str| {
+            let metadata = std::fs::metadata(daemon.folder.path().join(path)).expect("a file");
+            metadata.permissions().mode() & 0o777
+        };
+        assert_eq!(
+            ["run", "run/human.sock", "run/agents.sock"].map(mode),
+            modes,
+            "group_sockets = {setting}"
+        );
+        assert_eq!(mode("steprail.db"), 0o600);
+    }
+}
