@@ -4,8 +4,10 @@ use crate::spec::fields::choice;
 
 choice! {
     /// A factor that proves that a person is present.
+    #[derive(Default)]
     pub enum Presence {
         /// No factor.
+        #[default]
         None = "none",
         /// A PIN.
         Pin = "pin",
@@ -37,11 +39,5 @@ impl Presence {
             Self::Pin => 1,
             Self::Totp => 2,
         }
-    }
-}
-
-impl Default for Presence {
-    fn default() -> Self {
-        Self::None
     }
 }

@@ -104,8 +104,8 @@ async fn redeem(client: &User, run: RunId, path: &str, approved: bool, code: &st
     client.redeem_code(RedeemRequest { run, path, approved, code, note: None }).await
 }
 
-fn is_presence_required(result: Result<(), Error>, factor: Presence) -> bool {
-    matches!(result, Err(Error::PresenceRequired(required)) if required == factor)
+fn is_presence_required(result: &Result<(), Error>, factor: Presence) -> bool {
+    matches!(result, Err(Error::PresenceRequired(required)) if *required == factor)
 }
 
 #[tokio::test]
@@ -115,13 +115,13 @@ async fn decisions_need_the_factor() {
     let (absent, present) = (fixture.user("lea", Presence::None), fixture.user("lea", Presence::Pin));
     assert!(absent.may_decide(run, "ask").await, "the right does not depend on the factor");
     let refused = absent.decide(run, "ask", true, None, Some(approval.digest)).await;
-    assert!(is_presence_required(refused, Presence::Pin));
-    assert!(is_presence_required(absent.decide(run, "ask", false, None, None).await, Presence::Pin));
+    assert!(is_presence_required(&refused, Presence::Pin));
+    assert!(is_presence_required(&absent.decide(run, "ask", false, None, None).await, Presence::Pin));
     // An answer of an MCP client never proves presence, whatever its request carried.
     let relayed = fixture.agent("lea").in_person();
-    assert!(is_presence_required(relayed.decide(run, "ask", true, None, None).await, Presence::Pin));
+    assert!(is_presence_required(&relayed.decide(run, "ask", true, None, None).await, Presence::Pin));
     let relayed = present.in_person();
-    assert!(is_presence_required(relayed.decide(run, "ask", true, None, None).await, Presence::Pin));
+    assert!(is_presence_required(&relayed.decide(run, "ask", true, None, None).await, Presence::Pin));
     let agent = fixture.agent("lea").decide(run, "ask", true, None, None).await;
     assert!(matches!(agent, Err(Error::Denied(_))), "{agent:?}");
     assert_eq!(fixture.refusals().await, ["decision_rejected"; 4]);
@@ -139,7 +139,7 @@ async fn interventions_and_resolutions_need_the_factor() {
         let value = Some(json!({ "to": "eve" }));
         let request = InterventionRequest { action, step: Some(step.to_owned()), value, digest: None };
         let refused = fixture.user("lea", Presence::None).intervene(run, request.clone()).await;
-        assert!(is_presence_required(refused, Presence::Pin));
+        assert!(is_presence_required(&refused, Presence::Pin));
         fixture.user("lea", Presence::Totp).intervene(run, request).await.expect("changed");
     }
 }
@@ -158,7 +158,7 @@ rules:
     let approval = fixture.approval(run).await;
     assert_eq!((&*approval.path, fixture.engine.presence_at(&approval)), ("act", Presence::Totp));
     let refused = fixture.user("lea", Presence::Pin).decide(run, "act", true, None, None).await;
-    assert!(is_presence_required(refused, Presence::Totp));
+    assert!(is_presence_required(&refused, Presence::Totp));
     fixture.user("lea", Presence::Totp).decide(run, "act", true, None, None).await.expect("approved");
     let (run, _) = fixture.waiting(GATED).await;
     fixture.user("lea", Presence::Totp).decide(run, "ask", true, None, None).await.expect("approved");
@@ -172,7 +172,7 @@ async fn code_decides_once_as_the_person_who_issued_it() {
     let fixture = Fixture::new(Presence::Pin, None);
     let (run, approval) = fixture.waiting(GATED).await;
     let absent = fixture.user("lea", Presence::None).issue_code(request(&approval, true)).await;
-    assert!(is_presence_required(absent.map(drop), Presence::Pin));
+    assert!(is_presence_required(&absent.map(drop), Presence::Pin));
     let agent = fixture.agent("lea").issue_code(request(&approval, true)).await;
     assert!(matches!(agent.map(drop), Err(Error::Denied(_))), "an agent gets no code");
     let starter = fixture.user("ann", Presence::Pin).issue_code(request(&approval, true)).await;

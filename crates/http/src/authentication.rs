@@ -13,7 +13,7 @@ use steprail_core::run::{Millis, Provenance};
 use steprail_engine::{AdminAction, AdminEvent, Principal};
 
 use crate::accounts::oidc::Oidc;
-use crate::accounts::{AuthError, PresenceError, SessionAuth, UserRecord};
+use crate::accounts::{AuthError, SessionAuth, UserRecord};
 use crate::peer::{Peer, process};
 use crate::problem::Problem;
 use crate::stream::HEARTBEAT;
@@ -23,8 +23,6 @@ use crate::{App, audit, sign_in};
 const PERSON_SCOPE: &str = "steprail:person";
 /// The header that carries the page secret of a browser session.
 const PAGE_HEADER: &str = "x-steprail-page";
-/// The header that proves that the user is present: `pin …` or `totp …`.
-const PRESENCE_HEADER: &str = "x-steprail-presence";
 /// The query parameter that carries a ticket.
 const TICKET_PARAMETER: &str = "ticket=";
 
@@ -76,22 +74,6 @@ impl Credential {
     }
 }
 
-/// Verifies the proof of presence of a request, if it has one. It counts for this request only.
-async fn prove_presence(app: &App, headers: &HeaderMap, principal: &mut Principal) -> Result<(), Problem> {
-    let Some(proof) = headers.get(PRESENCE_HEADER) else { return Ok(()) };
-    // An agent could guess, and lock its user out.
-    if principal.agent {
-        return Err(Problem::new(
-            StatusCode::FORBIDDEN,
-            "denied",
-            "an agent cannot prove that its user is present",
-        ));
-    }
-    let proof = proof.to_str().map_err(|_| PresenceError::Malformed)?;
-    principal.provenance.presence = app.accounts.verify_presence(principal, proof).await?;
-    Ok(())
-}
-
 /// Ends the body of a stream when the credential of its request becomes invalid: a client must not receive anything after
 /// its token, its session or its user was revoked.
 fn until_revoked(app: &App, principal: &Principal, credential: &Credential, response: Response) -> Response {
@@ -115,9 +97,6 @@ pub(crate) async fn as_owner(
     owner.provenance.surface = Some("terminal".into());
     owner.provenance.process = peer.pid.and_then(|pid| process::describe(pid, peer.os_user));
     if let Some(problem) = reject_agents(&app, &peer, owner.provenance.process.as_deref()).await {
-        return problem.into_response();
-    }
-    if let Err(problem) = prove_presence(&app, request.headers(), &mut owner).await {
         return problem.into_response();
     }
     request.extensions_mut().insert(owner);
@@ -156,9 +135,6 @@ pub(crate) async fn authenticate(
     match identify(&app, &peer, request.uri(), request.headers()).await {
         Ok((mut principal, credential)) => {
             principal.provenance = credential.provenance(&principal);
-            if let Err(problem) = prove_presence(&app, request.headers(), &mut principal).await {
-                return problem.into_response();
-            }
             request.extensions_mut().insert(principal.clone());
             request.extensions_mut().insert(credential.clone());
             until_revoked(&app, &principal, &credential, next.run(request).await)

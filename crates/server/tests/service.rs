@@ -30,7 +30,7 @@ fn verify(root: &Path, unit: &str, manager: &str) {
             assert!(output.status.success() && text.is_empty(), "{unit}: {text}");
         }
         Err(error) => {
-            eprintln!("SKIPPED: systemd-analyze is not installed, {unit} was not verified: {error}")
+            eprintln!("SKIPPED: systemd-analyze is not installed, {unit} was not verified: {error}");
         }
     }
 }

@@ -130,7 +130,8 @@ impl AgentProcesses {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::process::{Child, Command, Stdio};
     use std::sync::Arc;

@@ -236,7 +236,7 @@ async fn call_tool(server: &TestServer, token: &str, name: &str, args: &Value) -
         call = with(call, name, value);
     }
     let reply = json_body(server.send(with(call, "mcp-name", name)).await).await;
-    let text = reply.as_str().map(str::to_owned).unwrap_or_else(|| reply.to_string());
+    let text = reply.as_str().map_or_else(|| reply.to_string(), str::to_owned);
     let messages = text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line));
     let parsed = messages.filter_map(|line| serde_json::from_str::<Value>(line.trim()).ok());
     parsed.into_iter().find(|message| message["id"] == 1).unwrap_or_else(|| panic!("{text}"))["result"]

@@ -56,10 +56,10 @@ impl Daemon {
                 };
                 let connected = app.connected_agent(stream.peer_cred().ok().and_then(|peer| peer.pid()));
                 let (read, write) = stream.into_split();
-                let served = server.for_user(user.clone()).serve(read, write);
+                let serving = server.for_user(user.clone()).serve(read, write);
                 let session = async move {
                     let _connected = connected;
-                    served.await
+                    serving.await
                 };
                 tokio::spawn(stop.clone().run_until_cancelled_owned(session));
             }

@@ -157,6 +157,12 @@ async fn shell_cannot_decide_without_the_pin() {
     }
     assert_eq!(status(folder, &id), "paused");
     assert_eq!(actions(&daemon, "decision_rejected").await.len(), 2);
+    // Without the daemon, no factor can be verified.
+    let database = folder.join("alone.db").display().to_string();
+    let definition = folder.join("gate.yaml").display().to_string();
+    assert_eq!(run(folder, &["run", &definition, "--db", &database]).0, 3, "waits");
+    let (code, text) = run(folder, &["resume", "--db", &database, "--approve", "ask", "--as", "lea"]);
+    assert!(code != 0 && text.contains("this needs proof that you are present"), "{code} {text}");
     let (code, text) = run(folder, &["presence"]);
     assert_eq!((code, &*text), (0, "required pin\npin      set\ntotp     not set\n"));
     // Another PIN needs the current one.
