@@ -222,6 +222,10 @@ pub enum AdminAction {
     SignedOut {
         session: String,
     },
+    /// The factor that decisions need, at the start of a daemon whose setting is another than before.
+    PresenceConfigured {
+        factor: Presence,
+    },
     /// A user set a factor that proves that they are present.
     PresenceEnrolled {
         user: String,

@@ -1,13 +1,19 @@
 //! `steprail presence`: sets the factors with which you prove that you are present when you decide.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use steprail_http::views::{NewAuthenticator, PresenceStatus};
+use steprail_store::{
+    Account, AccountKind, Actor, AdminAction, AdminEvent, Commit, Reads, Refused, RegistryChange, Store,
+};
 
+use super::shared::database::Database;
 use super::shared::error::CliError;
+use super::shared::os_user;
 use super::shared::server_args::RequestArgs;
 use super::terminal::{hidden_input, output, prompt};
 use crate::client::percent_encode;
@@ -32,10 +38,13 @@ enum Action {
     SetPin,
     /// Enroll an authenticator app (TOTP); its first code confirms it
     EnrollTotp,
-    /// Remove the factors of another user who lost them
+    /// Remove the factors of a user who lost them
     Reset {
         /// Id of the user
         user: String,
+        /// Change this database, which no daemon uses. Whoever can write to it needs no factor; the audit log records it
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "server"])]
+        db: Option<PathBuf>,
     },
 }
 
@@ -45,7 +54,11 @@ impl Presence {
             None | Some(Action::Status) => self.status().await,
             Some(Action::SetPin) => self.set_pin().await,
             Some(Action::EnrollTotp) => self.enroll_totp().await,
-            Some(Action::Reset { user }) => {
+            Some(Action::Reset { user, db: Some(db) }) => {
+                reset_offline(db.clone(), user)?;
+                self.request.confirm(&format!("removed the factors of {user}"))
+            }
+            Some(Action::Reset { user, db: None }) => {
                 let client = self.request.connect().await?;
                 client.delete(&format!("/users/{}/presence", percent_encode(user))).await?;
                 self.request.confirm(&format!("removed the factors of {user}"))
@@ -80,6 +93,29 @@ impl Presence {
         client.post::<Value>("/presence/totp/confirm", &json!({ "code": code.trim() })).await?;
         self.request.confirm("the authenticator is enrolled")
     }
+}
+
+/// Removes the factors in the row of a user.
+fn reset_offline(db: PathBuf, user: &str) -> Result<(), CliError> {
+    let mut store = Database::existing(db)?.open(None)?;
+    let readers = store.readers().ok_or_else(|| CliError::new("cannot read the database"))?;
+    let is_users = |account: &Account| account.kind == AccountKind::User && account.id == user;
+    let account = readers.accounts()?.into_iter().find(is_users);
+    let account = account.ok_or_else(|| CliError::new(format!("`{user}` has no factors")))?;
+    let mut row: Map<String, Value> = serde_json::from_str(&account.body)
+        .map_err(|error| CliError::new(format!("the row of `{user}` is damaged: {error}")))?;
+    row.remove("presence");
+    let by = Some(Actor { via: Some("offline".to_owned()), ..Actor::user(os_user::name()) });
+    let account = Account { body: Value::Object(row).to_string(), ..account };
+    let removed = AdminEvent::new(AdminAction::PresenceRemoved { user: user.to_owned() }, by.clone());
+    let commit = Commit {
+        now: jiff::Timestamp::now().as_millisecond(),
+        registry: vec![RegistryChange::PutAccount(account, by)],
+        admin: vec![removed],
+        ..Commit::default()
+    };
+    let failed = |refused: Refused| CliError::new(format!("the factors were not removed: {refused:?}"));
+    store.commit(&commit).map(drop).map_err(failed)
 }
 
 /// Asks without echo at a terminal; otherwise reads a line of standard input.

@@ -43,6 +43,12 @@ fn waiting_run(folder: &Path) -> String {
     runs[0]["run_id"].as_str().expect("a run").to_owned()
 }
 
+fn set_pin(folder: &Path) {
+    let mut set = command(folder, &["presence", "set-pin"]).stdin(Stdio::piped()).spawn().expect("a process");
+    writeln!(set.stdin.take().expect("stdin"), "314159").expect("written");
+    assert!(set.wait().expect("the end").success());
+}
+
 fn status(folder: &Path, id: &str) -> String {
     let (_, text) = run(folder, &["show", id, "--json"]);
     let shown: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
@@ -142,9 +148,7 @@ async fn shell_cannot_decide_without_the_pin() {
     let daemon = start(folder);
     let folder = daemon.folder.path();
     let id = waiting_run(folder);
-    let mut set = command(folder, &["presence", "set-pin"]).stdin(Stdio::piped()).spawn().expect("a process");
-    writeln!(set.stdin.take().expect("stdin"), "314159").expect("written");
-    assert!(set.wait().expect("the end").success());
+    set_pin(folder);
     for arguments in [
         &["approve", &id, "ask", "--yes"][..],
         &["deny", &id, "ask", "--yes"],
@@ -173,6 +177,33 @@ async fn shell_cannot_decide_without_the_pin() {
         .expect("a process");
     writeln!(reset.stdin.take().expect("stdin"), "000000").expect("written");
     assert_eq!(reset.wait().expect("the end").code(), Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_factors_are_removed_without_the_daemon_and_the_log_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("steprail.toml"), "[auth]\npresence = \"pin\"\n").expect("written");
+    let mut daemon = start(folder);
+    let folder = daemon.folder.path().to_owned();
+    let owner = std::fs::read_to_string(folder.join("owner")).expect("the owner");
+    set_pin(&folder);
+    let database = folder.join("steprail.db").display().to_string();
+    let reset = ["presence", "reset", &owner, "--db", &database];
+    let (code, text) = run(&folder, &reset);
+    assert_eq!(code, 73, "the daemon uses the database: {text}");
+    daemon.kill();
+    let (code, text) = run(&folder, &reset);
+    assert_eq!(code, 0, "{text}");
+    std::fs::write(folder.join("steprail.toml"), "").expect("written");
+    daemon.restart();
+    let (_, text) = run(&folder, &["presence"]);
+    assert_eq!(text, "required none\npin      not set\ntotp     not set\n");
+    assert_eq!(actions(&daemon, "presence_removed").await.len(), 1);
+    let configured = actions(&daemon, "presence_configured").await;
+    let factors: Vec<&Value> = configured.iter().map(|action| &action["factor"]).collect();
+    assert_eq!(factors, ["pin", "none"]);
+    let (code, text) = run(&folder, &["audit", "verify", "--db", &database]);
+    assert_eq!(code, 0, "{text}");
 }
 
 #[test]
