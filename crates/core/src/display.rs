@@ -43,8 +43,8 @@ pub struct ApprovalText<'a> {
     pub step: &'a str,
     /// The prompt, as the definition or the tool wrote it.
     pub prompt: &'a str,
-    /// The calls that follow the approval, one line each.
-    pub calls: Vec<String>,
+    /// The calls that the approval covers: its own, or those that follow.
+    pub covered: Vec<GuardedCall>,
 }
 
 impl ApprovalText<'_> {
@@ -58,8 +58,12 @@ impl ApprovalText<'_> {
             let _ =
                 writeln!(shown, "arguments   {}", indent(&text(&pretty(args)), "            ").trim_start());
         }
-        for call in &self.calls {
-            let _ = writeln!(shown, "may call    {call}");
+        let is_own = self.tool.is_some();
+        for call in self.covered.iter().filter(|_| !is_own) {
+            let _ = writeln!(shown, "may call    {}", guarded_call(call));
+        }
+        for names in self.covered.iter().filter(|_| is_own).filter_map(|call| from_tools(&call.from_tools)) {
+            let _ = writeln!(shown, "            ({names})");
         }
         let who = if self.by_agent { "an agent of " } else { "" };
         let _ = writeln!(shown, "started by  {who}{}", line(self.starter));
@@ -71,7 +75,7 @@ impl ApprovalText<'_> {
 }
 
 /// A call that an approval covers, on one line.
-pub fn guarded_call(call: &GuardedCall) -> String {
+fn guarded_call(call: &GuardedCall) -> String {
     let args = match (&call.args, call.args_hash) {
         (Some(args), _) => line(&args.to_string()),
         (None, Some(hash)) => format!("(arguments too large to show, SHA-256 {hash})"),
@@ -79,7 +83,18 @@ pub fn guarded_call(call: &GuardedCall) -> String {
     };
     let unknown = call.unknown.join(", ");
     let unknown = if unknown.is_empty() { unknown } else { format!(" (not known yet: {})", line(&unknown)) };
-    format!("{} {args}{unknown}", line(&call.tool))
+    let from_tools = from_tools(&call.from_tools).map(|names| format!(" ({names})")).unwrap_or_default();
+    format!("{} {args}{unknown}{from_tools}", line(&call.tool))
+}
+
+/// The arguments whose values come from tools. Their text can be anything.
+fn from_tools(names: &[Box<str>]) -> Option<String> {
+    let names = match names {
+        [] => return None,
+        [all] if **all == *"*" => "all of it".to_owned(),
+        names => line(&names.join(", ")),
+    };
+    Some(format!("from tools: {names}"))
 }
 
 /// JSON with one value per line; the text itself if it is not JSON.

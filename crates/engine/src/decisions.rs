@@ -4,7 +4,7 @@ use serde_json::Value;
 use steprail_core::limits::NAME_CHARS;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution};
-use steprail_store::{AdminAction, AdminEvent, Principal, Right, RunId};
+use steprail_store::{AdminAction, AdminEvent, Approval, Principal, Right, RunId};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -94,6 +94,9 @@ impl Engine {
             let filled = if is_relayed { answer } else { self.fill_defaults(run, path, answer).await? };
             decision.answer = Some(filled);
         }
+        if let Some(args) = &decision.edited {
+            self.check_edited(run, path, args).await?;
+        }
         let command =
             Command::Decide { run, path: path.to_owned(), by: by.clone(), decision: Box::new(decision) };
         let decided = self.command(command).await;
@@ -106,13 +109,26 @@ impl Engine {
     }
 
     async fn fill_defaults(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {
-        let approvals = self.read(move |readers| readers.run_approvals(run, usize::MAX)).await?;
-        let approval = approvals.into_iter().find(|approval| approval.run_id == run && approval.path == path);
-        let form = approval.and_then(|approval| serde_json::from_str::<Value>(approval.form?.get()).ok());
+        let form = self.find_approval(run, path).await?.and_then(|approval| approval.form);
+        let form = form.and_then(|form| serde_json::from_str::<Value>(form.get()).ok());
         Ok(match form {
             Some(form) => form::with_defaults(&form, answer),
             None => answer,
         })
+    }
+
+    /// Checks edited arguments against the input schema of their tool. The schema belongs to the server of the tool, so it is
+    /// evaluated here and not on the engine thread.
+    async fn check_edited(&self, run: RunId, path: &str, args: &Value) -> Result<(), Error> {
+        match self.find_approval(run, path).await?.and_then(|approval| approval.tool) {
+            Some(tool) => self.0.tools.check_args(&tool, args).map_err(Error::BadInput),
+            None => Ok(()),
+        }
+    }
+
+    async fn find_approval(&self, run: RunId, path: &str) -> Result<Option<Approval>, Error> {
+        let approvals = self.read(move |readers| readers.run_approvals(run, usize::MAX)).await?;
+        Ok(approvals.into_iter().find(|approval| approval.run_id == run && approval.path == path))
     }
 
     /// The client of a relayed call needs no right to answer its tool. The kernel rejects its other decisions.

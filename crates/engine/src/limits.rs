@@ -55,7 +55,7 @@ pub(crate) const CODE_LOCKOUT_MS: i64 = 60 * 1_000;
 /// The maximum number of requests per commit.
 pub(crate) const BATCH: usize = 512;
 /// The maximum number of waiting runs whose state stays in memory.
-pub(crate) const PARKED_RUNS: usize = 1_024;
+pub(crate) const PARKED_RUNS: usize = 256;
 /// The maximum size of cached payloads, in bytes.
 pub(crate) const CACHED_BYTES: usize = 64 * 1024 * 1024;
 /// The maximum number of cached plans.

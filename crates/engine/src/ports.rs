@@ -130,8 +130,8 @@ pub trait ToolCaller: Send + Sync {
         None
     }
 
-    /// Returns an error if arguments do not match the input schema of a tool. Called on the engine thread for arguments that a
-    /// human edited, so it must not block. By default, only the call itself checks them.
+    /// Returns an error if arguments that a human edited do not match the input schema of a tool. By default, only the call
+    /// itself checks them.
     fn check_args(&self, tool: &str, args: &Value) -> Result<(), String> {
         let _ = (tool, args);
         Ok(())

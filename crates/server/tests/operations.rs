@@ -148,6 +148,23 @@ fn audit_reports_damage() {
     settings().bind(|| insta::assert_snapshot!(all));
 }
 
+/// Other programs read the database with the SQLite of their system, which can be years old.
+#[test]
+fn tables_and_views_can_be_read_with_another_sqlite() {
+    let folder = with_ended_run();
+    let script = "import sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+for name in ('workflow_definitions', 'workflow_runs', 'workflow_step_runs', 'workflow_events', 'workflows'):
+    rows = database.execute(f'SELECT * FROM {name}').fetchall()
+    assert rows, name
+for (body,) in database.execute('SELECT body FROM workflow_events'):
+    assert body.startswith('{\"type\":'), body";
+    let database = folder.0.path().join("data/steprail.db");
+    let read = std::process::Command::new("python3").args(["-c", script]).arg(database).output();
+    let read = read.expect("python3");
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+}
+
 #[test]
 fn doctor_reports_a_healthy_installation() {
     let folder = with_ended_run();

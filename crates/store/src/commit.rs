@@ -52,8 +52,7 @@ impl Commit {
 pub struct RunCommit {
     /// The run.
     pub run: RunId,
-    /// Precondition: the number of events in the log of the run. It is the last event of a decision, because a writer
-    /// knows no other states; SQLite checks only that no decision follows it.
+    /// Precondition: the number of events in the log of the run.
     pub expected_seq: u64,
     /// The run itself, if this is its first decision.
     pub new: Option<Box<NewRun>>,

@@ -377,6 +377,10 @@ fn damaged(code: u8) -> StoreError {
     StoreError::Corrupt(format!("a row of the log contains the unknown code {code}"))
 }
 
+/// Calls of `replace()` in one expression. SQLite before version 3.46 cannot parse a view with many nested ones, and then
+/// cannot read any table of the database.
+const NESTED_CALLS: usize = 8;
+
 /// The SQL expression that restores the events of a row as a JSON array, for views.
 pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
     let fragments = FRAGMENTS.iter().map(|(code, fragment)| (*code, format!("'{fragment}'")));
@@ -387,9 +391,13 @@ pub(crate) fn sql_text(body: &str, hashes: &str) -> String {
         (*code, format!("lower(hex(substr({hashes}, -{}, {KEY_BYTES})))", (number + 1) * KEY_BYTES))
     };
     let bytes = HASHES.iter().enumerate().map(hash).chain(KEYS.iter().enumerate().map(key));
-    let restored = fragments
-        .chain(bytes)
-        .fold(body.to_owned(), |text, (code, meaning)| format!("replace({text}, char({code}), {meaning})"));
+    let codes: Vec<(u8, String)> = fragments.chain(bytes).collect();
+    let restored = codes.chunks(NESTED_CALLS).fold(body.to_owned(), |text, codes| {
+        let replaced = codes.iter().fold("t".to_owned(), |text, (code, meaning)| {
+            format!("replace({text}, char({code}), {meaning})")
+        });
+        format!("(SELECT {replaced} FROM (SELECT {text} AS t))")
+    });
     format!("'[' || {restored} || ']'")
 }
 

@@ -387,9 +387,8 @@ impl Approval {
     pub fn text(&self) -> ApprovalText<'_> {
         let subject: Option<Subject> =
             self.subject.as_ref().and_then(|subject| serde_json::from_str(subject.get()).ok());
-        let calls = subject.filter(|_| self.tool.is_none()).map(|subject| subject.calls).unwrap_or_default();
         ApprovalText {
-            calls: calls.iter().map(steprail_core::display::guarded_call).collect(),
+            covered: subject.map(|subject| subject.calls).unwrap_or_default(),
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,

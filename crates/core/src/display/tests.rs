@@ -1,5 +1,7 @@
 //! A corpus of hostile texts: the verb and the target of the approval stay visible, and nothing hides.
 
+use crate::run::GuardedCall;
+
 use super::{ApprovalText, line, quote, text};
 
 /// Hostile prompts and arguments, by attack.
@@ -61,7 +63,7 @@ fn verb_and_target_stay_visible_in_every_position() {
     for (name, hostile) in corpus() {
         let args = serde_json::json!({ "target": "prod", "note": hostile }).to_string();
         let approval = ApprovalText {
-            calls: Vec::new(),
+            covered: Vec::new(),
             tool: Some("db__delete"),
             args: Some(&args),
             starter: "ann",
@@ -95,4 +97,30 @@ fn folds_say_what_they_contain_and_keep_the_end() {
     assert!(long.contains(" characters⟩") && long.ends_with("delete prod"));
     assert_eq!(line("one\ntwo"), "one⟨U+000A⟩two");
     assert_eq!(text("Größe\n\nCafé"), "Größe\n\nCafé");
+}
+
+#[test]
+fn arguments_that_come_from_tools_are_marked() {
+    let call = |from_tools: &[&str]| GuardedCall {
+        step: "send".into(),
+        tool: "mail__send".into(),
+        args: Some(serde_json::json!({ "to": "bob" })),
+        args_hash: None,
+        unknown: vec!["text".into()],
+        from_tools: from_tools.iter().map(|name| (*name).into()).collect(),
+        tool_hash: None,
+    };
+    let approval = |tool, covered| ApprovalText {
+        tool,
+        args: tool.map(|_| "{\"to\":\"bob\"}"),
+        starter: "ann",
+        by_agent: false,
+        definition: ("mail", 1),
+        step: "send",
+        prompt: "Send it?",
+        covered,
+    };
+    let own = approval(Some("mail__send"), vec![call(&["to"])]).render();
+    let following = approval(None, vec![call(&["to", "text"]), call(&["*"]), call(&[])]).render();
+    insta::assert_snapshot!(format!("{own}\n{following}"));
 }

@@ -98,7 +98,7 @@ impl Run {
             self.gate_changed(step.n, gate);
         }
         if let Some(mut phase) = change.phase.take() {
-            complete_gate(plan, &change, self.live.get(&step.n), &mut phase);
+            complete_gate(plan, &change, self.live.get(&step.n).map(|live| &**live), &mut phase);
             self.set_phase(step.n, phase);
             self.blocks_changed(plan, step.n);
         }
@@ -174,7 +174,7 @@ impl Run {
         }
         self.members.insert((place.scope, step.n));
         self.paths.insert(step.path.clone(), step.n);
-        self.live.insert(step.n, Live::new(at, place.scope, step));
+        self.live.insert(step.n, Box::new(Live::new(at, place.scope, step)));
         self.moving += 1;
         self.entered(place.scope, at);
         self.blocks_changed(plan, place.scope.n);
@@ -182,7 +182,7 @@ impl Run {
 
     /// Notes that a block is running. Returns whether it was not before.
     fn open_scope(&mut self, key: ScopeKey) -> bool {
-        if let Some(Live { phase: Phase::Blocks(progress), .. }) = self.live.get_mut(&key.n)
+        if let Some(Phase::Blocks(progress)) = self.live.get_mut(&key.n).map(|live| &mut live.phase)
             && progress.open.insert(key.index)
         {
             progress.next = progress.next.max(key.index + 1);

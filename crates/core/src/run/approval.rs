@@ -110,6 +110,9 @@ pub struct GuardedCall {
     /// Names of the arguments that depend on steps that have not run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Box<str>>,
+    /// Names of the arguments whose values come from outputs of earlier steps, and so from tools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from_tools: Vec<Box<str>>,
     /// Hash of the description and schemas of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_hash: Option<Hash>,

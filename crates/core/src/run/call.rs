@@ -221,8 +221,9 @@ impl Decision<'_> {
 
     /// Records a report of a call in flight.
     pub(super) fn reported(&mut self, n: u32, attempt: u32, report: Report) {
-        let calling = |live: &&Live| live.attempt == attempt && live.phase == Phase::Calling;
-        let Some(step) = self.run.live.get(&n).filter(calling).and_then(|_| self.run.step_ref(n)) else {
+        let calling = |live: &Live| live.attempt == attempt && live.phase == Phase::Calling;
+        let is_calling = self.run.live.get(&n).is_some_and(|live| calling(live));
+        let Some(step) = self.run.step_ref(n).filter(|_| is_calling) else {
             return;
         };
         self.emit(match report {
@@ -271,7 +272,7 @@ impl Decision<'_> {
     /// Sets the timer of the next attempt, or starts it at once if its delay is 0.
     pub(super) fn schedule_retry(&mut self, n: u32, error: Failure, retry: &RetryPolicy) -> DecideResult {
         let Some((step, counted)) =
-            self.run.step_ref(n).zip(self.run.live.get(&n).map(Live::counted_attempts))
+            self.run.step_ref(n).zip(self.run.live.get(&n).map(|live| live.counted_attempts()))
         else {
             return Ok(());
         };

@@ -22,8 +22,8 @@ impl Decision<'_> {
         if self.run.restored == Some(incarnation) {
             return;
         }
-        let is_call = |live: &&Live| matches!(self.plan.step(live.step).kind, Kind::Call(_));
-        let calls = self.run.live.values().filter(is_call);
+        let is_call = |live: &Live| matches!(self.plan.step(live.step).kind, Kind::Call(_));
+        let calls = self.run.live.values().filter(|live| is_call(live));
         let mut may_have_run: Vec<Box<str>> = calls.map(|live| (*live.path).into()).collect();
         let more = may_have_run.len().saturating_sub(RESTORED_CALLS);
         may_have_run.truncate(RESTORED_CALLS);

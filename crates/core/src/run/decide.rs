@@ -186,8 +186,11 @@ impl<'d> Decision<'d> {
             had_claim: live.filter(|live| live.claim).and_then(|live| live.key.clone()),
             had_wait: matches!(phase, Some(Phase::Waiting { .. } | Phase::KeyWait)),
             had_gate: matches!(phase, Some(Phase::Gate { .. })),
-            had_input_request: live.and_then(Live::open_request).filter(|_| event.ends_step()).cloned(),
-            had_child: live.and_then(Live::child).map(Into::into),
+            had_input_request: live
+                .and_then(|live| live.open_request())
+                .filter(|_| event.ends_step())
+                .cloned(),
+            had_child: live.and_then(|live| live.child()).map(Into::into),
             event,
             payload,
         };

@@ -134,10 +134,11 @@ pub struct Run {
     pub(super) failing: Option<Failure>,
     /// Why the run is cancelled, while its steps are cancelled in several decisions.
     pub(super) cancelling: Option<Cancelling>,
-    /// Block executions that have not ended.
-    pub(super) scopes: BTreeMap<ScopeKey, BlockState>,
+    /// Block executions that have not ended. In boxes, because a node of a map has room for eleven entries and most runs
+    /// have one.
+    pub(super) scopes: BTreeMap<ScopeKey, Box<BlockState>>,
     /// Executions that have not ended, in the order of their start.
-    pub(super) live: BTreeMap<u32, Live>,
+    pub(super) live: BTreeMap<u32, Box<Live>>,
     /// The same executions by their block.
     pub(super) members: BTreeSet<(ScopeKey, u32)>,
     /// The same executions by their path.
@@ -326,7 +327,7 @@ impl Run {
     }
 
     /// The executions that have not ended, in the order of their start.
-    pub fn live(&self) -> &BTreeMap<u32, Live> {
+    pub fn live(&self) -> &BTreeMap<u32, Box<Live>> {
         &self.live
     }
 
@@ -381,12 +382,12 @@ impl Run {
             found.extend(self.members_of(n));
             at += 1;
         }
-        found.into_iter().filter_map(|n| Some((n, self.live.get(&n)?))).collect()
+        found.into_iter().filter_map(|n| Some((n, &**self.live.get(&n)?))).collect()
     }
 
     /// The calls in flight according to the log, which recovery treats as lost.
     pub fn calls(&self) -> impl Iterator<Item = (u32, &Live)> {
-        self.live.iter().filter(|(_, live)| live.phase.is_call()).map(|(n, live)| (*n, live))
+        self.live.iter().filter(|(_, live)| live.phase.is_call()).map(|(n, live)| (*n, &**live))
     }
 
     /// The approval of an earlier gate that covers a call with these arguments.

@@ -52,7 +52,7 @@ impl Decision<'_> {
         Some(GuardedCall {
             args_hash: Some(args.hash()),
             tool_hash: self.world.pin(&call.name),
-            ..guarded_call(&self.step(step).id, call)
+            ..self.unresolved_call(step, call)
         })
     }
 
@@ -97,10 +97,13 @@ impl Decision<'_> {
         bytes: &mut usize,
     ) -> Result<GuardedCall, WorldError> {
         let mut guarded =
-            GuardedCall { tool_hash: self.world.pin(&call.name), ..guarded_call(&self.step(step).id, call) };
+            GuardedCall { tool_hash: self.world.pin(&call.name), ..self.unresolved_call(step, call) };
         let path = self.run.path(self.plan, scope, step);
         let args = match self.run.edits.get(&*path).copied() {
-            Some(seq) => Some(self.event_value(seq)?.value().clone()),
+            Some(seq) => {
+                guarded.from_tools.clear();
+                Some(self.event_value(seq)?.value().clone())
+            }
             None => self.known_arguments(scope, &call.args, steps, &mut guarded.unknown)?,
         };
         let Some(args) = args else { return Ok(guarded) };
@@ -165,16 +168,59 @@ impl Decision<'_> {
         }
     }
 
+    /// A call as the plan describes it, without the values of its arguments.
+    fn unresolved_call(&self, step: StepIx, call: &Call) -> GuardedCall {
+        GuardedCall {
+            step: self.step(step).id.clone(),
+            tool: call.name.clone(),
+            args: None,
+            args_hash: None,
+            unknown: Vec::new(),
+            from_tools: self.arguments_from_tools(&call.args),
+            tool_hash: None,
+        }
+    }
+
+    fn arguments_from_tools(&self, args: &ValueTemplate) -> Vec<Box<str>> {
+        match args {
+            ValueTemplate::Map(entries) => {
+                let named = entries.iter().filter(|(_, template)| self.is_from_tools(template));
+                named.map(|(name, _)| name.clone()).collect()
+            }
+            whole if self.is_from_tools(whole) => vec!["*".into()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a value contains outputs of tools. A person enters the output of an approval.
+    fn is_from_tools(&self, template: &ValueTemplate) -> bool {
+        let mut found = false;
+        template.roots(&mut |root| {
+            found |= match root {
+                Root::Output(step) | Root::FileRefs(step) | Root::Error(step) => {
+                    !matches!(self.step(*step).kind, Kind::Approve(_))
+                }
+                Root::Item(step) => match &self.step(*step).kind {
+                    Kind::Foreach(each) => self.is_from_tools(&each.items),
+                    _ => false,
+                },
+                Root::Failure => true,
+                Root::Inputs
+                | Root::Env
+                | Root::Ambient(_)
+                | Root::Status(_)
+                | Root::Probe
+                | Root::Call(_) => false,
+            };
+        });
+        found
+    }
+
     /// The digest of a request and its subject.
     pub(super) fn digest(&self, request: Hash, subject: &Subject) -> Hash {
         let run = self.world.ambient(Ambient::RunId);
         Hash::of(json!([run, request, subject]).to_string().as_bytes())
     }
-}
-
-fn guarded_call(step: &str, call: &Call) -> GuardedCall {
-    let (step, tool) = (step.into(), call.name.clone());
-    GuardedCall { step, tool, args: None, args_hash: None, unknown: Vec::new(), tool_hash: None }
 }
 
 impl Gate {

@@ -60,7 +60,7 @@ impl Kernel {
         if let Err(error) = self.may_decide_at(key, path, by).and(presence) {
             return Ok(Err(error));
         }
-        if let Err(error) = self.check_decision(live, &entry.compiled.plan, path, decision) {
+        if let Err(error) = check_decision(live, &entry.compiled.plan, path, decision) {
             return Ok(Err(error));
         }
         let remembered = match self.remembered(key, path, by, decision, now) {
@@ -153,62 +153,6 @@ impl Kernel {
             at: now,
             until: now.saturating_add_unsigned(remember.millis),
         }))))
-    }
-
-    /// Checks the parts of a decision that depend on the request: the answer to a tool, the form, edited arguments.
-    fn check_decision(
-        &self,
-        live: &Live,
-        plan: &Plan,
-        path: &str,
-        decision: &DecisionRequest,
-    ) -> Result<(), Error> {
-        let asks = live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
-        if decision.approved && decision.answer.is_none() && asks {
-            let message = format!("the tool of `{path}` requests input: an approval needs an answer");
-            return Err(Error::BadInput(message));
-        }
-        if let Some(error) = decision.answer.as_ref().and_then(|answer| size_error("an answer", answer)) {
-            return Err(error);
-        }
-        if let Some(args) = &decision.edited {
-            self.check_edited(live, plan, path, decision.approved, args)?;
-        }
-        let form = match &plan.step(live.step).kind {
-            Kind::Approve(approve) if decision.approved => approve.gate.form.as_ref(),
-            _ => None,
-        };
-        match (form, &decision.answer) {
-            (Some((_, schema)), answer) => check_form(schema, answer.as_ref(), path),
-            (None, Some(_)) if live.input_response.is_none() => {
-                Err(Error::BadInput(format!("`{path}` has no form: its approval takes no answer")))
-            }
-            (None, _) => Ok(()),
-        }
-    }
-
-    fn check_edited(
-        &self,
-        live: &Live,
-        plan: &Plan,
-        path: &str,
-        approved: bool,
-        args: &Value,
-    ) -> Result<(), Error> {
-        let Kind::Call(call) = &plan.step(live.step).kind else {
-            return Err(Error::BadInput(format!("`{path}` makes no call whose arguments could be edited")));
-        };
-        if live.input_response.is_some() || !approved {
-            let message = format!("the arguments of `{path}` can be edited only when its call is approved");
-            return Err(Error::BadInput(message));
-        }
-        if !args.is_object() {
-            return Err(Error::BadInput("arguments are a map".to_owned()));
-        }
-        if let Some(error) = size_error("a set of arguments", args) {
-            return Err(error);
-        }
-        self.tools.check_args(&call.name, args).map_err(Error::BadInput)
     }
 
     /// Answers a decision at a closed gate: repeating the same decision is no error, another one is told who decided.
@@ -309,7 +253,7 @@ impl Kernel {
         let Some(entry) = self.runs.get(&key) else { return Ok(None) };
         let executions = match target {
             Some(target) => entry.run.within(target),
-            None => entry.run.live().iter().map(|(n, live)| (*n, live)).collect(),
+            None => entry.run.live().iter().map(|(n, live)| (*n, &**live)).collect(),
         };
         let mut children = Vec::new();
         for (_, live) in executions {
@@ -335,6 +279,46 @@ impl Kernel {
         }
         Ok(None)
     }
+}
+
+/// Checks the parts of a decision that depend on the request: the answer to a tool, the form, edited arguments.
+fn check_decision(live: &Live, plan: &Plan, path: &str, decision: &DecisionRequest) -> Result<(), Error> {
+    let asks = live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
+    if decision.approved && decision.answer.is_none() && asks {
+        let message = format!("the tool of `{path}` requests input: an approval needs an answer");
+        return Err(Error::BadInput(message));
+    }
+    if let Some(error) = decision.answer.as_ref().and_then(|answer| size_error("an answer", answer)) {
+        return Err(error);
+    }
+    if let Some(args) = &decision.edited {
+        check_edited(live, plan, path, decision.approved, args)?;
+    }
+    let form = match &plan.step(live.step).kind {
+        Kind::Approve(approve) if decision.approved => approve.gate.form.as_ref(),
+        _ => None,
+    };
+    match (form, &decision.answer) {
+        (Some((_, schema)), answer) => check_form(schema, answer.as_ref(), path),
+        (None, Some(_)) if live.input_response.is_none() => {
+            Err(Error::BadInput(format!("`{path}` has no form: its approval takes no answer")))
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+fn check_edited(live: &Live, plan: &Plan, path: &str, approved: bool, args: &Value) -> Result<(), Error> {
+    if !matches!(plan.step(live.step).kind, Kind::Call(_)) {
+        return Err(Error::BadInput(format!("`{path}` makes no call whose arguments could be edited")));
+    }
+    if live.input_response.is_some() || !approved {
+        let message = format!("the arguments of `{path}` can be edited only when its call is approved");
+        return Err(Error::BadInput(message));
+    }
+    if !args.is_object() {
+        return Err(Error::BadInput("arguments are a map".to_owned()));
+    }
+    size_error("a set of arguments", args).map_or(Ok(()), Err)
 }
 
 /// Checks the values of a form against its schema.

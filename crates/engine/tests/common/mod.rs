@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_core::run::{Failure, Millis, Payload};
 use steprail_engine::kernel::{
     CallId, CallOrder, Command, Define, Effect, Handled, Interrupt, Kernel, Notification, Recover, Reply,
@@ -33,11 +34,18 @@ use steprail_store::{Expected, Store};
 pub(crate) struct NoTools {
     annotations: BTreeMap<String, Annotations>,
     servers: Mutex<BTreeMap<String, Capacity>>,
+    /// Hashes of the descriptions of tools.
+    pins: Mutex<BTreeMap<String, Hash>>,
 }
 
 impl NoTools {
     pub(crate) fn new(annotations: impl IntoIterator<Item = (String, Annotations)>) -> Self {
-        Self { annotations: annotations.into_iter().collect(), servers: Mutex::default() }
+        Self { annotations: annotations.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Describes a tool: another text is another description.
+    pub(crate) fn describe(&self, tool: &str, text: &str) {
+        self.pins.lock().expect("the pins").insert(tool.to_owned(), Hash::of(text.as_bytes()));
     }
 
     /// Sets the capacity of a server: `down SERVER REASON`, `up SERVER`, `slots SERVER N`, `crashed PATH`.
@@ -71,6 +79,10 @@ impl ToolCaller for NoTools {
 
     fn provider(&self) -> Option<Box<str>> {
         Some("demo__create".into())
+    }
+
+    fn pin(&self, tool: &str) -> Option<Hash> {
+        self.pins.lock().expect("the pins").get(tool).copied()
     }
 }
 

@@ -87,9 +87,10 @@ impl Scenario {
                 self.print_answer(answer.as_ref());
                 vec![handled]
             }
-            "done" | "fail" | "asks" | "task" | "progress" => match self.bench.call_at(first) {
+            "done" | "fail" | "asks" | "changed" | "task" | "progress" => match self.bench.call_at(first) {
                 Some(id) if word == "done" => vec![self.bench.end_call(id, Ok(json(second)))],
                 Some(id) if word == "asks" => vec![self.bench.end_call(id, Err(question(second)))],
+                Some(id) if word == "changed" => vec![self.bench.end_call(id, Err(changed(second)))],
                 Some(id) if word != "fail" => {
                     let report = report(word, second);
                     vec![self.bench.notify(Notification::CallReported { id, report })]
@@ -104,6 +105,14 @@ impl Scenario {
                 let (policy, problems) = compile_policy(&Source::new("policy.yaml", rest));
                 assert!(problems.is_empty(), "{problems:?}");
                 self.bench.policy.replace(policy);
+                Vec::new()
+            }
+            "define" => {
+                self.bench.define(rest);
+                Vec::new()
+            }
+            "describe" => {
+                self.bench.tools.describe(first, second);
                 Vec::new()
             }
             "down" | "slots" | "crashed" => {
@@ -398,6 +407,11 @@ fn failure(text: &str) -> Failure {
 fn question(text: &str) -> Failure {
     let form = serde_json::json!({ "type": "object", "properties": { "region": { "type": "string" } } });
     Failure::input_required(InputRequest { message: text.into(), form, state: "s-1".into() })
+}
+
+/// `changed deploy It deletes now`: the description of the tool has changed.
+fn changed(text: &str) -> Failure {
+    Failure::input_required(InputRequest::confirm_call(text.to_owned(), Some(Hash([9; 32]))))
 }
 
 /// `task export T-7`, `progress export 2/5 reading`

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use steprail_core::display::{self, ApprovalText};
+use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
 use steprail_core::run::Subject;
 use steprail_core::spec::value::DurationSpec;
@@ -142,10 +142,8 @@ impl From<steprail_engine::Approval> for Approval {
 impl Approval {
     /// The approval as it is shown to a person: the facts, then the prompt as a quotation.
     pub fn shown(&self) -> String {
-        let calls = self.covers.as_ref().filter(|_| self.tool.is_none()).map(|covers| &covers.calls[..]);
-        let calls = calls.unwrap_or_default().iter().map(display::guarded_call);
         let text = ApprovalText {
-            calls: calls.collect(),
+            covered: self.covers.as_ref().map(|covers| covers.calls.clone()).unwrap_or_default(),
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,

@@ -60,6 +60,11 @@ impl ToolCaller for Gateway {
         self.0.shared.on_available(available);
     }
 
+    fn check_args(&self, tool: &str, args: &Value) -> Result<(), String> {
+        let problems = self.tool(tool).map(|tool| tool.problems(args)).unwrap_or_default();
+        if problems.is_empty() { Ok(()) } else { Err(invalid_arguments(tool, &problems)) }
+    }
+
     fn pin(&self, tool: &str) -> Option<Hash> {
         // A per-user server may describe a tool differently to each user.
         let server = self.0.aliases.server_of(tool)?;
@@ -173,8 +178,11 @@ async fn checked(
     if problems.is_empty() {
         return Ok(tool);
     }
-    let message = format!("invalid arguments for `{}`: {}", call.tool, problems.join("; "));
-    Err(Failure::new(FailureKind::Validation, message))
+    Err(Failure::new(FailureKind::Validation, invalid_arguments(&call.tool, &problems)))
+}
+
+fn invalid_arguments(tool: &str, problems: &[String]) -> String {
+    format!("invalid arguments for `{tool}`: {}", problems.join("; "))
 }
 
 /// Reports a tool whose description changed since the definition was stored, and applies `on_tool_change`.

@@ -162,8 +162,8 @@ CREATE TABLE step_runs (
     kind         TEXT    NOT NULL,
     tool         TEXT,
     status       TEXT    NOT NULL CHECK (
-                       status = 'pending' OR status = 'ready' OR status = 'running' OR status = 'waiting'
-                       OR status = 'done' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
+                       status = 'running' OR status = 'done' OR status = 'pending' OR status = 'ready'
+                       OR status = 'waiting' OR status = 'failed' OR status = 'skipped' OR status = 'cancelled'
                        OR status = 'uncertain'),
     input_json   TEXT,
     input_value  INTEGER,
@@ -196,7 +196,7 @@ CREATE TABLE workflow_log (
     hash   BLOB    NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 
--- The log of one run, in order. It also enforces a precondition of a commit: a sequence number is used once.
+-- The log of one run, in order.
 CREATE UNIQUE INDEX idx_log_run ON workflow_log (run_id, seq);
 
 CREATE TRIGGER events_never_change BEFORE UPDATE ON workflow_log
@@ -354,12 +354,6 @@ SELECT s.run_id, s.n, s.attempt, s.path, coalesce(s.step_id, s.path) AS step_id,
        coalesce(s.output_json, (SELECT v.json FROM run_values v WHERE v.id = s.output_value)) AS output_json,
        s.error_json, coalesce(s.ready_at, s.started_at) AS ready_at, s.started_at, s.completed_at
 FROM step_runs s;
-
--- One row for each event. The expression restores the fragments and hashes that the log abbreviates.
-CREATE VIEW workflow_events AS
-SELECT l.id * 65536 + e.key AS id, l.run_id, l.seq + e.key AS seq, l.at, e.value AS body, l.hash
-FROM workflow_log l, json_each({EVENTS}) e
-WHERE l.body <> '';
 
 -- Compatibility: one table of workflows and one of steps.
 CREATE VIEW workflows AS

@@ -181,9 +181,8 @@ impl<'s> Transaction<'s> {
         let digest = RowContent { run: run.run, seq, at, body, hashes }.digest();
         let hash = link(self.chain, &digest);
         let params = params![key, seq, count, at, body, hashes, &hash.0[..]];
-        let inserted = self.statements.execute(Frequent::InsertLog, params);
-        match inserted {
-            Err(error) if is_duplicate(&error) => return Err(Refused::Stale(run.run)),
+        match self.statements.execute(Frequent::InsertLog, params) {
+            Err(error) if is_missing(&error) => return Err(Refused::Stale(run.run)),
             inserted => inserted?,
         };
         *self.chain = hash;
@@ -336,12 +335,12 @@ impl<'s> Transaction<'s> {
     }
 }
 
-fn is_duplicate(error: &rusqlite::Error) -> bool {
+pub(super) fn is_duplicate(error: &rusqlite::Error) -> bool {
     use rusqlite::ffi::{SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE};
     matches!(violated_constraint(error), Some(SQLITE_CONSTRAINT_UNIQUE | SQLITE_CONSTRAINT_PRIMARYKEY))
 }
 
-/// Whether a column that must not be null got no value: the row that it is copied from is missing.
+/// Whether a column that must not be null got no value: the row that it is taken from is missing.
 fn is_missing(error: &rusqlite::Error) -> bool {
     violated_constraint(error) == Some(rusqlite::ffi::SQLITE_CONSTRAINT_NOTNULL)
 }

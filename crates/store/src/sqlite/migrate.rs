@@ -18,6 +18,9 @@ const STEPS: &[&str] = &[
     include_str!("004_audit.sql"),
 ];
 
+/// Follows the encoding of the log, so every migration creates it anew.
+const EVENTS_VIEW: &str = include_str!("events_view.sql");
+
 /// The `application_id` of a database of steprail: "STPR".
 const APPLICATION: i32 = 0x5354_5052;
 
@@ -55,12 +58,14 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     }
     let done = usize::try_from(found).map_err(|_| StoreError::Corrupt(format!("format {found}")))?;
     for step in &STEPS[done..] {
-        transaction.execute_batch(&step.replace("{EVENTS}", &log_row::sql_text("l.body", "l.hashes")))?;
+        transaction.execute_batch(step)?;
     }
     if found < AUDITED {
         admin::take_baseline(&transaction)?;
     }
     if found < known {
+        let events = log_row::sql_text("l.body", "l.hashes");
+        transaction.execute_batch(&EVENTS_VIEW.replace("{EVENTS}", &events))?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", known)?;
     }

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 use steprail_core::run::{GateRequest, Millis, Payload, StepRef, StepStatus, TimerKind};
 
+use super::commit::is_duplicate;
 use super::statements::{Frequent, Statements};
 use crate::projection::{RunRows, StepStart, one_row};
 use crate::{NewClaim, Refused, StoreError};
@@ -144,8 +145,11 @@ impl RunRows for Rows<'_, '_> {
             (status, &*info.kind, tool, input.inline, error)
         {
             let params = params![self.run, step.n, step.attempt, &*step.path, id, tool, args, self.now];
-            let changed = self.statements.execute(Frequent::StartCall, params)?;
-            return one_row(changed, "a completed step started again");
+            match self.statements.execute(Frequent::StartCall, params) {
+                // The step has a row already, for example because it was ready.
+                Err(error) if is_duplicate(&error) => {}
+                inserted => return inserted.map(drop).map_err(StoreError::from),
+            }
         }
         let is_ready = status == StepStatus::Ready;
         let changed = self.statements.connection.prepare_cached(UPSERT_STEP)?.execute(params![

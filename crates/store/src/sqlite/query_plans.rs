@@ -249,6 +249,7 @@ fn write(store: &mut SqliteStore) {
         claims,
         stored_bytes: 0,
     };
+    let written = records.len() as u64;
     let first = decision(
         id(1),
         0,
@@ -261,12 +262,20 @@ fn write(store: &mut SqliteStore) {
     commit(Commit { runs: vec![first], ..Commit::default() });
     let fired = vec![Timer { run: id(1), n: 2, kind: TimerKind::Retry, due: 7 }];
     let resumed = vec![Record::plain(Event::RunResumed { by: None })];
-    let second = decision(id(1), 11, None, resumed, RunStatus::Interrupted, RunStatus::Running, Vec::new());
+    let second =
+        decision(id(1), written, None, resumed, RunStatus::Interrupted, RunStatus::Running, Vec::new());
     commit(Commit { runs: vec![second], fired, ..Commit::default() });
     let paused = Record::plain(Event::RunPaused { reason: PauseReason::Requested, by: None });
     let output = with_payload(Event::RunCompleted { output: large.hash() });
-    let end =
-        decision(id(1), 12, None, vec![paused, output], RunStatus::Running, RunStatus::Completed, Vec::new());
+    let end = decision(
+        id(1),
+        written + 1,
+        None,
+        vec![paused, output],
+        RunStatus::Running,
+        RunStatus::Completed,
+        Vec::new(),
+    );
     commit(Commit { runs: vec![end], ..Commit::default() });
     let schedule = Schedule::new("nightly", "one", "0 2 * * *", Principal::user("ann"));
     let account = Account { kind: AccountKind::User, id: "ann".to_owned(), body: "{}".to_owned() };

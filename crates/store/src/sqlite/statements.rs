@@ -3,7 +3,12 @@
 
 use rusqlite::{CachedStatement, Connection, Params};
 
-const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+/// Violates `NOT NULL` if the log of the run does not end at the event before. One row of `VALUES` needs no statement journal,
+/// which `INSERT … SELECT … WHERE` would.
+const INSERT_LOG: &str = "INSERT INTO workflow_log (run_id, seq, count, at, body, hashes, hash) VALUES (?1,
+    (SELECT ?2 WHERE ?2 =
+        coalesce((SELECT seq + count FROM workflow_log WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1), 1)),
+    ?3, ?4, ?5, ?6, ?7)";
 const INSERT_RUN: &str = "INSERT INTO runs (run_id, definition_id, name, status, active, created_by, principal_json,
     parent_id, parent_n, parent_attempt, depth, rerun_json, interruptible, request_key, input_json, input_value,
     created_at, stored_bytes)
@@ -13,11 +18,7 @@ const UPDATE_RUN: &str = "UPDATE runs SET status = ?2, active = ?3, completed_at
     output_value = ?6, error_json = ?7, stored_bytes = ?8 WHERE id = ?1";
 const START_CALL: &str =
     "INSERT INTO step_runs (run_id, n, attempt, path, step_id, kind, tool, status, input_json, started_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, 'tool', ?6, 'running', ?7, ?8)
-    ON CONFLICT (run_id, n, attempt) DO UPDATE SET status = excluded.status, tool = excluded.tool,
-    input_json = excluded.input_json, input_value = NULL, ready_at = coalesce(ready_at, started_at),
-    started_at = excluded.started_at, error_json = NULL
-    WHERE completed_at IS NULL";
+    VALUES (?1, ?2, ?3, ?4, ?5, 'tool', ?6, 'running', ?7, ?8)";
 const COMPLETE_STEP: &str =
     "UPDATE step_runs SET status = 'done', output_json = ?4, output_value = NULL, error_json = NULL,
     completed_at = ?5 WHERE run_id = ?1 AND n = ?2 AND attempt = ?3 AND completed_at IS NULL";
@@ -28,7 +29,7 @@ pub(super) enum Frequent {
     InsertLog,
     InsertRun,
     UpdateRun,
-    /// A step that calls a tool starts, with arguments that are stored in its row.
+    /// A step without a row calls a tool, with arguments that are stored in its row.
     StartCall,
     /// A step completes, with an output that is stored in its row.
     CompleteStep,

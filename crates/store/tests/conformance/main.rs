@@ -147,6 +147,22 @@ fn decision_on_an_outdated_state_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn log_of_a_run_has_no_gap_and_no_overlap() {
+    on_every_store(|store| {
+        let run = start(store, 1, Vec::new());
+        let resume = || Record::plain(Event::RunResumed { by: None });
+        commit(store, running(run, 1, vec![resume(), resume(), resume()])).expect("events 2 to 4");
+        // Event 3 is inside a row, and event 6 leaves a gap.
+        for expected in [0, 1, 2, 3, 5, 100] {
+            let refused =
+                commit(store, running(run, expected, vec![resume()])).expect_err("the log ends at 4");
+            assert!(matches!(refused, Refused::Stale(of) if of == run), "after {expected}: {refused:?}");
+        }
+        commit(store, running(run, 4, vec![resume()])).expect("event 5");
+    });
+}
+
+#[test]
 fn request_key_starts_one_run() {
     on_every_store(|store| {
         put(store, definition()).expect("a definition");
