@@ -215,6 +215,7 @@ impl Builder {
             scheduling: tokio::sync::Mutex::default(),
             presence: self.presence,
             codes: ApprovalCodes::default(),
+            publishing: tokio::sync::Mutex::default(),
         })))
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use steprail_core::diagnostic::Diagnostic;
 use steprail_core::presence::Presence;
+use steprail_store::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use steprail_store::{Conflict, Cursor, StoreError};
 
 use crate::quotas::QuotaExceeded;
@@ -39,6 +40,19 @@ pub enum Error {
     /// The request needs proof that a person is present, with this factor.
     #[error("this needs proof that you are present: {}", described(*.0))]
     PresenceRequired(Presence),
+    /// The author of a definition may not call its tools any more.
+    #[error(
+        "the definition `{definition}` calls `{tool}`, and its author {author} may not call that tool; a person who may call \
+         it can adopt the definition"
+    )]
+    AuthorDenied {
+        /// Name of the definition.
+        definition: String,
+        /// The author.
+        author: String,
+        /// The tool.
+        tool: String,
+    },
     /// The store failed. The request changed nothing.
     #[error("{0}")]
     Storage(StoreError),
@@ -81,6 +95,7 @@ impl Error {
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
             Self::PresenceRequired(_) => "presence_required",
+            Self::AuthorDenied { .. } => "author_denied",
             Self::Storage(error) => error.code(),
             Self::QuotaExceeded(_) => "quota_exceeded",
             Self::Stopped => "stopped",
@@ -113,6 +128,16 @@ impl From<Conflict> for Error {
             )),
             Conflict::Version { name, newest: None } => Self::VersionConflict(format!(
                 "the definition `{name}` has no version; it was deleted or never stored"
+            )),
+            Conflict::Proposal { name, changed: true } => Self::Conflict(format!(
+                "the proposal for `{name}` has changed since you saw it; look at it again"
+            )),
+            Conflict::Proposal { name, changed: false } => {
+                Self::NotFound(format!("there is no proposal for `{name}`"))
+            }
+            Conflict::ProposalLimit => Self::Conflict(format!(
+                "too many proposals wait for a person (at most {PROPOSALS_PER_USER} of a user, and {PROPOSALS} in total); accept or \
+                 reject some of them first"
             )),
             Conflict::RequestKey(key) => {
                 Self::Conflict(format!("the request key `{key}` belongs to another run"))

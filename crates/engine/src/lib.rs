@@ -34,6 +34,7 @@ mod named_start;
 mod policy;
 mod ports;
 mod presence;
+mod proposals;
 mod queries;
 mod quotas;
 mod read_pool;
@@ -54,6 +55,7 @@ pub use approval_codes::{CodeRequest, IssuedCode, RedeemRequest};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decisions::{DecisionRequest, Remember};
+pub use definitions::DefineOptions;
 pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
@@ -64,6 +66,7 @@ pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
 };
+pub use proposals::ProposalView;
 pub use queries::RunView;
 pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
 pub use registry::Registry;
@@ -85,7 +88,7 @@ pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, Binding, ChainHead, Cursor,
     Definition, EventPage, Expected, Fired, Freeze, InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap,
-    Principal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow, Schedule,
-    Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredAdminEvent,
-    StoredEvent, TokenScope, UnknownCall, Visibility,
+    Principal, Proposal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow,
+    Schedule, ScheduledVersion, Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow,
+    StoreError, StoredAdminEvent, StoredEvent, TokenScope, UnknownCall, VersionPin, Visibility,
 };

@@ -90,7 +90,9 @@ impl From<Error> for Problem {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
             Error::VersionConflict(_) => StatusCode::PRECONDITION_FAILED,
-            Error::Denied(_) | Error::PresenceRequired(_) => StatusCode::FORBIDDEN,
+            Error::Denied(_) | Error::AuthorDenied { .. } | Error::PresenceRequired(_) => {
+                StatusCode::FORBIDDEN
+            }
             // A rate recovers by itself; an amount has to be freed, as with quotas of Kubernetes.
             Error::QuotaExceeded(exceeded) if exceeded.retry_after_ms.is_some() => {
                 StatusCode::TOO_MANY_REQUESTS
@@ -111,6 +113,8 @@ impl From<Error> for Problem {
                 presence.name()
             )),
             Error::VersionConflict(_) => problem.hint("read the definition again and retry"),
+            Error::AuthorDenied { definition, .. } => problem
+                .hint(format!("with the rights, take it over: steprail definitions adopt '{definition}'")),
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
         }

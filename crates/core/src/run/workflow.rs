@@ -13,7 +13,7 @@ impl Decision<'_> {
             Ok(inputs) => Payload::new(inputs),
             Err(error) => return self.fail_before_start(attempt, error),
         };
-        let child = Child { step: &attempt.step_ref, definition: &workflow.name, inputs: &inputs };
+        let child = Child { step: &attempt.step_ref, workflow, inputs: &inputs };
         let mut part = self.budget.part().and_check_of(inputs.value());
         let spawned = self.world.spawn(&child, &mut part)?;
         self.budget.settle(&part);

@@ -86,9 +86,11 @@ pub struct LoadedAccounts {
 impl LoadedAccounts {
     /// Loads the accounts. The owner of the data directory has every right.
     pub fn load(readers: &impl Reads, owner: Principal) -> Result<Self, StoreError> {
-        let cache = AccountCache::load(readers.accounts()?)?;
+        let cache = AccountCache::load(readers.accounts()?, &owner.id)?;
         let access = Access::default();
         cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+        cache.deleted_users.iter().for_each(|user| access.revoke(user));
+        cache.groups.keys().for_each(|group| access.add_group(group));
         cache.tokens.iter().for_each(|(id, token)| access.add_token(id, token.expires_at));
         access.grant(&owner.id, Grants::all());
         Ok(Self { cache, access, owner })
@@ -147,7 +149,7 @@ impl Accounts {
         let cache = self.cache();
         let Stored { record, .. } = cache.users.get(user).filter(|stored| !stored.record.disabled)?;
         let (name, email) = (record.name.clone(), record.email.clone());
-        let groups = record.groups.iter().cloned().collect();
+        let groups = cache.groups_of(record);
         Some(Principal { name, email, groups, ..Principal::user(user) })
     }
 
@@ -215,6 +217,11 @@ fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: 
         AccountKind::User if cache.users.contains_key(id) => access.grant(id, cache.grants(id)),
         AccountKind::User => access.revoke(id),
         AccountKind::Group => {
+            if cache.groups.contains_key(id) {
+                access.add_group(id);
+            } else {
+                access.remove_group(id);
+            }
             let users = cache.users.keys().filter(|user| **user != owner);
             users.for_each(|user| access.grant(user, cache.grants(user)));
         }

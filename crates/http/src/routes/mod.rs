@@ -9,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod logins;
 pub(crate) mod policy;
 pub(crate) mod presence;
+pub(crate) mod proposals;
 pub(crate) mod run_view;
 mod runs;
 pub(crate) mod schedules;
@@ -26,6 +27,7 @@ use super::api::Api;
 pub(super) fn all() -> Api {
     let resources = [
         definitions::routes,
+        proposals::routes,
         runs::routes,
         steps::routes,
         events::routes,

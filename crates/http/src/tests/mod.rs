@@ -2,6 +2,7 @@
 
 mod headers;
 mod matrix;
+mod ownership;
 mod presence;
 mod quotas;
 mod rest;

@@ -173,6 +173,9 @@ async fn account_changes_need_the_factor() {
         ("DELETE", "/api/v1/groups/g", Value::Null),
         ("DELETE", "/api/v1/policy/freeze", Value::Null),
         ("DELETE", "/api/v1/users/owner/presence", Value::Null),
+        ("POST", "/api/v1/definitions/x/adopt", Value::Null),
+        ("POST", "/api/v1/proposals/x/accept", json!({ "digest": "0".repeat(64) })),
+        ("POST", "/api/v1/proposals/x/reject", json!({ "digest": "0".repeat(64) })),
         ("PUT", "/api/v1/presence/pin", json!({ "pin": "271828" })),
         ("POST", "/api/v1/presence/totp", json!({})),
     ];

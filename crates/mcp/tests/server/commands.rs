@@ -6,8 +6,17 @@ use steprail_engine::{Principal, RunId};
 use super::support::{Client, Fixture, call};
 
 /// Commands that decide at a gate, resolve a call or issue a code.
-const DECIDING: [&str; 6] =
-    ["steprail approve", "steprail deny", "steprail resume", "approvals code", "--yes", "steprail unfreeze"];
+const DECIDING: [&str; 9] = [
+    "steprail approve",
+    "steprail deny",
+    "steprail resume",
+    "approvals code",
+    "--yes",
+    "steprail unfreeze",
+    "definitions accept",
+    "definitions adopt",
+    "steprail presence",
+];
 
 fn check(what: &str, text: &str) {
     for command in DECIDING {

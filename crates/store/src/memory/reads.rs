@@ -11,7 +11,7 @@ use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
     Account, After, Approval, ChainHead, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps,
-    PolicyState, Principal, RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter,
+    PolicyState, Principal, Proposal, RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter,
     StepCounts, StepPage, StepRow, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
     attempt_digest, log_row,
 };
@@ -194,6 +194,14 @@ impl Reads for MemoryStore {
         let which =
             version.map_or(DefinitionQuery::Newest(name), |version| DefinitionQuery::Version(name, version));
         Ok(self.tables().find_definition(which).cloned())
+    }
+
+    fn proposals(&self) -> Result<Vec<Proposal>, StoreError> {
+        Ok(self.tables().proposals.values().cloned().collect())
+    }
+
+    fn proposal(&self, name: &str) -> Result<Option<Proposal>, StoreError> {
+        Ok(self.tables().proposals.get(name).cloned())
     }
 
     /// This store records no administrative actions.

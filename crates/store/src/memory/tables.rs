@@ -8,8 +8,8 @@ use steprail_core::run::{Event, Millis, Payload, StepStatus, TimerKind};
 
 use super::policy::PolicyTables;
 use crate::{
-    AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, RowContent, RunId, RunState, Schedule,
-    Session, StoreError, StoredEvent, log_row,
+    AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, Proposal, RowContent, RunId, RunState,
+    Schedule, Session, StoreError, StoredEvent, log_row,
 };
 
 /// Everything that is stored. A commit changes a copy. Copies share the rows of the log and the runs that did not change.
@@ -25,6 +25,7 @@ pub(super) struct Tables {
     pub last_run: i64,
     pub last_approval: i64,
     pub definitions: BTreeMap<i64, DefinitionRow>,
+    pub proposals: BTreeMap<String, Proposal>,
     pub claims: BTreeMap<ClaimKey, ClaimRow>,
     pub schedules: BTreeMap<String, Schedule>,
     pub accounts: BTreeMap<(AccountKind, String), String>,
@@ -44,6 +45,7 @@ impl Default for Tables {
             last_approval: 0,
             policy: PolicyTables::default(),
             definitions: BTreeMap::new(),
+            proposals: BTreeMap::new(),
             claims: BTreeMap::new(),
             schedules: BTreeMap::new(),
             accounts: BTreeMap::new(),

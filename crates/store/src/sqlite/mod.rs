@@ -16,6 +16,7 @@ mod lock;
 mod migrate;
 mod policy;
 mod project;
+mod proposals;
 mod purge;
 #[cfg(test)]
 mod query_plans;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{bindings, definitions, identity, policy, read_only, rows, schedules, steps};
+use super::{bindings, definitions, identity, policy, proposals, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
     ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, EventPage,
-    ListRuns, ListSteps, PolicyState, RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter,
+    ListRuns, ListSteps, PolicyState, Proposal, RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter,
     StepCounts, StepPage, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
     attempt_digest,
 };
@@ -349,6 +349,18 @@ impl Reads for Readers {
             rows::DEFINITION
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
+    }
+
+    fn proposals(&self) -> Result<Vec<Proposal>, StoreError> {
+        self.with(proposals::all)
+    }
+
+    fn proposal(&self, name: &str) -> Result<Option<Proposal>, StoreError> {
+        self.with(|connection| {
+            // One moment: a proposal and its binding change together.
+            let _moment = connection.unchecked_transaction()?;
+            proposals::find(connection, name)
+        })
     }
 
     fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError> {

@@ -83,6 +83,7 @@ pub(crate) fn select<'r>(run: &'r Run, step: Option<&str>) -> Result<&'r Approva
     }
 }
 
+/// Asks for confirmation. An error if it is not given, or if nobody can be asked.
 pub(crate) fn require_confirmation(question: &str) -> Result<(), CliError> {
     match confirm(question)? {
         Some(true) => Ok(()),
