@@ -27,6 +27,7 @@ pub mod names;
 pub mod pattern;
 pub mod plan;
 pub mod policy;
+pub mod presence;
 pub mod run;
 pub mod schema;
 pub mod source;

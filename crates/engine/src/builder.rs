@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use serde_json::Value;
+use steprail_core::presence::Presence;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{Storage, StoreError};
 use tokio::sync::{Semaphore, watch};
 
 use crate::access::AllowAll;
+use crate::approval_codes::ApprovalCodes;
 use crate::calls::{Calls, Ports};
 use crate::clock::{Clock, FloorClock, SystemClock};
 use crate::driver::{Backlog, Driver, Message};
@@ -40,6 +42,7 @@ pub struct Builder {
     env: BTreeMap<String, String>,
     policy: PolicyHandle,
     recover_as_interrupted: bool,
+    presence: Presence,
 }
 
 impl Builder {
@@ -106,6 +109,15 @@ impl Builder {
         self
     }
 
+    /// Sets the factor with which users prove that they are present when they decide or change accounts. The embedding
+    /// program verifies it and states it in [`steprail_core::run::Provenance::presence`] of the principal. By default none is
+    /// required.
+    #[must_use]
+    pub fn presence(mut self, factor: Presence) -> Self {
+        self.presence = factor;
+        self
+    }
+
     /// Interrupts every unfinished run instead of resuming it.
     #[must_use]
     pub fn recover_as_interrupted(mut self) -> Self {
@@ -138,6 +150,7 @@ impl Builder {
             policy: self.policy.clone(),
             authorizer: authorizer.clone(),
         })?;
+        kernel.require_presence(self.presence);
         kernel.enforce_quotas(self.limits.quotas.clone(), storage.readers.clone());
         let (sender, messages) = mpsc::channel();
         let (urgent_sender, urgent) = mpsc::channel();
@@ -200,6 +213,8 @@ impl Builder {
             quotas: self.limits.quotas,
             subscriptions: OpenSubscriptions::default(),
             scheduling: tokio::sync::Mutex::default(),
+            presence: self.presence,
+            codes: ApprovalCodes::default(),
             publishing: tokio::sync::Mutex::default(),
         })))
     }

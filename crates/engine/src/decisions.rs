@@ -1,9 +1,10 @@
 //! Decisions of humans: approvals, answers to input requests, resolutions and interventions.
 
 use serde_json::Value;
+use steprail_core::limits::NAME_CHARS;
 use steprail_core::plan::Hash;
 use steprail_core::run::{Intervention, Resolution};
-use steprail_store::{Approval, Principal, Right, RunId};
+use steprail_store::{AdminAction, AdminEvent, Approval, Principal, Right, RunId};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -96,8 +97,15 @@ impl Engine {
         if let Some(args) = &decision.edited {
             self.check_edited(run, path, args).await?;
         }
-        let (path, by, decision) = (path.to_owned(), by.clone(), Box::new(decision));
-        self.command(Command::Decide { run, path, by, decision }).await
+        let command =
+            Command::Decide { run, path: path.to_owned(), by: by.clone(), decision: Box::new(decision) };
+        let decided = self.command(command).await;
+        if let Err(Error::PresenceRequired(_)) = &decided {
+            let step = path.chars().take(NAME_CHARS).collect();
+            let action = AdminAction::DecisionRejected { run, step, user: by.id.clone() };
+            self.registry().record(vec![AdminEvent::new(action, Some(by.into()))]).await?;
+        }
+        decided
     }
 
     async fn fill_defaults(&self, run: RunId, path: &str, answer: Value) -> Result<Value, Error> {

@@ -6,10 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use steprail_core::presence::Presence;
 use steprail_core::run::Millis;
 use steprail_store::{Cursor, Principal, Reads, Right, RunId, StoreError};
 use tokio::sync::{Semaphore, watch};
 
+use crate::approval_codes::ApprovalCodes;
 use crate::builder::Builder;
 use crate::calls;
 use crate::clock::Clock;
@@ -62,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) publishing: tokio::sync::Mutex<()>,
     /// Definitions that callers have compiled for named starts.
     pub(crate) plans: PlanCache,
+    /// The factor that every decision and account change requires.
+    pub(crate) presence: Presence,
+    /// Single-use codes that clients redeem for decisions.
+    pub(crate) codes: ApprovalCodes,
     /// The number of changes to definitions.
     pub(crate) definition_changes: watch::Sender<u64>,
 }

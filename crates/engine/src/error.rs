@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steprail_core::diagnostic::Diagnostic;
+use steprail_core::presence::Presence;
 use steprail_store::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use steprail_store::{Conflict, Cursor, StoreError};
 
@@ -36,6 +37,9 @@ pub enum Error {
     /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
+    /// The request needs proof that a person is present, with this factor.
+    #[error("this needs proof that you are present: {}", described(*.0))]
+    PresenceRequired(Presence),
     /// The author of a definition may not call its tools any more.
     #[error(
         "the definition `{definition}` calls `{tool}`, and its author {author} may not call that tool; a person who may call \
@@ -66,6 +70,15 @@ pub enum Error {
     Unresponsive(Duration),
 }
 
+/// A factor in words.
+fn described(factor: Presence) -> &'static str {
+    match factor {
+        Presence::None => "none",
+        Presence::Pin => "your PIN",
+        Presence::Totp => "a one-time code of your authenticator",
+    }
+}
+
 fn first(diagnostics: &[Diagnostic]) -> &str {
     diagnostics.first().map_or("", |diagnostic| &diagnostic.message)
 }
@@ -81,6 +94,7 @@ impl Error {
             Self::VersionConflict(_) => "changed",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
+            Self::PresenceRequired(_) => "presence_required",
             Self::AuthorDenied { .. } => "author_denied",
             Self::Storage(error) => error.code(),
             Self::QuotaExceeded(_) => "quota_exceeded",

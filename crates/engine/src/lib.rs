@@ -13,6 +13,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
+mod approval_codes;
 mod builder;
 mod calls;
 mod clock;
@@ -32,6 +33,7 @@ mod metrics;
 mod named_start;
 mod policy;
 mod ports;
+mod presence;
 mod proposals;
 mod queries;
 mod quotas;
@@ -49,6 +51,7 @@ mod user;
 mod waiting;
 
 pub use access::{Access, Grants};
+pub use approval_codes::{CodeRequest, IssuedCode, RedeemRequest};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decisions::{DecisionRequest, Remember};
@@ -75,6 +78,7 @@ pub use trace::{RunTrace, TraceParent};
 pub use user::User;
 pub use waiting::{NextAction, WaitCause, WaitingFor, next_action};
 
+pub use steprail_core::presence::Presence;
 pub use steprail_core::run::{
     Edit, Event, Failure, FailureKind, InputRequest, InputResponse, Intervention, Payload, Report,
     Resolution, Restored, RunStatus, StepStatus,

@@ -44,6 +44,14 @@ impl Default for Limits {
     }
 }
 
+/// How long a single-use code for a decision is valid, in milliseconds.
+pub(crate) const CODE_MS: i64 = 10 * 60 * 1_000;
+/// The maximum number of single-use codes that were not redeemed.
+pub(crate) const OPEN_CODES: usize = 1_000;
+/// Wrong codes of a user after which all their codes are void and no code is accepted for a while.
+pub(crate) const CODE_FAILURES: u32 = 5;
+/// How long no code of the user is accepted then, in milliseconds.
+pub(crate) const CODE_LOCKOUT_MS: i64 = 60 * 1_000;
 /// The maximum number of requests per commit.
 pub(crate) const BATCH: usize = 512;
 /// The maximum number of waiting runs whose state stays in memory.

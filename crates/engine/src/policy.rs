@@ -13,6 +13,7 @@ use steprail_store::{Actor, Freeze, PolicyChange, PolicyState, Principal, Rememb
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::kernel::Command;
+use crate::presence;
 
 /// The policy that an engine enforces. It can be replaced while the engine runs; each call is judged by one version.
 /// Clones share the policy.
@@ -184,6 +185,7 @@ impl Engine {
     /// Lets calls start again.
     pub async fn unfreeze(&self, by: &Principal) -> Result<(), Error> {
         self.authorize_freeze(by)?;
+        presence::require(self.presence(), by)?;
         self.command(Command::Policy(PolicyChange::Unfreeze { by: Actor::from(by) })).await
     }
 

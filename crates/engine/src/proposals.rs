@@ -120,7 +120,7 @@ impl User {
         Ok(found)
     }
 
-    /// Definitions are taken over and accepted in person, with all rights of the user.
+    /// Definitions are taken over and accepted in person, with all rights of the user, who has to be present where it is required.
     pub(crate) fn require_person(&self, what: &str) -> Result<(), Error> {
         self.require(Right::Workflow)?;
         if self.principal().agent {
@@ -129,6 +129,6 @@ impl User {
         if self.principal().scope.is_some() {
             return Err(Error::Denied(format!("a person {what}, not with a scoped token")));
         }
-        Ok(())
+        self.require_presence()
     }
 }

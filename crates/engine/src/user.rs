@@ -7,6 +7,7 @@ use serde_json::Value;
 use steprail_core::diagnostic::Diagnostic;
 use steprail_core::plan::Hash;
 use steprail_core::policy::ByAgents;
+use steprail_core::presence::Presence;
 use steprail_core::run::{Intervention, Provenance, Resolution, RunStatus};
 use steprail_store::{
     After, Approval, Cursor, Definition, EventPage, Expected, ListRuns, ListSteps, Principal, RawEvent,
@@ -146,7 +147,10 @@ impl User {
     /// The same user in person, who answers a prompt of their MCP client.
     #[must_use]
     pub fn in_person(&self) -> Self {
-        let provenance = Provenance { surface: Some("mcp".into()), ..self.principal.provenance.clone() };
+        // A client can answer its prompts by itself, so an answer never proves that the user is present.
+        let presence = Presence::None;
+        let provenance =
+            Provenance { surface: Some("mcp".into()), presence, ..self.principal.provenance.clone() };
         let principal = Principal { agent: self.principal.agent_only, provenance, ..self.principal.clone() };
         Self { engine: self.engine.clone(), principal }
     }
@@ -447,8 +451,13 @@ impl User {
 
     /// Whether the user may decide at an open gate.
     pub async fn may_decide(&self, run: RunId, path: &str) -> bool {
-        self.require_in_scope(run).await.is_ok()
-            && self.engine.may_decide(run, path, &self.principal).await.is_ok()
+        self.require_may_decide(run, path).await.is_ok()
+    }
+
+    /// Returns an error if the user may not decide at an open gate.
+    pub(crate) async fn require_may_decide(&self, run: RunId, path: &str) -> Result<(), Error> {
+        self.require_in_scope(run).await?;
+        self.engine.may_decide(run, path, &self.principal).await
     }
 
     /// A scoped token decides only about runs within its scope. Other rights are checked with the decision.
@@ -528,6 +537,7 @@ impl User {
         // Repeating a call with an unknown outcome is a decision.
         if !resume.force_steps.is_empty() {
             self.require(Right::Approve)?;
+            self.require_presence()?;
         }
         self.engine.resume(run, &self.principal, resume).await
     }

@@ -10,11 +10,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use steprail_core::run::{Millis, Provenance};
-use steprail_engine::Principal;
+use steprail_engine::{AdminAction, AdminEvent, Principal};
 
 use crate::accounts::oidc::Oidc;
 use crate::accounts::{AuthError, SessionAuth, UserRecord};
-use crate::peer::Peer;
+use crate::peer::{Peer, process};
 use crate::problem::Problem;
 use crate::stream::HEARTBEAT;
 use crate::{App, audit, sign_in};
@@ -87,12 +87,42 @@ fn until_revoked(app: &App, principal: &Principal, credential: &Credential, resp
 }
 
 /// Authenticates every request as the owner: only the owner can open the socket that it came through.
-pub(crate) async fn as_owner(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn as_owner(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let mut owner = app.accounts.owner().clone();
     owner.provenance.surface = Some("terminal".into());
+    owner.provenance.process = peer.pid.and_then(|pid| process::describe(pid, peer.os_user));
+    if let Some(problem) = reject_agents(&app, &peer, owner.provenance.process.as_deref()).await {
+        return problem.into_response();
+    }
     request.extensions_mut().insert(owner);
     request.extensions_mut().insert(Credential::Local);
     next.run(request).await
+}
+
+/// The problem for a program that the daemon or an MCP client started: it must not act as a person.
+async fn reject_agents(app: &App, peer: &Peer, process: Option<&str>) -> Option<Problem> {
+    let reason = app.agent_processes.objection(peer.pid?)?;
+    let process = process.unwrap_or("unknown").to_owned();
+    tracing::warn!(target: audit::TARGET, action = "peer_rejected", process, reason, "a program of an agent used the socket for people");
+    let now = app.engine.now();
+    // A program that repeats the request does not fill the log.
+    if app.peer_rejections.retry_after_secs(peer.ip, now).is_none() {
+        app.peer_rejections.record(peer.ip, now);
+        let action = AdminAction::PeerRejected { process: process.clone(), reason: reason.to_owned() };
+        if let Err(error) = app.engine.registry().record(vec![AdminEvent::new(action, None)]).await {
+            return Some(error.into());
+        }
+    }
+    let detail = format!("the program {process} cannot act as a person: {reason}");
+    Some(
+        Problem::new(StatusCode::FORBIDDEN, "agent_process", detail)
+            .hint("this socket is for people: agents use the tools of the MCP server, people another terminal or the browser"),
+    )
 }
 
 /// Authenticates a request, or answers 401.

@@ -3,14 +3,18 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 use steprail_engine::{Principal, RunId, User};
 
 use super::App;
+use super::accounts::PresenceError;
 use super::problem::Problem;
 
-/// The authenticated caller.
+/// The header that proves that the user is present: `pin …` or `totp …`.
+const PRESENCE_HEADER: &str = "x-steprail-presence";
+
+/// The authenticated caller, who may have proved that they are present.
 pub(crate) struct Caller(pub User);
 
 impl FromRequestParts<App> for Caller {
@@ -20,8 +24,26 @@ impl FromRequestParts<App> for Caller {
         let principal = parts.extensions.get::<Principal>().cloned();
         let unauthenticated =
             || Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "the request is not authenticated");
-        principal.map(|principal| Self(app.engine.as_user(principal))).ok_or_else(unauthenticated)
+        let mut principal = principal.ok_or_else(unauthenticated)?;
+        prove_presence(app, &parts.headers, &mut principal).await?;
+        Ok(Self(app.engine.as_user(principal)))
     }
+}
+
+/// Verifies the proof of presence of a request, if it has one. It counts for this request only.
+async fn prove_presence(app: &App, headers: &HeaderMap, principal: &mut Principal) -> Result<(), Problem> {
+    let Some(proof) = headers.get(PRESENCE_HEADER) else { return Ok(()) };
+    // An agent could guess, and lock its user out.
+    if principal.agent {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "denied",
+            "an agent cannot prove that its user is present",
+        ));
+    }
+    let proof = proof.to_str().map_err(|_| PresenceError::Malformed)?;
+    principal.provenance.presence = app.accounts.verify_presence(principal, proof).await?;
+    Ok(())
 }
 
 /// A caller in person: neither an agent nor a scoped token. Only they use secrets and logins.

@@ -43,6 +43,7 @@ pub use access_policy::AccessPolicy;
 pub use connections::ConnectionLimits;
 pub use metrics::describe as describe_metrics;
 use peer::Peer;
+pub use peer::process::ConnectedAgent;
 pub use problem::Problem;
 pub use state::{App, Options};
 
@@ -69,6 +70,12 @@ impl App {
         let router = public_router(self, server, stop);
         tokio::spawn(listen::serve(listener, router, self.connections, stop.clone()));
         Ok(url)
+    }
+
+    /// Notes an MCP client that connected to another socket, by its process. As long as the value lives, programs that the client
+    /// started cannot act as people.
+    pub fn connected_agent(&self, pid: Option<i32>) -> ConnectedAgent {
+        self.agent_processes.connect(pid.filter(|pid| *pid > 0))
     }
 
     /// Serves a socket that only the owner can open. Its requests act as the owner in person.

@@ -6,8 +6,11 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use steprail_core::presence::Presence;
 use steprail_core::source::Source;
 use steprail_engine::Error;
+
+use crate::accounts::PresenceError;
 
 /// Why a request failed.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +32,9 @@ pub struct Problem {
     /// Every problem of a definition, with its position.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Value>,
+    /// The factor of presence that the request needs.
+    #[serde(default, skip_serializing_if = "Presence::is_none")]
+    pub presence: Presence,
     /// Seconds to wait before a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<u32>,
@@ -45,6 +51,7 @@ impl Problem {
             code: code.into(),
             hint: None,
             problems: Vec::new(),
+            presence: Presence::None,
             retry_after: None,
         }
     }
@@ -83,7 +90,9 @@ impl From<Error> for Problem {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
             Error::VersionConflict(_) => StatusCode::PRECONDITION_FAILED,
-            Error::Denied(_) | Error::AuthorDenied { .. } => StatusCode::FORBIDDEN,
+            Error::Denied(_) | Error::AuthorDenied { .. } | Error::PresenceRequired(_) => {
+                StatusCode::FORBIDDEN
+            }
             // A rate recovers by itself; an amount has to be freed, as with quotas of Kubernetes.
             Error::QuotaExceeded(exceeded) if exceeded.retry_after_ms.is_some() => {
                 StatusCode::TOO_MANY_REQUESTS
@@ -99,11 +108,42 @@ impl From<Error> for Problem {
                 let retry_after = exceeded.retry_after_secs().and_then(|seconds| u32::try_from(seconds).ok());
                 Self { retry_after, ..problem }.hint(exceeded.hint())
             }
+            Error::PresenceRequired(presence) => Self { presence, ..problem }.hint(format!(
+                "send `X-Steprail-Presence: {} …`; `steprail presence` sets a PIN or enrolls an authenticator",
+                presence.name()
+            )),
             Error::VersionConflict(_) => problem.hint("read the definition again and retry"),
             Error::AuthorDenied { definition, .. } => problem
                 .hint(format!("with the rights, take it over: steprail definitions adopt '{definition}'")),
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
+        }
+    }
+}
+
+impl From<PresenceError> for Problem {
+    fn from(error: PresenceError) -> Self {
+        let rejected = |code: &str, detail: String| Self::new(StatusCode::FORBIDDEN, code, detail);
+        match error {
+            PresenceError::Malformed => {
+                Self::bad("`X-Steprail-Presence` is `pin …` or `totp …`, with up to 64 characters")
+            }
+            PresenceError::NotSet(factor) => {
+                let detail = format!("you have not set the factor `{}`", factor.name());
+                rejected("presence_not_set", detail)
+                    .hint("`steprail presence set-pin` sets a PIN, `steprail presence enroll-totp` enrolls an authenticator")
+            }
+            PresenceError::Wrong(Presence::Totp) => rejected(
+                "presence_rejected",
+                "the one-time code is wrong, or it was used already; wait for the next one".to_owned(),
+            ),
+            PresenceError::Wrong(_) => rejected("presence_rejected", "the PIN is wrong".to_owned()),
+            PresenceError::Locked(seconds) => {
+                let detail = format!("too many wrong attempts to prove presence; try again in {seconds} s");
+                let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail);
+                Self { retry_after: Some(seconds), ..problem }
+            }
+            PresenceError::Failed(error) => error.into(),
         }
     }
 }

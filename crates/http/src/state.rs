@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access_policy::AccessPolicy;
 use crate::accounts::oidc::Oidc;
-use crate::accounts::{Accounts, LoadedAccounts, SessionLifetime};
+use crate::accounts::{Accounts, FailureLimiter, LoadedAccounts, SessionLifetime};
 use crate::connections::ConnectionLimits;
+use crate::peer::process::AgentProcesses;
 use crate::stream::Hub;
 use crate::views::Tool;
 
@@ -63,6 +64,10 @@ pub struct State {
     pub(crate) url: OnceLock<String>,
     pub(crate) max_body_bytes: usize,
     pub(crate) connections: ConnectionLimits,
+    /// Processes of MCP clients. They and their descendants cannot act as people.
+    pub(crate) agent_processes: Arc<AgentProcesses>,
+    /// Limits how often their rejection is recorded.
+    pub(crate) peer_rejections: FailureLimiter,
 }
 
 impl Deref for App {
@@ -78,7 +83,11 @@ impl App {
     pub fn new(options: Options, stop: CancellationToken) -> Self {
         let engine = options.engine;
         Self(Arc::new(State {
-            accounts: options.accounts.attach(engine.clone(), options.session_lifetime),
+            accounts: options.accounts.attach(
+                engine.clone(),
+                options.session_lifetime,
+                options.secrets.clone(),
+            ),
             gateway: options.gateway,
             tools: options.tools,
             logins: options.logins,
@@ -90,6 +99,8 @@ impl App {
             url: options.url.map_or_else(OnceLock::new, OnceLock::from),
             max_body_bytes: options.max_body_bytes,
             connections: options.connections,
+            agent_processes: Arc::default(),
+            peer_rejections: FailureLimiter::default(),
             engine,
         }))
     }

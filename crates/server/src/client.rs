@@ -13,6 +13,7 @@ use sse_stream::SseStream;
 use steprail_http::Problem;
 use steprail_http::views::Event;
 
+use crate::cli::presence;
 use crate::daemon::{self, DataDir};
 
 /// Retries of a request to a local daemon that cannot be reached, and the delay before each.
@@ -124,7 +125,21 @@ impl Client {
         }
     }
 
+    /// Sends a request. At a terminal, asks for the factor of presence if the server needs one.
     async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let again = request.try_clone();
+        match (self.send_once(request).await, again) {
+            (Err(ClientError::Problem(problem)), Some(again)) if &*problem.code == "presence_required" => {
+                match presence::ask(problem.presence).await {
+                    Some(proof) => self.send_once(again.header(presence::HEADER, proof)).await,
+                    None => Err(ClientError::Problem(problem)),
+                }
+            }
+            (result, _) => result,
+        }
+    }
+
+    async fn send_once(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -207,6 +222,18 @@ impl Client {
 
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
         self.read(with_json(self.request(Method::POST, path), body)).await
+    }
+
+    /// `post` with a proof of presence.
+    pub(crate) async fn post_with_proof<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        proof: Option<String>,
+    ) -> Result<T, ClientError> {
+        let request = with_json(self.request(Method::POST, path), body);
+        self.read(proof.into_iter().fold(request, |request, proof| request.header(presence::HEADER, proof)))
+            .await
     }
 
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use steprail_core::plan::Hash;
+use steprail_core::presence::Presence;
 use steprail_core::run::Millis;
 use uuid::Uuid;
 
@@ -30,6 +31,9 @@ pub struct Actor {
     /// Id of the token or browser session, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
+    /// The factor with which the user proved that they are present.
+    #[serde(default, skip_serializing_if = "Presence::is_none")]
+    pub presence: Presence,
 }
 
 impl Actor {
@@ -43,7 +47,8 @@ impl From<&Principal> for Actor {
     fn from(principal: &Principal) -> Self {
         let Principal { id, agent, via, token, .. } = principal;
         let credential = token.as_deref().map(ToOwned::to_owned);
-        Self { id: id.clone(), agent: *agent, via: via.clone(), credential }
+        let presence = principal.provenance.presence;
+        Self { id: id.clone(), agent: *agent, via: via.clone(), credential, presence }
     }
 }
 
@@ -238,6 +243,43 @@ pub enum AdminAction {
     /// A browser session ended.
     SignedOut {
         session: String,
+    },
+    /// The factor that decisions need, at the start of a daemon whose setting is another than before.
+    PresenceConfigured {
+        factor: Presence,
+    },
+    /// A user set a factor that proves that they are present.
+    PresenceEnrolled {
+        user: String,
+        factor: Presence,
+    },
+    /// The factors of a user were removed.
+    PresenceRemoved {
+        user: String,
+    },
+    /// A wrong PIN or one-time code. `locked`: further attempts are refused for a while.
+    PresenceRejected {
+        user: String,
+        factor: Presence,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        locked: bool,
+    },
+    /// A decision without the proof of presence that it needs.
+    DecisionRejected {
+        run: RunId,
+        step: String,
+        user: String,
+    },
+    /// A client sent a code that was not issued for this decision, or not any more.
+    CodeRejected {
+        run: RunId,
+        step: String,
+        user: String,
+    },
+    /// A program that belongs to an agent connected to the socket for people.
+    PeerRejected {
+        process: String,
+        reason: String,
     },
     /// The policy of the operator, at the start of the daemon and after each change of its file.
     PolicyLoaded {

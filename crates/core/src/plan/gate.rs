@@ -6,6 +6,7 @@ use super::compile::Compiler;
 use super::{Approve, Gate};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::limits::APPROVERS;
+use crate::presence::Presence;
 use crate::source::Span;
 use crate::spec::input::Input;
 use crate::spec::step::Step;
@@ -31,6 +32,9 @@ pub struct GateRules {
     /// Further notifications, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub escalate: Vec<EscalationLevel>,
+    /// The factor with which each approver has to prove that they are present.
+    #[serde(default, skip_serializing_if = "Presence::is_none")]
+    pub presence: Presence,
 }
 
 /// A further notification of an approval that nobody decided.
@@ -50,6 +54,7 @@ impl Default for GateRules {
             allow_self: false,
             on_timeout: OnTimeout::Deny,
             escalate: Vec::new(),
+            presence: Presence::None,
         }
     }
 }
@@ -139,6 +144,7 @@ impl Compiler<'_, '_> {
             quorum: fields.quorum.map_or(1, |quorum| self.limit(Some(quorum), APPROVERS)),
             allow_self: fields.allow_self,
             on_timeout: fields.on_timeout.unwrap_or(OnTimeout::Deny),
+            presence: Presence::None,
         };
         Gate {
             prompt: fields.prompt.map(|prompt| self.template(prompt, prompt.span)),

@@ -18,6 +18,7 @@ use crate::document::{self, Data};
 use crate::expr::Condition;
 use crate::limits;
 use crate::plan::{Hash, SourceText};
+use crate::presence::Presence;
 use crate::source::{Source, Span};
 use crate::spec::fields::{FromNode, Reader};
 use crate::spec::value::{Names as NameList, Text, ToolName};
@@ -77,6 +78,7 @@ impl Approval {
             notify: Vec::new(),
             escalate: Vec::new(),
             allow_self: false,
+            presence: Presence::None,
         }
     }
 }
@@ -230,6 +232,7 @@ impl Compiler<'_> {
                 .filter_map(|step| Some((step.after.as_ref()?.millis, step.notify.as_ref()?.names())))
                 .collect(),
             allow_self: spec.allow_self.unwrap_or(false),
+            presence: spec.presence.unwrap_or_default(),
         }
     }
 

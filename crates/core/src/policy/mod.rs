@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::plan::{EscalationLevel, Gate, GateRules, Hash};
+use crate::presence::Presence;
 use crate::run::Millis;
 use crate::source::Source;
 use crate::steps::OnTimeout;
@@ -114,6 +115,8 @@ pub struct Approval {
     pub escalate: Vec<(u64, Vec<PrincipalName>)>,
     /// Whether the user who started the run may decide.
     pub allow_self: bool,
+    /// The factor with which approvers prove that they are present.
+    pub presence: Presence,
 }
 
 impl Approval {
@@ -130,6 +133,7 @@ impl Approval {
             allow_self: self.allow_self,
             on_timeout: self.on_timeout,
             escalate: self.escalate.iter().map(level).collect(),
+            presence: self.presence,
         };
         let notify: Vec<Box<str>> = names(&self.notify);
         Gate { notify: notify.into(), rules, timeout_ms: self.timeout_ms, ..Gate::default() }
@@ -147,9 +151,10 @@ impl std::fmt::Display for Approval {
         let approvers =
             if names.is_empty() { "the users with the right `approve`".to_owned() } else { names.join(", ") };
         match self.quorum {
-            1 => write!(out, "one of {approvers}"),
-            quorum => write!(out, "{quorum} of {approvers}"),
+            1 => write!(out, "one of {approvers}")?,
+            quorum => write!(out, "{quorum} of {approvers}")?,
         }
+        if self.presence.is_none() { Ok(()) } else { write!(out, ", with {}", self.presence.name()) }
     }
 }
 

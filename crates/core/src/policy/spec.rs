@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
+use crate::presence::Presence;
 use crate::spec::fields::{Fields, FromNode, Reader, choice, record};
 use crate::spec::value::{DurationSpec, Names, Spanned, Text};
 use crate::steps::OnTimeout;
@@ -171,6 +172,8 @@ record! {
         escalate: Vec<EscalationSpec>,
         /// Whether the user who started the run may decide. Default: `false`.
         allow_self: bool,
+        /// The factor with which approvers prove that they are present: `pin` or `totp`. Default: the setting `auth.presence`.
+        presence: Presence,
     }
 }
 

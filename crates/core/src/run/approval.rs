@@ -8,6 +8,7 @@ use super::Millis;
 use super::parts::StepRef;
 use crate::expr::StepIx;
 use crate::plan::{GateRules, Hash};
+use crate::presence::Presence;
 
 /// Why an approval is requested.
 #[derive(
@@ -156,6 +157,12 @@ pub struct Provenance {
     /// Whether there is no other user who could decide.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_user: bool,
+    /// The factor with which the user proved that they are present.
+    #[serde(default, skip_serializing_if = "Presence::is_none")]
+    pub presence: Presence,
+    /// Whether a client redeemed a single-use code that the user had issued for the decision.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub code: bool,
 }
 
 /// A user who approved.
@@ -167,12 +174,14 @@ pub struct Approver {
     pub groups: Vec<Box<str>>,
     /// Whether there is no other user who could decide.
     pub only_user: bool,
+    /// The factor with which the user proved that they are present.
+    pub presence: Presence,
 }
 
 impl Approver {
     pub(super) fn new(user: &str, provenance: Option<&Provenance>) -> Self {
-        let groups = provenance.map(|from| from.groups.clone()).unwrap_or_default();
-        Self { user: user.into(), groups, only_user: provenance.is_some_and(|from| from.only_user) }
+        let Provenance { groups, only_user, presence, .. } = provenance.cloned().unwrap_or_default();
+        Self { user: user.into(), groups, only_user, presence }
     }
 }
 
@@ -191,7 +200,8 @@ impl GateRules {
     pub fn are_met_by(&self, approvers: &[Approver], starter: &str) -> bool {
         let counts = |approver: &&Approver| {
             let is_other = &*approver.user != starter || self.allow_self || approver.only_user;
-            is_other && self.admits(&approver.user, &approver.groups)
+            let is_present = approver.presence.satisfies(self.presence);
+            is_other && is_present && self.admits(&approver.user, &approver.groups)
         };
         approvers.iter().filter(counts).count() >= self.quorum as usize
     }

@@ -98,6 +98,9 @@ impl Kernel {
                     let message = "an agent cannot resolve a call with an unknown outcome; ask a human";
                     return Ok(Err(Error::Denied(message.to_owned())));
                 }
+                if let Err(error) = self.require_presence_of(None, by) {
+                    return Ok(Err(error));
+                }
                 let input = Input::Resolve { n, resolution: resolution.clone(), by: actor(by) };
                 self.act(*run, input, "resolved", now, done)
             }
@@ -175,6 +178,9 @@ impl Kernel {
             return Ok(Err(Error::Denied("an agent cannot intervene in a run".to_owned())));
         }
         if let Some(error) = self.cannot_intervene(key, intervention) {
+            return Ok(Err(error));
+        }
+        if let Err(error) = self.require_presence_of(None, by) {
             return Ok(Err(error));
         }
         if let Some(error) = self.passes_gates(key, intervention, by)? {

@@ -20,6 +20,7 @@ use super::{Compiled, Done, Kernel, no_run};
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
 use crate::limits::REMEMBER_MS;
+use crate::presence;
 
 /// Violations of a form that are reported.
 const VIOLATIONS: usize = 10;
@@ -52,7 +53,12 @@ impl Kernel {
             return self.already_decided(key, path, by, decision);
         };
         let (seen, was_policy) = (gate_digest(live), open.kind == ApprovalKind::Policy);
-        if let Err(error) = self.may_decide_at(key, path, by) {
+        let presence = if answers_own_call(live, &entry.head.principal, by) {
+            Ok(())
+        } else {
+            self.require_presence_of(Some(&open.rules), by)
+        };
+        if let Err(error) = self.may_decide_at(key, path, by).and(presence) {
             return Ok(Err(error));
         }
         if let Err(error) = check_decision(live, &entry.compiled.plan, path, decision) {
@@ -99,6 +105,12 @@ impl Kernel {
             _ if has_events => Ok(Ok(())),
             _ => Ok(Err(Error::Conflict(format!("`{path}` cannot be decided now; look at it again")))),
         }
+    }
+
+    /// Returns an error unless the user proved that they are present, as the settings and the rules of a gate require.
+    pub(super) fn require_presence_of(&self, rules: Option<&GateRules>, by: &Principal) -> Result<(), Error> {
+        let required = rules.map_or(self.presence, |rules| rules.presence.or_stronger(self.presence));
+        presence::require(required, by)
     }
 
     /// The approval as it covers later calls, if the decision says so.
@@ -213,6 +225,9 @@ impl Kernel {
                 if let Err(error) = may_decide(&gate.rules, starter, by) {
                     return Ok(Some(passes(&plan.step(*step).id, &error)));
                 }
+                if let Err(error) = self.require_presence_of(Some(&gate.rules), by) {
+                    return Ok(Some(error));
+                }
             }
             let Kind::Workflow(workflow) = &plan.step(*step).kind else { continue };
             let Ok(found) = resolve(&mut self.batch, compiled, workflow)? else { continue };
@@ -246,6 +261,9 @@ impl Kernel {
                 Phase::Gate { open, .. } => {
                     if let Err(error) = may_decide(&open.rules, &entry.head.principal, by) {
                         return Ok(Some(passes(&live.path, &error)));
+                    }
+                    if let Err(error) = self.require_presence_of(Some(&open.rules), by) {
+                        return Ok(Some(error));
                     }
                 }
                 Phase::Child { run } => children.extend(run.parse::<RunId>()),

@@ -40,6 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
+use steprail_core::presence::Presence;
 use steprail_core::run::{Event, Input, Millis, Record, RunStatus};
 use steprail_store::{Cursor, IdMap, Purged, RunId, Store, StoreError};
 
@@ -112,6 +113,8 @@ pub struct Kernel {
     quotas: QuotaLedger,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
+    /// The factor that every decision requires.
+    presence: Presence,
 }
 
 /// When the next durable timer is due. It is unknown after a change of timers.
@@ -171,7 +174,13 @@ impl Kernel {
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
             restore_finished: false,
+            presence: Presence::None,
         })
+    }
+
+    /// Requires a factor that proves that a person is present for every decision.
+    pub fn require_presence(&mut self, factor: Presence) {
+        self.presence = factor;
     }
 
     /// Returns the store after the engine has stopped.

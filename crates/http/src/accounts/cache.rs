@@ -8,6 +8,7 @@ use steprail_core::run::Millis;
 use steprail_engine::{Account, AccountKind, Grants, StoreError};
 
 use super::DAY_MS;
+use super::presence::PresenceRecord;
 use super::sessions::{BrowserSession, SessionLifetime};
 use super::tokens::Token;
 use super::users::{GroupRecord, UserRecord};
@@ -30,12 +31,22 @@ pub(crate) struct Stored<T> {
     pub deleted_at: Option<Millis>,
     #[serde(rename = "entry")]
     pub record: T,
+    /// The factors with which a user proves that they are present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence: Option<PresenceRecord>,
+}
+
+impl<T> Stored<T> {
+    /// A record that was never changed.
+    pub(super) fn new(record: T) -> Self {
+        Self { revision: 0, external: false, deleted_at: None, record, presence: None }
+    }
 }
 
 /// Users and groups by id, tokens and sessions by the id in their secret.
 #[derive(Debug, Default)]
 pub(super) struct AccountCache {
-    /// Id of the owner of the data directory, who is not stored.
+    /// Id of the owner of the data directory, who has a row only for factors of presence.
     pub owner: String,
     pub users: BTreeMap<String, Stored<UserRecord>>,
     /// Ids of deleted users.

@@ -28,12 +28,8 @@ impl Accounts {
     async fn store_external(&self, user: &str, known: UserRecord) -> Result<(), Error> {
         let _writing = self.writing.lock().await;
         let stored = self.cache().users.get(user).cloned();
-        let stored = stored.unwrap_or(Stored {
-            revision: 0,
-            external: true,
-            deleted_at: None,
-            record: UserRecord::default(),
-        });
+        let stored =
+            stored.unwrap_or_else(|| Stored { external: true, ..Stored::new(UserRecord::default()) });
         if !stored.external {
             return Err(name_taken(user));
         }
@@ -47,7 +43,9 @@ impl Accounts {
     pub(crate) fn users(&self, by: &User) -> Vec<(String, Stored<UserRecord>)> {
         let sees_all = by.may(Right::Manage);
         let cache = self.cache();
-        let visible = cache.users.iter().filter(|(id, _)| sees_all || **id == by.principal().id);
+        // The owner has a row only for the factors of presence.
+        let users = cache.users.iter().filter(|(id, _)| **id != self.owner.id);
+        let visible = users.filter(|(id, _)| sees_all || **id == by.principal().id);
         visible.map(|(id, stored)| (id.clone(), stored.clone())).collect()
     }
 
@@ -61,11 +59,7 @@ impl Accounts {
     ) -> Result<Stored<UserRecord>, Error> {
         need_manager(by)?;
         record.check().and_then(|()| check_id(id)).map_err(Error::BadInput)?;
-        if id == self.owner.id {
-            return Err(Error::Conflict(format!(
-                "`{id}` owns this server and has every right; the owner cannot be changed"
-            )));
-        }
+        self.check_not_owner(id)?;
         let _writing = self.writing.lock().await;
         let stored = {
             let cache = self.cache();
@@ -84,7 +78,8 @@ impl Accounts {
             check_capacity(cache.users.len() + cache.deleted_users.len(), current.is_some(), "users")?;
             let external = current.is_some_and(|current| current.external);
             let revision = next_revision(current.map(|current| current.revision), expected)?;
-            Stored { revision, external, deleted_at: None, record }
+            let presence = current.and_then(|current| current.presence.clone());
+            Stored { revision, external, deleted_at: None, record, presence }
         };
         self.put(AccountKind::User, id, &stored, Some(by.principal())).await?;
         Ok(stored)
@@ -94,6 +89,7 @@ impl Accounts {
     /// and grants that name it would pass to somebody else.
     pub(crate) async fn delete_user(&self, by: &User, id: &str) -> Result<(), Error> {
         need_manager(by)?;
+        self.check_not_owner(id)?;
         let _writing = self.writing.lock().await;
         let credentials = {
             let cache = self.cache();
@@ -106,15 +102,24 @@ impl Accounts {
             self.delete(kind, &credential, Some(by.principal())).await?;
         }
         let deleted_at = Some(self.engine.now());
-        let tombstone = Stored { revision: 0, external: false, deleted_at, record: UserRecord::default() };
+        let tombstone = Stored { deleted_at, ..Stored::new(UserRecord::default()) };
         self.put(AccountKind::User, id, &tombstone, Some(by.principal())).await?;
         self.engine.end_schedules("its user was deleted", |principal| principal.id == id).await?;
         Ok(())
     }
 
+    fn check_not_owner(&self, id: &str) -> Result<(), Error> {
+        if id == self.owner.id {
+            return Err(Error::Conflict(format!(
+                "`{id}` owns this server and has every right; the owner cannot be changed"
+            )));
+        }
+        Ok(())
+    }
+
     /// Groups by name.
     pub(crate) fn groups(&self, by: &User) -> Result<Vec<(String, Stored<GroupRecord>)>, Error> {
-        need_manager(by)?;
+        need_manager_role(by)?;
         Ok(self.cache().groups.iter().map(|(id, stored)| (id.clone(), stored.clone())).collect())
     }
 
@@ -137,7 +142,7 @@ impl Accounts {
             check_capacity(cache.groups.len(), cache.groups.contains_key(id), "groups")?;
             next_revision(cache.groups.get(id).map(|current| current.revision), expected)?
         };
-        let stored = Stored { revision, external: false, deleted_at: None, record };
+        let stored = Stored { revision, ..Stored::new(record) };
         self.put(AccountKind::Group, id, &stored, Some(by.principal())).await?;
         Ok(stored)
     }
@@ -153,7 +158,13 @@ impl Accounts {
     }
 }
 
+/// A change of users or groups needs a manager who is present.
 fn need_manager(by: &User) -> Result<(), Error> {
+    need_manager_role(by)?;
+    by.require_presence()
+}
+
+fn need_manager_role(by: &User) -> Result<(), Error> {
     by.require(Right::Manage)?;
     if by.principal().agent {
         return Err(Error::Denied("users are managed in person, not by an agent".to_owned()));

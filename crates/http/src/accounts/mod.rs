@@ -2,7 +2,9 @@
 
 mod cache;
 mod directory;
+mod factors;
 pub mod oidc;
+mod presence;
 mod rate_limit;
 mod secret;
 mod sessions;
@@ -16,12 +18,17 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use serde::Serialize;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    Access, Account, AccountKind, Actor, Engine, Error, Principal, Reads, StoreError, User,
+    Access, Account, AccountKind, Actor, Engine, Error, Grants, Principal, Reads, StoreError, User,
 };
+use steprail_mcp::SecretStore;
 use tokio::sync::watch;
 
 use cache::AccountCache;
 pub(crate) use cache::Stored;
+#[cfg(test)]
+pub(crate) use factors::code_at;
+use presence::Enrollments;
+pub(crate) use presence::{PresenceError, TotpEnrollment};
 pub(crate) use rate_limit::FailureLimiter;
 pub use sessions::SessionLifetime;
 use sessions::SignInKey;
@@ -47,6 +54,10 @@ pub(crate) struct Accounts {
     /// Keys of sign-in links that were not used yet.
     links: Mutex<HashMap<String, SignInKey>>,
     tickets: Tickets,
+    secrets: Arc<dyn SecretStore>,
+    /// Serializes attempts to prove presence.
+    verifying: tokio::sync::Mutex<()>,
+    enrollments: Enrollments,
     /// The number of changes to accounts. Streams re-check their credentials at each.
     changes: watch::Sender<u64>,
     lifetime: SessionLifetime,
@@ -81,7 +92,7 @@ impl LoadedAccounts {
         cache.deleted_users.iter().for_each(|user| access.revoke(user));
         cache.groups.keys().for_each(|group| access.add_group(group));
         cache.tokens.iter().for_each(|(id, token)| access.add_token(id, token.expires_at));
-        access.grant(&owner.id, steprail_engine::Grants::all());
+        access.grant(&owner.id, Grants::all());
         Ok(Self { cache, access, owner })
     }
 
@@ -91,7 +102,12 @@ impl LoadedAccounts {
     }
 
     /// Attaches the engine that writes changes.
-    pub(crate) fn attach(self, engine: Engine, lifetime: SessionLifetime) -> Accounts {
+    pub(crate) fn attach(
+        self,
+        engine: Engine,
+        lifetime: SessionLifetime,
+        secrets: Arc<dyn SecretStore>,
+    ) -> Accounts {
         Accounts {
             engine,
             access: self.access,
@@ -100,6 +116,9 @@ impl LoadedAccounts {
             writing: tokio::sync::Mutex::default(),
             links: Mutex::default(),
             tickets: Tickets::default(),
+            secrets,
+            verifying: tokio::sync::Mutex::default(),
+            enrollments: Enrollments::default(),
             changes: watch::Sender::new(0),
             lifetime,
             failures: FailureLimiter::default(),
@@ -159,6 +178,7 @@ impl Accounts {
         // The use of a session is stored, too, and changes no rights.
         let is_watched = !matches!(&change, Change::Put(Account { kind: AccountKind::SignIn, .. }));
         let changes = self.changes.clone();
+        let owner = self.owner.id.clone();
         let changing = tokio::spawn(async move {
             let (kind, id) = match change {
                 Change::Put(account) => {
@@ -173,7 +193,8 @@ impl Accounts {
                     (kind, id)
                 }
             };
-            refresh_grants(&access, &cache.read().unwrap_or_else(PoisonError::into_inner), kind, &id);
+            let cache = cache.read().unwrap_or_else(PoisonError::into_inner);
+            refresh_grants(&access, &cache, kind, &id, &owner);
             if is_watched {
                 changes.send_modify(|count| *count += 1);
             }
@@ -189,8 +210,10 @@ enum Change {
 }
 
 /// Applies the rights that follow from a changed account, from the next call on.
-fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: &str) {
+fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: &str, owner: &str) {
     match kind {
+        // The owner has every right. Their row grants nothing.
+        AccountKind::User if id == owner => {}
         AccountKind::User if cache.users.contains_key(id) => access.grant(id, cache.grants(id)),
         AccountKind::User => access.revoke(id),
         AccountKind::Group => {
@@ -199,7 +222,8 @@ fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: 
             } else {
                 access.remove_group(id);
             }
-            cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+            let users = cache.users.keys().filter(|user| **user != owner);
+            users.for_each(|user| access.grant(user, cache.grants(user)));
         }
         AccountKind::Token => match cache.tokens.get(id) {
             Some(token) => access.add_token(id, token.expires_at),

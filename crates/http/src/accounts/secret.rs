@@ -60,7 +60,7 @@ impl SecretHash {
 }
 
 /// Compares in a time that depends on the lengths only.
-fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
+pub(super) fn constant_time_eq(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (l, r)| differs | (l ^ r)) == 0
 }
 
@@ -83,11 +83,11 @@ impl<'de> Deserialize<'de> for SecretHash {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
+pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {

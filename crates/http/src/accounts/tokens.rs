@@ -70,6 +70,7 @@ impl Accounts {
         new: NewToken,
     ) -> Result<(String, Token, String), Error> {
         need_in_person(by)?;
+        by.require_presence()?;
         if new.user != by.principal().id {
             by.require(Right::Manage)?;
         }
@@ -104,6 +105,7 @@ impl Accounts {
     /// Revokes a token, and ends its browser sessions and schedules. Its streams end, and its runs make no further calls.
     pub(crate) async fn revoke_token(&self, by: &User, id: &str) -> Result<(), Error> {
         need_in_person(by)?;
+        by.require_presence()?;
         let _writing = self.writing.lock().await;
         let user = self.cache().tokens.get(id).map(|token| token.user.clone());
         match user {

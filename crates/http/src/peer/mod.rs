@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod diag;
+pub(crate) mod process;
 #[cfg(target_os = "linux")]
 mod table;
 
@@ -19,16 +20,18 @@ pub(crate) struct Peer {
     pub os_user: Option<u32>,
     /// Whether it is a local program of the user who runs the server.
     pub is_owner: bool,
+    /// The process of a peer of a socket, if the system reports it.
+    pub pid: Option<i32>,
 }
 
 impl Peer {
     /// The peer of a connection to a port.
     pub(super) async fn of(stream: &TcpStream, ip: IpAddr) -> Self {
         match os_user(stream).await {
-            LocalUser::Known(user) => Self { ip, os_user: Some(user), is_owner: is_own(user) },
+            LocalUser::Known(user) => Self { ip, os_user: Some(user), is_owner: is_own(user), pid: None },
             // Only Linux reports the user; elsewhere every loopback connection counts as the owner's.
-            LocalUser::Unreported => Self { ip, os_user: None, is_owner: true },
-            LocalUser::None => Self { ip, os_user: None, is_owner: false },
+            LocalUser::Unreported => Self { ip, os_user: None, is_owner: true, pid: None },
+            LocalUser::None => Self { ip, os_user: None, is_owner: false, pid: None },
         }
     }
 }
@@ -36,10 +39,13 @@ impl Peer {
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     /// The peer of the owner's socket. Only the owner and the administrator of the machine can open it.
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let user = stream.io().peer_cred().ok().map(|credentials| credentials.uid());
+        let credentials = stream.io().peer_cred().ok();
+        let user = credentials.map(|credentials| credentials.uid());
+        // A process of another namespace has the id 0.
+        let pid = credentials.and_then(|credentials| credentials.pid()).filter(|pid| *pid > 0);
         // What the administrator creates is for others to use.
         let os_user = user.filter(|user| *user != 0 || is_own(0));
-        Self { ip: Ipv4Addr::LOCALHOST.into(), os_user, is_owner: true }
+        Self { ip: Ipv4Addr::LOCALHOST.into(), os_user, is_owner: true, pid }
     }
 }
 

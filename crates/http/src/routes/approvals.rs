@@ -10,7 +10,7 @@ use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
 use steprail_core::run::Subject;
 use steprail_core::spec::value::DurationSpec;
-use steprail_engine::{Error, Remember, RunId, User};
+use steprail_engine::{CodeRequest, Error, IssuedCode, Remember, RunId, User};
 
 use crate::api::{Api, get, post};
 use crate::extract::{Body, Caller, RunParam};
@@ -25,6 +25,7 @@ const MAX_LISTED: usize = 100;
 pub(super) fn routes(api: Api) -> Api {
     let binding = "The decision applies only to what `digest` identifies. The first decision wins; later ones get 409 with the \
                    name of the approver.";
+    let presence = "Proof of presence, where it is required: `pin …` or `totp …`.";
     api.route(
         TAG,
         get("/api/v1/approvals", "List open approvals").returns::<Page<Approval>>(200, "Oldest first."),
@@ -34,6 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
         TAG,
         post("/api/v1/runs/{run_id}/approve", "Approve")
             .details(binding)
+            .header("X-Steprail-Presence", presence)
             .body::<DecisionRequest>()
             .returns::<DecisionResult>(200, "The decision."),
         approve,
@@ -42,9 +44,22 @@ pub(super) fn routes(api: Api) -> Api {
         TAG,
         post("/api/v1/runs/{run_id}/deny", "Deny")
             .details(binding)
+            .header("X-Steprail-Presence", presence)
             .body::<DecisionRequest>()
             .returns::<DecisionResult>(200, "The decision."),
         deny,
+    )
+    .route(
+        TAG,
+        post("/api/v1/runs/{run_id}/codes", "Issue a code for a decision over MCP")
+            .details(
+                "For people. The code carries the decision: an MCP client of the caller redeems it once, within ten minutes, \
+                 with `workflow_approve` or `workflow_deny`. The decision is the caller's.",
+            )
+            .header("X-Steprail-Presence", presence)
+            .body::<NewCode>()
+            .returns::<DecisionCode>(201, "The code, once."),
+        issue_code,
     )
 }
 
@@ -198,6 +213,63 @@ pub(crate) struct DecisionResult {
     decision: &'static str,
     /// The user who decided.
     by: String,
+}
+
+/// A decision for which a code is issued.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewCode {
+    /// Path of the step that waits.
+    step: String,
+    /// `digest` of the approval, as it was shown.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    digest: String,
+    /// The decision that the code carries; `approve` by default.
+    #[serde(default)]
+    decision: CodeDecision,
+    /// Reason, for the log.
+    #[schemars(length(max = 1000))]
+    reason: Option<String>,
+    /// Answer that matches `form`.
+    answer: Option<Map<String, Value>>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum CodeDecision {
+    /// The code approves.
+    #[default]
+    Approve,
+    /// The code denies.
+    Deny,
+}
+
+/// A code for a decision.
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub struct DecisionCode {
+    /// The code. It cannot be read again.
+    pub code: String,
+    /// When it expires.
+    #[schemars(extend("format" = "date-time"))]
+    pub expires_at: String,
+}
+
+async fn issue_code(
+    Caller(user): Caller,
+    RunParam(run): RunParam,
+    Body(new): Body<NewCode>,
+) -> Result<(StatusCode, Json<DecisionCode>), Problem> {
+    let digest = Hash::from_hex(&new.digest).ok_or_else(|| Problem::bad("invalid digest"))?;
+    let request = CodeRequest {
+        run,
+        path: new.step,
+        digest,
+        approved: new.decision == CodeDecision::Approve,
+        answer: new.answer.map(Value::Object),
+        reason: new.reason,
+    };
+    let IssuedCode { code, expires_at } = user.issue_code(request).await?;
+    Ok((StatusCode::CREATED, Json(DecisionCode { code, expires_at: timestamp::format(expires_at) })))
 }
 
 async fn list(Caller(user): Caller) -> Result<Json<Page<Approval>>, Problem> {

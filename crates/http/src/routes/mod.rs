@@ -8,6 +8,7 @@ pub(crate) mod definitions;
 pub(crate) mod events;
 pub(crate) mod logins;
 pub(crate) mod policy;
+pub(crate) mod presence;
 pub(crate) mod proposals;
 pub(crate) mod run_view;
 mod runs;
@@ -41,6 +42,7 @@ pub(super) fn all() -> Api {
         users::routes,
         tokens::routes,
         session::routes,
+        presence::routes,
         audit::routes,
         compat::routes,
     ];

@@ -10,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use steprail_engine::{Cursor, Event, RunId, User};
+use steprail_core::presence::Presence;
+use steprail_engine::{Cursor, Event, Principal, RunId, User};
 
 use super::HEARTBEAT;
 use super::batch::Frame;
@@ -58,6 +59,8 @@ struct Subscribe {
 }
 
 async fn serve(app: App, mut user: User, credential: Credential, mut socket: WebSocket) {
+    // A proof of presence counts for one request, not for a connection.
+    user = app.engine.as_user(without_presence(user.principal().clone()));
     let mut following: Option<Following> = None;
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
     let mut changes = app.accounts.watch();
@@ -114,7 +117,8 @@ async fn renew(
     following: &mut Option<Following>,
 ) -> bool {
     let Some(principal) = credential.renewed(app, user.principal()) else { return false };
-    *user = app.engine.as_user(principal);
+    let provenance = user.principal().provenance.clone();
+    *user = app.engine.as_user(Principal { provenance, ..principal });
     match following {
         Some(following) => following.follower.renew(user.clone()).await,
         None => true,
@@ -161,8 +165,8 @@ async fn answer(app: &App, user: &User, following: &mut Option<Following>, text:
     };
     let result = match &*request.method {
         "subscribe" => subscribe(app, user, following, request.params.as_deref()).await,
-        "approve" => decide(user, true, request.params.as_deref()).await,
-        "deny" => decide(user, false, request.params.as_deref()).await,
+        "approve" => decide(app, user, true, request.params.as_deref()).await,
+        "deny" => decide(app, user, false, request.params.as_deref()).await,
         "approvals" => approvals::open(user).await.map(|open| json!(open)),
         other => Err(Problem::bad(format!("there is no method `{other}`"))
             .hint("the methods are subscribe, approve, deny and approvals")),
@@ -202,13 +206,25 @@ async fn subscribe(
 #[derive(Deserialize)]
 struct DecisionParams {
     run_id: RunId,
+    /// Proof that the user is present: `pin …` or `totp …`.
+    presence: Option<String>,
     #[serde(flatten)]
     decision: DecisionRequest,
 }
 
-async fn decide(user: &User, approved: bool, params: Option<&RawValue>) -> Result<Value, Problem> {
-    let DecisionParams { run_id, decision } = read(params)?;
-    approvals::decide(user, run_id, approved, decision).await.map(|decided| json!(decided))
+async fn decide(app: &App, user: &User, approved: bool, params: Option<&RawValue>) -> Result<Value, Problem> {
+    let DecisionParams { run_id, presence, decision } = read(params)?;
+    let mut by = user.principal().clone();
+    if let Some(proof) = presence.filter(|_| !by.agent) {
+        by.provenance.presence = app.accounts.verify_presence(&by, &proof).await?;
+    }
+    let decided = approvals::decide(&app.engine.as_user(by), run_id, approved, decision).await?;
+    Ok(json!(decided))
+}
+
+fn without_presence(mut principal: Principal) -> Principal {
+    principal.provenance.presence = Presence::None;
+    principal
 }
 
 fn read<T: serde::de::DeserializeOwned>(params: Option<&RawValue>) -> Result<T, Problem> {

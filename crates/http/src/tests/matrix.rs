@@ -24,7 +24,10 @@ fn body(method: &str, path: &str) -> Value {
             json!({ "action": "set_inputs", "value": {} })
         }
         ("post", "/api/v1/runs/{run_id}/signal" | "/api/v1/signals") => json!({ "event": "paid" }),
-        ("post", "/api/v1/runs/{run_id}/approve" | "/api/v1/runs/{run_id}/deny") => {
+        (
+            "post",
+            "/api/v1/runs/{run_id}/approve" | "/api/v1/runs/{run_id}/deny" | "/api/v1/runs/{run_id}/codes",
+        ) => {
             json!({ "step": "ask", "digest": "DIGEST" })
         }
         ("post", "/api/v1/policy/explain") => json!({ "tool": "demo__echo", "user": "someone" }),
@@ -34,6 +37,8 @@ fn body(method: &str, path: &str) -> Value {
             json!({ "name": "s", "definition": "gated", "cron": "0 8 * * *" })
         }
         ("put", "/api/v1/users/{id}" | "/api/v1/groups/{id}") => json!({ "roles": ["viewer"] }),
+        ("put", "/api/v1/presence/pin") => json!({ "pin": "314159" }),
+        ("post", "/api/v1/presence/totp/confirm") => json!({ "code": "000000" }),
         ("post", "/api/v1/tokens") => json!({ "name": "t" }),
         ("put", "/api/v1/secrets/{name}") => json!({ "value": "s3cret" }),
         ("post", "/api/v1/servers/{name}/login") => json!({ "redirect_uri": "http://127.0.0.1:9/callback" }),
@@ -51,6 +56,7 @@ pub(super) fn with_parameters(path: &str, run: &str) -> String {
         "/api/workflow/{id}/ready" => format!("/api/workflow/{run}:1:1/ready"),
         "/api/workflow/{id}" => format!("/api/workflow/{run}"),
         "/api/v1/users/{id}" => "/api/v1/users/bob".to_owned(),
+        "/api/v1/users/{id}/presence" => "/api/v1/users/bob/presence".to_owned(),
         "/api/v1/groups/{id}" => "/api/v1/groups/ops".to_owned(),
         "/api/v1/tokens/{id}" => "/api/v1/tokens/0123456789abcdef".to_owned(),
         "/api/v1/servers/{name}/restart" => "/api/v1/servers/none/restart".to_owned(),
@@ -125,7 +131,9 @@ async fn access_matrix() {
                         .expect("JSON");
                 let (status, reply) =
                     server.call(&token, &method.to_uppercase(), &with_parameters(path, &run), &body).await;
-                let code = reply["code"].as_str().map(|code| format!(" {code}")).unwrap_or_default();
+                let problem = Some(&reply).filter(|_| status >= 400);
+                let code = problem.and_then(|problem| problem["code"].as_str());
+                let code = code.map(|code| format!(" {code}")).unwrap_or_default();
                 write!(row, "{:<15}", shortened(&format!("{status}{code}"))).expect("text");
             }
             table.push_str(row.trim_end());

@@ -3,6 +3,7 @@
 mod headers;
 mod matrix;
 mod ownership;
+mod presence;
 mod quotas;
 mod rest;
 mod routes;
@@ -24,8 +25,8 @@ use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Annotations, Durability, Engine, Limits, ManualClock, Options, Principal, Quotas, Right, SqliteStore,
-    TokenScope, ToolCall, Tools,
+    Annotations, Durability, Engine, Limits, ManualClock, Options, Presence, Principal, Quotas, Right,
+    SqliteStore, TokenScope, ToolCall, Tools,
 };
 use steprail_mcp::{MemorySecrets, Server, Settings};
 use tempfile::TempDir;
@@ -92,6 +93,19 @@ impl TestServer {
     }
 
     pub(super) fn with_quotas(access_policy: AccessPolicy, quotas: Quotas) -> Self {
+        Self::build(access_policy, quotas, Presence::None)
+    }
+
+    /// A server where decisions and account changes need a factor.
+    pub(super) fn with_presence(presence: Presence) -> Self {
+        Self::build(
+            AccessPolicy { requires_sign_in: true, ..AccessPolicy::default() },
+            Quotas::default(),
+            presence,
+        )
+    }
+
+    fn build(access_policy: AccessPolicy, quotas: Quotas, presence: Presence) -> Self {
         let options = Options { durability: Durability::Process, ..Options::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let store = SqliteStore::open(folder.path().join("steprail.db"), &options).expect("a store");
@@ -99,7 +113,7 @@ impl TestServer {
         let accounts = LoadedAccounts::load(&store.readers().expect("readers"), owner).expect("accounts");
         let clock = Arc::new(ManualClock::at(1_800_000_000_000));
         let builder = Engine::builder().store(store).tools(tools()).clock(clock.clone());
-        let builder = builder.limits(Limits { quotas, ..Limits::default() });
+        let builder = builder.limits(Limits { quotas, ..Limits::default() }).presence(presence);
         let engine = builder.authorizer(accounts.access()).spawn().expect("an engine");
         let stop = CancellationToken::new();
         let app = App::new(
@@ -133,8 +147,11 @@ impl TestServer {
         address
     }
 
+    /// The owner in person, who proved the factor that is required.
     fn owner(&self) -> steprail_engine::User {
-        self.app.engine.as_user(self.app.accounts.owner().clone())
+        let mut owner = self.app.accounts.owner().clone();
+        owner.provenance.presence = self.app.engine.presence();
+        self.app.engine.as_user(owner)
     }
 
     /// Adds a user with a role. Returns a token of the user in person.
@@ -162,6 +179,7 @@ impl TestServer {
             ip,
             os_user: self.os_user,
             is_owner: self.peer_is_owner,
+            pid: None,
         }));
         self.router.clone().oneshot(request).await.expect("a response")
     }

@@ -79,6 +79,9 @@ impl From<Error> for ToolError {
             Error::Denied(_) | Error::AuthorDenied { .. } => {
                 "tell the user: a person with the right has to do it, or an administrator has to grant the right"
             }
+            Error::PresenceRequired(_) => {
+                "tell the user: a person has to do it in their terminal or browser, where they prove that they are present"
+            }
             Error::QuotaExceeded(exceeded) => {
                 return Self::new(error.code(), error.to_string()).hint(exceeded.hint());
             }

@@ -40,7 +40,9 @@ pub(super) async fn open_approvals(
     let Some(responder) = responder(shared, user, form) else { return Ok(Vec::new()) };
     let mut open = Vec::new();
     for approval in user.run_approvals(run).await? {
-        if responder.may_decide(approval.run_id, &approval.path).await {
+        // A client can answer by itself, so its answer proves nothing.
+        let is_refused = form != ResultForm::Relayed && !user.presence_at(&approval).is_none();
+        if !is_refused && responder.may_decide(approval.run_id, &approval.path).await {
             open.push(approval);
         }
     }

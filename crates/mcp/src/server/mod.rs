@@ -57,7 +57,7 @@ const INSTRUCTIONS: &str = "\
 Durable workflows of tool calls. To write one: workflow_guide describes the language, workflow_tools finds the tools that \
 steps can call, workflow_check reports problems, workflow_define stores it, workflow_start runs it. A run continues by \
 itself, also when this conversation ends: workflow_status with wait_s=30 waits for a change, so never poll faster. A run \
-that is `paused` waits for a human: only a human can approve (in the terminal: steprail approve), not you. If a run \
+that is `paused` waits for a human: only a human can decide, in their terminal or browser, not you. If a run \
 failed, workflow_explain states the reason and what to do.";
 
 /// Settings of a server.

@@ -47,7 +47,7 @@ pub(super) fn clause(wait: &WaitingFor) -> String {
     }
 }
 
-/// The next call or command for a run; `None` if it completed or was cancelled.
+/// The next call for a run, or what the user has to do; `None` if it completed or was cancelled.
 pub(super) fn next(snapshot: &RunSnapshot) -> Option<String> {
     let RunSnapshot { view, waiting, .. } = snapshot;
     let action = next_action(view.run.status, waiting)?;
@@ -61,17 +61,18 @@ pub(super) fn next(snapshot: &RunSnapshot) -> Option<String> {
     })
 }
 
-/// An action as an instruction to an agent: a tool call, or a command that its user types.
+/// An action as an instruction to an agent: a tool call, or what its user has to do. It contains no command that decides: an
+/// agent with a shell would run it.
 pub(super) fn instruction(view: &RunView, action: NextAction<'_>) -> String {
     let run = view.run.run_id;
     match action {
         NextAction::Decide(WaitingFor { run_id, step, .. }) => format!(
-            "tell the user that a human has to decide `{step}`, in the terminal: steprail approve {run_id} {step}; an \
-             agent cannot"
+            "tell the user that a human has to decide `{step}` of run {run_id}, in their terminal or browser; an agent \
+             cannot. If they give you a single-use code, pass it to workflow_approve or workflow_deny"
         ),
         NextAction::Resolve(WaitingFor { run_id, step, .. }) => format!(
-            "ask the user what happened to the call of `{step}`; they state it in the terminal: steprail resume {run_id} \
-             with --happened {step}=JSON, --retry {step} or --skip {step}"
+            "ask the user what happened to the call of `{step}` of run {run_id}; they state it in their terminal or \
+             browser, and decide whether it is repeated or skipped; an agent cannot"
         ),
         NextAction::Signal(WaitingFor { cause, .. }) => {
             let (event, correlate) = match cause {

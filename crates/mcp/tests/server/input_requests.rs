@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
-    CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult,
-    ElicitationAction, ErrorData, Implementation, ProtocolVersion,
+    CallToolRequestParams, ClientCapabilities, ClientConfig, CustomNotification, ElicitRequestParams,
+    ElicitResult, ElicitationAction, ErrorData, Implementation, ProtocolVersion,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, RequestContext, RunningService};
 use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Value, json};
+use steprail_engine::{Cursor, RunId, RunStatus};
 use steprail_mcp::Settings;
 
 use super::support::{Fixture, principal};
@@ -73,6 +74,46 @@ async fn start(
     let result = client.call_tool(start).await.expect("a result");
     let forms = forms.lock().expect("a list").clone();
     (result.structured_content.expect("structured content"), forms)
+}
+
+#[tokio::test]
+async fn scripted_answer_to_a_gate_is_refused_if_presence_is_required() {
+    for era in ERAS {
+        let fixture = Fixture::with_pin();
+        let forms = Arc::new(Mutex::new(Vec::new()));
+        let script = User { answer: json!({ "confirm": true }), forms: forms.clone() };
+        let client = client(&fixture, era(), script).await;
+        let start = json!({ "spec_yaml": format!("name: one\nsteps: [{GATE}]"), "wait_s": 1 });
+        let start = CallToolRequestParams::new("workflow_start")
+            .with_arguments(start.as_object().cloned().expect("a map"));
+        let run = client.call_tool(start).await.expect("a result").structured_content.expect("fields");
+        assert_eq!(
+            (&run["status"], forms.lock().expect("a list").len()),
+            (&json!("paused"), 0),
+            "not asked: {run}"
+        );
+        // The client answers a request that it did not get.
+        let run: RunId = run["run_id"].as_str().expect("a run").parse().expect("a run");
+        let open = fixture.engine.run_approvals(run).await.expect("approvals").pop().expect("an approval");
+        let digest = open.digest.to_string();
+        let key = format!("gate:{}:{}:{}", open.path, open.n, &digest[..8]);
+        let answer = json!({ "action": "accept", "content": { "confirm": true } });
+        let mut forged = CallToolRequestParams::new("workflow_start").with_arguments(serde_json::Map::new());
+        forged.request_state = Some(format!("{run}.{}", &digest[..8]));
+        forged.input_responses = Some([(key, answer)].into());
+        let reply = client.call_tool(forged).await.expect("a result");
+        assert_eq!(super::support::outcome(&reply), "presence_required", "{reply:?}");
+        let decision = json!({ "workflow_id": run, "step_id": "one", "approved": true });
+        let notification = CustomNotification::new("notifications/$/dcc.approveResponse", Some(decision));
+        client.send_notification(notification.into()).await.expect("sent");
+        // The response to a later request shows that the notification was handled.
+        client.list_all_tools().await.expect("tools");
+        assert_eq!(fixture.engine.row(run).await.expect("a run").status, RunStatus::Paused);
+        let actions = fixture.engine.registry().actions(Cursor::START, 100).await.expect("actions").events;
+        let refused =
+            actions.iter().filter(|stored| stored.event.action.name() == "decision_rejected").count();
+        assert!(refused >= 1, "{actions:?}");
+    }
 }
 
 const GATE: &str = "{ id: one, kind: approve, prompt: 'Continue?' }";

@@ -1,6 +1,7 @@
 //! The MCP server as clients use it: lists, rights, results, notifications.
 
 mod catalogue;
+mod commands;
 mod input_requests;
 mod lists;
 mod matrix;

@@ -85,8 +85,8 @@ async fn session_is_notified_of_tools_and_subscribed_runs() {
     assert_eq!(received.recv().await, Some(json!("tools")));
     let uri = format!("workflow://runs/{run}");
     client.subscribe(SubscribeRequestParams::new(uri.clone())).await.expect("subscribed");
-    let approve = json!({ "run_id": run, "step_name": "ask" });
-    client.call_tool(call("workflow_approve", &approve)).await.expect("approved");
+    let admin = fixture.engine.as_user(principal("admin"));
+    admin.decide(run, "ask", true, None, None).await.expect("approved");
     assert_eq!(received.recv().await, Some(json!(uri)));
 }
 
@@ -100,8 +100,8 @@ async fn sessionless_client_listens() {
         SubscriptionFilter::builder().tools_list_changed().resource_subscription(uri.clone()).build();
     let mut listening = client.listen(filter).await.expect("a subscription");
     client.call_tool(call("workflow_define", &json!({ "spec_yaml": PUBLISHED }))).await.expect("defined");
-    let approve = json!({ "run_id": run, "step_name": "ask" });
-    client.call_tool(call("workflow_approve", &approve)).await.expect("approved");
+    let admin = fixture.engine.as_user(principal("admin"));
+    admin.decide(run, "ask", true, None, None).await.expect("approved");
     let (mut tools, mut updated) = (false, false);
     while !(tools && updated) {
         let notification =

@@ -8,7 +8,7 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use serde_json::{Value, json};
 use steprail_engine::{
-    Access, Builder, Continuation, Engine, Failure, Grants, InputRequest, Limits, Options, Outcome,
+    Access, Builder, Continuation, Engine, Failure, Grants, InputRequest, Limits, Options, Outcome, Presence,
     Principal, Quotas, Right, RunId, SqliteStore, ToolCall, Tools, Workflow,
 };
 use steprail_mcp::{Gateway, Server, Settings};
@@ -93,6 +93,14 @@ impl Fixture {
     pub(crate) fn with_gateway(gateway: &Gateway) -> Self {
         let tools = gateway.clone();
         Self::build(|builder| builder.tools(tools), Some(gateway.clone()), Settings::default())
+    }
+
+    /// A fixture where decisions need a PIN, and clients are asked.
+    pub(crate) fn with_pin() -> Self {
+        let tools =
+            Tools::new().tool("crm__read", |_| async { Ok(json!({ "name": "Lea" })) }).tool("crm__ask", ask);
+        let settings = Settings { ask_clients: true, ..Settings::default() };
+        Self::build(|builder| builder.tools(tools).presence(Presence::Pin), None, settings)
     }
 
     /// A fixture whose users have quotas.

@@ -27,6 +27,7 @@ mod mcp;
 mod open;
 mod pause;
 mod policy;
+mod presence_factors;
 mod purge;
 mod rerun;
 mod restore;
@@ -38,6 +39,7 @@ mod schema;
 mod secret;
 mod serve;
 mod servers;
+mod service;
 mod shared;
 mod show;
 mod signal;
@@ -55,6 +57,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use shared::error::CliError;
 pub(crate) use shared::exit::IN_USE;
+pub(crate) use shared::presence;
 
 /// The maximum number of threads for blocking work. Each keeps its own memory.
 const BLOCKING_THREADS: usize = 16;
@@ -84,6 +87,7 @@ enum Verb {
     Init(init::Init),
     Connect(connect::Connect),
     Stop(stop::Stop),
+    Service(service::Service),
     Define(define::Define),
     Definitions(definitions::Definitions),
     Runs(runs::Runs),
@@ -106,6 +110,7 @@ enum Verb {
     User(user::User),
     Group(group::Group),
     Token(token::Token),
+    Presence(presence_factors::Presence),
     Open(open::Open),
     Secret(secret::Secret),
     Login(login::Login),
@@ -133,6 +138,7 @@ impl Cli {
             Verb::Init(verb) => verb.run(),
             Verb::Connect(verb) => verb.run(),
             Verb::Stop(verb) => block_on(verb.run()),
+            Verb::Service(verb) => verb.run(),
             Verb::Define(verb) => block_on(verb.run()),
             Verb::Definitions(verb) => block_on(verb.run()),
             Verb::Runs(verb) => block_on(verb.run()),
@@ -155,6 +161,7 @@ impl Cli {
             Verb::User(verb) => block_on(verb.run()),
             Verb::Group(verb) => block_on(verb.run()),
             Verb::Token(verb) => block_on(verb.run()),
+            Verb::Presence(verb) => block_on(verb.run()),
             Verb::Open(verb) => block_on(verb.run()),
             Verb::Secret(verb) => block_on(verb.run()),
             Verb::Login(verb) => block_on(verb.run()),

@@ -77,7 +77,7 @@ impl Serve {
         // Listeners are bound before the engine starts: a daemon that cannot be reached must make no calls.
         let bind = || {
             let port = bind_port(&config)?;
-            Ok((self.announce(home).map_err(cannot_listen)?, port))
+            Ok((self.announce(home, &config).map_err(cannot_listen)?, port))
         };
         let (daemon, (pipes, port)) = self.args.open(home, &config, tools, &stop, bind).await?;
         daemon.serve_sockets(pipes, &stop);
@@ -135,14 +135,14 @@ impl Serve {
     }
 
     /// Writes daemon.pid and serve.json, and opens the sockets.
-    fn announce(&self, home: &DataDir) -> std::io::Result<Sockets> {
+    fn announce(&self, home: &DataDir, config: &Config) -> std::io::Result<Sockets> {
         private_file::write(&home.pid_file(), &std::process::id().to_string())?;
         let mut arguments = self.args.to_arguments();
         if self.demo {
             arguments.push("--demo".to_owned());
         }
         private_file::write(&home.serve_arguments(), &serde_json::to_string(&arguments)?)?;
-        Sockets::bind(home)
+        Sockets::bind(home, config.auth.group_sockets)
     }
 }
 

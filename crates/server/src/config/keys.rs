@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use steprail_engine::{Durability, Limits};
+use steprail_engine::{Durability, Limits, Presence};
 use steprail_mcp::ToolNames;
 
 use super::declare::{Key, Section, settings};
@@ -36,6 +36,12 @@ settings! {
         /// `single`: local programs of the owner need no token and act as the owner. `users`: every request needs a
         /// token or a session.
         mode: AuthMode = AuthMode::Single;
+        /// Factor with which users prove that they are present when they decide at a gate or change accounts: `none`, `pin` or
+        /// `totp`. Rules of the policy can require a stronger one.
+        presence: Presence = Presence::None;
+        /// Whether members of the group that the daemon runs as can open its sockets and act as the owner. The system service
+        /// needs it, because it runs as a user of its own.
+        group_sockets: bool = false;
         /// Idle timeout of browser sessions.
         session_idle: Duration = hours(12);
         /// Maximum lifetime of browser sessions.

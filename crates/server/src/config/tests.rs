@@ -73,6 +73,8 @@ origins = ['https://app.example.org', 'http://localhost:5173']
 max_body = '1MiB'
 [auth]
 mode = 'users'
+presence = 'totp'
+group_sockets = true
 session_idle = '90m'
 session_max = '1d 12h'
 oidc_issuer = 'https://login.example.org/'

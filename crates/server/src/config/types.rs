@@ -9,7 +9,7 @@ use axum::http::Uri;
 use axum::http::uri::Authority;
 use steprail_core::diagnostic::{quoted, suggest};
 use steprail_core::spec::value::ToolName as CoreToolName;
-use steprail_engine::Durability;
+use steprail_engine::{Durability, Presence};
 use steprail_mcp::{Expose, ToolNames};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -144,6 +144,7 @@ pub(crate) enum LogFormat {
 }
 
 keywords!(AuthMode { Single = "single", Users = "users" });
+keywords!(Presence { None = "none", Pin = "pin", Totp = "totp" });
 keywords!(LogFormat { Text = "text", Json = "json" });
 keywords!(Durability { Full = "full", Process = "process" });
 keywords!(ToolNames { Underscore = "underscore", Dotted = "dotted", Both = "both" });

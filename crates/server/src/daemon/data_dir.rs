@@ -49,6 +49,13 @@ impl DataDir {
         Ok(())
     }
 
+    /// Lets the group of the process enter the directory of the sockets. The other files are for their owner only.
+    pub(super) fn open_sockets_to_group(&self) -> io::Result<()> {
+        let enter = || std::fs::Permissions::from_mode(0o710);
+        std::fs::set_permissions(self.0.join(SOCKETS), enter())?;
+        std::fs::set_permissions(&self.0, enter())
+    }
+
     /// The owner of the directory. The first call stores `user`; later calls return the stored owner.
     pub(crate) fn owner(&self, user: &str) -> io::Result<String> {
         let file = self.0.join("owner");

@@ -47,15 +47,20 @@ impl Daemon {
     }
 
     fn serve_agents(&self, listener: UnixListener, stop: &CancellationToken) {
-        let (server, user, stop) = (self.server.clone(), self.client(), stop.clone());
+        let (server, user, app, stop) = (self.server.clone(), self.client(), self.app.clone(), stop.clone());
         tokio::spawn(async move {
             while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
                 let Ok((stream, _)) = accepted else {
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 };
+                let connected = app.connected_agent(stream.peer_cred().ok().and_then(|peer| peer.pid()));
                 let (read, write) = stream.into_split();
-                let session = server.for_user(user.clone()).serve(read, write);
+                let serving = server.for_user(user.clone()).serve(read, write);
+                let session = async move {
+                    let _connected = connected;
+                    serving.await
+                };
                 tokio::spawn(stop.clone().run_until_cancelled_owned(session));
             }
         });

@@ -52,6 +52,7 @@ impl Daemon {
         let variables =
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
+        let builder = builder.presence(config.auth.presence);
         let engine = builder.authorizer(accounts.access()).spawn()?;
         let settings = Settings {
             tool_names: config.mcp.tool_names,

@@ -29,20 +29,28 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds the sockets. The caller must hold the database lock.
-    pub(crate) fn bind(data_dir: &DataDir) -> io::Result<Self> {
-        Ok(Self { agents: bind(&data_dir.agents_socket())?, human: bind(&data_dir.human_socket())? })
+    /// Binds the sockets, for their owner and optionally the group of the process. The caller must hold the database lock.
+    pub(crate) fn bind(data_dir: &DataDir, for_group: bool) -> io::Result<Self> {
+        let mode = if for_group { 0o660 } else { 0o600 };
+        let sockets = Self {
+            agents: bind(&data_dir.agents_socket(), mode)?,
+            human: bind(&data_dir.human_socket(), mode)?,
+        };
+        if for_group {
+            data_dir.open_sockets_to_group()?;
+        }
+        Ok(sockets)
     }
 }
 
-/// Binds a socket for its owner only. The database lock excludes other daemons, so an existing file is stale.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// Binds a socket. The database lock excludes other daemons, so an existing file is stale.
+fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(listener)
 }
 

@@ -277,14 +277,15 @@ async fn failing_tool(agent: &mut Agent, root: &str) {
     assert!(ran.status() == "completed" && ran.facts["possible_duplicate_of"].is_null(), "{}", ran.text);
 }
 
-/// The reply contains the command for the human.
+/// The reply tells the agent to leave the decision to a human.
 async fn paused_run(agent: &mut Agent, daemon: &Daemon) {
     let paused = agent.start("name: asks\nsteps: [{ id: ask, kind: approve, prompt: 'Go on?' }]").await;
     assert_eq!(paused.status(), "paused", "{}", paused.text);
     let next = paused.facts["next"].as_str().expect("what to do next");
-    let typed = next.split("steprail ").nth(1).and_then(|rest| rest.split(';').next()).expect("a command");
+    assert!(next.contains("a human has to decide `ask`") && !next.contains("steprail "), "{next}");
+    let run = paused.facts["run_id"].as_str().expect("a run");
     let mut human = Command::new(steprail());
-    output(human.args(typed.split(' ')).args(["--yes", "--data"]).arg(daemon.folder.path()));
+    output(human.args(["approve", run, "ask", "--yes", "--data"]).arg(daemon.folder.path()));
     let ended = agent.follow(&paused).await;
     assert_eq!(ended.status(), "completed", "{}", ended.text);
 }

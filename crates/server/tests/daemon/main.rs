@@ -12,6 +12,7 @@ mod faults;
 mod kills;
 mod lifetime;
 mod logins;
+mod presence;
 mod rest;
 mod secrets;
 mod stall;

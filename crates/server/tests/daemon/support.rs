@@ -83,6 +83,12 @@ impl Daemon {
         (self.child, self.url) = serve(self.folder.path(), &address, &self.arguments);
     }
 
+    /// Starts the daemon again with other arguments.
+    pub(crate) fn restart_with(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+        self.restart();
+    }
+
     /// Stores every definition of a directory in `tests`.
     pub(crate) fn define_all(&self, folder: &str) {
         let script = test_file("conformance/define.py");

@@ -177,15 +177,16 @@ pub(super) const ALL: &[ToolDef] = tools! {
     }
     "workflow_approve" {
         title: "Approve a step",
-        description: "Approves a gate: the run continues. Only a human with the right can do this, by default not the one \
-                      who started the run.",
+        description: "Approves a gate with the single-use code that a human with the right gave you: the run continues. \
+                      Without the code, only the human can decide.",
         hints: DESTRUCTIVE,
         rights: DECIDE,
         run: decide::approve(decide::Args),
     }
     "workflow_deny" {
         title: "Deny a step",
-        description: "Denies a gate: depending on the definition, the run is cancelled or the step fails.",
+        description: "Denies a gate with the single-use code that a human with the right gave you: depending on the \
+                      definition, the run is cancelled or the step fails.",
         hints: ADDITIVE,
         rights: DECIDE,
         run: decide::deny(decide::Args),
@@ -244,6 +245,11 @@ pub(super) const ALL: &[ToolDef] = tools! {
 impl ToolDef {
     pub(super) fn is_offered(&self, may: impl Fn(Right) -> bool) -> bool {
         self.rights.iter().any(|right| may(*right))
+    }
+
+    /// Whether an agent can call it with the code of a person.
+    pub(super) fn takes_code(&self) -> bool {
+        matches!(self.name, "workflow_approve" | "workflow_deny")
     }
 
     fn named(&self, name: &'static str) -> Tool {

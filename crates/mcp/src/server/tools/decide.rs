@@ -1,15 +1,22 @@
-//! `workflow_approve` and `workflow_deny`: the decision of a human at a gate. The engine checks the right.
+//! `workflow_approve` and `workflow_deny`: redeem the single-use code of a person at a gate.
+//!
+//! A client is an agent and decides nothing. The code carries the decision of the person who issued it, and the agent
+//! learns it only from them.
 
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use steprail_core::plan::Hash;
+use serde_json::json;
+use steprail_engine::{Error, RedeemRequest};
 
 use super::super::error::{ToolError, ToolResult};
 use super::super::output::ToolOutput;
 use super::super::request::ToolRequest;
 use super::run_id;
+
+/// Where a code comes from. It names no command: an agent with a shell would run it.
+const ASK_FOR_CODE: &str = "tell the user what waits for a decision; they look at it in their terminal or browser, and either decide \
+                            there or give you the single-use code that is shown there";
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -19,12 +26,20 @@ pub(super) struct Args {
     /// Path of the step that waits, from workflow_status.
     #[serde(alias = "step")]
     step_name: String,
-    /// Why; recorded in the log.
+    /// The single-use code that the user got for exactly this decision. Only the user can get one.
+    #[serde(default)]
+    #[schemars(with = "String", required)]
+    code: Option<String>,
+    /// Recorded in the log as stated by you, if the user stated no reason.
     reason: Option<String>,
-    /// The answer to an input request of the step's tool, matching the form in workflow_status.
-    answer: Option<JsonObject>,
-    /// The digest from workflow_status: the decision is rejected if the request has changed since.
-    digest: Option<String>,
+    /// Not used: the code carries the digest of the request that the user saw.
+    #[schemars(skip)]
+    #[serde(rename = "digest")]
+    _digest: Option<String>,
+    /// Not used: the code carries the answer of the user.
+    #[schemars(skip)]
+    #[serde(rename = "answer")]
+    _answer: Option<JsonObject>,
 }
 
 pub(super) async fn approve(request: &ToolRequest, args: Args) -> ToolResult {
@@ -37,22 +52,16 @@ pub(super) async fn deny(request: &ToolRequest, args: Args) -> ToolResult {
 
 async fn decide(request: &ToolRequest, args: Args, approved: bool) -> ToolResult {
     let run = run_id(&args.run_id)?;
-    let digest = match &args.digest {
-        None => None,
-        Some(text) => {
-            let invalid = || {
-                ToolError::new("bad_input", "invalid digest")
-                    .hint("workflow_status shows the digest of an open approval")
-            };
-            Some(Hash::from_hex(text).ok_or_else(invalid)?)
-        }
+    let Some(code) = args.code.as_deref().filter(|code| !code.trim().is_empty()) else {
+        let message = "a decision needs the single-use code of a person; you cannot decide";
+        return Err(ToolError::new("code_required", message).hint(ASK_FOR_CODE));
     };
-    match args.answer {
-        Some(answer) if approved => {
-            request.user.answer(run, &args.step_name, Value::Object(answer), digest).await?;
-        }
-        _ => request.user.decide(run, &args.step_name, approved, args.reason, digest).await?,
-    }
+    let (path, note) = (&*args.step_name, args.reason.as_deref());
+    let redeemed = request.user.redeem_code(RedeemRequest { run, path, approved, code, note }).await;
+    redeemed.map_err(|error| match error {
+        Error::Denied(_) | Error::PresenceRequired(_) => ToolError::from(error).hint(ASK_FOR_CODE),
+        error => error.into(),
+    })?;
     let decision = if approved { "approved" } else { "denied" };
     let fields = json!({ "run_id": run, "step": args.step_name, "decision": decision });
     let message = format!("`{}` was {decision} by {}.", args.step_name, request.user.principal().id);

@@ -78,7 +78,11 @@ pub(super) fn find(name: &str) -> Option<&'static ToolDef> {
 
 /// The tools that are offered to a user: Steprail's own, published workflows, exposed tools of other servers.
 pub(super) async fn list(shared: &Shared, user: &User) -> Result<Vec<Tool>, ErrorData> {
-    let own = ALL.iter().filter(|tool| tool.is_offered(|right| user.may(right)));
+    let redeems = user.may_redeem_codes();
+    let is_offered = |tool: &&ToolDef| {
+        if tool.takes_code() { redeems } else { tool.is_offered(|right| user.may(right)) }
+    };
+    let own = ALL.iter().filter(is_offered);
     let mut tools: Vec<Tool> = own.flat_map(|tool| tool.tools(shared.settings.tool_names)).collect();
     tools.extend(published::tools(shared, user).await?);
     tools.extend(exposed(shared, user).await);

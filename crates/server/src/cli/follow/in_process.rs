@@ -1,12 +1,13 @@
 //! Runs of an engine in this process, on a database of the user.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Engine, Error, Event, PolicyHandle, Principal, Resolution, Resume, RunId, RunStatus, Start, StoreError,
-    Subscription,
+    Engine, Error, Event, PolicyHandle, Presence, Principal, Resolution, Resume, RunId, RunStatus, Start,
+    StoreError, Subscription,
 };
 use steprail_http::views::{self, Approval, Run, UnknownCall};
 use steprail_store::sqlite::Readers;
@@ -20,6 +21,8 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::serve_args::load_policy;
 use crate::cli::terminal::output;
 use crate::client::ClientError;
+use crate::config::Config;
+use crate::daemon::DataDir;
 use crate::tools::{ToolSource, Tools};
 
 /// The number of events that are read at a time.
@@ -54,9 +57,9 @@ impl EngineRuns {
         read: impl FnOnce(&Readers) -> Result<T, CliError>,
     ) -> Result<(Self, T), CliError> {
         let EngineOptions { db, tools, durability, user, interrupt_others } = options;
-        let policy = match db.path().parent() {
-            Some(folder) => load_policy(&folder.join("policy.yaml"))?,
-            None => None,
+        let (policy, presence) = match db.path().parent() {
+            Some(folder) => (load_policy(&folder.join("policy.yaml"))?, required_presence(folder)?),
+            None => (None, Presence::None),
         };
         let store = db.open(durability)?;
         let unreadable = || StoreError::Other("the database cannot be read".to_owned());
@@ -66,12 +69,20 @@ impl EngineRuns {
         let tools = tools.open(db.path(), None, None, None).map_err(CliError::new)?;
         tools.start().iter().try_for_each(|warning| output::warning(warning))?;
         let builder = Engine::builder().store(store).tools(tools.clone()).policy(PolicyHandle::new(policy));
+        let builder = builder.presence(presence);
         let engine = if interrupt_others { builder.recover_as_interrupted() } else { builder }.spawn()?;
         let feed = engine.subscribe(None, cursor);
         let mut faults = engine.faults();
         faults.mark_changed();
         Ok((Self { engine, tools, user, db, feed, faults, subscribed: HashSet::new() }, result))
     }
+}
+
+/// The factor that decisions need in a data directory. Only its daemon can verify one, so nothing is decided here.
+fn required_presence(folder: &Path) -> Result<Presence, CliError> {
+    // The folder of a relative path may be empty.
+    let data_dir = DataDir::find(Some(Path::new(".").join(folder))).map_err(CliError::new)?;
+    Ok(Config::load(&data_dir, None, std::iter::empty(), &[])?.auth.presence)
 }
 
 impl RunClient for EngineRuns {

@@ -9,6 +9,7 @@ use steprail_engine::{Resolution, RunId, RunStatus};
 use steprail_http::views::{Approval, Run, UnknownCall};
 
 use super::run_client::{Definition, RunClient, RunUpdate};
+use crate::cli::presence;
 use crate::client::{Client, ClientError};
 
 /// The runs of a server.
@@ -75,7 +76,9 @@ impl RunClient for RestRuns {
     async fn decide(&self, approval: &Approval, approved: bool) -> Result<(), ClientError> {
         let action = if approved { "approve" } else { "deny" };
         let body = json!({ "step": approval.step, "digest": approval.digest });
-        self.client.post::<Value>(&format!("/runs/{}/{action}", approval.run_id), &body).await.map(drop)
+        let proof = presence::proof_for(&self.client, approval).await?;
+        let path = format!("/runs/{}/{action}", approval.run_id);
+        self.client.post_with_proof::<Value>(&path, &body, proof).await.map(drop)
     }
 
     async fn resolve(&self, call: &UnknownCall, resolution: Resolution) -> Result<(), ClientError> {

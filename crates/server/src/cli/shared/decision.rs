@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use steprail_http::views::{Approval, Run};
 
 use super::error::CliError;
+use super::presence;
 use super::server_args::{RequestArgs, find_run};
 use super::values;
 use crate::cli::terminal::prompt::{confirm, print_approval};
@@ -43,7 +44,7 @@ impl Decision {
         let client = self.request.connect().await?;
         let id = find_run(&client, &self.run).await?;
         let run: Run = client.get(&format!("/runs/{id}")).await?;
-        let approval = self.approval(&run)?;
+        let approval = select(&run, self.step.as_deref())?;
         print_approval(approval)?;
         if !self.yes {
             require_confirmation(if approved { "Approve?" } else { "Deny?" })?;
@@ -53,30 +54,32 @@ impl Decision {
             "remember": self.remember.as_ref().map(|time| json!({ "scope": self.remember_scope, "for": time })),
         });
         let action = if approved { "approve" } else { "deny" };
-        let decision: Value = client.post(&format!("/runs/{}/{action}", approval.run_id), &body).await?;
+        let proof = presence::for_decision(&client, approval).await?;
+        let path = format!("/runs/{}/{action}", approval.run_id);
+        let decision: Value = client.post_with_proof(&path, &body, proof).await?;
         self.request.print(&decision, |decision| {
             let text = |key: &str| decision[key].as_str().unwrap_or_default();
             format!("`{}` was {} by {}", text("step"), text("decision"), text("by"))
         })
     }
+}
 
-    fn approval<'r>(&self, run: &'r Run) -> Result<&'r Approval, CliError> {
-        let open = run.approvals.as_deref().unwrap_or_default();
-        let steps = || open.iter().map(|open| &*open.step).collect::<Vec<_>>().join(", ");
-        match (&self.step, open) {
-            (Some(step), _) => open.iter().find(|open| open.step == *step).ok_or_else(|| {
-                let error =
-                    CliError::new(format!("step `{step}` of run {} has no open approval", run.run_id));
-                if open.is_empty() { error } else { error.hint(format!("open approvals: {}", steps())) }
-            }),
-            (None, [approval]) => Ok(approval),
-            (None, []) => {
-                let status = run.status.name();
-                Err(CliError::new(format!("{} is {status} and has no open approval", run.name)))
-            }
-            (None, _) => Err(CliError::new("several steps have an open approval")
-                .hint(format!("name one of them: {}", steps()))),
+/// The open approval of a step, or the only one of a run.
+pub(crate) fn select<'r>(run: &'r Run, step: Option<&str>) -> Result<&'r Approval, CliError> {
+    let open = run.approvals.as_deref().unwrap_or_default();
+    let steps = || open.iter().map(|open| &*open.step).collect::<Vec<_>>().join(", ");
+    match (step, open) {
+        (Some(step), _) => open.iter().find(|open| open.step == *step).ok_or_else(|| {
+            let error = CliError::new(format!("step `{step}` of run {} has no open approval", run.run_id));
+            if open.is_empty() { error } else { error.hint(format!("open approvals: {}", steps())) }
+        }),
+        (None, [approval]) => Ok(approval),
+        (None, []) => {
+            let status = run.status.name();
+            Err(CliError::new(format!("{} is {status} and has no open approval", run.name)))
         }
+        (None, _) => Err(CliError::new("several steps have an open approval")
+            .hint(format!("name one of them: {}", steps()))),
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod grants;
 pub(crate) mod help;
 pub(crate) mod oauth_callback;
 pub(crate) mod os_user;
+pub(crate) mod presence;
 pub(crate) mod run_action;
 pub(crate) mod serve_args;
 pub(crate) mod server_args;

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use steprail_core::plan::Hash;
 use steprail_core::policy::Policy;
-use steprail_engine::PolicyHandle;
+use steprail_engine::{AdminAction, AdminEvent, Binding, Engine, PolicyHandle, RowKind};
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
@@ -140,9 +141,19 @@ impl ServeArgs {
             owner.map_err(|error| CliError::new(format!("cannot write to the data directory: {error}")))?;
         let daemon = Daemon::open(store, tools, vault, metrics, owner, config, policy.clone(), stop).await?;
         policy_file::record(&daemon.engine, &policy).await?;
+        record_presence(&daemon.engine).await?;
         policy_file::watch(home.policy(), policy, daemon.engine.clone(), stop.clone());
         Ok((daemon, bound))
     }
+}
+
+/// Records in the audit log which factor decisions need, unless the log already says so.
+async fn record_presence(engine: &Engine) -> Result<(), CliError> {
+    let factor = engine.presence();
+    let hash = (!factor.is_none()).then(|| Hash::of(factor.name().as_bytes()));
+    let binding = Binding { kind: RowKind::Setting, id: "auth.presence".to_owned(), hash };
+    let action = AdminAction::PresenceConfigured { factor };
+    Ok(engine.registry().record(vec![AdminEvent { action, by: None, rows: vec![binding] }]).await?)
 }
 
 /// Loads a policy file. An invalid file is an error with all its problems.
