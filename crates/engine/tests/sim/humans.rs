@@ -36,6 +36,9 @@ impl Sim {
                 let intervention = self.intervention(chance, run, path);
                 Action::Command(Command::Intervene { run, intervention, by })
             }
+            9 if matches!(phase, Phase::Gate { .. }) => {
+                return self.edit_after_approval(run, &path, &phase, by);
+            }
             _ => match self.answer_to(run, path, phase, by) {
                 Some(action) => action,
                 None => return,
@@ -43,6 +46,17 @@ impl Sim {
         };
         self.trace(format_args!("human: {action:?}"));
         self.act(action);
+    }
+
+    /// Approves while the run is paused, then changes a value that the approved call may depend on.
+    fn edit_after_approval(&mut self, run: RunId, path: &str, phase: &Phase, by: Principal) {
+        self.trace(format_args!("human: {} approves `{path}` during a pause and changes a value", by.id));
+        self.act(Action::Command(Command::Pause { run, by: by.id.clone() }));
+        if let Some(approval) = final_answer(run, path.to_owned(), phase, self.rng.usize(0..8)) {
+            self.act(approval);
+        }
+        let intervention = self.other_value(run);
+        self.act(Action::Command(Command::Intervene { run, intervention, by }));
     }
 
     fn intervention(&mut self, which: u32, run: RunId, path: String) -> Intervention {
