@@ -16,6 +16,7 @@ const STEPS: &[&str] = &[
     include_str!("002_governance.sql"),
     include_str!("003_policy.sql"),
     include_str!("004_audit.sql"),
+    include_str!("006_outbox.sql"),
 ];
 
 /// Follows the encoding of the log, so every migration creates it anew.
