@@ -21,6 +21,11 @@ pub fn line(untrusted: &str) -> String {
     fold_line(&reveal(untrusted, false))
 }
 
+/// A text with several lines in full: every character is visible, and nothing is folded.
+pub fn visible(untrusted: &str) -> String {
+    reveal(untrusted, true)
+}
+
 /// A text as a quotation: each line starts with `> `, so that it cannot be taken for a fact of the engine.
 pub fn quote(untrusted: &str) -> String {
     indent(&text(untrusted), "> ")

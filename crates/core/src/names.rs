@@ -43,6 +43,16 @@ pub fn tool(name: &str) -> &str {
     split(name).map_or(name, |(_, tool)| tool)
 }
 
+/// The tool name of a published workflow: `wf_…`.
+pub fn workflow_name(workflow: &str) -> String {
+    format!("wf_{}", shortened(&sanitized(workflow), NAME_CHARS - 3))
+}
+
+/// The same text for all names that clients could take for each other: they differ in case or in punctuation only.
+pub fn folded(name: &str) -> String {
+    sanitized(name).to_ascii_lowercase().replace('-', "_")
+}
+
 /// Replaces the characters that some clients do not accept.
 pub fn sanitized(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect()

@@ -50,6 +50,8 @@ pub struct Access(Arc<RwLock<Tables>>);
 #[derive(Debug, Default)]
 struct Tables {
     users: BTreeMap<String, Grants>,
+    /// Names of groups, also of those without users.
+    groups: BTreeSet<String>,
     /// When tokens expire, by their ids.
     tokens: HashMap<String, Millis>,
 }
@@ -57,7 +59,7 @@ struct Tables {
 impl Access {
     /// A table with these users. Users that are not in the table have no grants.
     pub fn new(users: BTreeMap<String, Grants>) -> Self {
-        Self(Arc::new(RwLock::new(Tables { users, tokens: HashMap::new() })))
+        Self(Arc::new(RwLock::new(Tables { users, ..Tables::default() })))
     }
 
     /// Replaces the grants of a user.
@@ -65,9 +67,19 @@ impl Access {
         self.write().users.insert(user.into(), grants);
     }
 
-    /// Removes all grants of a user.
+    /// Removes all grants of a user. The user stays known, so that their definitions call no more tools.
     pub fn revoke(&self, user: &str) {
-        self.write().users.remove(user);
+        self.write().users.insert(user.to_owned(), Grants::default());
+    }
+
+    /// Adds a group, whose name then has to be distinguished from that of a user.
+    pub fn add_group(&self, name: impl Into<String>) {
+        self.write().groups.insert(name.into());
+    }
+
+    /// Removes a group.
+    pub fn remove_group(&self, name: &str) {
+        self.write().groups.remove(name);
     }
 
     /// Adds a token, or changes when it expires.
@@ -122,5 +134,16 @@ impl Authorizer for Access {
 
     fn tools(&self, principal: &Principal) -> Option<Vec<String>> {
         Some(self.read(principal, |grants| grants.tools.clone()).unwrap_or_default())
+    }
+
+    fn is_ambiguous(&self, name: &str) -> bool {
+        let tables = self.tables();
+        let is_group = |grants: &Grants| grants.groups.iter().any(|group| group == name);
+        tables.users.contains_key(name)
+            && (tables.groups.contains(name) || tables.users.values().any(is_group))
+    }
+
+    fn author_tools(&self, author: &str) -> Option<Vec<String>> {
+        self.tables().users.get(author).map(|grants| grants.tools.clone())
     }
 }

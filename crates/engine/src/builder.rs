@@ -200,6 +200,7 @@ impl Builder {
             quotas: self.limits.quotas,
             subscriptions: OpenSubscriptions::default(),
             scheduling: tokio::sync::Mutex::default(),
+            publishing: tokio::sync::Mutex::default(),
         })))
     }
 }

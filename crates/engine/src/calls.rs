@@ -188,23 +188,42 @@ async fn store_files(store: &dyn ArtefactStore, run: RunId, path: &str, mut outp
     Ok(output)
 }
 
-/// Checks the tools that the user had when the run started, and the current rights.
+/// Checks the tools that the user had when the run started, and the current rights of the user and of the authors.
 async fn authorize(ports: &Ports, order: &CallOrder) -> Result<(), String> {
     let (user, tool) = (&order.principal, &order.tool);
     check_tool(user, tool)?;
+    user.authors.iter().try_for_each(|author| check_author(&*ports.authorizer, author, tool))?;
     if user.token.as_ref().is_some_and(|token| ports.authorizer.token_expiry(token).is_none()) {
         return Err(format!("the token of {} that started the run was revoked", user.id));
     }
     ports.authorizer.may_call(user, tool).await
 }
 
-/// Returns an error if the scope of the token, or the tools that the user had when the run started, exclude a tool.
+/// Returns an error if the scope of the token, the tools that the user had when the run started, or `allowed_tools` of an
+/// enclosing workflow exclude a tool.
 pub(crate) fn check_tool(user: &Principal, tool: &str) -> Result<(), String> {
     check_scope(user, tool)?;
-    if user.tools.as_ref().is_some_and(|tools| !tools.iter().any(|pattern| pattern::matches(pattern, tool))) {
+    if user.tools.as_ref().is_some_and(|tools| !has_tool(tools, tool)) {
         return Err(format!("{} was not allowed to call `{tool}` when the run was started", user.id));
     }
+    if user.within.iter().any(|tools| !has_tool(tools, tool)) {
+        return Err(format!("`allowed_tools` of an enclosing workflow does not allow the tool `{tool}`"));
+    }
     Ok(())
+}
+
+/// Returns an error if the author of a definition may not call a tool now.
+pub(crate) fn check_author(authorizer: &dyn Authorizer, author: &str, tool: &str) -> Result<(), String> {
+    match authorizer.author_tools(author) {
+        Some(tools) if !has_tool(&tools, tool) => {
+            Err(format!("{author}, the author of the definition, may not call `{tool}`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_tool(tools: &[String], tool: &str) -> bool {
+    tools.iter().any(|pattern| pattern::matches(pattern, tool))
 }
 
 /// Returns an error if the user acts through a token whose scope excludes the tool.

@@ -1,9 +1,13 @@
 //! Definitions and schedules of an engine.
 
-use steprail_core::diagnostic::Diagnostic;
+use serde_json::Value;
+use steprail_core::diagnostic::{Code, Diagnostic};
+use steprail_core::names;
+use steprail_core::plan::{Gate, Hash, Kind, Plan};
 use steprail_core::run::Millis;
-use steprail_store::{Actor, Definition, Expected, Principal, Schedule};
-use tokio::sync::watch;
+use steprail_core::source::Span;
+use steprail_store::{Actor, Definition, Expected, Principal, Schedule, TokenScope};
+use tokio::sync::{MutexGuard, watch};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -19,6 +23,14 @@ pub struct DefineOptions {
     pub expected: Expected,
     /// The user who must own the name, if it is taken; `None` for any.
     pub owner: Option<String>,
+    /// Rejects a definition that is published as a tool: the user lacks the right.
+    pub unpublished_only: bool,
+    /// The scope of the token that stores it, which restricts the tools of the definition.
+    pub scope: Option<TokenScope>,
+    /// Stores a proposal, which a person has to accept, instead of a version.
+    pub propose: bool,
+    /// The hash of the proposal that the definition was, which is closed with the same commit.
+    pub accepts: Option<Hash>,
 }
 
 impl Engine {
@@ -39,11 +51,81 @@ impl Engine {
         options: &DefineOptions,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         let Checked { spec, plan, warnings } = check(UNNAMED, text, options.publish)?;
-        let (expected, owner) = (options.expected, options.owner.clone());
-        let define = Define { spec, plan, by: Actor::from(by), expected, owner };
+        self.check_principals(&plan)?;
+        if let Some(scope) = &options.scope {
+            check_scope(&plan, scope).map_err(Error::Denied)?;
+        }
+        let is_published = plan.settings.publish.is_some();
+        if is_published && options.unpublished_only {
+            let message = format!(
+                "{} may not publish workflows as tools: the right `publish` is missing; store it with `publish: false`",
+                by.id
+            );
+            return Err(Error::Denied(message));
+        }
+        let _publishing = if is_published { Some(self.reserve_tool_name(&plan).await?) } else { None };
+        let define = Define {
+            spec,
+            plan,
+            by: Actor::from(by),
+            expected: options.expected,
+            owner: options.owner.clone(),
+            propose: options.propose,
+            accepts: options.accepts,
+        };
         let defined = self.send(|reply| Request::Define(define, reply)).await?;
         self.definitions_changed();
         Ok((defined, warnings))
+    }
+
+    /// Returns an error if another published workflow has the name of the tool, or one that clients could confuse with it.
+    /// No other workflow is published while the result is held.
+    async fn reserve_tool_name(&self, plan: &Plan) -> Result<MutexGuard<'_, ()>, Error> {
+        let reserved = self.0.publishing.lock().await;
+        let Some(tool) = plan.settings.publish.as_ref().map(|publish| publish.tool_name(&plan.name)) else {
+            return Ok(reserved);
+        };
+        let published = self.published().await?;
+        let is_same = |other: &&Definition| {
+            other.name != *plan.name && names::folded(&published_name(other)) == names::folded(&tool)
+        };
+        match published.iter().find(is_same) {
+            Some(Definition { name, created_by, .. }) => Err(Error::Conflict(format!(
+                "the tool name `{tool}` is reserved for the published workflow `{name}` of {created_by}; choose another \
+                 one: publish: {{ as: NAME }}"
+            ))),
+            None => Ok(reserved),
+        }
+    }
+
+    /// Returns an error if a gate names a user or group without its type, and both exist.
+    pub(crate) fn check_principals(&self, plan: &Plan) -> Result<(), Error> {
+        let mut problems = Vec::new();
+        for at in plan.all_steps() {
+            let names = plan.gates_of(at).flat_map(Gate::principals);
+            let ambiguous = names.filter(|name| !name.contains(':') && self.0.authorizer.is_ambiguous(name));
+            problems.extend(ambiguous.map(|name| {
+                let message = format!("`{name}` is a user and a group");
+                let hint = format!("write `user:{name}` or `group:{name}`");
+                let diagnostic =
+                    Diagnostic::new(Code::AmbiguousPrincipal, Span::default(), message).hint(hint);
+                Diagnostic { step: Some(plan.step(at).id.to_string()), ..diagnostic }
+            }));
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+    }
+
+    /// Makes a user the owner and author of all versions of a definition. Runs in progress keep their authors.
+    pub async fn adopt_definition(
+        &self,
+        name: &str,
+        expected: Expected,
+        by: &Principal,
+    ) -> Result<(), Error> {
+        let (name, by) = (name.to_owned(), Actor::from(by));
+        self.command(Command::AdoptDefinition { name, expected, by }).await?;
+        self.definitions_changed();
+        Ok(())
     }
 
     /// Hides a definition from new runs. Runs in progress continue.
@@ -136,6 +218,33 @@ impl Engine {
     /// Returns every schedule, by name, with the outcome of its last time.
     pub async fn schedules(&self) -> Result<Vec<Schedule>, Error> {
         self.read(|readers| readers.schedules()).await
+    }
+}
+
+/// Returns an error if runs of a definition could call tools outside the scope of a token. They have the rights of the
+/// users who start them, not the scope.
+fn check_scope(plan: &Plan, scope: &TokenScope) -> Result<(), String> {
+    if let Some(tool) = plan.tools().find(|tool| !scope.has_tool(tool)) {
+        return Err(format!("the definition calls `{tool}`, which the scope of this token excludes"));
+    }
+    let allowed = plan.settings.allowed_tools.as_ref();
+    let tools = allowed.map(|tools| tools.iter().map(ToString::to_string).collect());
+    let is_within = scope.contains(&TokenScope { may: scope.may.clone(), tools });
+    let has_sub_workflows = plan.steps.iter().any(|step| matches!(step.kind, Kind::Workflow(_)));
+    if has_sub_workflows && !is_within {
+        return Err("the definition runs other workflows; a token with a scope needs `allowed_tools` within its scope for \
+                    them"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// The name of the tool as which a definition is published.
+fn published_name(definition: &Definition) -> String {
+    let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
+    match spec["publish"]["as"].as_str() {
+        Some(name) => name.to_owned(),
+        None => names::workflow_name(&definition.name),
     }
 }
 

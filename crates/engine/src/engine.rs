@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) subscriptions: OpenSubscriptions,
     /// Serialises the creation of schedules, so that a counted quota still holds.
     pub(crate) scheduling: tokio::sync::Mutex<()>,
+    /// Serialises the publication of workflows, so that a name that was free is still free when it is stored.
+    pub(crate) publishing: tokio::sync::Mutex<()>,
     /// Definitions that callers have compiled for named starts.
     pub(crate) plans: PlanCache,
     /// The number of changes to definitions.

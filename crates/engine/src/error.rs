@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steprail_core::diagnostic::Diagnostic;
+use steprail_store::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use steprail_store::{Conflict, Cursor, StoreError};
 
 use crate::quotas::QuotaExceeded;
@@ -35,6 +36,19 @@ pub enum Error {
     /// The user lacks the permission.
     #[error("{0}")]
     Denied(String),
+    /// The author of a definition may not call its tools any more.
+    #[error(
+        "the definition `{definition}` calls `{tool}`, and its author {author} may not call that tool; a person who may call \
+         it can adopt the definition"
+    )]
+    AuthorDenied {
+        /// Name of the definition.
+        definition: String,
+        /// The author.
+        author: String,
+        /// The tool.
+        tool: String,
+    },
     /// The store failed. The request changed nothing.
     #[error("{0}")]
     Storage(StoreError),
@@ -67,6 +81,7 @@ impl Error {
             Self::VersionConflict(_) => "changed",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Denied(_) => "denied",
+            Self::AuthorDenied { .. } => "author_denied",
             Self::Storage(error) => error.code(),
             Self::QuotaExceeded(_) => "quota_exceeded",
             Self::Stopped => "stopped",
@@ -99,6 +114,16 @@ impl From<Conflict> for Error {
             )),
             Conflict::Version { name, newest: None } => Self::VersionConflict(format!(
                 "the definition `{name}` has no version; it was deleted or never stored"
+            )),
+            Conflict::Proposal { name, changed: true } => Self::Conflict(format!(
+                "the proposal for `{name}` has changed since you saw it; look at it again"
+            )),
+            Conflict::Proposal { name, changed: false } => {
+                Self::NotFound(format!("there is no proposal for `{name}`"))
+            }
+            Conflict::ProposalLimit => Self::Conflict(format!(
+                "too many proposals wait for a person (at most {PROPOSALS_PER_USER} of a user, and {PROPOSALS} in total); accept or \
+                 reject some of them first"
             )),
             Conflict::RequestKey(key) => {
                 Self::Conflict(format!("the request key `{key}` belongs to another run"))

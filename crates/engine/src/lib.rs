@@ -32,6 +32,7 @@ mod metrics;
 mod named_start;
 mod policy;
 mod ports;
+mod proposals;
 mod queries;
 mod quotas;
 mod read_pool;
@@ -51,6 +52,7 @@ pub use access::{Access, Grants};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decisions::{DecisionRequest, Remember};
+pub use definitions::DefineOptions;
 pub use engine::Engine;
 pub use error::Error;
 pub use feed::Subscription;
@@ -61,6 +63,7 @@ pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
     OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
 };
+pub use proposals::ProposalView;
 pub use queries::RunView;
 pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
 pub use registry::Registry;
@@ -81,7 +84,7 @@ pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, Binding, ChainHead, Cursor,
     Definition, EventPage, Expected, Fired, Freeze, InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap,
-    Principal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow, Schedule,
-    Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredAdminEvent,
-    StoredEvent, TokenScope, UnknownCall, Visibility,
+    Principal, Proposal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow,
+    Schedule, ScheduledVersion, Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow,
+    StoreError, StoredAdminEvent, StoredEvent, TokenScope, UnknownCall, VersionPin, Visibility,
 };

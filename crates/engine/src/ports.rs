@@ -173,6 +173,18 @@ pub trait Authorizer: Send + Sync {
         let _ = principal;
         None
     }
+
+    /// Whether both a user and a group have this name. Definitions have to state which of them they mean.
+    fn is_ambiguous(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// Returns patterns of the tools that runs of a user's definitions may call now; `None` means all. An author who is not a
+    /// known user restricts nothing: the definition is older than the users, or comes from another machine.
+    fn author_tools(&self, author: &str) -> Option<Vec<String>> {
+        self.tools(&Principal::user(author))
+    }
 }
 
 /// A notice to humans.

@@ -41,6 +41,7 @@ impl Engine {
             }
             Workflow::Inline { text, source } => {
                 let Checked { spec, plan, .. } = check(&source, &text, None)?;
+                self.check_principals(&plan)?;
                 let inputs = check_inputs(&plan, &inputs)?;
                 let source = RunSource::Inline { spec, plan, inputs };
                 self.start_run(source, Value::Null, principal, request_key).await

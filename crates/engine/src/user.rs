@@ -19,7 +19,7 @@ use crate::definitions::DefineOptions;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::feed::Subscription;
-use crate::kernel::{DefinitionVersion, no_run};
+use crate::kernel::{Compiled, DefinitionVersion, no_run};
 use crate::policy::{ExplainCall, PolicyExplanation, PolicyHandle};
 use crate::queries::RunView;
 use crate::quotas::{Quota, QuotaExceeded};
@@ -69,9 +69,15 @@ impl User {
         expected: Expected,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
         self.require(Right::Workflow)?;
-        self.require_may_define()?;
+        let propose = self.definitions_by_agents() == ByAgents::Proposed;
+        if !propose {
+            self.require_may_define()?;
+        }
         let (expected, owner) = self.definition_preconditions(expected);
-        let options = DefineOptions { publish, expected, owner };
+        let unpublished_only = !self.may(Right::Publish);
+        let scope = self.principal.scope.clone();
+        let options =
+            DefineOptions { publish, expected, owner, unpublished_only, scope, propose, accepts: None };
         self.engine.define_with(text, &self.principal, &options).await.map_err(|error| match error {
             // Runs that other users start from the definition would not have the scope of this token.
             Error::VersionConflict(_) if self.principal.scope.is_some() => Error::Denied(
@@ -82,14 +88,47 @@ impl User {
         })
     }
 
-    /// Returns an error if the policy rejects definitions of agents and this is one.
+    /// What the policy says about definitions by this principal. A person's are allowed.
+    fn definitions_by_agents(&self) -> ByAgents {
+        let policy = self.engine.policy().current().filter(|_| self.principal.agent);
+        policy.map_or(ByAgents::Allowed, |policy| policy.by_agents)
+    }
+
+    /// Returns an error if the policy rejects definitions of agents, or requires that a person accepts them, and this is one.
     fn require_may_define(&self) -> Result<(), Error> {
-        let policy = self.engine.policy().current();
-        if self.principal.agent && policy.is_some_and(|policy| policy.by_agents == ByAgents::Denied) {
-            let message = "the policy denies definitions by agents; ask a human to store the definition";
-            return Err(Error::Denied(message.to_owned()));
+        let message = match self.definitions_by_agents() {
+            ByAgents::Allowed => return Ok(()),
+            ByAgents::Denied => {
+                "the policy denies definitions by agents; ask a human to store the definition"
+            }
+            ByAgents::Proposed => {
+                "the policy requires that a person accepts the definitions of agents; store the definition, and ask a \
+                 human to accept it"
+            }
+        };
+        Err(Error::Denied(message.to_owned()))
+    }
+
+    /// Makes this user the owner and author of a definition: a person who owns it or has the right `administer`, and who may
+    /// call its tools.
+    pub async fn adopt_definition(&self, name: &str) -> Result<Definition, Error> {
+        self.require_person("adopts definitions")?;
+        let newest = self.engine.definition(name, None).await?;
+        if newest.created_by != self.principal.id {
+            self.require(Right::Administer)?;
         }
-        Ok(())
+        let compiled = Compiled::new(&newest)?;
+        if compiled.plan.settings.publish.is_some() {
+            self.require(Right::Publish)?;
+        }
+        for tool in compiled.plan.tools() {
+            if !self.may_call(tool).await {
+                let message = format!("{} may not call `{tool}`, which `{name}` calls", self.principal.id);
+                return Err(Error::Denied(message));
+            }
+        }
+        self.engine.adopt_definition(name, Expected::Version(newest.version), &self.principal).await?;
+        self.engine.definition(name, None).await
     }
 
     /// Changing a definition of another user needs the right `administer`, and a scoped token can only create definitions.
@@ -139,7 +178,7 @@ impl User {
     }
 
     /// Reading definitions needs the right `workflow` or the right `view`.
-    fn require_read(&self) -> Result<(), Error> {
+    pub(crate) fn require_read(&self) -> Result<(), Error> {
         self.require(Right::Workflow).or_else(|error| self.require(Right::View).map_err(|_| error))
     }
 
@@ -159,8 +198,10 @@ impl User {
         self.require_schedule_owner(&schedules, &schedule.name)?;
         self.require_schedule_quota(&schedules, &schedule.name)?;
         schedule.principal = self.principal.clone();
+        let name = schedule.name.clone();
         schedule.due = self.engine.schedule(schedule.clone()).await?;
-        Ok(schedule)
+        let stored = self.engine.schedules().await?.into_iter().find(|stored| stored.name == name);
+        Ok(stored.unwrap_or(schedule))
     }
 
     /// Deletes a schedule. Runs that it started continue.

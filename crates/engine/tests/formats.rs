@@ -14,7 +14,7 @@ use steprail_store::ListRuns;
 use steprail_store::sqlite::{Restore, backup, verify};
 
 /// Every recorded format.
-const RECORDED: [&str; 1] = ["001"];
+const RECORDED: [&str; 2] = ["001", "004"];
 
 /// A run with every kind of row: a loop with retries, a large value, an approval, a timer, a signal and a key.
 const WORKFLOW: &str = "

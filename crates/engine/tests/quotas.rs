@@ -213,6 +213,7 @@ async fn schedules_are_limited_and_their_starts_count_for_their_user() {
     let schedule = |name: &str| Schedule {
         name: name.to_owned(),
         definition: "waits".to_owned(),
+        version: None,
         cron: "* * * * *".to_owned(),
         zone: "UTC".to_owned(),
         inputs: json!({}),
@@ -260,6 +261,7 @@ async fn schedule_beyond_the_quota_records_the_reason() {
     let schedule = Schedule {
         name: "often".to_owned(),
         definition: "waits".to_owned(),
+        version: None,
         cron: "* * * * *".to_owned(),
         zone: "UTC".to_owned(),
         inputs: json!({}),

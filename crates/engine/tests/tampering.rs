@@ -11,8 +11,9 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 use steprail_core::plan::Hash;
 use steprail_engine::{
-    Account, AccountKind, Actor, Annotations, Cursor, Engine, Event, Expected, ListRuns, ManualClock,
-    Options, Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start, Tools, Visibility,
+    Account, AccountKind, Actor, Annotations, Cursor, DefineOptions, Engine, Event, Expected, ListRuns,
+    ManualClock, Options, Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start, Tools,
+    Visibility,
 };
 use steprail_store::sqlite::{HeadState, Verified, compare_heads, head, verify};
 use steprail_store::{ADMIN_LOG, Commit, PolicyChange, RowContent, Store as _, link};
@@ -74,6 +75,10 @@ async fn busy_database(folder: &Path) -> PathBuf {
         .await
         .expect("a definition");
     user.delete_definition("gone", Expected::Any).await.expect("deleted");
+    let options = DefineOptions { propose: true, ..DefineOptions::default() };
+    let agent = ann().through_agent();
+    let proposed = "name: offered\nsteps: [{ id: a, tool: demo__pay }]";
+    engine.define_with(proposed, &agent, &options).await.expect("a proposal");
     account(&engine, AccountKind::User, "lea", r#"{"revision":1,"entry":{"roles":["viewer"]}}"#).await;
     account(&engine, AccountKind::Group, "staff", r#"{"revision":1,"entry":{"roles":["author"]}}"#).await;
     account(&engine, AccountKind::Token, "t1", r#"{"user":"lea","agent":true}"#).await;
@@ -170,6 +175,25 @@ const TAMPERINGS: &[(&str, &str)] = &[
     ("published", "UPDATE workflow_definitions SET published = 1 WHERE name = 'gated'"),
     ("owner of a definition", "UPDATE workflow_definitions SET created_by = 'eve' WHERE name = 'gated'"),
     ("deleted definition is back", "UPDATE workflow_definitions SET deleted_at = NULL WHERE name = 'gone'"),
+    (
+        "version of a sub-workflow",
+        "UPDATE workflow_definitions SET workflows_json = replace(workflows_json, '\"version\":1', '\"version\":2') WHERE name = 'parent'",
+    ),
+    (
+        "sub-workflow no longer kept",
+        "UPDATE workflow_definitions SET workflows_json = NULL WHERE name = 'parent'",
+    ),
+    ("sub-workflow added", "UPDATE workflow_definitions SET workflows_json = '{}' WHERE name = 'gated'"),
+    ("stored by a person", "UPDATE workflow_definitions SET by_agent = 1 - by_agent WHERE name = 'gated'"),
+    ("version of a schedule", "UPDATE schedules SET version_json = '\"latest\"'"),
+    ("version of a schedule removed", "UPDATE schedules SET version_json = NULL"),
+    ("proposal changed", "UPDATE definition_proposals SET spec_json = '{}'"),
+    ("proposer changed", "UPDATE definition_proposals SET created_by = 'eve'"),
+    ("proposal deleted", "DELETE FROM definition_proposals"),
+    (
+        "proposal added",
+        "INSERT INTO definition_proposals SELECT 'more', hash, spec_json, created_at, created_by, via FROM definition_proposals",
+    ),
     ("all runs deleted", "DELETE FROM runs"),
     ("all runs deleted with their events", "DELETE FROM runs; DELETE FROM workflow_log WHERE run_id > 0"),
     ("one run deleted", "DELETE FROM runs WHERE request_key = 'one'"),
@@ -280,6 +304,18 @@ async fn the_engine_refuses_rows_that_were_changed() {
     assert!(error.to_string().contains("not what the log says"), "{error}");
     refusing.start(Start::named("offered", ann())).await.expect("others start").wait().await.expect("an end");
 
+    let kept = copy(&path, folder.path(), "kept.db");
+    tamper(&kept, tampering("version of a sub-workflow"));
+    let (_, refusing) = engine(&kept);
+    let error = refusing.start(Start::named("parent", ann())).await.expect_err("a changed definition");
+    assert!(error.to_string().contains("not what the log says"), "{error}");
+
+    let proposal = copy(&path, folder.path(), "proposal.db");
+    tamper(&proposal, tampering("proposal changed"));
+    let (_, refusing) = engine(&proposal);
+    let error = refusing.proposal("offered").await.expect_err("a changed proposal");
+    assert!(error.to_string().contains("not what the log says"), "{error}");
+
     let schedule = copy(&path, folder.path(), "schedule.db");
     tamper(&schedule, tampering("principal of a schedule"));
     let (clock, refusing) = engine(&schedule);
@@ -340,6 +376,8 @@ const COVERED: &[(&str, &[&str])] = &[
             "deleted_at",
             "published",
             "pins_json",
+            "by_agent",
+            "workflows_json",
         ],
     ),
     (
@@ -394,7 +432,11 @@ const COVERED: &[(&str, &[&str])] = &[
     ),
     ("policy_state", &["kind", "id", "body_json"]),
     ("accounts", &["kind", "id", "body_json"]),
-    ("schedules", &["name", "definition", "cron", "zone", "input_json", "principal_json", "overlap"]),
+    (
+        "schedules",
+        &["name", "definition", "cron", "zone", "input_json", "principal_json", "overlap", "version_json"],
+    ),
+    ("definition_proposals", &["name", "hash", "spec_json", "created_at", "created_by", "via"]),
     ("idempotency_keys", &["scope", "tool", "key", "args_hash", "n", "status", "result_json"]),
     ("audit_bindings", &["kind", "id", "hash", "log_row"]),
 ];
@@ -587,6 +629,7 @@ async fn administrative_actions_are_read_in_order_and_not_in_the_feed_of_runs() 
     for word in [
         "definition_stored",
         "definition_deleted",
+        "definition_proposed",
         "user_created",
         "token_revoked",
         "signed_in",

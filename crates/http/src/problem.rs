@@ -83,7 +83,7 @@ impl From<Error> for Problem {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Conflict(_) | Error::InvalidCursor(_) => StatusCode::CONFLICT,
             Error::VersionConflict(_) => StatusCode::PRECONDITION_FAILED,
-            Error::Denied(_) => StatusCode::FORBIDDEN,
+            Error::Denied(_) | Error::AuthorDenied { .. } => StatusCode::FORBIDDEN,
             // A rate recovers by itself; an amount has to be freed, as with quotas of Kubernetes.
             Error::QuotaExceeded(exceeded) if exceeded.retry_after_ms.is_some() => {
                 StatusCode::TOO_MANY_REQUESTS
@@ -100,6 +100,8 @@ impl From<Error> for Problem {
                 Self { retry_after, ..problem }.hint(exceeded.hint())
             }
             Error::VersionConflict(_) => problem.hint("read the definition again and retry"),
+            Error::AuthorDenied { definition, .. } => problem
+                .hint(format!("with the rights, take it over: steprail definitions adopt '{definition}'")),
             Error::Storage(_) => problem.hint("nothing was changed; see /readyz and the server's log"),
             _ => problem,
         }

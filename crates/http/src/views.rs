@@ -6,6 +6,7 @@ pub use crate::routes::definitions::Definition;
 pub use crate::routes::events::{Event, RawEvent};
 pub use crate::routes::logins::{CompletedLogin, StartedLogin};
 pub use crate::routes::policy::{ComparedRule, Explanation, FreezeInfo, PolicyStatus, RememberedApproval};
+pub use crate::routes::proposals::{ProposalInfo, ShownProposal};
 pub use crate::routes::run_view::{RestoredRun, Run, Step, UnknownCall};
 pub use crate::routes::schedules::{Firing, Schedule};
 pub use crate::routes::secrets::SecretInfo;

@@ -185,3 +185,6 @@ pub const BLOCK_BYTES: usize = 1_000_000;
 pub const ERROR_BYTES: usize = 600;
 /// The maximum size of a section of the guide, in bytes.
 pub const GUIDE_BYTES: usize = 7_500;
+
+/// Definitions whose tools are looked up for the hints of a published workflow. Beyond it, the hints are the defaults.
+pub const SUB_WORKFLOWS: usize = 200;

@@ -2,13 +2,7 @@
 
 use std::collections::BTreeMap;
 
-pub use steprail_core::names::{NAME_CHARS, alias, full_name, split, tool};
-use steprail_core::names::{sanitized, shortened};
-
-/// The tool name of a published workflow: `wf_…`.
-pub fn workflow_name(workflow: &str) -> String {
-    format!("wf_{}", shortened(&sanitized(workflow), NAME_CHARS - 3))
-}
+pub use steprail_core::names::{NAME_CHARS, alias, full_name, split, tool, workflow_name};
 
 /// Server names by alias, the part before `__` in the names of their tools.
 #[derive(Debug, Clone, Default)]

@@ -86,6 +86,8 @@ pub struct Binding {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum RowKind {
     Definition,
+    /// A definition by an agent that waits for a person.
+    Proposal,
     Schedule,
     User,
     Group,
@@ -108,6 +110,7 @@ impl RowKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Definition => "definition",
+            Self::Proposal => "proposal",
             Self::Schedule => "schedule",
             Self::User => "user",
             Self::Group => "group",
@@ -155,13 +158,32 @@ pub enum AdminAction {
         hash: Hash,
         published: bool,
     },
-    /// Hashes of tools that were unknown when the version was stored.
+    /// Hashes of tools and versions of sub-workflows that were unknown when the version was stored.
     DefinitionPinned {
         name: String,
         version: u32,
     },
     DefinitionDeleted {
         name: String,
+    },
+    /// The user who did it is the owner and author of all versions now.
+    DefinitionAdopted {
+        name: String,
+        from: String,
+    },
+    /// An agent proposed a definition, which a person has to accept.
+    DefinitionProposed {
+        name: String,
+        hash: Hash,
+    },
+    /// A person accepted a proposal. The same commit stores the version.
+    ProposalAccepted {
+        name: String,
+        hash: Hash,
+    },
+    ProposalRejected {
+        name: String,
+        hash: Hash,
     },
     ScheduleStored {
         name: String,

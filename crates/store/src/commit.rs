@@ -7,7 +7,7 @@ use steprail_core::run::{Millis, Parent, Payload, Record, RunStatus};
 
 use crate::{
     Account, AccountKind, Actor, AdminEvent, Cursor, Definition, OutboxChange, Pins, PolicyChange, Principal,
-    Purged, Rerun, RunId, Schedule, Session, StoreError, Timer,
+    Purged, Rerun, RunId, Schedule, Session, StoreError, Timer, WorkflowPins,
 };
 
 /// Changes that are applied in one transaction, or not at all.
@@ -165,6 +165,36 @@ pub enum DefinitionChange {
         /// The user who deletes it; `None` for the engine.
         by: Option<Actor>,
     },
+    /// Adds versions of sub-workflows to a version, if it has none with these names.
+    PinWorkflows {
+        /// Id of the version in the store.
+        id: i64,
+        /// The versions.
+        workflows: WorkflowPins,
+    },
+    /// Makes a user the owner and author of all versions that can be started. Precondition: it exists.
+    Adopt {
+        /// The name.
+        name: String,
+        /// Precondition: the newest version.
+        expected: Expected,
+        /// The new owner.
+        by: Actor,
+    },
+    /// Stores a proposal. It replaces the proposal of the same user for the name. Preconditions as for a version, except that
+    /// an agent may propose a change to the definition of a person.
+    Propose(NewDefinition),
+    /// Removes a proposal. Precondition: it has this hash.
+    CloseProposal {
+        /// The name.
+        name: String,
+        /// Hash of the proposal.
+        hash: Hash,
+        /// Whether it was accepted.
+        accepted: bool,
+        /// The person who decided.
+        by: Actor,
+    },
 }
 
 /// A definition to store.
@@ -184,6 +214,8 @@ pub struct NewDefinition {
     pub published: bool,
     /// Hashes of the descriptions of its tools, as far as they are known.
     pub pins: Pins,
+    /// Versions of its sub-workflows, as far as they exist.
+    pub workflows: WorkflowPins,
     /// Precondition: the newest version.
     pub expected: Expected,
     /// Precondition: the user who owns the name, if it is taken; `None` for any.
@@ -288,6 +320,15 @@ pub enum Conflict {
         /// The newest version, if there is one.
         newest: Option<u32>,
     },
+    /// There is no proposal for the name, or it is another one.
+    Proposal {
+        /// The name.
+        name: String,
+        /// Whether there is another one.
+        changed: bool,
+    },
+    /// Too many proposals wait for a person.
+    ProposalLimit,
     /// Another run of the user was started with the request key.
     RequestKey(String),
 }

@@ -48,10 +48,11 @@ pub use outbox::{
 pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
 pub use principal::{Origin, Principal, Relay, Right, TokenScope};
 pub use rows::{
-    Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Purged, RawEvent,
-    Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, Wanted, attempt_digest,
+    Account, AccountKind, After, Approval, Definition, EventPage, Head, ListRuns, Pins, Proposal, Purged,
+    RawEvent, Rerun, RunId, RunRow, Session, StepRow, StoredEvent, Timer, UnknownCall, Usage, VersionPin,
+    Wanted, WorkflowPins, attempt_digest,
 };
-pub use schedule::{Fired, Overlap, Schedule};
+pub use schedule::{Fired, Overlap, Schedule, ScheduledVersion};
 pub use steps::{ListSteps, StepCounts, StepFilter, StepPage};
 pub use upkeep::{Health, Opened, RestoredBackup, Upkeep};
 pub use visibility::{Starter, Visibility};
@@ -198,6 +199,10 @@ pub trait Reads: Send + Sync {
     fn versions(&self, name: &str) -> Result<Vec<Definition>, StoreError>;
     /// A version of a definition that can be started. Without `version`, the newest.
     fn definition(&self, name: &str, version: Option<u32>) -> Result<Option<Definition>, StoreError>;
+    /// Definitions by agents that wait for a person, by name.
+    fn proposals(&self) -> Result<Vec<Proposal>, StoreError>;
+    /// The proposal for a name. An error if it is not what the log says.
+    fn proposal(&self, name: &str) -> Result<Option<Proposal>, StoreError>;
     /// Administrative actions after a cursor.
     fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError>;
     /// The end of the hash chain.

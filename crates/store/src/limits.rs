@@ -22,3 +22,7 @@ pub const READ_TIME: Duration = Duration::from_secs(10);
 pub const PROBE_BYTES: usize = 128 * 1024;
 /// Sessions of clients that are kept.
 pub const SESSIONS: usize = 10_000;
+/// Definitions by agents that wait for a person.
+pub const PROPOSALS: usize = 1_000;
+/// Those of the agents of one user.
+pub const PROPOSALS_PER_USER: usize = 100;

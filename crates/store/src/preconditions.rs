@@ -2,7 +2,8 @@
 
 use steprail_core::plan::Hash;
 
-use crate::{Actor, Conflict, Definition, Expected, NewDefinition, Refused};
+use crate::limits::{PROPOSALS, PROPOSALS_PER_USER};
+use crate::{Actor, Conflict, Definition, Expected, NewDefinition, Refused, VersionPin};
 
 /// Checks the preconditions of a change against the newest version.
 pub(crate) fn check(
@@ -38,8 +39,44 @@ pub(crate) fn check_agent(newest: Option<&Definition>, by: Option<&Actor>) -> Re
     }
 }
 
-/// Whether a definition to store is the same as a stored version: its hash is, and no tool has changed.
+/// Whether a definition to store is the same as a stored version: its hash is, and no tool or sub-workflow has changed.
 pub(crate) fn is_same(new: &NewDefinition, known: &Definition) -> bool {
     let is_other = |(tool, hash): (&String, &Hash)| new.pins.get(tool).is_some_and(|now| now != hash);
-    known.hash == new.hash && !known.pins.iter().any(is_other)
+    let is_other_version =
+        |(name, pin): (&String, &VersionPin)| new.workflows.get(name).is_some_and(|now| now != pin);
+    known.hash == new.hash
+        && !known.pins.iter().any(is_other)
+        && !known.workflows.iter().any(is_other_version)
+}
+
+/// Whether the pins of a definition to store add nothing to those of a stored version.
+pub(crate) fn is_pinned(new: &NewDefinition, known: &Definition) -> bool {
+    new.pins.keys().all(|tool| known.pins.contains_key(tool))
+        && new.workflows.keys().all(|name| known.workflows.contains_key(name))
+}
+
+/// Checks that the proposal for a name has a hash.
+pub(crate) fn check_proposal(name: &str, found: Option<Hash>, expected: Hash) -> Result<(), Refused> {
+    if found == Some(expected) {
+        return Ok(());
+    }
+    Err(Refused::Conflict(Conflict::Proposal { name: name.to_owned(), changed: found.is_some() }))
+}
+
+/// Checks that another proposal may wait: of all users, and of one.
+pub(crate) fn check_proposal_limits(all: usize, of_user: usize) -> Result<(), Refused> {
+    if all >= PROPOSALS || of_user >= PROPOSALS_PER_USER {
+        return Err(Refused::Conflict(Conflict::ProposalLimit));
+    }
+    Ok(())
+}
+
+/// Checks that no other user has a proposal for the name.
+pub(crate) fn check_proposer(new: &NewDefinition, proposed_by: Option<&str>) -> Result<(), Refused> {
+    match proposed_by {
+        Some(by) if by != new.by.id => {
+            Err(Refused::Conflict(Conflict::Owned { name: new.name.clone(), by: by.to_owned() }))
+        }
+        _ => Ok(()),
+    }
 }

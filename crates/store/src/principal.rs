@@ -27,6 +27,13 @@ pub struct Principal {
     /// grants do not extend the tools of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
+    /// `allowed_tools` of the workflows that enclose the run, outermost first. Each of them restricts its calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<Vec<String>>,
+    /// Other users who wrote the definition of the run and those of the workflows that enclose it. Calls need their current
+    /// rights as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authors: Vec<String>,
     /// The client or tool that started the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
@@ -81,6 +88,21 @@ impl Principal {
     pub fn through_agent(mut self) -> Self {
         self.agent = true;
         self
+    }
+
+    /// Adds the author of a definition that the run executes, or that encloses it. The rights of the user apply anyway.
+    pub fn add_author(&mut self, author: &str) {
+        if author != self.id && !self.authors.iter().any(|known| known == author) {
+            self.authors.push(author.to_owned());
+        }
+    }
+
+    /// Adds `allowed_tools` of a workflow that encloses the run.
+    pub fn add_within(&mut self, tools: impl IntoIterator<Item = String>) {
+        let tools = tools.into_iter().collect();
+        if !self.within.contains(&tools) {
+            self.within.push(tools);
+        }
     }
 
     /// Whether this is the id of the user or one of the user's groups.
@@ -184,11 +206,14 @@ pub enum Right {
     Administer,
     /// Manage users, groups and the tokens of other users.
     Manage,
+    /// Publish workflows to agents as tools.
+    Publish,
 }
 
 impl Right {
     /// Every right.
-    pub const ALL: [Self; 5] = [Self::Workflow, Self::Approve, Self::View, Self::Administer, Self::Manage];
+    pub const ALL: [Self; 6] =
+        [Self::Workflow, Self::Approve, Self::View, Self::Administer, Self::Manage, Self::Publish];
 
     /// The id of the right in external permission systems.
     pub fn key(self) -> u32 {
@@ -198,6 +223,7 @@ impl Right {
             Self::View => 130_003,
             Self::Administer => 130_004,
             Self::Manage => 130_005,
+            Self::Publish => 130_006,
         }
     }
 
@@ -209,6 +235,7 @@ impl Right {
             Self::View => "see the runs of others",
             Self::Administer => "change the runs of others",
             Self::Manage => "manage users",
+            Self::Publish => "publish workflows as tools",
         }
     }
 }

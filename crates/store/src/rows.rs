@@ -55,6 +55,41 @@ impl<'de> Deserialize<'de> for RunId {
 /// Tools by name, each with the hash of the description that its server gave.
 pub type Pins = BTreeMap<String, Hash>;
 
+/// A version that a definition or a schedule keeps. The hash tells it from a later version with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionPin {
+    /// The version.
+    pub version: u32,
+    /// Hash of its content.
+    pub hash: Hash,
+}
+
+impl From<&Definition> for VersionPin {
+    fn from(definition: &Definition) -> Self {
+        Self { version: definition.version, hash: definition.hash }
+    }
+}
+
+/// The versions of sub-workflows that a definition keeps, by name; `NAME@VERSION` where a step names a version.
+pub type WorkflowPins = BTreeMap<String, VersionPin>;
+
+/// A definition by an agent that waits for a person to accept it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// Name of the definition.
+    pub name: String,
+    /// SHA-256 of `spec_json`.
+    pub hash: Hash,
+    /// The canonical JSON of its Spec.
+    pub spec_json: String,
+    /// When it was proposed.
+    pub created_at: Millis,
+    /// The user for whom the agent acted.
+    pub created_by: String,
+    /// The client or tool of the agent.
+    pub via: Option<String>,
+}
+
 /// A stored version of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
@@ -78,6 +113,8 @@ pub struct Definition {
     pub deleted: bool,
     /// The tools that it calls, as they were described when it was stored.
     pub pins: Pins,
+    /// The versions of the sub-workflows that it starts.
+    pub workflows: WorkflowPins,
 }
 
 /// A rerun: steps with the same path and arguments reuse the results of an earlier run.

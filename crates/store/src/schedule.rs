@@ -1,17 +1,20 @@
 //! Cron schedules.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use steprail_core::run::Millis;
 
-use crate::{Principal, RunId};
+use crate::{Principal, RunId, VersionPin};
 
 /// A schedule: the engine starts a definition at the times of a cron expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// Its name.
     pub name: String,
-    /// The name of the definition. Its newest version is started.
+    /// The name of the definition.
     pub definition: String,
+    /// The version that is started. `None`: the newest one now, which the engine keeps.
+    pub version: Option<ScheduledVersion>,
     /// The cron expression.
     pub cron: String,
     /// The time zone of the cron expression.
@@ -34,6 +37,7 @@ impl Schedule {
         Self {
             name: name.to_owned(),
             definition: definition.to_owned(),
+            version: None,
             cron: cron.to_owned(),
             zone: "UTC".to_owned(),
             inputs: Value::Object(serde_json::Map::new()),
@@ -43,6 +47,18 @@ impl Schedule {
             last: None,
         }
     }
+}
+
+/// The version that a schedule starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduledVersion {
+    /// The newest one at each time. The owner of the schedule must own the definition.
+    Latest,
+    /// A number, for which the engine looks up the hash.
+    Number(u32),
+    /// This one.
+    Pinned(VersionPin),
 }
 
 /// The outcome of one time of a schedule.

@@ -135,6 +135,8 @@ codes! {
     /// A reference reads an environment variable that the setting `definitions.env` does not list. Checked where the setting is
     /// known.
     UnlistedVariable = "SR513" Warning;
+    /// A user and a group have the name of an approver or recipient. Checked where users and groups are known.
+    AmbiguousPrincipal = "SR514" Error;
 
     /// A user or group is written without its type. Only in a policy.
     UntypedPrincipal = "SR601" Error;

@@ -67,6 +67,15 @@ const fn deny() -> OnTimeout {
     OnTimeout::Deny
 }
 
+impl Gate {
+    /// The users and groups that the gate names, as written.
+    pub fn principals(&self) -> impl Iterator<Item = &str> {
+        let escalated = self.rules.escalate.iter().flat_map(|level| &level.notify);
+        let named = self.rules.approvers.iter().chain(&self.notify).chain(escalated);
+        named.map(AsRef::as_ref)
+    }
+}
+
 /// The fields that `approve` and `needs_human` share, as written.
 struct GateFields<'s> {
     span: Span,

@@ -49,6 +49,15 @@ impl Plan {
         step.needs_human.as_deref().into_iter().chain(approve)
     }
 
+    /// Full names of the tools that steps call, and that verify calls with an unknown outcome.
+    pub fn tools(&self) -> impl Iterator<Item = &str> {
+        let calls = self.steps.iter().filter_map(|step| match &step.kind {
+            Kind::Call(call) => Some(call),
+            _ => None,
+        });
+        calls.flat_map(|call| [Some(&*call.name), call.verify.as_ref().map(|verify| &*verify.tool)]).flatten()
+    }
+
     /// Whether the way that a run takes depends on values.
     pub fn has_choices(&self) -> bool {
         let chooses = |step: &super::Step| {

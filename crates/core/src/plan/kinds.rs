@@ -255,7 +255,7 @@ impl Compiler<'_, '_> {
             self.report(diagnostic.hint(hint));
         }
         let inputs = self.map_of_arguments(workflow.inputs.as_ref());
-        Kind::Workflow(Workflow { name: name.value.as_str().into(), inputs })
+        Kind::Workflow(Workflow { name: name.value.as_str().into(), version: workflow.version, inputs })
     }
 }
 

@@ -38,7 +38,7 @@ use crate::schema::Schema;
 use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
-use crate::steps::OnFail;
+use crate::steps::{OnFail, WorkflowVersion};
 
 /// A compiled definition. It is immutable; its hash identifies the definition.
 #[derive(Debug)]
@@ -422,6 +422,19 @@ pub struct Wait {
 pub struct Workflow {
     /// Name of the definition.
     pub name: Box<str>,
+    /// Its version; `None`: the one that the enclosing definition keeps.
+    pub version: Option<WorkflowVersion>,
     /// Inputs of the run.
     pub inputs: ValueTemplate,
+}
+
+impl Workflow {
+    /// The key under which the enclosing definition keeps the version; `None` for `latest`.
+    pub fn pin_key(&self) -> Option<String> {
+        match self.version {
+            None => Some(self.name.to_string()),
+            Some(WorkflowVersion::Number(version)) => Some(format!("{}@{version}", self.name)),
+            Some(WorkflowVersion::Latest) => None,
+        }
+    }
 }

@@ -42,7 +42,8 @@ choice! {
 record! {
     /// What agents may define.
     pub struct DefinitionRules("`definitions`") {
-        /// Definitions by agents. `allowed` (default): they are stored. `denied`: they are rejected.
+        /// Definitions by agents. `allowed` (default): they are stored. `proposed`: a person accepts them first. `denied`: they
+        /// are rejected.
         by_agents: ByAgents,
     }
 }
@@ -52,6 +53,8 @@ choice! {
     pub enum ByAgents {
         /// It is stored.
         Allowed = "allowed",
+        /// It is a proposal until a person accepts it.
+        Proposed = "proposed",
         /// It is rejected.
         Denied = "denied",
     }

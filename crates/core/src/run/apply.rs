@@ -138,6 +138,8 @@ impl Run {
             approvers: approvers.clone(),
         };
         self.covered.extend(covers.map(cover));
+        let workflows = open.subject.iter().flat_map(|subject| &subject.workflows);
+        self.approved_workflows.extend(workflows.map(|workflow| (workflow.step.clone(), workflow.hash)));
     }
 
     fn track_late_result(&mut self, step: &StepRef, late: LateResult) {

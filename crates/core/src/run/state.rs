@@ -161,6 +161,8 @@ pub struct Run {
     pub(super) calls: u32,
     /// Calls that approvals of earlier gates cover, until they are made.
     pub(super) covered: Vec<Cover>,
+    /// Sub-workflows that were approved: id of the step and hash of the version; `None` if there was no version.
+    pub(super) approved_workflows: BTreeMap<Box<str>, Option<Hash>>,
     /// Buffered signals: name and sequence number.
     pub(super) signals: VecDeque<(Box<str>, u64)>,
     /// Arguments that a human set: path of the execution and sequence number of the event.

@@ -71,7 +71,7 @@ impl Decision<'_> {
                     subject.calls.push(guarded);
                 }
                 Kind::Workflow(workflow) => {
-                    let hash = self.world.workflow_hash(&workflow.name)?;
+                    let hash = self.world.workflow_hash(workflow)?;
                     subject.workflows.push(GuardedWorkflow { step: id, name: workflow.name.clone(), hash });
                 }
                 Kind::Foreach(_)

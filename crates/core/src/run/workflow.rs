@@ -9,11 +9,21 @@ use crate::plan::Workflow;
 
 impl Decision<'_> {
     pub(super) fn begin_workflow(&mut self, attempt: &Attempt, workflow: &Workflow) -> DecideResult {
+        if let Some(approved) = self.run.approved_workflows.get(&self.step(attempt.step).id).copied()
+            && approved != self.world.workflow_hash(workflow)?
+        {
+            let message = format!(
+                "the sub-workflow `{}` has changed since its approval; start a new run to have it approved",
+                workflow.name
+            );
+            let stale = Failure::new(FailureKind::Permission, message).code("approval_stale");
+            return self.fail_before_start(attempt, stale);
+        }
         let inputs = match self.eval(attempt.scope, &workflow.inputs)? {
             Ok(inputs) => Payload::new(inputs),
             Err(error) => return self.fail_before_start(attempt, error),
         };
-        let child = Child { step: &attempt.step_ref, definition: &workflow.name, inputs: &inputs };
+        let child = Child { step: &attempt.step_ref, workflow, inputs: &inputs };
         let mut part = self.budget.part().and_check_of(inputs.value());
         let spawned = self.world.spawn(&child, &mut part)?;
         self.budget.settle(&part);

@@ -13,7 +13,7 @@ use super::state::RunStatus;
 use super::{Failure, Millis, Payload};
 use crate::budget::Budget;
 use crate::expr::{Ambient, StepIx};
-use crate::plan::Hash;
+use crate::plan::{Hash, Workflow};
 use crate::spec::policy::{Effects, KeyScope, OnUncertain};
 
 /// Everything that a decision reads besides its input. Decisions are deterministic: the same return values
@@ -41,8 +41,8 @@ pub trait World {
     fn starter(&self) -> Starter;
     /// Returns a hash of the description and schemas of a tool as they are now, if the tool is known.
     fn pin(&self, tool: &str) -> Option<Hash>;
-    /// Returns the hash of the definition that a `workflow` step with this name would run now.
-    fn workflow_hash(&mut self, name: &str) -> Result<Option<Hash>, WorldError>;
+    /// Returns the hash of the definition that a `workflow` step would run now.
+    fn workflow_hash(&mut self, workflow: &Workflow) -> Result<Option<Hash>, WorldError>;
     /// Returns the annotations of a tool. Unknown tools are unannotated.
     fn annotations(&self, tool: &str) -> Annotations;
     /// Returns the tool that creates missing tools, if one is configured.
@@ -195,8 +195,8 @@ pub enum Claimed {
 pub struct Child<'c> {
     /// The step that waits for the run.
     pub step: &'c StepRef,
-    /// Name of the definition to run.
-    pub definition: &'c str,
+    /// The step in the plan, which names the definition to run.
+    pub workflow: &'c Workflow,
     /// Inputs of the run, before defaults are filled in.
     pub inputs: &'c Payload,
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::fields::{FromNode, Reader, choice, record};
 use super::value::ToolName;
 use crate::document::{Data, Node};
+use crate::names;
 
 /// Whether and how a workflow is published as a tool, as written.
 #[derive(Debug, Clone, Serialize)]
@@ -48,6 +49,14 @@ impl Publish {
     /// Whether the workflow is published.
     pub fn is_on(&self) -> bool {
         !matches!(self, Self::Plain(false))
+    }
+
+    /// The name of the tool as which a workflow is published.
+    pub fn tool_name(&self, workflow: &str) -> String {
+        match self {
+            Self::As(PublishFields { r#as: Some(name), .. }) => name.0.clone(),
+            _ => names::workflow_name(workflow),
+        }
     }
 }
 

@@ -16,4 +16,4 @@ pub use parallel::{Branches, Parallel};
 pub use sleep::Sleep;
 pub use tool::Tool;
 pub use wait::Wait;
-pub use workflow::Workflow;
+pub use workflow::{Workflow, WorkflowVersion};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::expr::Ambient;
 use steprail_core::limits::SLICE_EVENTS;
-use steprail_core::plan::{Hash, Plan};
+use steprail_core::plan::{Hash, Plan, Workflow};
 use steprail_core::run::{
     Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, Input, JudgedCall, Judgement,
     Millis, Payload, Record, Run, Starter, ValueChange, World, WorldError, decide,
@@ -123,7 +123,7 @@ impl World for Memory {
         None
     }
 
-    fn workflow_hash(&mut self, _: &str) -> Result<Option<Hash>, WorldError> {
+    fn workflow_hash(&mut self, _: &Workflow) -> Result<Option<Hash>, WorldError> {
         Ok(None)
     }
 

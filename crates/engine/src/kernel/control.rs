@@ -18,9 +18,15 @@ impl Kernel {
         match command {
             Command::DeleteDefinition { name, expected, owner, by } => {
                 let (name, expected, owner, by) = (name.clone(), *expected, owner.clone(), by.clone());
-                let deleted =
-                    self.commit_definition(DefinitionChange::Delete { name, expected, owner, by }, now)?;
+                let change = DefinitionChange::Delete { name, expected, owner, by };
+                let deleted = self.commit_definitions(vec![change], now)?;
                 Ok(deleted.map(drop))
+            }
+            Command::AdoptDefinition { name, expected, by } => self.adopt(name, *expected, by, now),
+            Command::RejectProposal { name, hash, by } => {
+                let (name, hash, by) = (name.clone(), *hash, by.clone());
+                let change = DefinitionChange::CloseProposal { name, hash, accepted: false, by };
+                Ok(self.commit_definitions(vec![change], now)?.map(drop))
             }
             Command::Unschedule { name, by } => {
                 self.unschedule(name, by.clone());

@@ -10,11 +10,12 @@ use steprail_core::plan::{Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Source;
 use steprail_store::{
-    Commit, Definition, DefinitionChange, DefinitionQuery, NewDefinition, Pins, Refused, StoreError,
+    Actor, Commit, Definition, DefinitionChange, DefinitionQuery, Expected, NewDefinition, Pins, Refused,
+    StoreError, WorkflowPins,
 };
 
 use super::batch::Batch;
-use super::{Define, DefinitionVersion, Kernel};
+use super::{Define, DefinitionVersion, Kernel, sub_workflows};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
 
@@ -29,6 +30,12 @@ pub struct Compiled {
     pub id: i64,
     /// Hashes of the descriptions of its tools when it was stored.
     pub pins: Pins,
+    /// The versions of its sub-workflows.
+    pub workflows: WorkflowPins,
+    /// The user who wrote it.
+    pub author: Box<str>,
+    /// Whether an agent stored it.
+    pub by_agent: bool,
 }
 
 impl Compiled {
@@ -49,12 +56,24 @@ impl Compiled {
     }
 
     fn with_plan(definition: &Definition, plan: Arc<Plan>) -> Self {
-        Self { plan, version: definition.version, id: definition.id, pins: definition.pins.clone() }
+        Self {
+            plan,
+            version: definition.version,
+            id: definition.id,
+            pins: definition.pins.clone(),
+            workflows: definition.workflows.clone(),
+            author: definition.created_by.as_str().into(),
+            by_agent: definition.by_agent,
+        }
     }
 
     /// Whether this is the compiled form of a definition. The id of a purged definition can be given to another one.
-    fn is(&self, definition: &Definition) -> bool {
-        self.plan.hash == definition.hash && self.pins == definition.pins
+    pub(super) fn is(&self, definition: &Definition) -> bool {
+        self.plan.hash == definition.hash
+            && self.pins == definition.pins
+            && self.workflows == definition.workflows
+            && *self.author == *definition.created_by
+            && self.by_agent == definition.by_agent
     }
 
     /// Fills in defaults and checks inputs against the declarations. The error lists every problem.
@@ -87,10 +106,15 @@ impl Plans {
 
     /// Keeps a definition that a caller has compiled.
     pub(super) fn share(&mut self, compiled: &Arc<Compiled>) -> Arc<Compiled> {
-        match self.0.get(&compiled.id).filter(|known| known.pins == compiled.pins) {
+        match self.0.get(&compiled.id).filter(|known| Arc::ptr_eq(known, compiled)) {
             Some(known) => known.clone(),
             None => self.insert(compiled.clone()),
         }
+    }
+
+    /// Forgets the versions of a definition whose author changed.
+    fn forget(&mut self, name: &str) {
+        self.0.retain(|_, known| *known.plan.name != *name);
     }
 
     /// Caches a definition that was compiled elsewhere.
@@ -115,12 +139,50 @@ impl Kernel {
         hidden: bool,
         now: Millis,
     ) -> Result<Result<DefinitionVersion, Error>, StoreError> {
+        if define.propose {
+            return self.propose(define, now);
+        }
         Ok(self.store_definition(define, hidden, now)?.map(|compiled| DefinitionVersion {
             id: compiled.id,
             name: compiled.plan.name.to_string(),
             version: compiled.version,
             hash: compiled.plan.hash,
+            proposed: false,
         }))
+    }
+
+    /// Stores a proposal, unless the newest version is the same.
+    fn propose(
+        &mut self,
+        define: &Define,
+        now: Millis,
+    ) -> Result<Result<DefinitionVersion, Error>, StoreError> {
+        let (name, hash) = (define.plan.name.to_string(), define.plan.hash);
+        let newest = self.batch.definition(DefinitionQuery::Newest(&name))?;
+        if let Some(Definition { id, version, .. }) = newest.filter(|newest| newest.hash == hash) {
+            return Ok(Ok(DefinitionVersion { id, name, version, hash, proposed: false }));
+        }
+        let new = match self.new_definition(define, false)? {
+            Ok(new) => new,
+            Err(error) => return Ok(Err(error)),
+        };
+        let proposed = self.commit_definitions(vec![DefinitionChange::Propose(new)], now)?;
+        Ok(proposed.map(|_| DefinitionVersion { id: 0, name, version: 0, hash, proposed: true }))
+    }
+
+    /// Makes a user the owner and author of a definition.
+    pub(super) fn adopt(
+        &mut self,
+        name: &str,
+        expected: Expected,
+        by: &Actor,
+        now: Millis,
+    ) -> Result<Result<(), Error>, StoreError> {
+        let change = DefinitionChange::Adopt { name: name.to_owned(), expected, by: by.clone() };
+        let adopted = self.commit_definitions(vec![change], now)?;
+        self.plans.forget(name);
+        self.quotas.purged();
+        Ok(adopted.map(drop))
     }
 
     pub(super) fn store_definition(
@@ -129,19 +191,16 @@ impl Kernel {
         hidden: bool,
         now: Millis,
     ) -> Result<Result<Arc<Compiled>, Error>, StoreError> {
-        let plan = &define.plan;
-        let new = NewDefinition {
-            name: plan.name.to_string(),
-            hash: plan.hash,
-            spec_json: define.spec.clone(),
-            by: define.by.clone(),
-            hidden,
-            published: plan.settings.publish.is_some(),
-            pins: self.pins(plan),
-            expected: define.expected,
-            owner: define.owner.clone(),
+        let new = match self.new_definition(define, hidden)? {
+            Ok(new) => new,
+            Err(error) => return Ok(Err(error)),
         };
-        let stored = match self.commit_definition(DefinitionChange::Put(new), now)? {
+        let accepted = define.accepts.map(|hash| {
+            let (name, by) = (new.name.clone(), new.by.clone());
+            DefinitionChange::CloseProposal { name, hash, accepted: true, by }
+        });
+        let changes = [DefinitionChange::Put(new)].into_iter().chain(accepted).collect();
+        let stored = match self.commit_definitions(changes, now)? {
             Ok(stored) => stored,
             Err(error) => return Ok(Err(error)),
         };
@@ -155,13 +214,38 @@ impl Kernel {
         }))
     }
 
-    /// Commits a change of definitions. A failed precondition is an error of the request.
-    pub(super) fn commit_definition(
+    /// A definition to store, with the tools and the versions of sub-workflows as they are now.
+    fn new_definition(
         &mut self,
-        change: DefinitionChange,
+        define: &Define,
+        hidden: bool,
+    ) -> Result<Result<NewDefinition, Error>, StoreError> {
+        let plan = &define.plan;
+        let workflows = match sub_workflows::pins(&mut self.batch, plan, &define.by.id, define.by.agent)? {
+            Ok(workflows) => workflows,
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(Ok(NewDefinition {
+            name: plan.name.to_string(),
+            hash: plan.hash,
+            spec_json: define.spec.clone(),
+            by: define.by.clone(),
+            hidden,
+            published: plan.settings.publish.is_some(),
+            pins: self.pins(plan),
+            workflows,
+            expected: define.expected,
+            owner: define.owner.clone(),
+        }))
+    }
+
+    /// Commits changes of definitions together. A failed precondition is an error of the request.
+    pub(super) fn commit_definitions(
+        &mut self,
+        definitions: Vec<DefinitionChange>,
         now: Millis,
     ) -> Result<Result<Option<Definition>, Error>, StoreError> {
-        let commit = Commit { now, definitions: vec![change], ..Commit::default() };
+        let commit = Commit { now, definitions, ..Commit::default() };
         match self.batch.store().commit(&commit) {
             Ok(mut committed) => Ok(Ok(committed.definitions.pop())),
             Err(Refused::Conflict(conflict)) => Ok(Err(conflict.into())),

@@ -12,10 +12,11 @@ use steprail_core::run::{
     Actor, ApprovalKind, Decided, Input, Intervention, Live, Millis, OpenGate, Phase, Provenance,
 };
 use steprail_core::schema::Schema;
-use steprail_store::{DefinitionQuery, PolicyChange, Principal, Remembered, RunId, StoreError};
+use steprail_store::{PolicyChange, Principal, Remembered, RunId, StoreError};
 
 use super::control::{Answered, size_error};
-use super::{Done, Kernel, no_run};
+use super::sub_workflows::resolve;
+use super::{Compiled, Done, Kernel, no_run};
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
 use crate::limits::REMEMBER_MS;
@@ -193,19 +194,20 @@ impl Kernel {
             Intervention::SetValue(_) => plan.all_steps().collect(),
         };
         let mut checked = BTreeSet::new();
-        self.gate_among(plan, &steps, &starter, by, 0, &mut checked)
+        self.gate_among(&compiled, &steps, &starter, by, 0, &mut checked)
     }
 
     /// Returns an error if one of the steps, or a sub-workflow that it starts, has a gate at which the user may not decide.
     fn gate_among(
         &mut self,
-        plan: &Plan,
+        compiled: &Compiled,
         steps: &[StepIx],
         starter: &Principal,
         by: &Principal,
         depth: u32,
-        checked: &mut BTreeSet<Box<str>>,
+        checked: &mut BTreeSet<i64>,
     ) -> Result<Option<Error>, StoreError> {
+        let plan = &compiled.plan;
         for step in steps {
             for gate in plan.gates_of(*step) {
                 if let Err(error) = may_decide(&gate.rules, starter, by) {
@@ -213,15 +215,13 @@ impl Kernel {
                 }
             }
             let Kind::Workflow(workflow) = &plan.step(*step).kind else { continue };
-            if depth >= RUN_DEPTH || !checked.insert(workflow.name.clone()) {
+            let Ok(found) = resolve(&mut self.batch, compiled, workflow)? else { continue };
+            if depth >= RUN_DEPTH || !checked.insert(found.definition.id) {
                 continue;
             }
-            let Some(found) = self.batch.definition(DefinitionQuery::Newest(&workflow.name))? else {
-                continue;
-            };
-            let child = self.plans.of(&found)?;
+            let child = self.plans.of(&found.definition)?;
             let all: Vec<StepIx> = child.plan.all_steps().collect();
-            if let Some(error) = self.gate_among(&child.plan, &all, starter, by, depth + 1, checked)? {
+            if let Some(error) = self.gate_among(&child, &all, starter, by, depth + 1, checked)? {
                 return Ok(Some(error));
             }
         }

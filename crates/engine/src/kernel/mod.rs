@@ -23,6 +23,7 @@ mod run_map;
 mod schedule;
 mod start;
 pub(crate) mod stats;
+mod sub_workflows;
 mod turn;
 mod world;
 

@@ -149,7 +149,7 @@ impl KernelWorld<'_> {
 
     fn verdict(&self, policy: &Policy, call: &JudgedCall<'_>, budget: &mut Budget) -> Verdict {
         let principal = &self.head.principal;
-        let groups = self.groups.groups(&principal.id);
+        let groups = self.authorizer.groups(&principal.id);
         let inline;
         let workflow = match principal.origin {
             Some(Origin::Direct) => None,

@@ -61,6 +61,8 @@ impl Request {
             | Command::Resolve { by, .. }
             | Command::Intervene { by, .. } => by.id == user,
             Command::DeleteDefinition { .. }
+            | Command::AdoptDefinition { .. }
+            | Command::RejectProposal { .. }
             | Command::Unschedule { .. }
             | Command::EndSchedule { .. }
             | Command::PutSession(_)
@@ -171,6 +173,10 @@ pub struct Define {
     pub expected: Expected,
     /// The user who must own the name, if it is taken; `None` for any.
     pub owner: Option<String>,
+    /// Whether it is a proposal, which a person has to accept.
+    pub propose: bool,
+    /// Hash of the proposal that it was, which is closed.
+    pub accepts: Option<Hash>,
 }
 
 /// An event to send to runs.
@@ -206,6 +212,24 @@ pub enum Command {
         owner: Option<String>,
         /// The user who deletes it; `None` for the embedding program.
         by: Option<Actor>,
+    },
+    /// Makes a user the owner and author of a definition.
+    AdoptDefinition {
+        /// Name of the definition.
+        name: String,
+        /// The newest version that the change is based on.
+        expected: Expected,
+        /// The new owner.
+        by: Actor,
+    },
+    /// Removes a proposal.
+    RejectProposal {
+        /// Name of the definition.
+        name: String,
+        /// Hash of the proposal.
+        hash: Hash,
+        /// The person who rejects it.
+        by: Actor,
     },
     /// Deletes a schedule.
     Unschedule {
@@ -419,8 +443,10 @@ pub struct DefinitionVersion {
     pub id: i64,
     /// Name of the definition.
     pub name: String,
-    /// Version number, from 1.
+    /// Version number, from 1; 0 for a proposal.
     pub version: u32,
     /// Hash of the definition.
     pub hash: Hash,
+    /// Whether it is a proposal: a person has to accept it before it can be started.
+    pub proposed: bool,
 }

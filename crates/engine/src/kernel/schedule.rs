@@ -2,10 +2,12 @@
 
 use steprail_core::run::Millis;
 use steprail_store::{
-    Actor, DefinitionQuery, Fired, Overlap, Principal, Right, Schedule, ScheduleChange, StoreError,
+    Actor, Definition, Fired, Overlap, Principal, Right, Schedule, ScheduleChange, ScheduledVersion,
+    StoreError, VersionPin,
 };
 
 use super::request::RunSource;
+use super::sub_workflows::may_follow;
 use super::world::new_run_id;
 use super::{Done, Kernel, NextTimer, StartRun};
 use crate::cron::CronSchedule;
@@ -24,9 +26,9 @@ impl Kernel {
             Ok(due) => due,
             Err(problem) => return Ok(Err(Error::BadInput(problem))),
         };
-        let Some(definition) = self.batch.definition(DefinitionQuery::Newest(&schedule.definition))? else {
-            let message = format!("there is no definition `{}`; define it first", schedule.definition);
-            return Ok(Err(Error::NotFound(message)));
+        let (definition, version) = match self.scheduled(schedule)? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
         };
         // Inputs are checked now, because a later failure might go unnoticed.
         if let Err(problem) = self.plans.of(&definition)?.check_inputs(&schedule.inputs) {
@@ -34,10 +36,44 @@ impl Kernel {
         }
         let due = schedule.due.is_some().then_some(due);
         let by = Some(Actor::from(&schedule.principal));
-        let stored = Box::new(Schedule { due, ..schedule.clone() });
+        let stored = Box::new(Schedule { due, version: Some(version), ..schedule.clone() });
         self.batch.change_schedule(ScheduleChange::Put(stored, by));
         self.next_timer = NextTimer::Unknown;
         Ok(Ok(due))
+    }
+
+    /// The version that a schedule starts, and how it is stored.
+    fn scheduled(
+        &mut self,
+        schedule: &Schedule,
+    ) -> Result<Result<(Definition, ScheduledVersion), Error>, StoreError> {
+        let name = &schedule.definition;
+        let number = match schedule.version {
+            None | Some(ScheduledVersion::Latest) => None,
+            Some(
+                ScheduledVersion::Number(version) | ScheduledVersion::Pinned(VersionPin { version, .. }),
+            ) => Some(version),
+        };
+        let definition = match self.find_definition(name, number)? {
+            Ok(definition) => definition,
+            Err(Error::NotFound(message)) if number.is_none() => {
+                return Ok(Err(Error::NotFound(format!("{message}; define it first"))));
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        let pin = VersionPin::from(&definition);
+        let Principal { id, agent, .. } = &schedule.principal;
+        match schedule.version {
+            Some(ScheduledVersion::Latest) => match may_follow(id, *agent, &definition) {
+                Ok(()) => Ok(Ok((definition, ScheduledVersion::Latest))),
+                Err(reason) => Ok(Err(Error::Denied(reason))),
+            },
+            Some(ScheduledVersion::Pinned(kept)) if kept != pin => {
+                let message = format!("version {} of definition `{name}` was deleted", kept.version);
+                Ok(Err(Error::NotFound(message)))
+            }
+            _ => Ok(Ok((definition, ScheduledVersion::Pinned(pin)))),
+        }
     }
 
     /// Deletes a schedule. Runs that it started continue.
@@ -59,7 +95,8 @@ impl Kernel {
                 self.end_schedule(schedule, &reason, at);
                 continue;
             }
-            let outcome = self.start_scheduled(&schedule, at, now)?;
+            let mut schedule = schedule;
+            let outcome = self.start_scheduled(&mut schedule, at, now)?;
             let next =
                 CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
             let (run, error) = match outcome {
@@ -133,7 +170,7 @@ impl Kernel {
 
     fn start_scheduled(
         &mut self,
-        schedule: &Schedule,
+        schedule: &mut Schedule,
         at: Millis,
         now: Millis,
     ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
@@ -143,9 +180,18 @@ impl Kernel {
         {
             return Ok(Err(format!("run {last} has not ended")));
         }
+        let (definition, version) = match self.scheduled(schedule)? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        // A schedule of an earlier format keeps the version of its next time.
+        schedule.version = Some(version);
         let start = StartRun {
             id: new_run_id(now, &mut self.random),
-            workflow: RunSource::Named { name: schedule.definition.clone(), version: None },
+            workflow: RunSource::Named {
+                name: schedule.definition.clone(),
+                version: Some(definition.version),
+            },
             inputs: schedule.inputs.clone(),
             // The trace in which a schedule was created does not include its runs.
             principal: Principal { trace: None, ..schedule.principal.clone() },

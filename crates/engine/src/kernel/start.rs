@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::cache::Hashes;
 use super::request::RunSource;
+use super::sub_workflows::check_authorship;
 use super::world::Spawned;
 use super::{Compiled, Define, Entry, Kernel, StartRun, no_run};
 use crate::error::Error;
@@ -60,6 +61,9 @@ impl Kernel {
             Ok(found) => found,
             Err(error) => return Ok(Err(error)),
         };
+        if let Err(error) = check_authorship(&*self.authorizer, &compiled, &start.principal.id) {
+            return Ok(Err(error));
+        }
         let checked = match &start.workflow {
             RunSource::Checked { inputs, .. } | RunSource::Inline { inputs, .. } => Ok(inputs.clone()),
             RunSource::Named { .. } | RunSource::Rerun { .. } => {
@@ -75,7 +79,8 @@ impl Kernel {
         {
             return self.started_before(before, start, key, &compiled, &inputs);
         }
-        let principal = self.with_origin(start)?;
+        let mut principal = self.with_origin(start)?;
+        principal.add_author(&compiled.author);
         let seed = RunSeed {
             id: start.id,
             compiled,
@@ -146,7 +151,7 @@ impl Kernel {
             }),
             RunSource::Checked { name, version, compiled, .. } => {
                 Ok(self.find_definition(name, *version)?.and_then(|definition| {
-                    if definition.id != compiled.id || definition.pins != compiled.pins {
+                    if definition.id != compiled.id || !compiled.is(&definition) {
                         return Err(Error::VersionConflict(format!("definition `{name}` has changed")));
                     }
                     Ok((self.plans.share(compiled), None, None, None))
@@ -159,6 +164,8 @@ impl Kernel {
                     by: Actor::from(&start.principal),
                     expected: Expected::Any,
                     owner: None,
+                    propose: false,
+                    accepts: None,
                 };
                 let stored = self.store_definition(&define, true, now)?;
                 Ok(stored.map(|compiled| (compiled, None, None, None)))
@@ -178,7 +185,7 @@ impl Kernel {
         }
     }
 
-    fn find_definition(
+    pub(super) fn find_definition(
         &mut self,
         name: &str,
         version: Option<u32>,
@@ -219,7 +226,11 @@ impl Kernel {
         // The child run continues the trace of the step that waits for it.
         let starter = &entry.head.principal;
         let trace = RunTrace::new(entry.head.id, starter.trace.as_deref()).step(child.step.n);
-        let principal = Principal { trace: Some(trace.to_string()), origin: None, ..(**starter).clone() };
+        let mut principal = Principal { trace: Some(trace.to_string()), origin: None, ..(**starter).clone() };
+        principal.add_author(&child.compiled.author);
+        if let Some(allowed) = &entry.compiled.plan.settings.allowed_tools {
+            principal.add_within(allowed.iter().map(ToString::to_string));
+        }
         let of = Parent {
             run: entry.head.id.to_string().into(),
             n: child.step.n,

@@ -61,7 +61,7 @@ impl Kernel {
             flights: &mut self.flights,
             policy: &self.policy,
             call_limits: &mut self.call_limits,
-            groups: &*self.authorizer,
+            authorizer: &*self.authorizer,
             compiled: &compiled,
             frozen: self.batch_frozen,
             plans: &mut self.plans,

@@ -8,20 +8,21 @@ use sha2::{Digest, Sha256};
 use steprail_core::budget::Budget;
 use steprail_core::expr::Ambient;
 use steprail_core::limits;
-use steprail_core::plan::Hash;
+use steprail_core::plan::{Hash, Workflow};
 use steprail_core::run::{
     Admission, Annotations, Child, Claim, Claimed, Event, Failure, FailureKind, JudgedCall, Judgement,
     Millis, Payload, Started, Starter, StepRef, World, WorldError,
 };
-use steprail_store::{ClaimState, DefinitionQuery, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
+use steprail_store::{ClaimState, Head, NewClaim, RunId, StoreError, StoredEvent, Wanted};
 
 use super::batch::Batch;
 use super::cache::{Hashes, Values};
 use super::definitions::{Compiled, Plans};
 use super::flights::Flights;
 use super::policy::CallLimits;
+use super::sub_workflows::{AUTHOR_DENIED, check_authorship, keep, resolve};
 use super::turn::claim_key;
-use crate::calls::check_tool;
+use crate::calls::{check_author, check_tool};
 use crate::limits::CHILD_RUNS;
 use crate::policy::PolicyHandle;
 use crate::ports::{Authorizer, CallSite, ToolCaller};
@@ -38,7 +39,7 @@ pub(super) struct KernelWorld<'w> {
     pub flights: &'w mut Flights,
     pub policy: &'w PolicyHandle,
     pub call_limits: &'w mut CallLimits,
-    pub groups: &'w dyn Authorizer,
+    pub authorizer: &'w dyn Authorizer,
     /// The definition that the run executes.
     pub compiled: &'w Compiled,
     /// Whether no call may start.
@@ -100,7 +101,6 @@ impl KernelWorld<'_> {
         child: &Child<'_>,
         budget: &mut Budget,
     ) -> Result<Result<(Arc<Compiled>, Payload), Failure>, StoreError> {
-        let not_found = |message: String| Ok(Err(Failure::new(FailureKind::NotFound, message)));
         if self.head.depth + 1 >= limits::RUN_DEPTH {
             let message = format!("child workflows are nested more than {} levels deep", limits::RUN_DEPTH);
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
@@ -109,10 +109,16 @@ impl KernelWorld<'_> {
             let message = format!("more than {CHILD_RUNS} child workflows would start at once");
             return Ok(Err(Failure::new(FailureKind::Limit, message)));
         }
-        let Some(definition) = self.batch.definition(DefinitionQuery::Newest(child.definition))? else {
-            return not_found(format!("there is no workflow `{}`; define it first", child.definition));
+        let mut resolved = match resolve(self.batch, self.compiled, child.workflow)? {
+            Ok(resolved) => resolved,
+            Err(failure) => return Ok(Err(failure)),
         };
-        let compiled = self.plans.of(&definition)?;
+        keep(self.batch, self.compiled, &mut resolved, self.now)?;
+        let compiled = self.plans.of(&resolved.definition)?;
+        if let Err(error) = check_authorship(self.authorizer, &compiled, &self.head.principal.id) {
+            let failure = Failure::new(FailureKind::Permission, error.to_string());
+            return Ok(Err(failure.code(AUTHOR_DENIED)));
+        }
         match compiled.plan.check_inputs(child.inputs.value(), budget) {
             Ok(inputs) => Ok(Ok((compiled, Payload::new(inputs)))),
             Err(problem) => Ok(Err(Failure::new(FailureKind::Validation, problem))),
@@ -207,9 +213,9 @@ impl World for KernelWorld<'_> {
         self.tools.pin(tool)
     }
 
-    fn workflow_hash(&mut self, name: &str) -> Result<Option<Hash>, WorldError> {
-        let found = self.batch.definition(DefinitionQuery::Newest(name));
-        Ok(self.answer(found)?.map(|definition| definition.hash))
+    fn workflow_hash(&mut self, workflow: &Workflow) -> Result<Option<Hash>, WorldError> {
+        let found = resolve(self.batch, self.compiled, workflow);
+        Ok(self.answer(found)?.ok().map(|resolved| resolved.definition.hash))
     }
 
     fn annotations(&self, tool: &str) -> Annotations {
@@ -241,7 +247,11 @@ impl World for KernelWorld<'_> {
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed, WorldError> {
         // The result of another run of the user may be stored under the key.
-        if let Err(reason) = check_tool(&self.head.principal, claim.tool) {
+        let principal = &self.head.principal;
+        let mut authors = principal.authors.iter();
+        let allowed = check_tool(principal, claim.tool)
+            .and_then(|()| authors.try_for_each(|author| check_author(self.authorizer, author, claim.tool)));
+        if let Err(reason) = allowed {
             return Ok(Claimed::Denied(reason.into()));
         }
         let key = claim_key(self.head, claim.scope, claim.tool, claim.key);

@@ -221,6 +221,8 @@ impl Bench {
             by: steprail_store::Actor::user("ann"),
             expected: Expected::Any,
             owner: None,
+            propose: false,
+            accepts: None,
         };
         let (answer, _) = self.ask(|reply| Request::Define(define, reply));
         assert!(matches!(answer, Some(Ok(_))), "{answer:?}");

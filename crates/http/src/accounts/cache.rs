@@ -35,6 +35,8 @@ pub(crate) struct Stored<T> {
 /// Users and groups by id, tokens and sessions by the id in their secret.
 #[derive(Debug, Default)]
 pub(super) struct AccountCache {
+    /// Id of the owner of the data directory, who is not stored.
+    pub owner: String,
     pub users: BTreeMap<String, Stored<UserRecord>>,
     /// Ids of deleted users.
     pub deleted_users: BTreeSet<String>,
@@ -44,8 +46,8 @@ pub(super) struct AccountCache {
 }
 
 impl AccountCache {
-    pub(super) fn load(accounts: Vec<Account>) -> Result<Self, StoreError> {
-        let mut cache = Self::default();
+    pub(super) fn load(accounts: Vec<Account>, owner: &str) -> Result<Self, StoreError> {
+        let mut cache = Self { owner: owner.to_owned(), ..Self::default() };
         accounts.into_iter().try_for_each(|account| cache.put(account))?;
         Ok(cache)
     }
@@ -86,10 +88,20 @@ impl AccountCache {
             return grants;
         };
         record.grant(&mut grants);
-        let groups = record.groups.iter().filter_map(|group| self.groups.get(group));
-        groups.for_each(|group| group.record.grant(&mut grants));
-        grants.groups = record.groups.iter().cloned().collect();
+        grants.groups = self.groups_of(record);
+        let groups = grants.groups.iter().filter_map(|group| self.groups.get(group)).cloned();
+        groups.collect::<Vec<_>>().iter().for_each(|group| group.record.grant(&mut grants));
         grants
+    }
+
+    /// The groups of a user. An identity provider may have a group with the name of a user: its members are not that user.
+    pub(super) fn groups_of(&self, record: &UserRecord) -> Vec<String> {
+        record.groups.iter().filter(|group| !self.is_user(group)).cloned().collect()
+    }
+
+    /// Whether a name is, or was, that of a user.
+    pub(super) fn is_user(&self, name: &str) -> bool {
+        name == self.owner || self.users.contains_key(name) || self.deleted_users.contains(name)
     }
 
     /// The tokens and sessions of a user.

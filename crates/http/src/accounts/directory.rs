@@ -73,6 +73,14 @@ impl Accounts {
             if cache.deleted_users.contains(id) {
                 return Err(id_used(id));
             }
+            let is_group = cache.groups.contains_key(id)
+                || cache.users.values().any(|user| user.record.groups.iter().any(|group| group == id));
+            if is_group && current.is_none() {
+                return Err(same_name("group", "user", id));
+            }
+            if let Some(group) = record.groups.iter().find(|group| cache.is_user(group) || *group == id) {
+                return Err(Error::BadInput(format!("`{group}` is the id of a user, not a group")));
+            }
             check_capacity(cache.users.len() + cache.deleted_users.len(), current.is_some(), "users")?;
             let external = current.is_some_and(|current| current.external);
             let revision = next_revision(current.map(|current| current.revision), expected)?;
@@ -123,6 +131,9 @@ impl Accounts {
         let _writing = self.writing.lock().await;
         let revision = {
             let cache = self.cache();
+            if cache.is_user(id) && !cache.groups.contains_key(id) {
+                return Err(same_name("user", "group", id));
+            }
             check_capacity(cache.groups.len(), cache.groups.contains_key(id), "groups")?;
             next_revision(cache.groups.get(id).map(|current| current.revision), expected)?
         };
@@ -148,6 +159,11 @@ fn need_manager(by: &User) -> Result<(), Error> {
         return Err(Error::Denied("users are managed in person, not by an agent".to_owned()));
     }
     Ok(())
+}
+
+/// Definitions may name users and groups without their type, so that one name must not mean both.
+fn same_name(existing: &str, new: &str, id: &str) -> Error {
+    Error::Conflict(format!("there is a {existing} `{id}`; a {new} needs another name"))
 }
 
 fn id_used(id: &str) -> Error {

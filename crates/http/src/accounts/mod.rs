@@ -75,9 +75,11 @@ pub struct LoadedAccounts {
 impl LoadedAccounts {
     /// Loads the accounts. The owner of the data directory has every right.
     pub fn load(readers: &impl Reads, owner: Principal) -> Result<Self, StoreError> {
-        let cache = AccountCache::load(readers.accounts()?)?;
+        let cache = AccountCache::load(readers.accounts()?, &owner.id)?;
         let access = Access::default();
         cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+        cache.deleted_users.iter().for_each(|user| access.revoke(user));
+        cache.groups.keys().for_each(|group| access.add_group(group));
         cache.tokens.iter().for_each(|(id, token)| access.add_token(id, token.expires_at));
         access.grant(&owner.id, steprail_engine::Grants::all());
         Ok(Self { cache, access, owner })
@@ -128,7 +130,7 @@ impl Accounts {
         let cache = self.cache();
         let Stored { record, .. } = cache.users.get(user).filter(|stored| !stored.record.disabled)?;
         let (name, email) = (record.name.clone(), record.email.clone());
-        let groups = record.groups.iter().cloned().collect();
+        let groups = cache.groups_of(record);
         Some(Principal { name, email, groups, ..Principal::user(user) })
     }
 
@@ -191,7 +193,14 @@ fn refresh_grants(access: &Access, cache: &AccountCache, kind: AccountKind, id: 
     match kind {
         AccountKind::User if cache.users.contains_key(id) => access.grant(id, cache.grants(id)),
         AccountKind::User => access.revoke(id),
-        AccountKind::Group => cache.users.keys().for_each(|user| access.grant(user, cache.grants(user))),
+        AccountKind::Group => {
+            if cache.groups.contains_key(id) {
+                access.add_group(id);
+            } else {
+                access.remove_group(id);
+            }
+            cache.users.keys().for_each(|user| access.grant(user, cache.grants(user)));
+        }
         AccountKind::Token => match cache.tokens.get(id) {
             Some(token) => access.add_token(id, token.expires_at),
             None => access.revoke_token(id),

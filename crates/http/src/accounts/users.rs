@@ -23,6 +23,8 @@ pub enum Role {
     Operator,
     /// Defines and runs workflows with the tools that are granted separately.
     Author,
+    /// Publishes workflows to agents as tools.
+    Publisher,
     /// Views all runs and decides at gates.
     Approver,
     /// Views all runs.
@@ -33,8 +35,11 @@ impl Role {
     fn grant(self, grants: &mut Grants) {
         let rights: &[Right] = match self {
             Self::Admin => &Right::ALL,
-            Self::Operator => &[Right::Workflow, Right::Approve, Right::View, Right::Administer],
+            Self::Operator => {
+                &[Right::Workflow, Right::Approve, Right::View, Right::Administer, Right::Publish]
+            }
             Self::Author => &[Right::Workflow],
+            Self::Publisher => &[Right::Publish],
             Self::Approver => &[Right::Approve, Right::View],
             Self::Viewer => &[Right::View],
         };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::source::Source;
+use steprail_engine::kernel::DefinitionVersion;
 use steprail_engine::{Expected, NameCursor, Right};
 use steprail_mcp::{examine, require_valid};
 
@@ -32,7 +33,8 @@ pub(super) fn routes(api: Api) -> Api {
         .header("If-None-Match", "`*`: only if the name is new.")
         .body::<DefineRequest>()
         .or_text(YAML)
-        .returns::<StoredVersion>(201, "The stored version.");
+        .returns::<StoredVersion>(201, "The stored version.")
+        .returns::<StoredVersion>(202, "A proposal, which a person has to accept: the policy requires it.");
     let validate = post("/api/v1/definitions/validate", "Check a definition")
         .details("Reports every problem with its position and a hint. Stores nothing.")
         .body::<DefineRequest>()
@@ -69,6 +71,16 @@ pub(super) fn routes(api: Api) -> Api {
     )
     .route(
         TAG,
+        post("/api/v1/definitions/{name}/adopt", "Adopt a definition")
+            .details(
+                "The caller becomes the owner and author of all versions, and runs use the caller's rights instead of those of \
+                 the author before. Needs the right `administer` for the definition of another user.",
+            )
+            .returns::<Definition>(200, "The newest version."),
+        adopt,
+    )
+    .route(
+        TAG,
         get("/api/v1/definitions/{name}/versions", "Versions of a definition")
             .returns::<Page<Definition>>(200, "Newest first."),
         versions,
@@ -97,8 +109,11 @@ pub struct Definition {
     pub inputs: Vec<String>,
     /// Whether it is published to agents as a tool.
     pub published: bool,
-    /// The user who stored it.
+    /// Its owner and author, whose rights restrict its runs.
     pub created_by: String,
+    /// Whether an agent stored it for the user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_agent: bool,
     /// When it was stored.
     #[schemars(extend("format" = "date-time"))]
     pub created_at: String,
@@ -130,6 +145,7 @@ impl Definition {
             inputs: inputs.unwrap_or_default(),
             published: !matches!(spec["publish"], Value::Null | Value::Bool(false)),
             created_by: definition.created_by.clone(),
+            by_agent: definition.by_agent,
             created_at: timestamp::format(definition.created_at),
             spec: None,
         }
@@ -163,12 +179,23 @@ struct DefineRequest {
 
 /// A stored version.
 #[derive(Serialize, JsonSchema)]
-struct StoredVersion {
+pub(super) struct StoredVersion {
     name: String,
+    /// The version; 0 for a proposal.
     version: u32,
     hash: String,
+    /// Whether it is a proposal: a person has to accept it before it can be started.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    proposed: bool,
     /// Findings that are not errors.
     warnings: Vec<Value>,
+}
+
+impl StoredVersion {
+    pub(super) fn new(defined: DefinitionVersion, warnings: Vec<Value>) -> Self {
+        let DefinitionVersion { name, version, hash, proposed, .. } = defined;
+        Self { name, version, hash: hash.to_string(), proposed, warnings }
+    }
 }
 
 /// The findings of a check.
@@ -226,15 +253,15 @@ async fn store(
     user.require(Right::Workflow)?;
     let found = checked(&app, &source).await?;
     let (defined, _) = user.define(source.text(), publish, expected(&headers)?).await?;
+    let warnings = findings(&found, &source);
+    if defined.proposed {
+        let location = format!("/api/v1/proposals/{}", defined.name);
+        let body = Json(StoredVersion::new(defined, warnings));
+        return Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], body).into_response());
+    }
     let location = format!("/api/v1/definitions/{}/versions/{}", defined.name, defined.version);
     let tag = format!("\"{}\"", defined.version);
-    let warnings = findings(&found, &source);
-    let body = StoredVersion {
-        name: defined.name,
-        version: defined.version,
-        hash: defined.hash.to_string(),
-        warnings,
-    };
+    let body = StoredVersion::new(defined, warnings);
     Ok((StatusCode::CREATED, [(header::LOCATION, location), (header::ETAG, tag)], Json(body)).into_response())
 }
 
@@ -315,6 +342,9 @@ async fn publish(
     let known = user.definition(&name, None).await?;
     let expected = Expected::Version(known.version);
     let (defined, _) = user.define(&known.spec_json, Some(published), expected).await?;
-    let (version, hash) = (defined.version, defined.hash.to_string());
-    Ok(Json(StoredVersion { name: defined.name, version, hash, warnings: Vec::new() }))
+    Ok(Json(StoredVersion::new(defined, Vec::new())))
+}
+
+async fn adopt(Caller(user): Caller, NameParam(name): NameParam) -> Result<Json<Definition>, Problem> {
+    Ok(Json(Definition::summary(&user.adopt_definition(&name).await?)))
 }

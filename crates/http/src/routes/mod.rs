@@ -8,6 +8,7 @@ pub(crate) mod definitions;
 pub(crate) mod events;
 pub(crate) mod logins;
 pub(crate) mod policy;
+pub(crate) mod proposals;
 pub(crate) mod run_view;
 mod runs;
 pub(crate) mod schedules;
@@ -25,6 +26,7 @@ use super::api::Api;
 pub(super) fn all() -> Api {
     let resources = [
         definitions::routes,
+        proposals::routes,
         runs::routes,
         steps::routes,
         events::routes,

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_engine::{Overlap, Principal, RunId};
+use steprail_engine::{Overlap, Principal, RunId, ScheduledVersion};
 
 use crate::api::{Api, delete, get, put};
 use crate::extract::{Body, Caller, NameParam};
@@ -41,8 +41,11 @@ pub(super) fn routes(api: Api) -> Api {
 pub struct Schedule {
     /// Name of the schedule.
     pub name: String,
-    /// The definition that it starts, in its newest version.
+    /// The definition that it starts.
     pub definition: String,
+    /// The version of the definition that it starts; absent: the newest one at each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
     /// Cron expression.
     pub cron: String,
     /// Time zone of the cron expression.
@@ -82,6 +85,11 @@ impl From<steprail_engine::Schedule> for Schedule {
         Self {
             name: schedule.name,
             definition: schedule.definition,
+            version: match schedule.version {
+                Some(ScheduledVersion::Number(version)) => Some(version),
+                Some(ScheduledVersion::Pinned(pin)) => Some(pin.version),
+                None | Some(ScheduledVersion::Latest) => None,
+            },
             cron: schedule.cron,
             zone: schedule.zone,
             input: schedule.inputs,
@@ -97,8 +105,12 @@ impl From<steprail_engine::Schedule> for Schedule {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScheduleRequest {
-    /// The definition to start, in its newest version.
+    /// The definition to start.
     pub definition: String,
+    /// The version to start: a number, or `latest` for the newest one at each time, which needs a definition of the same owner.
+    /// By default, the version that is the newest one now.
+    #[serde(default)]
+    pub version: Option<VersionChoice>,
     /// Cron expression, such as `0 8 * * 1-5`.
     pub cron: String,
     /// Time zone of the cron expression, such as `Europe/Berlin`; UTC by default.
@@ -114,11 +126,37 @@ pub(super) struct ScheduleRequest {
     pub paused: bool,
 }
 
+/// The number of a version, or `latest`.
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum VersionChoice {
+    /// This version.
+    Number(#[schemars(range(min = 1))] u32),
+    /// The newest version at each time.
+    Word(Latest),
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Latest {
+    Latest,
+}
+
+impl From<VersionChoice> for ScheduledVersion {
+    fn from(choice: VersionChoice) -> Self {
+        match choice {
+            VersionChoice::Number(version) => Self::Number(version),
+            VersionChoice::Word(Latest::Latest) => Self::Latest,
+        }
+    }
+}
+
 impl ScheduleRequest {
     pub(super) fn named(self, name: &str) -> steprail_engine::Schedule {
         let schedule =
             steprail_engine::Schedule::new(name, &self.definition, &self.cron, Principal::default());
         steprail_engine::Schedule {
+            version: self.version.map(ScheduledVersion::from),
             zone: self.zone.unwrap_or(schedule.zone),
             inputs: Value::Object(self.input),
             overlap: if self.overlap { Overlap::Allow } else { Overlap::Skip },

@@ -16,6 +16,9 @@ fn body(method: &str, path: &str) -> Value {
             json!({ "text": "name: other\nsteps: [{ id: r, tool: crm__read }]" })
         }
         ("put", "/api/v1/definitions/{name}/published") => json!({ "published": false }),
+        ("post", "/api/v1/proposals/{name}/accept" | "/api/v1/proposals/{name}/reject") => {
+            json!({ "digest": "DIGEST" })
+        }
         ("post", "/api/v1/runs" | "/api/workflows" | "/api/workflow") => json!({ "name": "gated" }),
         ("post", "/api/v1/runs/{run_id}/intervene" | "/api/workflows/{run_id}/intervene") => {
             json!({ "action": "set_inputs", "value": {} })

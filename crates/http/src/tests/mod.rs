@@ -2,6 +2,7 @@
 
 mod headers;
 mod matrix;
+mod ownership;
 mod quotas;
 mod rest;
 mod routes;

@@ -24,10 +24,11 @@ async fn definitions_are_versioned_and_conditional_requests_prevent_lost_updates
     assert_eq!(versions, [2, 1]);
     let old = server.call_ok(&ann, "GET", "/api/v1/definitions/d/versions/1", &Value::Null).await;
     assert_eq!(old["description"], "one");
+    let olga = server.user("olga", Role::Operator).await;
     let published =
-        server.call_ok(&ann, "PUT", "/api/v1/definitions/d/published", &json!({ "published": true })).await;
+        server.call_ok(&olga, "PUT", "/api/v1/definitions/d/published", &json!({ "published": true })).await;
     assert_eq!(published["version"], 3);
-    assert_eq!(server.call(&ann, "DELETE", "/api/v1/definitions/d", &Value::Null).await.0, 204);
+    assert_eq!(server.call(&olga, "DELETE", "/api/v1/definitions/d", &Value::Null).await.0, 204);
     assert_eq!(server.call(&ann, "GET", "/api/v1/definitions/d", &Value::Null).await.0, 404);
 }
 

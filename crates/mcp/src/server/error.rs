@@ -76,7 +76,7 @@ impl From<Error> for ToolError {
             Error::Conflict(_) => "workflow_status {\"run_id\": …} shows the current state of the run",
             Error::VersionConflict(_) => "read the definition again and repeat the change",
             Error::InvalidCursor(_) => "call again without a cursor",
-            Error::Denied(_) => {
+            Error::Denied(_) | Error::AuthorDenied { .. } => {
                 "tell the user: a person with the right has to do it, or an administrator has to grant the right"
             }
             Error::QuotaExceeded(exceeded) => {

@@ -1,24 +1,25 @@
 //! Published workflows: each is a tool.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
     ElicitRequest, ErrorData, InputRequest, InputRequiredResult, JsonObject, Tool, ToolAnnotations,
 };
 use serde_json::{Map, Value, json};
-use steprail_core::load;
-use steprail_core::plan::{Kind, Plan};
+use steprail_core::plan::{Hash, Kind, Plan};
 use steprail_core::source::Source;
+use steprail_core::spec::policy::MissingTool;
 use steprail_core::spec::publish::{Publish, TaskMode};
-use steprail_engine::{Annotations, Definition, Right, ToolCaller, User, Workflow};
+use steprail_core::{load, names};
+use steprail_engine::{Annotations, Definition, Engine, Right, ToolCaller, User, Workflow};
 
 use super::Shared;
 use super::error::{ToolError, ToolResult, protocol_error};
 use super::request::ToolRequest;
 use super::tasks::{self, ResultForm, VIA_PUBLISHED, WaitOptions};
 use crate::headers;
-use crate::limits::WAIT_SECS;
-use crate::names::workflow_name;
+use crate::limits::{SUB_WORKFLOWS, WAIT_SECS};
 
 /// Key of the input request for missing inputs.
 const INPUTS: &str = "inputs";
@@ -29,10 +30,70 @@ pub(super) struct PublishedTool {
     workflow: String,
     version: u32,
     pub task_mode: TaskMode,
-    /// Names of the tools that its steps call.
-    calls: Vec<Box<str>>,
-    /// Whether it runs sub-workflows, whose tools are not known here.
-    has_sub_workflows: bool,
+    calls: CalledTools,
+}
+
+/// The tools that a workflow and its sub-workflows call.
+#[derive(Default)]
+struct CalledTools {
+    /// Full names, each with the hash that the tool had when the definition was stored.
+    tools: Vec<(String, Option<Hash>)>,
+    /// Whether it may also call tools that are not known here.
+    has_unknown: bool,
+}
+
+impl CalledTools {
+    /// Follows the sub-workflows of a definition, in the versions that it keeps.
+    async fn find(engine: &Engine, definition: &Definition) -> Self {
+        let mut found = Self::default();
+        let (mut open, mut seen) = (vec![definition.clone()], BTreeSet::new());
+        while let Some(definition) = open.pop() {
+            if !seen.insert(definition.id) {
+                continue;
+            }
+            let (Some(plan), true) = (plan(&definition), seen.len() <= SUB_WORKFLOWS) else {
+                found.has_unknown = true;
+                break;
+            };
+            for workflow in found.add(&plan, &definition) {
+                match sub_workflow(engine, &definition, &workflow).await {
+                    Some(child) => open.push(child),
+                    None => found.has_unknown = true,
+                }
+            }
+        }
+        found
+    }
+
+    /// Adds the tools of one definition. Returns its sub-workflows: the name, and the version if it keeps one.
+    fn add(&mut self, plan: &Plan, definition: &Definition) -> Vec<(String, Option<u32>)> {
+        let pinned = |tool: &str| (tool.to_owned(), definition.pins.get(tool).copied());
+        self.tools.extend(plan.tools().map(pinned));
+        let mut workflows = Vec::new();
+        for step in &plan.steps {
+            match &step.kind {
+                Kind::Call(call) => self.has_unknown |= call.missing_tool == MissingTool::Create,
+                Kind::Workflow(workflow) => {
+                    let pin = workflow.pin_key().and_then(|key| definition.workflows.get(&key));
+                    workflows.push((workflow.name.to_string(), pin.map(|pin| pin.version)));
+                }
+                _ => {}
+            }
+        }
+        workflows
+    }
+}
+
+/// A sub-workflow. A definition that runs itself adds nothing.
+async fn sub_workflow(
+    engine: &Engine,
+    enclosing: &Definition,
+    (name, version): &(String, Option<u32>),
+) -> Option<Definition> {
+    if *name == enclosing.name && version.is_none() {
+        return Some(enclosing.clone());
+    }
+    engine.definition(name, *version).await.ok()
 }
 
 type Tools = Arc<Vec<Arc<PublishedTool>>>;
@@ -75,11 +136,12 @@ async fn current(shared: &Shared) -> Result<Tools, ErrorData> {
     }
     let definitions = shared.engine.published().await.map_err(|error| protocol_error(&error))?;
     let mut tools: Vec<Arc<PublishedTool>> = Vec::new();
-    for published in definitions.iter().filter_map(PublishedTool::new) {
+    for definition in &definitions {
+        let Some(published) = PublishedTool::new(&shared.engine, definition).await else { continue };
         let (tool, workflow) = (&published.tool.name, &published.workflow);
         let is_taken = super::tools::find(tool).is_some()
             || super::tools::exposed_tool(shared, tool).is_some()
-            || tools.iter().any(|other| other.tool.name == *tool);
+            || tools.iter().any(|other| names::folded(&other.tool.name) == names::folded(tool));
         if is_taken {
             tracing::warn!(%tool, workflow, "a published workflow is not offered: its tool name is taken");
         } else if let Some(problem) = headers::problem(&published.tool.input_schema) {
@@ -210,16 +272,15 @@ fn outputs_of(spec: &Value) -> Option<JsonObject> {
 }
 
 impl PublishedTool {
-    fn new(definition: &Definition) -> Option<Self> {
+    async fn new(engine: &Engine, definition: &Definition) -> Option<Self> {
         let plan = plan(definition)?;
         let spec: Value = serde_json::from_str(&definition.spec_json).unwrap_or_default();
-        let (name, task_mode) = match plan.settings.publish.as_ref()? {
-            Publish::Plain(_) => (None, TaskMode::Auto),
-            Publish::As(fields) => {
-                (fields.r#as.as_ref().map(|name| name.0.clone()), fields.task.unwrap_or(TaskMode::Auto))
-            }
+        let publish = plan.settings.publish.as_ref()?;
+        let task_mode = match publish {
+            Publish::Plain(_) => None,
+            Publish::As(fields) => fields.task,
         };
-        let name = name.unwrap_or_else(|| workflow_name(&plan.name));
+        let name = publish.tool_name(&plan.name);
         let description = plan
             .description
             .as_deref()
@@ -228,33 +289,32 @@ impl PublishedTool {
         if let Some(outputs) = outputs_of(&spec) {
             tool = tool.with_raw_output_schema(Arc::new(outputs));
         }
-        let calls = plan.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Call(call) => Some(call.full_name()),
-            _ => None,
-        });
         Some(Self {
-            calls: calls.collect(),
-            has_sub_workflows: plan.steps.iter().any(|step| matches!(step.kind, Kind::Workflow(_))),
+            calls: CalledTools::find(engine, definition).await,
             tool,
             workflow: definition.name.clone(),
             version: definition.version,
-            task_mode,
+            task_mode: task_mode.unwrap_or(TaskMode::Auto),
         })
     }
 
-    /// Annotations derived from the tools that the steps call. Unknown tools count as destructive.
+    /// Annotations derived from the tools that the workflow and its sub-workflows call. `effects` of steps do not count, nor
+    /// do the annotations of a tool that has changed since the definition was stored. Unknown tools have the defaults of the
+    /// protocol.
     fn annotations(&self, shared: &Shared) -> ToolAnnotations {
-        let annotations = |tool: &str| shared.gateway.as_ref().map(|gateway| gateway.annotations(tool));
-        let all: Vec<Annotations> =
-            self.calls.iter().map(|tool| annotations(tool).unwrap_or_default()).collect();
-        let read_only = !self.has_sub_workflows && all.iter().all(Annotations::is_read_only);
-        let destructive = self.has_sub_workflows || all.iter().any(Annotations::is_destructive);
+        let annotations = |(tool, pinned): &(String, Option<Hash>)| {
+            let Some(gateway) = &shared.gateway else { return Annotations::UNANNOTATED };
+            let is_changed = pinned.is_some_and(|pinned| gateway.pin(tool).is_some_and(|now| now != pinned));
+            if is_changed { Annotations::UNANNOTATED } else { gateway.annotations(tool) }
+        };
+        let unknown = self.calls.has_unknown.then_some(Annotations::UNANNOTATED);
+        let all: Vec<Annotations> = self.calls.tools.iter().map(annotations).chain(unknown).collect();
         ToolAnnotations::new()
-            .read_only(read_only)
-            .destructive(destructive)
+            .read_only(all.iter().all(Annotations::is_read_only))
+            .destructive(all.iter().any(Annotations::is_destructive))
             // Every call starts a new run.
             .idempotent(false)
-            .open_world(self.has_sub_workflows || !self.calls.is_empty())
+            .open_world(all.iter().any(Annotations::is_open_world))
     }
 
     /// Names of required inputs that are not among the arguments.

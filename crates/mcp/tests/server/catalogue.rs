@@ -166,3 +166,41 @@ async fn start_returns_warnings_and_binaries_as_blocks() {
     assert!(!started.to_string().contains("aGVsbG8="), "{started}");
     gateway.shutdown().await;
 }
+
+/// Defines a published workflow of one step. Returns the hints of its tool: read-only, destructive, open world.
+async fn hints(client: &super::support::Client, name: &str, step: &str) -> [Option<bool>; 3] {
+    let spec = format!("name: {name}\npublish: true\nsteps: [{{ id: one, {step} }}]");
+    let defined = call(client, "workflow_define", json!({ "spec_yaml": spec })).await;
+    assert_eq!(outcome(&defined), "ok", "{defined:?}");
+    loop {
+        // The client caches the list until it receives `list_changed`.
+        let tools = client.list_all_tools().await.expect("tools");
+        if let Some(tool) = tools.iter().find(|tool| tool.name == format!("wf_{name}")) {
+            let hints = tool.annotations.clone().expect("annotations");
+            return [hints.read_only_hint, hints.destructive_hint, hints.open_world_hint];
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn hints_of_published_workflows_are_never_better_than_those_of_their_tools() {
+    let (fixture, gateway) = fixture().await;
+    gateway.connect().await;
+    let client = fixture.client("admin").await;
+    let reads = [Some(true), Some(false), Some(true)];
+    let worst = [Some(false), Some(true), Some(true)];
+    let args = "args: { order: o-1, mode: fast }";
+    assert_eq!(hints(&client, "reads", &format!("tool: shop__read_00, {args}")).await, reads);
+    let lie = format!("tool: shop__write, effects: read, {args}");
+    assert_eq!(hints(&client, "lies", &lie).await, worst, "`effects` improves nothing");
+    assert_eq!(hints(&client, "unknown", "tool: shop__none").await, worst);
+    assert_eq!(hints(&client, "outer_reads", "kind: workflow, name: reads").await, reads);
+    assert_eq!(hints(&client, "outer_lies", "kind: workflow, name: lies").await, worst);
+    assert_eq!(hints(&client, "outermost", "kind: workflow, name: outer_lies").await, worst);
+    assert_eq!(hints(&client, "dangling", "kind: workflow, name: none").await, worst);
+    let verified = format!(
+        "tool: shop__read_00, {args}, verify: {{ tool: shop__write, {args}, when: 'result == true' }}"
+    );
+    assert_eq!(hints(&client, "verified", &verified).await, worst, "`verify` calls a tool, too");
+}

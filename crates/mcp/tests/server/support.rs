@@ -34,7 +34,7 @@ fn users() -> BTreeMap<String, Grants> {
         ..Grants::default()
     };
     let named = [
-        ("starter", grant(&[Right::Workflow])),
+        ("starter", grant(&[Right::Workflow, Right::Publish])),
         ("runner", grant(&[Right::Workflow])),
         ("viewer", grant(&[Right::View])),
         ("approver", grant(&[Right::Approve])),

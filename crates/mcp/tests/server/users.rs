@@ -141,3 +141,23 @@ async fn exhausted_quota_is_an_error_with_a_hint() {
         "ok"
     );
 }
+
+#[tokio::test]
+async fn a_proposal_waits_for_a_person_and_names_no_command() {
+    let fixture = Fixture::new();
+    let policy = "{ default: allow, definitions: { by_agents: proposed } }";
+    let source = steprail_core::source::Source::new("policy.yaml", policy);
+    fixture.engine.policy().replace(steprail_engine::compile_policy(&source).0);
+    let client = fixture.client("agent").await;
+    let spec = "name: hello\npublish: true\nsteps: [{ id: read, tool: crm__read }]";
+    let defined = call(&client, "workflow_define", json!({ "spec_yaml": spec })).await;
+    let reply = fields(&defined);
+    assert_eq!((&reply["proposed"], &reply["runnable"]), (&json!(true), &json!(false)), "{reply}");
+    let text = serde_json::to_string(&defined).expect("JSON");
+    assert!(text.contains("a person accepts it") && !text.contains("steprail "), "{text}");
+    assert_eq!(outcome(&call(&client, "workflow_start", json!({ "name": "hello" })).await), "not_found");
+    let inline = json!({ "spec_yaml": "name: x\nsteps: [{ id: read, tool: crm__read }]" });
+    assert_eq!(outcome(&call(&client, "workflow_start", inline).await), "denied");
+    let tools = client.list_all_tools().await.expect("tools");
+    assert!(tools.iter().all(|tool| tool.name != "wf_hello"), "it is not published");
+}

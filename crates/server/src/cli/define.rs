@@ -35,6 +35,8 @@ struct Defined {
     name: String,
     version: u32,
     hash: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    proposed: bool,
     warnings: Vec<Value>,
 }
 
@@ -62,7 +64,12 @@ impl Define {
                 writeln!(anstream::stderr(), "{}", format_finding(warning))?;
             }
             if !self.request.json {
-                output::line(&format!("{} version {}", defined.name, defined.version))?;
+                let version = if defined.proposed {
+                    "is proposed; a person has to accept it".to_owned()
+                } else {
+                    format!("version {}", defined.version)
+                };
+                output::line(&format!("{} {version}", defined.name))?;
             }
             stored.push(defined);
         }

@@ -32,6 +32,9 @@ enum Action {
         definition: String,
         /// Cron pattern, such as `0 8 * * 1-5`
         cron: String,
+        /// Version of the definition: a number, or `latest` for the newest one at each time [default: the newest one now]
+        #[arg(long, value_parser = parse_version)]
+        version: Option<Value>,
         /// Time zone of the pattern, such as `Europe/Berlin` [default: UTC]
         #[arg(long)]
         zone: Option<String>,
@@ -58,10 +61,10 @@ impl Schedule {
         let path = |name: &str| format!("/schedules/{}", percent_encode(name));
         let schedules = match self.action {
             None | Some(Action::List) => client.get::<Page<views::Schedule>>("/schedules").await?.items,
-            Some(Action::Add { name, definition, cron, zone, inputs, overlap, paused }) => {
+            Some(Action::Add { name, definition, cron, version, zone, inputs, overlap, paused }) => {
                 let body = json!({
                     "definition": definition, "cron": cron, "zone": zone, "overlap": overlap, "paused": paused,
-                    "input": inputs.unwrap_or_default(),
+                    "input": inputs.unwrap_or_default(), "version": version,
                 });
                 vec![client.put(&path(&name), &body).await?]
             }
@@ -70,8 +73,16 @@ impl Schedule {
                 return self.request.confirm(&format!("removed {name}"));
             }
         };
-        let columns = ["NAME", "DEFINITION", "CRON", "ZONE", "NEXT", "LAST"];
+        let columns = ["NAME", "DEFINITION", "VERSION", "CRON", "ZONE", "NEXT", "LAST"];
         self.request.print_table(&schedules, &columns, row, "no schedules")
+    }
+}
+
+fn parse_version(text: &str) -> Result<Value, String> {
+    match text.parse::<u32>() {
+        Ok(version) if version > 0 => Ok(version.into()),
+        _ if text == "latest" => Ok(text.into()),
+        _ => Err("expected the number of a version, or `latest`".to_owned()),
     }
 }
 
@@ -83,6 +94,7 @@ fn row(schedule: &views::Schedule) -> Vec<String> {
     vec![
         schedule.name.clone(),
         schedule.definition.clone(),
+        schedule.version.map_or("latest".to_owned(), |version| version.to_string()),
         schedule.cron.clone(),
         schedule.zone.clone(),
         schedule.due_at.clone().unwrap_or_else(|| "paused".to_owned()),

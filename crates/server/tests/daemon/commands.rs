@@ -353,3 +353,39 @@ fn run_with_many_steps_is_shown_in_part() {
     let failed = run(&daemon, &["show", &id, "--status", "failed"]);
     assert_eq!((failed.matches("✓").count(), failed.contains("not shown")), (0, false), "{failed}");
 }
+
+#[test]
+fn a_person_decides_about_the_proposals_of_agents() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    file("policy.yaml", "{ default: allow, definitions: { by_agents: proposed } }");
+    let first = file("first.yaml", "name: report\ndescription: daily\nsteps: [{ id: a, kind: pass }]");
+    let changed = file("changed.yaml", "name: report\ndescription: weekly\nsteps: [{ id: a, kind: pass }]");
+    let daemon = Daemon::start_in(folder, &["--tools", &test_file(TOOLS).display().to_string()]);
+    // Over HTTP without a token, the programs of the owner are agents.
+    let server = daemon.url.trim_end_matches("/mcp").to_owned();
+    let shown = run_all(
+        &daemon,
+        &[
+            &["define", &first],
+            &["define", &changed, "--server", &server],
+            &["definitions", "report", "--proposal"],
+            &["definitions", "accept", "report"],
+            &["definitions", "accept", "report", "--yes", "--server", &server],
+            &["definitions", "accept", "report", "--yes", "--digest", &"0".repeat(64)],
+            &["definitions", "accept", "report", "--yes"],
+            &["definitions", "--proposed"],
+            &["definitions", "reject", "report", "--yes"],
+            &["definitions", "adopt", "report", "--server", &server],
+            &["definitions", "adopt", "report"],
+        ],
+    );
+    let output = command(&daemon, &["definitions", "report"]).output().expect("an end");
+    let definition: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let owner = definition["created_by"].as_str().expect("an owner");
+    assert_output!(shown.replace(&format!(" {owner}"), " OWNER"));
+}

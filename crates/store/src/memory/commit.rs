@@ -10,22 +10,15 @@ use super::tables::{LogEntry, RunTables, Tables};
 use crate::limits::SESSIONS;
 use crate::log_row::LogRow;
 use crate::{
-    Commit, Committed, Conflict, Cursor, DefinitionChange, NewRun, Refused, RegistryChange, RowContent,
-    RunCommit, ScheduleChange, StoreError, Timer, link, projection,
+    Commit, Committed, Conflict, Cursor, NewRun, Refused, RegistryChange, RowContent, RunCommit,
+    ScheduleChange, StoreError, Timer, link, projection,
 };
 
 impl Tables {
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         let mut committed = Committed::default();
         for change in &commit.definitions {
-            match change {
-                DefinitionChange::Put(new) => {
-                    committed.definitions.push(self.put_definition(new, commit.now)?);
-                }
-                DefinitionChange::Delete { name, expected, owner, by } => {
-                    self.delete_definition(name, *expected, owner.as_deref(), by.as_ref())?;
-                }
-            }
+            committed.definitions.extend(self.change_definition(change, commit.now)?);
         }
         commit.fired.iter().for_each(|timer| self.delete_fired(timer));
         for run in &commit.runs {

@@ -4,7 +4,8 @@ use steprail_core::run::Millis;
 
 use super::tables::{DefinitionRow, Tables};
 use crate::{
-    Actor, Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Refused, StoreError, preconditions,
+    Actor, Conflict, Definition, DefinitionChange, DefinitionQuery, Expected, NewDefinition, Proposal,
+    Refused, StoreError, WorkflowPins, preconditions,
 };
 
 impl Tables {
@@ -28,9 +29,12 @@ impl Tables {
     }
 
     /// Stores a version. A version that is the same as the newest one, or a hidden one that exists, is not added again.
-    pub(super) fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
+    fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
         let known = if new.hidden {
+            let is_same_author =
+                |known: &&Definition| known.created_by == new.by.id && known.by_agent == new.by.agent;
             let hidden = self.all_versions(&new.name).filter(|known| known.deleted && known.hash == new.hash);
+            let hidden = hidden.filter(is_same_author);
             hidden.max_by_key(|known| known.version)
         } else {
             let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
@@ -44,12 +48,85 @@ impl Tables {
         }
     }
 
-    /// Adds pins of tools that were unknown when the version was stored.
+    /// Adds pins of tools and sub-workflows that were unknown when the version was stored.
     fn pin(&mut self, id: i64, new: &NewDefinition) -> Result<Definition, StoreError> {
-        let missing = || StoreError::Other("a definition is missing".to_owned());
-        let known = &mut self.definitions.get_mut(&id).ok_or_else(missing)?.definition;
+        let known = self.definition_mut(id)?;
         known.pins.extend(new.pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
+        self.pin_workflows(id, &new.workflows)
+    }
+
+    fn definition_mut(&mut self, id: i64) -> Result<&mut Definition, StoreError> {
+        let missing = || StoreError::Other("a definition is missing".to_owned());
+        Ok(&mut self.definitions.get_mut(&id).ok_or_else(missing)?.definition)
+    }
+
+    /// Adds versions of sub-workflows. A name that has one keeps it.
+    fn pin_workflows(&mut self, id: i64, workflows: &WorkflowPins) -> Result<Definition, StoreError> {
+        let known = self.definition_mut(id)?;
+        for (name, pin) in workflows {
+            known.workflows.entry(name.clone()).or_insert(*pin);
+        }
         Ok(known.clone())
+    }
+
+    /// Makes a user the owner and author of all versions.
+    fn adopt(&mut self, name: &str, expected: Expected, by: &Actor) -> Result<(), Refused> {
+        let newest = self.find_definition(DefinitionQuery::Newest(name));
+        if newest.is_none() {
+            return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
+        }
+        preconditions::check(name, newest, expected, None)?;
+        let versions = self.definitions.values_mut().map(|row| &mut row.definition);
+        for version in versions.filter(|known| known.name == name && !known.deleted) {
+            version.created_by.clone_from(&by.id);
+            version.by_agent = by.agent;
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, new: &NewDefinition, now: Millis) -> Result<(), Refused> {
+        let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
+        preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
+        let known = self.proposals.get(&new.name);
+        preconditions::check_proposer(new, known.map(|known| known.created_by.as_str()))?;
+        if known.is_none() {
+            let of_user = self.proposals.values().filter(|known| known.created_by == new.by.id).count();
+            preconditions::check_proposal_limits(self.proposals.len(), of_user)?;
+        }
+        let proposal = Proposal {
+            name: new.name.clone(),
+            hash: new.hash,
+            spec_json: new.spec_json.to_string(),
+            created_at: now,
+            created_by: new.by.id.clone(),
+            via: new.by.via.clone(),
+        };
+        self.proposals.insert(new.name.clone(), proposal);
+        Ok(())
+    }
+
+    pub(super) fn change_definition(
+        &mut self,
+        change: &DefinitionChange,
+        now: Millis,
+    ) -> Result<Option<Definition>, Refused> {
+        match change {
+            DefinitionChange::Put(new) => return self.put_definition(new, now).map(Some),
+            DefinitionChange::Delete { name, expected, owner, by } => {
+                self.delete_definition(name, *expected, owner.as_deref(), by.as_ref())?;
+            }
+            DefinitionChange::PinWorkflows { id, workflows } => {
+                return Ok(Some(self.pin_workflows(*id, workflows)?));
+            }
+            DefinitionChange::Adopt { name, expected, by } => self.adopt(name, *expected, by)?,
+            DefinitionChange::Propose(new) => self.propose(new, now)?,
+            DefinitionChange::CloseProposal { name, hash, .. } => {
+                let found = self.proposals.get(name).map(|found| found.hash);
+                preconditions::check_proposal(name, found, *hash)?;
+                self.proposals.remove(name);
+            }
+        }
+        Ok(None)
     }
 
     fn insert_definition(&mut self, new: &NewDefinition, now: Millis) -> Definition {
@@ -65,6 +142,7 @@ impl Tables {
             by_agent: new.by.agent,
             deleted: new.hidden,
             pins: new.pins.clone(),
+            workflows: new.workflows.clone(),
         };
         let row = DefinitionRow { definition: definition.clone(), published: new.published };
         self.definitions.insert(id, row);
@@ -72,7 +150,7 @@ impl Tables {
     }
 
     /// Hides all versions of a definition from new runs.
-    pub(super) fn delete_definition(
+    fn delete_definition(
         &mut self,
         name: &str,
         expected: Expected,

@@ -11,8 +11,8 @@ use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
     Account, After, Approval, ChainHead, Cursor, Definition, DefinitionQuery, Delivery, EventPage, ListRuns,
-    ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, Principal, RawEvent, Reads,
-    RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow, StoreError,
+    ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, Principal, Proposal, RawEvent,
+    Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow, StoreError,
     StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest, log_row,
 };
 
@@ -206,6 +206,14 @@ impl Reads for MemoryStore {
         let which =
             version.map_or(DefinitionQuery::Newest(name), |version| DefinitionQuery::Version(name, version));
         Ok(self.tables().find_definition(which).cloned())
+    }
+
+    fn proposals(&self) -> Result<Vec<Proposal>, StoreError> {
+        Ok(self.tables().proposals.values().cloned().collect())
+    }
+
+    fn proposal(&self, name: &str) -> Result<Option<Proposal>, StoreError> {
+        Ok(self.tables().proposals.get(name).cloned())
     }
 
     /// This store records no administrative actions.

@@ -9,8 +9,8 @@ use steprail_core::run::{Event, Millis, Payload, StepStatus, TimerKind};
 use super::outbox::OutboxTables;
 use super::policy::PolicyTables;
 use crate::{
-    AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, RowContent, RunId, RunState, Schedule,
-    Session, StoreError, StoredEvent, log_row,
+    AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, Proposal, RowContent, RunId, RunState,
+    Schedule, Session, StoreError, StoredEvent, log_row,
 };
 
 /// Everything that is stored. A commit changes a copy. Copies share the rows of the log and the runs that did not change.
@@ -26,6 +26,7 @@ pub(super) struct Tables {
     pub last_run: i64,
     pub last_approval: i64,
     pub definitions: BTreeMap<i64, DefinitionRow>,
+    pub proposals: BTreeMap<String, Proposal>,
     pub claims: BTreeMap<ClaimKey, ClaimRow>,
     pub schedules: BTreeMap<String, Schedule>,
     pub accounts: BTreeMap<(AccountKind, String), String>,
@@ -47,6 +48,7 @@ impl Default for Tables {
             policy: PolicyTables::default(),
             outbox: OutboxTables::default(),
             definitions: BTreeMap::new(),
+            proposals: BTreeMap::new(),
             claims: BTreeMap::new(),
             schedules: BTreeMap::new(),
             accounts: BTreeMap::new(),

@@ -5,13 +5,14 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use sha2::{Digest, Sha256};
 use steprail_core::plan::Hash;
 
-use super::rows;
+use super::{migrate, proposals, rows};
 use crate::admin::ADMIN_LOG;
 use crate::{AdminEvent, Binding, RowContent, RowKind, StoreError, link, log_row};
 
 /// Kinds whose rows all have a binding. A row without one was not written by the engine.
-pub(super) const BOUND: [RowKind; 8] = [
+pub(super) const BOUND: [RowKind; 9] = [
     RowKind::Definition,
+    RowKind::Proposal,
     RowKind::Schedule,
     RowKind::User,
     RowKind::Group,
@@ -23,7 +24,10 @@ pub(super) const BOUND: [RowKind; 8] = [
 
 /// Columns of a schedule that decide what it starts and as whom, but not its next and last times.
 pub(super) const SCHEDULE: &str =
-    "name, definition, cron, zone, input_json, principal_json, overlap, due_at IS NULL";
+    "name, definition, cron, zone, input_json, principal_json, overlap, due_at IS NULL, version_json";
+/// Columns that were added after the first format with bindings. They are not part of the content of a row while they are
+/// NULL, so that older rows keep their hashes.
+const ADDED: [&str; 2] = ["workflows_json", "version_json"];
 /// The last use of a browser session changes without an action.
 const ACCOUNT: &str =
     "id, iif(kind = 'sign_in' AND json_valid(body_json), json_remove(body_json, '$.seen_at'), body_json)";
@@ -42,6 +46,9 @@ pub(super) fn select(kind: RowKind, ends: &str) -> String {
         RowKind::Definition => {
             format!("SELECT {} FROM workflow_definitions WHERE 1 {ends}", rows::DEFINITION)
         }
+        RowKind::Proposal => {
+            format!("SELECT {} FROM definition_proposals WHERE 1 {ends}", proposals::COLUMNS)
+        }
         RowKind::Schedule => format!("SELECT {SCHEDULE} FROM schedules WHERE 1 {ends}"),
         RowKind::User | RowKind::Group | RowKind::Token | RowKind::SignIn => {
             format!("SELECT {ACCOUNT} FROM accounts WHERE kind = '{kind}' {ends}")
@@ -55,10 +62,16 @@ pub(super) fn select(kind: RowKind, ends: &str) -> String {
     }
 }
 
+/// The statement for a database of an earlier format, without the columns that it lacks.
+pub(super) fn in_format(sql: String, format: i64) -> String {
+    let without = |sql: String, column: &&str| sql.replace(column, &format!("NULL AS {column}"));
+    if format < migrate::OWNED { ADDED.iter().fold(sql, without) } else { sql }
+}
+
 /// The row of a kind with an id.
 fn select_one(kind: RowKind) -> String {
     match kind {
-        RowKind::Schedule => select(kind, "AND name = ?1"),
+        RowKind::Schedule | RowKind::Proposal => select(kind, "AND name = ?1"),
         RowKind::Key => select(
             kind,
             "AND scope = json_extract(?1, '$[0]') AND tool = json_extract(?1, '$[1]') AND key = json_extract(?1, '$[2]')",
@@ -76,6 +89,7 @@ pub(super) fn content(row: &Row<'_>, columns: usize) -> Result<(String, Hash), S
     let mut hasher = Sha256::new();
     for column in 0..columns {
         match row.get_ref(column)? {
+            ValueRef::Null if ADDED.contains(&row.as_ref().column_name(column)?) => {}
             ValueRef::Null => hasher.update([0]),
             ValueRef::Integer(number) => {
                 hasher.update([1]);
@@ -116,7 +130,17 @@ pub(super) fn contents(
 
 /// Content hash of one row, if it exists.
 pub(super) fn find(connection: &Connection, kind: RowKind, id: &str) -> Result<Option<Hash>, StoreError> {
-    let sql = select_one(kind);
+    find_in(connection, kind, id, migrate::OWNED)
+}
+
+/// The same in a database of a format.
+pub(super) fn find_in(
+    connection: &Connection,
+    kind: RowKind,
+    id: &str,
+    format: i64,
+) -> Result<Option<Hash>, StoreError> {
+    let sql = in_format(select_one(kind), format);
     let found = match (kind, id.parse::<i64>()) {
         (RowKind::Definition | RowKind::Run, Ok(number)) => contents(connection, &sql, [number])?,
         _ => contents(connection, &sql, [id])?,

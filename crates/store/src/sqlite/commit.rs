@@ -10,13 +10,13 @@ use super::files::OpenFiles;
 use super::project::{Rows, StoredValue};
 use super::run_keys::RunKeys;
 use super::statements::{Frequent, Statements};
-use super::{SqliteStore, definitions, policy, schedules};
+use super::{SqliteStore, definitions, policy, proposals, schedules};
 use crate::limits::SESSIONS;
 use crate::log_row::LogRow;
 use crate::{
     Account, AdminAction, AdminEvent, Commit, Committed, Conflict, Cursor, Definition, DefinitionChange,
-    Fired, NewDefinition, NewRun, Refused, RegistryChange, RowContent, RowKind, RunCommit, RunId, RunState,
-    ScheduleChange, StoreError, link, projection,
+    DefinitionQuery, Fired, NewDefinition, NewRun, Refused, RegistryChange, RowContent, RowKind, RunCommit,
+    RunId, RunState, ScheduleChange, StoreError, link, projection,
 };
 
 const DELETE_FIRED: &str = "DELETE FROM alarms WHERE run_id = ?1 AND n = ?2 AND kind = ?3 AND due_at = ?4";
@@ -92,24 +92,7 @@ impl<'s> Transaction<'s> {
     fn apply_changes(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         let mut committed = Committed::default();
         for change in &commit.definitions {
-            match change {
-                DefinitionChange::Put(new) => {
-                    committed.definitions.push(self.put_definition(new, commit.now)?);
-                }
-                DefinitionChange::Delete { name, expected, owner, by } => {
-                    let owner = owner.as_deref();
-                    let ids = definitions::delete(
-                        self.connection(),
-                        name,
-                        *expected,
-                        owner,
-                        by.as_ref(),
-                        commit.now,
-                    )?;
-                    let action = AdminAction::DefinitionDeleted { name: name.clone() };
-                    self.record(by.as_ref(), RowKind::Definition, ids, |_| action)?;
-                }
-            }
+            committed.definitions.extend(self.change_definition(change, commit.now)?);
         }
         for timer in &commit.fired {
             let Some(key) = self.keys.find(self.statements.connection, timer.run)? else { continue };
@@ -136,6 +119,54 @@ impl<'s> Transaction<'s> {
         }
         self.append_actions(commit)?;
         Ok(committed)
+    }
+
+    fn change_definition(
+        &mut self,
+        change: &DefinitionChange,
+        now: Millis,
+    ) -> Result<Option<Definition>, Refused> {
+        match change {
+            DefinitionChange::Put(new) => return self.put_definition(new, now).map(Some),
+            DefinitionChange::Delete { name, expected, owner, by } => {
+                let (owner, by) = (owner.as_deref(), by.as_ref());
+                let ids = definitions::delete(self.connection(), name, *expected, owner, by, now)?;
+                let action = AdminAction::DefinitionDeleted { name: name.clone() };
+                self.record(by, RowKind::Definition, ids, |_| action)?;
+            }
+            DefinitionChange::PinWorkflows { id, workflows } => {
+                let known = definitions::find(self.connection(), DefinitionQuery::Id(*id))?;
+                let missing = || StoreError::Corrupt(format!("definition {id} is missing"));
+                let stored =
+                    definitions::pin_workflows(self.connection(), known.ok_or_else(missing)?, workflows)?;
+                let (name, version) = (stored.name.clone(), stored.version);
+                let action = |_| AdminAction::DefinitionPinned { name, version };
+                self.record(None, RowKind::Definition, [id.to_string()], action)?;
+                return Ok(Some(stored));
+            }
+            DefinitionChange::Adopt { name, expected, by } => {
+                let (ids, from) = definitions::adopt(self.connection(), name, *expected, by)?;
+                let action = AdminAction::DefinitionAdopted { name: name.clone(), from };
+                self.record(Some(by), RowKind::Definition, ids, |_| action)?;
+            }
+            DefinitionChange::Propose(new) => {
+                proposals::put(self.connection(), new, now)?;
+                let (name, hash) = (new.name.clone(), new.hash);
+                let action = |_| AdminAction::DefinitionProposed { name, hash };
+                self.record(Some(&new.by), RowKind::Proposal, [new.name.clone()], action)?;
+            }
+            DefinitionChange::CloseProposal { name, hash, accepted, by } => {
+                proposals::close(self.connection(), name, *hash)?;
+                let (id, name, hash) = (name.clone(), name.clone(), *hash);
+                let action = if *accepted {
+                    AdminAction::ProposalAccepted { name, hash }
+                } else {
+                    AdminAction::ProposalRejected { name, hash }
+                };
+                self.record(Some(by), RowKind::Proposal, [id], |_| action)?;
+            }
+        }
+        Ok(None)
     }
 
     fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {

@@ -6,7 +6,7 @@ use steprail_core::run::Millis;
 
 use super::{bindings, rows};
 use crate::{
-    Actor, Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Pins, Refused, StoreError,
+    Actor, Conflict, Definition, DefinitionQuery, Expected, NewDefinition, Refused, StoreError, WorkflowPins,
     preconditions,
 };
 
@@ -54,7 +54,7 @@ pub(super) fn find_bound(
 /// Stores a version. A version that is the same as the newest one, or a hidden one that exists, is not added again.
 pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
     let known = if new.hidden {
-        find_hidden(connection, &new.name, new.hash)?
+        find_hidden(connection, new)?
     } else {
         let newest = find(connection, DefinitionQuery::Newest(&new.name))?;
         preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
@@ -62,7 +62,7 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
         newest
     };
     if let Some(known) = known.filter(|known| preconditions::is_same(new, known)) {
-        return Ok(pin(connection, known, &new.pins)?);
+        return Ok(pin(connection, known, new)?);
     }
     Ok(insert(connection, new, now)?)
 }
@@ -82,38 +82,86 @@ pub(super) fn delete(
     }
     preconditions::check(name, newest.as_ref(), expected, owner)?;
     preconditions::check_agent(newest.as_ref(), by)?;
-    let sql = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
-    let ids = rows::all(connection, sql, [name], |row| Ok(row.get::<_, i64>(0)?.to_string()))?;
+    let ids = current(connection, name)?;
     let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
     connection.prepare_cached(sql)?.execute(params![name, now])?;
     Ok(ids)
 }
 
-fn find_hidden(connection: &Connection, name: &str, hash: Hash) -> Result<Option<Definition>, StoreError> {
+/// A hidden version of the same author: the author's rights restrict the runs.
+fn find_hidden(connection: &Connection, new: &NewDefinition) -> Result<Option<Definition>, StoreError> {
     let sql = format!(
         "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NOT NULL AND hash = ?2
-         ORDER BY version DESC LIMIT 1",
+         AND created_by = ?3 AND by_agent = ?4 ORDER BY version DESC LIMIT 1",
         rows::DEFINITION
     );
-    Ok(rows::all(connection, &sql, params![name, hash.to_string()], rows::definition)?.pop())
+    let params = params![new.name, new.hash.to_string(), new.by.id, new.by.agent];
+    Ok(rows::all(connection, &sql, params, rows::definition)?.pop())
 }
 
-/// Adds pins of tools that were unknown when the version was stored.
-fn pin(connection: &Connection, mut known: Definition, pins: &Pins) -> Result<Definition, StoreError> {
-    if pins.keys().all(|tool| known.pins.contains_key(tool)) {
+/// Adds pins of tools and sub-workflows that were unknown when the version was stored.
+fn pin(
+    connection: &Connection,
+    mut known: Definition,
+    new: &NewDefinition,
+) -> Result<Definition, StoreError> {
+    if preconditions::is_pinned(new, &known) {
         return Ok(known);
     }
-    known.pins.extend(pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
+    known.pins.extend(new.pins.iter().map(|(tool, hash)| (tool.clone(), *hash)));
     let sql = "UPDATE workflow_definitions SET pins_json = ?2 WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![known.id, serde_json::to_string(&known.pins)?])?;
+    pin_workflows(connection, known, &new.workflows)
+}
+
+/// Adds versions of sub-workflows. A name that has one keeps it.
+pub(super) fn pin_workflows(
+    connection: &Connection,
+    mut known: Definition,
+    workflows: &WorkflowPins,
+) -> Result<Definition, StoreError> {
+    for (name, pin) in workflows {
+        known.workflows.entry(name.clone()).or_insert(*pin);
+    }
+    let sql = "UPDATE workflow_definitions SET workflows_json = ?2 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![known.id, json(&known.workflows)?])?;
     Ok(known)
+}
+
+/// The versions of sub-workflows as they are stored: NULL if there are none.
+fn json(workflows: &WorkflowPins) -> Result<Option<String>, StoreError> {
+    let stored = (!workflows.is_empty()).then(|| serde_json::to_string(workflows)).transpose();
+    Ok(stored?)
+}
+
+/// Makes a user the owner and author of all versions. Returns their ids and the owner before.
+pub(super) fn adopt(
+    connection: &Connection,
+    name: &str,
+    expected: Expected,
+    by: &Actor,
+) -> Result<(Vec<String>, String), Refused> {
+    let Some(newest) = find(connection, DefinitionQuery::Newest(name))? else {
+        return Err(Refused::Conflict(Conflict::NoDefinition(name.to_owned())));
+    };
+    preconditions::check(name, Some(&newest), expected, None)?;
+    let ids = current(connection, name)?;
+    let sql = "UPDATE workflow_definitions SET created_by = ?2, by_agent = ?3 WHERE name = ?1 AND deleted_at IS NULL";
+    connection.prepare_cached(sql)?.execute(params![name, by.id, by.agent])?;
+    Ok((ids, newest.created_by))
+}
+
+/// The ids of the versions that can be started.
+fn current(connection: &Connection, name: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT id FROM workflow_definitions WHERE name = ?1 AND deleted_at IS NULL";
+    rows::all(connection, sql, [name], |row| Ok(row.get::<_, i64>(0)?.to_string()))
 }
 
 fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<Definition, StoreError> {
     let sql = "INSERT INTO workflow_definitions (name, version, hash, spec_json, created_at, created_by, deleted_at,
-                   published, pins_json, by_agent)
+                   published, pins_json, by_agent, workflows_json)
                VALUES (?1, (SELECT coalesce(max(version), 0) + 1 FROM workflow_definitions WHERE name = ?1),
-                   ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+                   ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     connection.prepare_cached(sql)?.execute(params![
         new.name,
         new.hash.to_string(),
@@ -123,7 +171,8 @@ fn insert(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<D
         new.hidden.then_some(now),
         new.published,
         serde_json::to_string(&new.pins)?,
-        new.by.agent
+        new.by.agent,
+        json(&new.workflows)?
     ])?;
     let id = connection.last_insert_rowid();
     let inserted = find(connection, DefinitionQuery::Id(id))?;

@@ -9,6 +9,8 @@ use crate::{StoreError, log_row};
 pub(super) const GOVERNED: i64 = 2;
 /// The format whose log contains administrative actions.
 pub(super) const AUDITED: i64 = 4;
+/// The format whose definitions and schedules keep versions of sub-workflows, and that has proposals.
+pub(super) const OWNED: i64 = 5;
 
 /// Every migration from an empty file to the current format. A released migration never changes.
 const STEPS: &[&str] = &[
@@ -16,6 +18,7 @@ const STEPS: &[&str] = &[
     include_str!("002_governance.sql"),
     include_str!("003_policy.sql"),
     include_str!("004_audit.sql"),
+    include_str!("005_ownership.sql"),
     include_str!("006_outbox.sql"),
 ];
 

@@ -17,6 +17,7 @@ mod migrate;
 mod outbox;
 mod policy;
 mod project;
+mod proposals;
 mod purge;
 #[cfg(test)]
 mod query_plans;

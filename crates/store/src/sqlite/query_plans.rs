@@ -145,6 +145,7 @@ fn write(store: &mut SqliteStore) {
         hidden,
         published: true,
         pins: Pins::new(),
+        workflows: crate::WorkflowPins::new(),
         expected: Expected::Any,
         owner: Some("ann".to_owned()),
     };

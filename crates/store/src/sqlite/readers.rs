@@ -8,15 +8,15 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
 use steprail_core::run::Millis;
 
-use super::{bindings, definitions, identity, outbox, policy, read_only, rows, schedules, steps};
+use super::{bindings, definitions, identity, outbox, policy, proposals, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
     ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, Delivery,
-    EventPage, ListRuns, ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, RawEvent,
-    RowKind, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError, StoredAdminEvent,
-    StoredEvent, UnknownCall, Usage, Visibility, attempt_digest,
+    EventPage, ListRuns, ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, Proposal,
+    RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError,
+    StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them. A run has one parent, so none is found
@@ -362,6 +362,18 @@ impl Reads for Readers {
             rows::DEFINITION
         );
         Ok(self.all(&sql, params![name, version], rows::definition)?.pop())
+    }
+
+    fn proposals(&self) -> Result<Vec<Proposal>, StoreError> {
+        self.with(proposals::all)
+    }
+
+    fn proposal(&self, name: &str) -> Result<Option<Proposal>, StoreError> {
+        self.with(|connection| {
+            // One moment: a proposal and its binding change together.
+            let _moment = connection.unchecked_transaction()?;
+            proposals::find(connection, name)
+        })
     }
 
     fn admin_events(&self, after: Cursor, limit: usize) -> Result<EventPage<StoredAdminEvent>, StoreError> {

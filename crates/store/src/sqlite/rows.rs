@@ -15,12 +15,13 @@ use crate::{
 
 pub(super) const DEFINITION: &str =
     "id, name, version, hash, spec_json, created_at, created_by, deleted_at IS NOT NULL, pins_json,
-    deleted_at, published, by_agent";
+    deleted_at, published, by_agent, workflows_json";
 
 /// The number of columns of [`DEFINITION`].
-pub(super) const DEFINITION_COLUMNS: usize = 12;
+pub(super) const DEFINITION_COLUMNS: usize = 13;
 
 pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
+    let workflows = row.get_ref(12)?.as_str_or_null().map_err(damaged)?;
     Ok(Definition {
         id: row.get(0)?,
         name: row.get(1)?,
@@ -32,6 +33,7 @@ pub(super) fn definition(row: &Row<'_>) -> Result<Definition, StoreError> {
         deleted: row.get(7)?,
         pins: serde_json::from_str(row.get_ref(8)?.as_str().map_err(damaged)?)?,
         by_agent: row.get(11)?,
+        workflows: workflows.map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }
 

@@ -8,12 +8,12 @@ use super::{bindings, rows};
 use crate::{Fired, Overlap, Schedule, StoreError};
 
 /// The number of columns of [`bindings::SCHEDULE`].
-const BOUND_COLUMNS: usize = 8;
-const COLUMNS: &str = "name, definition, cron, zone, input_json, principal_json, overlap, due_at, last_at, last_run, last_error";
+const BOUND_COLUMNS: usize = 9;
+const COLUMNS: &str = "name, definition, cron, zone, input_json, principal_json, overlap, due_at, last_at, last_run, last_error, version_json";
 
 pub(super) fn put(connection: &Connection, schedule: &Schedule) -> Result<(), StoreError> {
     let sql = format!(
-        "INSERT OR REPLACE INTO schedules ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+        "INSERT OR REPLACE INTO schedules ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
     );
     let last = schedule.last.as_ref();
     connection.prepare_cached(&sql)?.execute(params![
@@ -28,6 +28,7 @@ pub(super) fn put(connection: &Connection, schedule: &Schedule) -> Result<(), St
         last.map(|last| last.at),
         last.and_then(|last| last.run).map(|run| run.to_string()),
         last.and_then(|last| last.error.as_deref()),
+        schedule.version.as_ref().map(serde_json::to_string).transpose()?,
     ])?;
     Ok(())
 }
@@ -80,9 +81,11 @@ fn read(row: &Row<'_>, first: usize) -> Result<Schedule, StoreError> {
     let run: Option<String> = row.get(first + 9)?;
     let run = run.map(|run| rows::run_id(&run)).transpose()?;
     let error: Option<String> = row.get(first + 10)?;
+    let version = row.get_ref(first + 11)?.as_str_or_null().map_err(rows::damaged)?;
     Ok(Schedule {
         name: row.get(first)?,
         definition: row.get(first + 1)?,
+        version: version.map(serde_json::from_str).transpose()?,
         cron: row.get(first + 2)?,
         zone: row.get(first + 3)?,
         inputs: serde_json::from_str(text(4)?)?,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Row};
 use steprail_core::plan::Hash;
 
-use super::{bindings, rows};
+use super::{bindings, migrate, rows};
 use crate::{AdminAction, AdminEvent, RowKind, StoreError};
 
 /// What the actions of the log say, folded in their order.
@@ -63,8 +63,11 @@ impl Actions {
     /// Every difference between the actions and the tables.
     pub(super) fn differences(mut self, connection: &Connection) -> Result<Vec<String>, StoreError> {
         let mut found = self.index_differences(connection)?;
-        for kind in bindings::BOUND {
-            for (id, content) in bindings::contents(connection, &bindings::select(kind, ""), [])? {
+        let format = migrate::format(connection)?;
+        let has_rows = |kind: &RowKind| *kind != RowKind::Proposal || format >= migrate::OWNED;
+        for kind in bindings::BOUND.into_iter().filter(has_rows) {
+            let sql = bindings::in_format(bindings::select(kind, ""), format);
+            for (id, content) in bindings::contents(connection, &sql, [])? {
                 let bound = self.bound.remove(&(kind, id.clone()));
                 found.extend(difference(kind, &id, Some(content), bound.map(|(hash, _)| hash)));
             }
@@ -81,7 +84,7 @@ impl Actions {
                 // A result under a key can expire, and a key can be claimed anew.
                 RowKind::Key | RowKind::Setting => {}
                 kind => {
-                    let content = bindings::find(connection, *kind, id)?;
+                    let content = bindings::find_in(connection, *kind, id, format)?;
                     found.extend(difference(*kind, id, content, Some(*hash)));
                 }
             }

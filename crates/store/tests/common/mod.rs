@@ -20,6 +20,7 @@ pub(crate) fn definition() -> NewDefinition {
         hidden: false,
         published: false,
         pins: steprail_store::Pins::new(),
+        workflows: steprail_store::WorkflowPins::new(),
         expected: Expected::Any,
         owner: None,
     }

@@ -13,12 +13,13 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{
     Event, PauseReason, Payload, Record, RunStatus, Started, StepInfo, StepRef, TimerKind,
 };
+use steprail_store::limits::PROPOSALS_PER_USER;
 use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
-    ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
+    Actor, ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
     NewDefinition, Principal, Purge, Reads, Refused, RunCommit, RunId, RunState, Schedule, ScheduleChange,
-    Store, Timer, Unfinished, Wanted,
+    Store, Timer, Unfinished, VersionPin, Wanted, WorkflowPins,
 };
 use uuid::Uuid;
 
@@ -103,12 +104,108 @@ fn commit(store: &mut dyn Store, run: RunCommit) -> Result<(), Refused> {
     store.commit(&Commit { now: 2, runs: vec![run], ..Commit::default() }).map(drop)
 }
 
+/// Applies a change of definitions.
+fn change(store: &mut dyn Store, change: DefinitionChange) -> Result<(), Conflict> {
+    let changed = store.commit(&Commit { now: 3, definitions: vec![change], ..Commit::default() });
+    changed.map(drop).map_err(conflict)
+}
+
+#[test]
+fn versions_of_sub_workflows_are_kept_and_a_definition_is_adopted() {
+    on_every_store(|store| {
+        let pin = |version| VersionPin { version, hash: Hash([9; 32]) };
+        let pins = |version| WorkflowPins::from([("child".to_owned(), pin(version))]);
+        put(store, definition()).expect("a version");
+        let of = |store: &mut dyn Store| {
+            store.definition(DefinitionQuery::Newest("one")).expect("a query").expect("a definition")
+        };
+        let id = of(store).id;
+        for version in [1, 2] {
+            change(store, DefinitionChange::PinWorkflows { id, workflows: pins(version) }).expect("pinned");
+            assert_eq!(of(store).workflows, pins(1), "a version that is kept stays");
+        }
+        let same = NewDefinition { workflows: pins(1), ..definition() };
+        assert_eq!(put(store, same.clone()).expect("the same"), 1);
+        let other = NewDefinition { workflows: pins(2), ..same };
+        assert_eq!(put(store, other).expect("another version of the sub-workflow"), 2);
+        let by_agent = Actor { agent: true, ..Actor::user("ann") };
+        let agents = NewDefinition { name: "two".to_owned(), by: by_agent, ..definition() };
+        put(store, agents).expect("a definition");
+        let adopt = |name: &str, expected| DefinitionChange::Adopt {
+            name: name.to_owned(),
+            expected,
+            by: Actor::user("bob"),
+        };
+        let stale = Conflict::Version { name: "one".to_owned(), newest: Some(2) };
+        assert_eq!(change(store, adopt("one", Expected::Version(1))), Err(stale));
+        assert_eq!(
+            change(store, adopt("none", Expected::Any)),
+            Err(Conflict::NoDefinition("none".to_owned()))
+        );
+        for name in ["one", "two"] {
+            change(store, adopt(name, Expected::Any)).expect("adopted");
+            let found = store.definition(DefinitionQuery::Version(name, 1)).expect("a query").expect("it");
+            assert_eq!((&*found.created_by, found.by_agent), ("bob", false));
+        }
+    });
+}
+
+#[test]
+fn a_proposal_is_no_version_and_is_closed_once() {
+    on_every_store(|store| {
+        let by = |user: &str, hash: u8| NewDefinition {
+            hash: Hash([hash; 32]),
+            by: Actor { agent: true, ..Actor::user(user) },
+            owner: Some(user.to_owned()),
+            ..definition()
+        };
+        let close = |hash: u8, accepted| DefinitionChange::CloseProposal {
+            name: "one".to_owned(),
+            hash: Hash([hash; 32]),
+            accepted,
+            by: Actor::user("ann"),
+        };
+        let changed = |changed| Err(Conflict::Proposal { name: "one".to_owned(), changed });
+        assert_eq!(change(store, close(1, true)), changed(false));
+        change(store, DefinitionChange::Propose(by("ann", 1))).expect("a proposal");
+        assert!(store.definition(DefinitionQuery::Newest("one")).expect("a query").is_none());
+        let of_ann = Err(Conflict::Owned { name: "one".to_owned(), by: "ann".to_owned() });
+        assert_eq!(change(store, DefinitionChange::Propose(by("bob", 2))), of_ann);
+        change(store, DefinitionChange::Propose(by("ann", 3))).expect("it is replaced");
+        assert_eq!(change(store, close(1, true)), changed(true));
+        change(store, close(3, false)).expect("rejected");
+        assert_eq!(change(store, close(3, false)), changed(false));
+        put(store, definition()).expect("a person's version");
+        change(store, DefinitionChange::Propose(by("ann", 4))).expect("an agent proposes a change");
+        let accepted = NewDefinition { by: Actor::user("ann"), ..by("ann", 4) };
+        let definitions = vec![DefinitionChange::Put(accepted), close(4, true)];
+        let committed = store.commit(&Commit { now: 3, definitions, ..Commit::default() }).expect("accepted");
+        assert_eq!((committed.definitions[0].version, committed.definitions[0].by_agent), (2, false));
+    });
+}
+
+#[test]
+fn the_proposals_of_a_user_are_limited() {
+    on_every_store(|store| {
+        let named = |user: &str, number: usize| {
+            let name = format!("proposal {number}");
+            DefinitionChange::Propose(NewDefinition { name, by: Actor::user(user), ..definition() })
+        };
+        let proposals = (0..PROPOSALS_PER_USER).map(|number| named("ann", number)).collect();
+        let commit = Commit { now: 3, definitions: proposals, ..Commit::default() };
+        store.commit(&commit).expect("proposals");
+        assert_eq!(change(store, named("ann", PROPOSALS_PER_USER)), Err(Conflict::ProposalLimit));
+        change(store, named("ann", 0)).expect("it is replaced");
+        change(store, named("bob", PROPOSALS_PER_USER)).expect("other users are not affected");
+    });
+}
+
 #[test]
 fn names_belong_to_their_owner_and_versions_are_preconditions() {
     on_every_store(|store| {
         let by = |user: &str, hash: u8| NewDefinition {
             hash: Hash([hash; 32]),
-            by: steprail_store::Actor::user(user),
+            by: Actor::user(user),
             owner: Some(user.to_owned()),
             ..definition()
         };

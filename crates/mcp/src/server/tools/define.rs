@@ -1,11 +1,12 @@
 //! `workflow_define`: stores a version of a definition.
 
-use rmcp::model::JsonObject;
+use rmcp::model::{CallToolResponse, JsonObject};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use steprail_core::diagnostic::{Code, Diagnostic, Severity};
 use steprail_core::source::Source;
+use steprail_engine::kernel::DefinitionVersion;
 use steprail_engine::{Error, Expected, Right};
 
 use super::super::error::{ToolError, ToolResult};
@@ -42,6 +43,9 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     require_valid(&diagnostics).map_err(|_| has_errors(&diagnostics, &source))?;
     let (defined, _) = request.user.define(&text, args.publish, Expected::Any).await?;
     let warnings = findings::findings(&diagnostics, &source);
+    if defined.proposed {
+        return Ok(proposed(&defined, &warnings));
+    }
     let runnable = !diagnostics.iter().any(cannot_run);
     let mut message = format!("`{}` is stored as version {}", defined.name, defined.version);
     message.push_str(if runnable { "." } else { ", but a run would fail or wait in the current state." });
@@ -67,6 +71,28 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
         .in_message(&["name", "version", "warnings", "runnable", "published_as"])
         .next(next)
         .into())
+}
+
+/// The reply to a definition that a person has to accept. It names no command that would accept it.
+fn proposed(defined: &DefinitionVersion, warnings: &[Value]) -> CallToolResponse {
+    let name = &defined.name;
+    let mut message = format!(
+        "`{name}` is stored as a proposal: the policy requires that a person accepts it. It cannot be started before."
+    );
+    if !warnings.is_empty() {
+        message.push_str(&format!("\n{}", findings::lines(warnings)));
+    }
+    let fields = json!({
+        "name": name,
+        "proposed": true,
+        "hash": defined.hash.to_string(),
+        "runnable": false,
+        "warnings": warnings,
+    });
+    ToolOutput::new(fields, message)
+        .in_message(&["name", "warnings", "runnable", "proposed"])
+        .next("tell the user that the proposal waits for a person; check later with workflow_lookup")
+        .into()
 }
 
 /// Checks the right to define workflows.

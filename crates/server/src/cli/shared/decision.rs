@@ -80,7 +80,8 @@ impl Decision {
     }
 }
 
-fn require_confirmation(question: &str) -> Result<(), CliError> {
+/// Asks for confirmation. An error if it is not given, or if nobody can be asked.
+pub(crate) fn require_confirmation(question: &str) -> Result<(), CliError> {
     match confirm(question)? {
         Some(true) => Ok(()),
         Some(false) => Err(CliError::new("nothing was decided")),

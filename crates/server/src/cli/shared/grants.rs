@@ -9,7 +9,7 @@ use steprail_http::accounts::Role;
 /// Roles and tools to grant.
 #[derive(Debug, Args)]
 pub(crate) struct GrantArgs {
-    /// Role: admin, operator, author, approver, viewer
+    /// Role: admin, operator, author, publisher, approver, viewer
     #[arg(long, value_name = "ROLE", value_parser = parse_role)]
     pub role: Vec<Role>,
     /// Pattern of tools that may be called, such as `git__*`
@@ -18,7 +18,7 @@ pub(crate) struct GrantArgs {
 }
 
 fn parse_role(text: &str) -> Result<Role, String> {
-    let unknown = |_| "the roles are admin, operator, author, approver and viewer".to_owned();
+    let unknown = |_| "the roles are admin, operator, author, publisher, approver and viewer".to_owned();
     serde_json::from_value(text.into()).map_err(unknown)
 }
 
