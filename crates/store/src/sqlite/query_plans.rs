@@ -37,6 +37,10 @@ const BOUNDED: &[(&str, &str)] = &[
     ("principal_json ->> '$.scope' IS NOT NULL", "an index of the runs of scoped tokens"),
     ("FROM notifications o ORDER BY o.id DESC LIMIT", "the newest ones, from the end"),
     ("o.planned_at IS NULL ORDER BY o.id LIMIT", "an index of notifications without a plan"),
+    (
+        "FROM deliveries WHERE status = 'failed' ORDER BY id DESC LIMIT",
+        "an index of dead letters, from the end",
+    ),
     ("DELETE FROM workflow_definitions", "retention: hidden definitions, once an hour"),
     ("FROM workflow_definitions d WHERE", "the list of definitions contains all of them"),
     ("DELETE FROM sessions WHERE id IN", "the end of an index, beyond the limit of sessions"),
