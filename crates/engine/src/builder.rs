@@ -21,6 +21,7 @@ use crate::kernel::{Interrupt, Kernel, Notification, Request, Setup};
 use crate::limits::{Limits, OWNER_REQUESTS};
 use crate::metrics::Metrics;
 use crate::named_start::PlanCache;
+use crate::outbox::{self, Courier};
 use crate::policy::PolicyHandle;
 use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
@@ -36,6 +37,7 @@ pub struct Builder {
     tools: Option<Arc<dyn ToolCaller>>,
     authorizer: Option<Arc<dyn Authorizer>>,
     notifier: Option<Arc<dyn Notifier>>,
+    courier: Option<Arc<dyn Courier>>,
     artefacts: Option<Arc<dyn ArtefactStore>>,
     clock: Option<Arc<dyn Clock>>,
     limits: Limits,
@@ -64,6 +66,13 @@ impl Builder {
     #[must_use]
     pub fn authorizer(mut self, authorizer: impl Authorizer + 'static) -> Self {
         self.authorizer = Some(Arc::new(authorizer));
+        self
+    }
+
+    /// Sets who delivers notifications. Commits then contain the notifications that they cause.
+    #[must_use]
+    pub fn courier(mut self, courier: impl Courier + 'static) -> Self {
+        self.courier = Some(Arc::new(courier));
         self
     }
 
@@ -149,6 +158,7 @@ impl Builder {
             random: fastrand::Rng::new(),
             policy: self.policy.clone(),
             authorizer: authorizer.clone(),
+            outbox: self.courier.is_some(),
         })?;
         kernel.require_presence(self.presence);
         kernel.enforce_quotas(self.limits.quotas.clone(), storage.readers.clone());
@@ -156,6 +166,7 @@ impl Builder {
         let (urgent_sender, urgent) = mpsc::channel();
         wake_on_change(&*clock, sender.clone());
         notify_when_available(&*tools, sender.clone());
+        let (outbox, outbox_watch) = watch::channel(());
         let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
         let (fault, fault_watch) = watch::channel(None);
         let run_signals = Arc::new(RunSignals::default());
@@ -177,6 +188,7 @@ impl Builder {
             metrics,
             clock: clock.clone(),
             notifier: self.notifier,
+            outbox,
             runtime,
             last_event,
             run_signals: run_signals.clone(),
@@ -192,7 +204,7 @@ impl Builder {
             shutdown_timeout: self.limits.shutdown,
         };
         supervision::spawn(driver, failure).map_err(|error| no_thread(&error))?;
-        Ok(Engine(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             messages: sender,
             urgent: urgent_sender,
             read_pool,
@@ -206,6 +218,8 @@ impl Builder {
             tools,
             policy: self.policy,
             authorizer,
+            courier: self.courier,
+            delivering: tokio::sync::Mutex::default(),
             request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
             owner_slots: Semaphore::new(OWNER_REQUESTS),
             plans: PlanCache::default(),
@@ -216,7 +230,9 @@ impl Builder {
             presence: self.presence,
             codes: ApprovalCodes::default(),
             publishing: tokio::sync::Mutex::default(),
-        })))
+        });
+        outbox::spawn(&shared, outbox_watch);
+        Ok(Engine(shared))
     }
 }
 

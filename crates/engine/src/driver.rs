@@ -47,6 +47,8 @@ pub(crate) struct Driver {
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub notifier: Option<Arc<dyn Notifier>>,
+    /// Signals that the outbox changed.
+    pub outbox: watch::Sender<()>,
     pub runtime: Handle,
     pub last_event: watch::Sender<Cursor>,
     pub run_signals: Arc<RunSignals>,
@@ -242,6 +244,9 @@ impl Driver {
         if let Some(cursor) = handled.last_event {
             self.last_event.send_replace(cursor);
             self.run_signals.notify(&handled.changed);
+        }
+        if handled.outbox_changed {
+            self.outbox.send_replace(());
         }
         let mut orders = Vec::new();
         for effect in handled.effects {

@@ -19,6 +19,7 @@ use crate::driver::Message;
 use crate::error::Error;
 use crate::kernel::{Command, Reply, Request};
 use crate::named_start::PlanCache;
+use crate::outbox::Courier;
 use crate::policy::PolicyHandle;
 use crate::ports::{Authorizer, ToolCaller};
 use crate::quotas::{OpenSubscriptions, Quotas};
@@ -52,6 +53,10 @@ pub(crate) struct Shared {
     pub(crate) tools: Arc<dyn ToolCaller>,
     pub(crate) policy: PolicyHandle,
     pub(crate) authorizer: Arc<dyn Authorizer>,
+    /// Delivers notifications.
+    pub(crate) courier: Option<Arc<dyn Courier>>,
+    /// Serialises deliveries, so that nothing is sent twice at a time.
+    pub(crate) delivering: tokio::sync::Mutex<()>,
     /// Bounds the requests in the queue of the engine.
     pub(crate) request_slots: Semaphore,
     /// Bounds the commands of the owner in the queue, so that other users cannot fill it.

@@ -31,6 +31,7 @@ pub mod kernel;
 mod limits;
 mod metrics;
 mod named_start;
+mod outbox;
 mod policy;
 mod ports;
 mod presence;
@@ -61,6 +62,7 @@ pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};
 pub use limits::{Limits, STATUS_ITEMS};
+pub use outbox::Courier;
 pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
@@ -86,9 +88,11 @@ pub use steprail_core::run::{
 pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
-    Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, Binding, ChainHead, Cursor,
-    Definition, EventPage, Expected, Fired, Freeze, InvalidCursor, ListRuns, ListSteps, NameCursor, Overlap,
-    Principal, Proposal, RawEvent, Reads, Relay, Remembered, Right, RowKind, RunCursor, RunId, RunRow,
-    Schedule, ScheduledVersion, Session, Starter, StepCounts, StepCursor, StepFilter, StepPage, StepRow,
-    StoreError, StoredAdminEvent, StoredEvent, TokenScope, UnknownCall, VersionPin, Visibility,
+    Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, AttemptOutcome, Binding,
+    ChainHead, Cursor, Definition, Delivery, DeliveryStatus, EventPage, Expected, Fired, Freeze,
+    InvalidCursor, ListRuns, ListSteps, NameCursor, NewDelivery, NewNotification, Notification,
+    NotificationKind, NotificationQuery, Overlap, Principal, Proposal, RawEvent, Reads, Relay, Remembered,
+    Right, RowKind, RunCursor, RunId, RunRow, Schedule, ScheduledVersion, Session, Starter, StepCounts,
+    StepCursor, StepFilter, StepPage, StepRow, StoreError, StoredAdminEvent, StoredEvent, TokenScope,
+    UnknownCall, VersionPin, Visibility,
 };

@@ -105,3 +105,11 @@ pub(crate) const RATE_ENTRIES: usize = 10_000;
 pub(crate) const IDENTICAL_CALLS: usize = 10_000;
 /// Events at the end of a log that are searched for the start of steps that wait.
 pub(crate) const WAIT_EVENTS: usize = 500;
+/// The number of notifications that are planned or sent before their results are read again.
+pub(crate) const OUTBOX_BATCH: usize = 256;
+/// The number of messages that are sent at a time.
+pub(crate) const OUTBOX_SENDS: usize = 16;
+/// The maximum time for which a channel can take to accept a message.
+pub(crate) const OUTBOX_SEND_TIME: Duration = Duration::from_secs(60);
+/// The maximum time between two looks at the outbox.
+pub(crate) const OUTBOX_IDLE: Duration = Duration::from_secs(30);

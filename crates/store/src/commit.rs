@@ -6,8 +6,8 @@ use steprail_core::plan::Hash;
 use steprail_core::run::{Millis, Parent, Payload, Record, RunStatus};
 
 use crate::{
-    Account, AccountKind, Actor, AdminEvent, Cursor, Definition, Pins, PolicyChange, Principal, Purged,
-    Rerun, RunId, Schedule, Session, StoreError, Timer, WorkflowPins,
+    Account, AccountKind, Actor, AdminEvent, Cursor, Definition, OutboxChange, Pins, PolicyChange, Principal,
+    Purged, Rerun, RunId, Schedule, Session, StoreError, Timer, WorkflowPins,
 };
 
 /// Changes that are applied in one transaction, or not at all.
@@ -27,6 +27,8 @@ pub struct Commit {
     pub registry: Vec<RegistryChange>,
     /// Changes of the state of the policy.
     pub policy: Vec<PolicyChange>,
+    /// Notifications that the decisions cause, and changes of their deliveries.
+    pub outbox: Vec<OutboxChange>,
     /// Retention: what is deleted.
     pub purge: Option<Purge>,
     /// Administrative actions that change no rows. The store adds those that follow from the changes.
@@ -42,6 +44,7 @@ impl Commit {
             && self.schedules.is_empty()
             && self.registry.is_empty()
             && self.policy.is_empty()
+            && self.outbox.is_empty()
             && self.purge.is_none()
             && self.admin.is_empty()
     }

@@ -16,6 +16,7 @@ pub mod limits;
 mod log_row;
 #[cfg(feature = "memory")]
 pub mod memory;
+mod outbox;
 mod page;
 mod policy;
 mod preconditions;
@@ -40,6 +41,10 @@ pub use cursor::{Cursor, InvalidCursor, NameCursor, RunCursor, StepCursor};
 pub use error::StoreError;
 pub use id_map::{IdHasher, IdMap};
 pub use log_row::{RowContent, link};
+pub use outbox::{
+    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
+    NotificationQuery, OutboxChange, OutboxWork,
+};
 pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
 pub use principal::{Origin, Principal, Relay, Right, TokenScope};
 pub use rows::{
@@ -174,6 +179,14 @@ pub trait Reads: Send + Sync {
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// The freeze and the remembered approvals.
     fn policy_state(&self) -> Result<PolicyState, StoreError>;
+    /// Notifications to plan and deliveries that are due, at most `limit` of each.
+    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError>;
+    /// Notifications with their deliveries, at most `limit`.
+    fn notifications(
+        &self,
+        query: NotificationQuery,
+        limit: usize,
+    ) -> Result<Vec<(Notification, Vec<Delivery>)>, StoreError>;
     /// Every account.
     fn accounts(&self) -> Result<Vec<Account>, StoreError>;
     /// Every schedule, by name.

@@ -144,10 +144,11 @@ impl Kernel {
             let (mut done, answers) = self.or_quarantine(|kernel| kernel.decide_all(requests, now))?;
             let changed = self.batch.changed_runs();
             let policy_changes = self.batch.commit.policy.clone();
+            let outbox_changed = !self.batch.commit.outbox.is_empty();
             match self.batch.commit() {
                 Ok(committed) => {
                     policy_changes.iter().for_each(|change| self.policy.apply(change));
-                    handled.changed = changed;
+                    (handled.changed, handled.outbox_changed) = (changed, outbox_changed);
                     done.last_event = committed.last_event;
                     if std::mem::take(&mut self.restore_finished) {
                         self.maintain(Upkeep::FinishRestore)?;

@@ -48,6 +48,10 @@ impl Kernel {
                 self.batch.commit.admin.extend(actions.iter().cloned());
                 Ok(Ok(()))
             }
+            Command::Outbox(changes) => {
+                self.batch.commit.outbox.extend(changes.iter().cloned());
+                Ok(Ok(()))
+            }
             Command::Policy(change) => {
                 self.change_policy(change.clone());
                 Ok(Ok(()))

@@ -116,6 +116,7 @@ impl Kernel {
             done.effects.extend(record.had_input_request.clone().map(Effect::Forget));
             self.order_call(key, record, done);
             done.effects.extend(self.notice(key, record).map(Effect::Notify));
+            self.notify(key, record);
             if let Some(status) = end_of(record) {
                 self.run_ended(key, record, status)?;
             }

@@ -14,6 +14,7 @@ mod dispatch;
 mod effects;
 mod flights;
 mod gates;
+mod notifications;
 mod policy;
 mod quarantine;
 mod quotas;
@@ -74,6 +75,8 @@ pub struct Setup {
     pub policy: PolicyHandle,
     /// Knows the groups of users, and rechecks the rights of schedules when they fire.
     pub authorizer: Arc<dyn Authorizer>,
+    /// Whether commits contain the notifications that they cause.
+    pub outbox: bool,
 }
 
 /// Decides and commits. See the module documentation.
@@ -111,6 +114,8 @@ pub struct Kernel {
     /// Runs that cannot continue because their stored state is damaged. Other runs continue.
     damaged: BTreeMap<RunId, StoreError>,
     quotas: QuotaLedger,
+    /// Whether commits contain the notifications that they cause.
+    has_outbox: bool,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
     /// The factor that every decision requires.
@@ -139,6 +144,8 @@ pub struct Handled {
     pub last_event: Option<Cursor>,
     /// Runs with new events.
     pub changed: Vec<RunId>,
+    /// Whether the outbox changed.
+    pub outbox_changed: bool,
     /// Counts of committed events.
     pub stats: CommitStats,
 }
@@ -173,6 +180,7 @@ impl Kernel {
             deciding: None,
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
+            has_outbox: setup.outbox,
             restore_finished: false,
             presence: Presence::None,
         })

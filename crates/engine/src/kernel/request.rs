@@ -7,8 +7,8 @@ use serde_json::Value;
 use steprail_core::plan::{Hash, Plan};
 use steprail_core::run::{Failure, Intervention, Millis, Payload, Report, Resolution, RunStatus};
 use steprail_store::{
-    Account, AccountKind, Actor, AdminEvent, Expected, PolicyChange, Principal, Purged, RestoredBackup,
-    RunId, Schedule, Session,
+    Account, AccountKind, Actor, AdminEvent, Expected, OutboxChange, PolicyChange, Principal, Purged,
+    RestoredBackup, RunId, Schedule, Session,
 };
 use tokio::sync::oneshot;
 
@@ -71,6 +71,7 @@ impl Request {
             | Command::Record(_)
             | Command::DropAccount { .. }
             | Command::Policy(_)
+            | Command::Outbox(_)
             | Command::Sync
             | Command::Check(_) => false,
         }
@@ -263,6 +264,8 @@ pub enum Command {
         /// The user who deletes it; `None` for the embedding program.
         by: Option<Actor>,
     },
+    /// Changes notifications and their deliveries.
+    Outbox(Vec<OutboxChange>),
     /// Changes the state of the policy.
     Policy(PolicyChange),
     /// Records administrative actions.

@@ -134,6 +134,7 @@ impl Bench {
             random: fastrand::Rng::with_seed(self.seed),
             policy: self.policy.clone(),
             authorizer: Arc::new(AnyUser),
+            outbox: true,
         };
         self.kernel = Some(Kernel::new(setup).expect("a kernel"));
     }

@@ -29,6 +29,7 @@ impl Tables {
         }
         commit.registry.iter().for_each(|change| self.apply_registry(change, commit));
         commit.policy.iter().for_each(|change| self.policy.apply(change, commit.now));
+        commit.outbox.iter().for_each(|change| self.outbox.apply(change, commit.now));
         if let Some(purge) = commit.purge {
             committed.purged = self.purge(purge, commit.now);
         }

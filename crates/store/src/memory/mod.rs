@@ -3,6 +3,7 @@
 
 mod commit;
 mod definitions;
+mod outbox;
 mod policy;
 mod purge;
 mod reads;

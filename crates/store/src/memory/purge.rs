@@ -12,7 +12,10 @@ impl Tables {
     pub(super) fn purge(&mut self, purge: Purge, now: Millis) -> Purged {
         let ended = self.purgeable(purge);
         ended.iter().for_each(|run| self.delete_run(*run));
-        ended.iter().for_each(|run| self.policy.forget_run(*run));
+        for run in &ended {
+            self.policy.forget_run(*run);
+            self.outbox.forget_run(*run);
+        }
         let used: BTreeSet<i64> = self.runs.values().map(|run| run.new.definition).collect();
         let unused = |id: &i64| !used.contains(id);
         let deleted = self.definitions.iter().filter(|(_, row)| row.definition.deleted);
@@ -21,7 +24,8 @@ impl Tables {
         let expired = self.claims.iter().filter(|(_, claim)| claim.is_expired(now));
         let expired: Vec<_> = expired.map(|(key, _)| key.clone()).take(purge.limit).collect();
         expired.iter().for_each(|key| drop(self.claims.remove(key)));
-        Purged { runs: ended.len(), others: unused.len() + expired.len() }
+        let messages = self.outbox.purge(purge.before, purge.limit);
+        Purged { runs: ended.len(), others: unused.len() + expired.len() + messages }
     }
 
     /// Ended runs, oldest end first. A run that another one waits for or reuses is kept until that one has ended.

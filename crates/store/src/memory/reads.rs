@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use steprail_core::run::{Failure, Payload, StepStatus};
+use steprail_core::run::{Failure, Millis, Payload, StepStatus};
 use steprail_core::spec::step::KindName;
 
 use super::tables::{LogEntry, RunTables, StepEntry, Tables};
 use super::{MemoryStore, steps};
 use crate::page::PageBuilder;
 use crate::{
-    Account, After, Approval, ChainHead, Cursor, Definition, DefinitionQuery, EventPage, ListRuns, ListSteps,
-    PolicyState, Principal, Proposal, RawEvent, Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter,
-    StepCounts, StepPage, StepRow, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
-    attempt_digest, log_row,
+    Account, After, Approval, ChainHead, Cursor, Definition, DefinitionQuery, Delivery, EventPage, ListRuns,
+    ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, Principal, Proposal, RawEvent,
+    Reads, RunCursor, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StepRow, StoreError,
+    StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest, log_row,
 };
 
 impl Reads for MemoryStore {
@@ -140,6 +140,18 @@ impl Reads for MemoryStore {
 
     fn policy_state(&self) -> Result<PolicyState, StoreError> {
         Ok(self.tables().policy.state.clone())
+    }
+
+    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
+        Ok(self.tables().outbox.work(now, limit))
+    }
+
+    fn notifications(
+        &self,
+        query: NotificationQuery,
+        limit: usize,
+    ) -> Result<Vec<(Notification, Vec<Delivery>)>, StoreError> {
+        Ok(self.tables().outbox.notifications(query, limit))
     }
 
     fn usage(&self, user: &str, limit: u64) -> Result<Usage, StoreError> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Payload, StepStatus, TimerKind};
 
+use super::outbox::OutboxTables;
 use super::policy::PolicyTables;
 use crate::{
     AccountKind, Approval, ClaimKey, Cursor, Definition, NewRun, Proposal, RowContent, RunId, RunState,
@@ -32,6 +33,7 @@ pub(super) struct Tables {
     /// Sessions, with the times of their creation.
     pub sessions: BTreeMap<String, (Session, Millis)>,
     pub policy: PolicyTables,
+    pub outbox: OutboxTables,
 }
 
 impl Default for Tables {
@@ -44,6 +46,7 @@ impl Default for Tables {
             last_run: 0,
             last_approval: 0,
             policy: PolicyTables::default(),
+            outbox: OutboxTables::default(),
             definitions: BTreeMap::new(),
             proposals: BTreeMap::new(),
             claims: BTreeMap::new(),

@@ -85,6 +85,10 @@ impl<'s> Transaction<'s> {
         self.statements.connection
     }
 
+    pub(super) fn run_key(&mut self, run: RunId) -> Result<i64, StoreError> {
+        self.keys.get(self.statements.connection, run)
+    }
+
     fn apply_changes(&mut self, commit: &Commit) -> Result<Committed, Refused> {
         let mut committed = Committed::default();
         for change in &commit.definitions {
@@ -106,6 +110,9 @@ impl<'s> Transaction<'s> {
         }
         for change in &commit.policy {
             self.change_policy(change, commit.now)?;
+        }
+        for change in &commit.outbox {
+            self.change_outbox(change, commit.now)?;
         }
         if let Some(purge) = commit.purge {
             committed.purged = self.purge(purge, commit.now)?;

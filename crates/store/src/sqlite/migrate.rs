@@ -19,6 +19,7 @@ const STEPS: &[&str] = &[
     include_str!("003_policy.sql"),
     include_str!("004_audit.sql"),
     include_str!("005_ownership.sql"),
+    include_str!("006_outbox.sql"),
 ];
 
 /// Follows the encoding of the log, so every migration creates it anew.

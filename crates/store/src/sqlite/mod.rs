@@ -14,6 +14,7 @@ mod inspect;
 mod key_results;
 mod lock;
 mod migrate;
+mod outbox;
 mod policy;
 mod project;
 mod proposals;

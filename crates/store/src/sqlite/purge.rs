@@ -1,10 +1,10 @@
-//! Retention: deletes ended runs, unused definitions and expired results under idempotency keys.
+//! Retention: deletes ended runs with their notifications, unused definitions and expired results under idempotency keys.
 
 use rusqlite::{Connection, params};
 use steprail_core::run::Millis;
 
 use super::commit::Transaction;
-use super::{bindings, policy, rows};
+use super::{bindings, outbox, policy, rows};
 use crate::{
     AdminAction, AdminEvent, Binding, Purge, Purged, PurgedRun, RowContent, RowKind, RunId, StoreError,
 };
@@ -80,7 +80,8 @@ impl Transaction<'_> {
             let action = AdminAction::RunsPurged { runs: Vec::new() };
             self.actions.push(AdminEvent { action, by: None, rows: forgotten });
         }
-        Ok(unused.len() + keys.len())
+        let messages = outbox::purge(self.connection(), purge.before, purge.limit)?;
+        Ok(unused.len() + keys.len() + messages)
     }
 }
 
@@ -99,6 +100,7 @@ fn purge_runs(connection: &Connection, purge: Purge) -> Result<(Vec<PurgedRun>, 
             connection.prepare_cached(&sql)?.execute([key])?;
         }
         policy::forget_run(connection, *run)?;
+        outbox::forget_run(connection, *key)?;
         clear_log(connection, *key, *run)?;
         keys.extend(rows::all(connection, SELECT_KEYS, [key], |row| Ok(row.get::<_, String>(0)?))?);
     }

@@ -17,10 +17,11 @@ use uuid::Uuid;
 use super::readers::Reader;
 use super::{Options, SqliteStore};
 use crate::{
-    Account, AccountKind, After, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery, Expected,
-    Freeze, ListRuns, ListSteps, NewClaim, NewDefinition, NewRun, Pins, PolicyChange, Principal, Purge,
-    Reads, RegistryChange, Remembered, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session,
-    StepFilter, Store, Timer, TokenScope, Unfinished, Visibility, Wanted,
+    Account, AccountKind, After, AttemptOutcome, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery,
+    DeliveryStatus, Expected, Freeze, ListRuns, ListSteps, NewClaim, NewDefinition, NewDelivery,
+    NewNotification, NewRun, NotificationKind, NotificationQuery, OutboxChange, Pins, PolicyChange,
+    Principal, Purge, Reads, RegistryChange, Remembered, RunCommit, RunId, RunState, Schedule,
+    ScheduleChange, Session, StepFilter, Store, Timer, TokenScope, Unfinished, Visibility, Wanted,
 };
 
 /// Tables that do not grow with the number of runs.
@@ -34,6 +35,12 @@ const BOUNDED: &[(&str, &str)] = &[
     ("WHERE run_id <> 0 ORDER BY id DESC LIMIT 1", "the last row, after administrative actions"),
     ("FROM approvals a JOIN runs r ON r.id = a.run_id WHERE a.status = 'open'", "an index of open approvals"),
     ("principal_json ->> '$.scope' IS NOT NULL", "an index of the runs of scoped tokens"),
+    ("FROM notifications o ORDER BY o.id DESC LIMIT", "the newest ones, from the end"),
+    ("o.planned_at IS NULL ORDER BY o.id LIMIT", "an index of notifications without a plan"),
+    (
+        "FROM deliveries WHERE status = 'failed' ORDER BY id DESC LIMIT",
+        "an index of dead letters, from the end",
+    ),
     ("DELETE FROM workflow_definitions", "retention: hidden definitions, once an hour"),
     ("FROM workflow_definitions d WHERE", "the list of definitions contains all of them"),
     ("DELETE FROM sessions WHERE id IN", "the end of an index, beyond the limit of sessions"),
@@ -300,6 +307,34 @@ fn write(store: &mut SqliteStore) {
         ],
         ..Commit::default()
     });
+    let add = |run| {
+        OutboxChange::Add(Box::new(NewNotification {
+            kind: NotificationKind::RunFailed,
+            run,
+            path: None,
+            to: Vec::new(),
+            body: serde_json::value::to_raw_value(&1).expect("JSON"),
+        }))
+    };
+    let new = NewDelivery {
+        recipient: "ann".to_owned(),
+        channel: "ntfy".to_owned(),
+        address: "a".to_owned(),
+        due: 1,
+        in_digest: false,
+    };
+    let failed = AttemptOutcome::Failed { error: "no".to_owned() };
+    commit(Commit {
+        outbox: vec![
+            add(Some(id(1))),
+            add(None),
+            OutboxChange::Plan { notification: 1, deliveries: vec![new] },
+            OutboxChange::Attempt { delivery: 1, outcome: failed },
+            OutboxChange::Resend { delivery: 1 },
+            OutboxChange::Close { delivery: 1, status: DeliveryStatus::Read },
+        ],
+        ..Commit::default()
+    });
     commit(Commit { purge: Some(Purge { before: 9, limit: 10 }), ..Commit::default() });
     let delete = DefinitionChange::Delete {
         name: "one".to_owned(),
@@ -365,6 +400,11 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     }
     let _ = readers.step_counts(id(1)).expect("counts");
     let _ = readers.policy_state().expect("the state of the policy");
+    let _ = readers.outbox_work(9, 10).expect("work");
+    for query in [NotificationQuery::OfRun(id(1)), NotificationQuery::DeadLetters, NotificationQuery::Newest]
+    {
+        let _ = readers.notifications(query, 10).expect("notifications");
+    }
     for (status, created_by, name) in [
         (None, None, None),
         (Some(RunStatus::Failed), None, None),

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params, params_from_iter};
+use steprail_core::run::Millis;
 
-use super::{bindings, definitions, identity, policy, proposals, read_only, rows, schedules, steps};
+use super::{bindings, definitions, identity, outbox, policy, proposals, read_only, rows, schedules, steps};
 use crate::Reads;
 use crate::limits::READ_TIME;
 use crate::page::PageBuilder;
 use crate::{
-    ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, EventPage,
-    ListRuns, ListSteps, PolicyState, Proposal, RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter,
-    StepCounts, StepPage, StoreError, StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility,
-    attempt_digest,
+    ADMIN_LOG, Account, AccountKind, AdminEvent, After, Approval, ChainHead, Cursor, Definition, Delivery,
+    EventPage, ListRuns, ListSteps, Notification, NotificationQuery, OutboxWork, PolicyState, Proposal,
+    RawEvent, RowKind, RunId, RunRow, Schedule, Session, Starter, StepCounts, StepPage, StoreError,
+    StoredAdminEvent, StoredEvent, UnknownCall, Usage, Visibility, attempt_digest,
 };
 
 /// A run and its descendants, with the path of the steps that wait for them. A run has one parent, so none is found
@@ -303,6 +304,18 @@ impl Reads for Readers {
 
     fn policy_state(&self) -> Result<PolicyState, StoreError> {
         self.with(policy::state)
+    }
+
+    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
+        self.with(|connection| outbox::work(connection, now, limit))
+    }
+
+    fn notifications(
+        &self,
+        query: NotificationQuery,
+        limit: usize,
+    ) -> Result<Vec<(Notification, Vec<Delivery>)>, StoreError> {
+        self.with(|connection| outbox::notifications(connection, query, limit))
     }
 
     fn accounts(&self) -> Result<Vec<Account>, StoreError> {

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod outbox;
 mod reads;
 
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use steprail_store::memory::MemoryStore;
 use steprail_store::sqlite::SqliteStore;
 use steprail_store::{
     Actor, ClaimKey, ClaimState, Commit, Conflict, DefinitionChange, DefinitionQuery, Expected, NewClaim,
-    NewDefinition, Principal, Purge, Refused, RunCommit, RunId, RunState, Schedule, ScheduleChange, Store,
-    Timer, Unfinished, VersionPin, Wanted, WorkflowPins,
+    NewDefinition, Principal, Purge, Reads, Refused, RunCommit, RunId, RunState, Schedule, ScheduleChange,
+    Store, Timer, Unfinished, VersionPin, Wanted, WorkflowPins,
 };
 use uuid::Uuid;
 
@@ -29,6 +30,16 @@ fn on_every_store(scenario: impl Fn(&mut dyn Store)) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("test.db");
     scenario(&mut SqliteStore::open(path, &steprail_store::sqlite::Options::default()).expect("a database"));
+}
+
+/// Runs a scenario on every store with its readers.
+fn on_every_storage(scenario: impl Fn(&mut dyn Store, &dyn Reads)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("test.db");
+    let sqlite = SqliteStore::open(path, &steprail_store::sqlite::Options::default()).expect("a database");
+    for mut storage in [MemoryStore::new().into_storage(), sqlite.into_storage().expect("a storage")] {
+        scenario(&mut *storage.writer, &*storage.readers);
+    }
 }
 
 fn id(number: u128) -> RunId {

@@ -1,0 +1,190 @@
+//! Delivers notifications: plans them, sends what is due and records the results. Runs never wait for it.
+//!
+//! A notification is in the store before anything is sent, and a result is recorded after it was sent. A restart between
+//! the two sends it again with the same id.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use steprail_core::run::Millis;
+use steprail_store::{
+    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, Notification, NotificationKind, NotificationQuery,
+    OutboxChange, OutboxWork, RunId,
+};
+use tokio::sync::watch;
+
+use crate::engine::{Engine, Shared};
+use crate::error::Error;
+use crate::kernel::Command;
+use crate::limits::{OUTBOX_BATCH, OUTBOX_IDLE, OUTBOX_SEND_TIME, OUTBOX_SENDS};
+use crate::ports::BoxFuture;
+
+/// Knows the recipients and the channels of notifications.
+pub trait Courier: Send + Sync {
+    /// Plans who gets a notification, over which channels and when.
+    fn plan<'a>(&'a self, notification: &'a Notification, now: Millis) -> BoxFuture<'a, Vec<NewDelivery>>;
+
+    /// Sends one or more notifications to one recipient over one channel, as one message.
+    fn send<'a>(
+        &'a self,
+        messages: &'a [(Delivery, Notification)],
+        now: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome>;
+
+    /// Takes a message back that was sent, because nobody needs to act on it any more.
+    fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()>;
+}
+
+impl Engine {
+    /// Plans and sends what is due, once. Returns when the next delivery is due.
+    pub async fn deliver_notifications(&self) -> Result<Option<Millis>, Error> {
+        let Some(courier) = self.0.courier.clone() else { return Ok(None) };
+        let _delivering = self.0.delivering.lock().await;
+        loop {
+            let now = self.now();
+            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH)).await?;
+            let OutboxWork { unplanned, due, next } = work;
+            if unplanned.is_empty() && due.is_empty() {
+                return Ok(next);
+            }
+            for notification in unplanned {
+                let changes = self.plan(&*courier, &notification, now).await?;
+                self.command(Command::Outbox(changes)).await?;
+            }
+            let results = stream::iter(messages(due)).map(|message| attempt(&*courier, message, now));
+            let mut results = results.buffer_unordered(OUTBOX_SENDS);
+            while let Some(changes) = results.next().await {
+                self.command(Command::Outbox(changes)).await?;
+            }
+        }
+    }
+
+    async fn plan(
+        &self,
+        courier: &dyn Courier,
+        notification: &Notification,
+        now: Millis,
+    ) -> Result<Vec<OutboxChange>, Error> {
+        let mut changes = Vec::new();
+        if let (NotificationKind::ApprovalDecided, Some(run)) = (notification.kind, notification.run) {
+            changes = self.withdraw(courier, run, notification.path.as_deref()).await?;
+        }
+        let deliveries = courier.plan(notification, now).await;
+        changes.push(OutboxChange::Plan { notification: notification.id, deliveries });
+        Ok(changes)
+    }
+
+    /// Takes back the requests of an approval that was decided.
+    async fn withdraw(
+        &self,
+        courier: &dyn Courier,
+        run: RunId,
+        path: Option<&str>,
+    ) -> Result<Vec<OutboxChange>, Error> {
+        let query = NotificationQuery::OfRun(run);
+        let of_run = self.read(move |readers| readers.notifications(query, OUTBOX_BATCH)).await?;
+        let mut changes = Vec::new();
+        for (notification, deliveries) in of_run {
+            if notification.path.as_deref() != path || !asks_for_a_decision(notification.kind) {
+                continue;
+            }
+            for delivery in deliveries {
+                match delivery.status {
+                    DeliveryStatus::Sent => courier.withdraw(&delivery, &notification).await,
+                    DeliveryStatus::Queued => {}
+                    DeliveryStatus::Failed | DeliveryStatus::Read | DeliveryStatus::Withdrawn => continue,
+                }
+                let (delivery, status) = (delivery.id, DeliveryStatus::Withdrawn);
+                changes.push(OutboxChange::Close { delivery, status });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Notifications of a run with their deliveries, oldest first, at most `limit`.
+    pub async fn notifications(
+        &self,
+        query: NotificationQuery,
+        limit: usize,
+    ) -> Result<Vec<(Notification, Vec<Delivery>)>, Error> {
+        self.read(move |readers| readers.notifications(query, limit)).await
+    }
+
+    /// Queues a dead letter again.
+    pub async fn resend_notification(&self, delivery: i64) -> Result<(), Error> {
+        self.command(Command::Outbox(vec![OutboxChange::Resend { delivery }])).await
+    }
+}
+
+fn asks_for_a_decision(kind: NotificationKind) -> bool {
+    use NotificationKind as Kind;
+    matches!(kind, Kind::ApprovalRequested | Kind::Reminder | Kind::ApprovalEscalated)
+}
+
+/// Deliveries that are sent as one message: those of a digest with the same recipient and channel.
+fn messages(due: Vec<(Delivery, Notification)>) -> Vec<Vec<(Delivery, Notification)>> {
+    let mut messages: Vec<Vec<(Delivery, Notification)>> = Vec::new();
+    for (delivery, notification) in due {
+        let same = |of: &&mut Vec<(Delivery, Notification)>| {
+            let of = &of[0].0;
+            of.in_digest
+                && (&of.recipient, &of.channel, &of.address)
+                    == (&delivery.recipient, &delivery.channel, &delivery.address)
+        };
+        match messages.iter_mut().find(same).filter(|_| delivery.in_digest) {
+            Some(digest) => digest.push((delivery, notification)),
+            None => messages.push(vec![(delivery, notification)]),
+        }
+    }
+    messages
+}
+
+/// Sends a message. A channel that does not answer in time has failed for now.
+async fn attempt(
+    courier: &dyn Courier,
+    message: Vec<(Delivery, Notification)>,
+    now: Millis,
+) -> Vec<OutboxChange> {
+    let sending = tokio::time::timeout(OUTBOX_SEND_TIME, courier.send(&message, now));
+    let outcome = sending.await.unwrap_or_else(|_| AttemptOutcome::Retry {
+        due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_millis() as u64),
+        error: format!("the channel did not answer within {} s", OUTBOX_SEND_TIME.as_secs()),
+    });
+    let change = |(delivery, _): &(Delivery, Notification)| OutboxChange::Attempt {
+        delivery: delivery.id,
+        outcome: outcome.clone(),
+    };
+    message.iter().map(change).collect()
+}
+
+/// Delivers until the engine stops.
+pub(crate) async fn deliver_forever(shared: Weak<Shared>, mut changed: watch::Receiver<()>) {
+    let mut wait = Duration::ZERO;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            change = changed.changed() => if change.is_err() { return },
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        let engine = Engine(shared);
+        wait = match engine.deliver_notifications().await {
+            Ok(next) => next.map_or(OUTBOX_IDLE, |due| {
+                let millis = u64::try_from(due.saturating_sub(engine.now())).unwrap_or_default();
+                Duration::from_millis(millis).min(OUTBOX_IDLE)
+            }),
+            Err(Error::Stopped) => return,
+            Err(error) => {
+                tracing::warn!("notifications are not delivered for now: {error}");
+                OUTBOX_IDLE
+            }
+        };
+    }
+}
+
+/// Starts the delivery of an engine with a courier.
+pub(crate) fn spawn(shared: &Arc<Shared>, changed: watch::Receiver<()>) {
+    if shared.courier.is_some() {
+        tokio::spawn(deliver_forever(Arc::downgrade(shared), changed));
+    }
+}

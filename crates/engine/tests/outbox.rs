@@ -1,0 +1,199 @@
+//! Notifications: written with the event that causes them, delivered at least once, and taken back after a decision.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use steprail_core::run::Millis;
+use steprail_engine::{
+    AttemptOutcome, BoxFuture, Clock as _, Courier, Delivery, Engine, ManualClock, NewDelivery, Notification,
+    NotificationKind, NotificationQuery, Options, Principal, RunHandle, SqliteStore, Start, Tools,
+};
+
+const GATE: &str = "
+name: pay
+steps:
+  - { id: ask, kind: approve, prompt: 'Pay 40?', notify_user: [lea], timeout: 2h, escalate: [{ after: 1h, notify: 'user:kim' }] }
+  - { id: pay, tool: demo__pay }
+";
+
+/// Delivers to a list, and fails as often as the test says.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Records>>);
+
+#[derive(Default)]
+struct Records {
+    received: Vec<String>,
+    outcomes: VecDeque<AttemptOutcome>,
+    in_digest: bool,
+}
+
+impl Recorder {
+    fn fail_with(&self, outcome: AttemptOutcome) {
+        self.0.lock().expect("the records").outcomes.push_back(outcome);
+    }
+
+    fn received(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("the records").received)
+    }
+}
+
+impl Courier for Recorder {
+    fn plan<'a>(&'a self, notification: &'a Notification, now: Millis) -> BoxFuture<'a, Vec<NewDelivery>> {
+        let in_digest = self.0.lock().expect("the records").in_digest;
+        let to = |recipient: &String| NewDelivery {
+            recipient: recipient.clone(),
+            channel: "list".to_owned(),
+            address: "here".to_owned(),
+            due: if in_digest { now + 60_000 } else { now },
+            in_digest,
+        };
+        Box::pin(std::future::ready(notification.to.iter().map(to).collect()))
+    }
+
+    fn send<'a>(
+        &'a self,
+        messages: &'a [(Delivery, Notification)],
+        _: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
+        let mut records = self.0.lock().expect("the records");
+        let outcome = records.outcomes.pop_front().unwrap_or(AttemptOutcome::Sent { receipt: None });
+        let (delivery, notification) = &messages[0];
+        let mut text = format!("{} to {}", notification.kind.name(), delivery.recipient);
+        if messages.len() > 1 {
+            let _ = write!(text, " and {} more", messages.len() - 1);
+        }
+        if !matches!(outcome, AttemptOutcome::Sent { .. }) {
+            text += " failed";
+        }
+        records.received.push(text);
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn withdraw<'a>(&'a self, delivery: &'a Delivery, _: &'a Notification) -> BoxFuture<'a, ()> {
+        let text = format!("taken back from {}", delivery.recipient);
+        self.0.lock().expect("the records").received.push(text);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    clock: Arc<ManualClock>,
+    recorder: Recorder,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(1_800_000_000_000));
+        Self { folder: tempfile::tempdir().expect("a folder"), clock, recorder: Recorder::default() }
+    }
+
+    fn engine(&self) -> Engine {
+        let store =
+            SqliteStore::open(self.folder.path().join("db"), &Options::default()).expect("a database");
+        let tools = Tools::new().tool("demo__pay", |_| async { Ok(json!(1)) });
+        let builder = Engine::builder().store(store).tools(tools).clock(self.clock.clone());
+        builder.courier(self.recorder.clone()).spawn().expect("an engine")
+    }
+}
+
+async fn waiting(engine: &Engine) -> RunHandle {
+    engine.define(GATE, &Principal::user("ann")).await.expect("a definition");
+    engine.start(Start::named("pay", Principal::user("ann"))).await.expect("a run")
+}
+
+async fn states(engine: &Engine, run: &RunHandle) -> String {
+    let found = engine.notifications(NotificationQuery::OfRun(run.id()), 100).await.expect("notifications");
+    let mut text = String::new();
+    for (notification, deliveries) in found {
+        let _ = write!(text, "{}:", notification.kind.name());
+        for delivery in deliveries {
+            let error = delivery.error.map(|error| format!(" ({error})")).unwrap_or_default();
+            let _ = write!(
+                text,
+                " {} {} after {}{error}",
+                delivery.recipient,
+                delivery.status.name(),
+                delivery.attempts
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[tokio::test]
+async fn an_approval_is_told_and_taken_back() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let run = waiting(&engine).await;
+    engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(fixture.recorder.received(), ["approval_requested to lea"]);
+    engine.approve(run.id(), "ask", &Principal::user("tom"), None, None).await.expect("an approval");
+    run.wait().await.expect("an end");
+    engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(fixture.recorder.received(), ["taken back from lea"]);
+    insta::assert_snapshot!(states(&engine, &run).await);
+}
+
+#[tokio::test]
+async fn an_unavailable_channel_is_tried_again_and_a_dead_letter_can_be_sent_again() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let busy = || AttemptOutcome::Retry { due: fixture.clock.now() + 60_000, error: "busy".to_owned() };
+    fixture.recorder.fail_with(busy());
+    fixture.recorder.fail_with(AttemptOutcome::Failed { error: "no such topic".to_owned() });
+    let run = waiting(&engine).await;
+    let next = engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(next, Some(fixture.clock.now() + 60_000));
+    fixture.clock.advance(60_000);
+    engine.deliver_notifications().await.expect("a delivery");
+    let dead = engine.notifications(NotificationQuery::DeadLetters, 10).await.expect("dead letters");
+    let delivery = dead[0].1[0].id;
+    let before = states(&engine, &run).await;
+    engine.resend_notification(delivery).await.expect("a dead letter");
+    engine.deliver_notifications().await.expect("a delivery");
+    let tried =
+        ["approval_requested to lea failed", "approval_requested to lea failed", "approval_requested to lea"];
+    assert_eq!(fixture.recorder.received(), tried);
+    insta::assert_snapshot!(format!("{before}\n{}", states(&engine, &run).await));
+}
+
+#[tokio::test]
+async fn a_notification_survives_a_restart_before_it_is_sent() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let busy = AttemptOutcome::Retry { due: fixture.clock.now() + 1, error: "busy".to_owned() };
+    fixture.recorder.fail_with(busy);
+    let run = waiting(&engine).await;
+    engine.deliver_notifications().await.expect("a delivery");
+    drop(run);
+    engine.shutdown().await.expect("a stop");
+    drop(engine);
+    fixture.recorder.received();
+    fixture.clock.advance(1);
+    let engine = fixture.engine();
+    engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(fixture.recorder.received(), ["approval_requested to lea"]);
+}
+
+#[tokio::test]
+async fn many_notifications_become_a_digest() {
+    let fixture = Fixture::new();
+    fixture.recorder.0.lock().expect("the records").in_digest = true;
+    let engine = fixture.engine();
+    waiting(&engine).await;
+    for _ in 0..99 {
+        engine.start(Start::named("pay", Principal::user("ann"))).await.expect("a run");
+    }
+    engine.deliver_notifications().await.expect("a plan");
+    assert!(fixture.recorder.received().is_empty());
+    fixture.clock.advance(60_000);
+    engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(fixture.recorder.received(), ["approval_requested to lea and 99 more"]);
+    let all = engine.notifications(NotificationQuery::Newest, 1_000).await.expect("notifications");
+    assert_eq!(all.len(), 100);
+    assert!(all.iter().all(|(notification, _)| notification.kind == NotificationKind::ApprovalRequested));
+}

@@ -1,0 +1,191 @@
+//! The rows of notifications and deliveries.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use steprail_core::run::Millis;
+
+use super::commit::Transaction;
+use super::rows;
+use crate::{
+    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
+    NotificationQuery, OutboxChange, OutboxWork, StoreError,
+};
+
+const INSERT: &str = "INSERT INTO notifications (run_id, path, kind, to_json, body_json, created_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+const PLAN: &str = "UPDATE notifications SET planned_at = ?2 WHERE id = ?1 AND planned_at IS NULL";
+const INSERT_DELIVERY: &str =
+    "INSERT INTO deliveries (notification_id, recipient, channel, address, status, due_at, in_digest)
+    VALUES (?1, ?2, ?3, ?4, 'queued', ?5, ?6)";
+const ATTEMPT: &str = "UPDATE deliveries SET status = ?2, attempts = attempts + 1, due_at = ?3, error = ?4,
+    receipt_json = coalesce(?5, receipt_json), ended_at = ?6 WHERE id = ?1 AND status = 'queued'";
+const CLOSE: &str = "UPDATE deliveries SET status = ?2, due_at = NULL, ended_at = ?3
+    WHERE id = ?1 AND (status = 'queued' OR status = 'sent')";
+const RESEND: &str = "UPDATE deliveries SET status = 'queued', attempts = 0, due_at = ?2, ended_at = NULL
+    WHERE id = ?1 AND status = 'failed'";
+
+const NOTIFICATION: &str = "o.id, o.kind, (SELECT r.run_id FROM runs r WHERE r.id = o.run_id), o.path, o.to_json, o.body_json, o.created_at";
+const DELIVERY: &str =
+    "d.id, d.notification_id, d.recipient, d.channel, d.address, d.status, d.attempts, d.due_at,
+    d.in_digest, d.error, d.receipt_json, d.ended_at";
+const DELIVERY_COLUMNS: usize = 12;
+
+impl Transaction<'_> {
+    pub(super) fn change_outbox(&mut self, change: &OutboxChange, now: Millis) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let run =
+            |sql: &str, params: &[&dyn rusqlite::ToSql]| connection.prepare_cached(sql)?.execute(params);
+        match change {
+            OutboxChange::Add(new) => self.add_notification(new, now)?,
+            OutboxChange::Plan { notification, deliveries } => {
+                if run(PLAN, params![notification, now])? == 1 {
+                    plan(connection, *notification, deliveries)?;
+                }
+            }
+            OutboxChange::Attempt { delivery, outcome } => {
+                let (status, due, error, receipt) = match outcome {
+                    AttemptOutcome::Sent { receipt } => (DeliveryStatus::Sent, None, None, receipt.as_ref()),
+                    AttemptOutcome::Retry { due, error } => {
+                        (DeliveryStatus::Queued, Some(*due), Some(error), None)
+                    }
+                    AttemptOutcome::Failed { error } => (DeliveryStatus::Failed, None, Some(error), None),
+                };
+                let ended = (status != DeliveryStatus::Queued).then_some(now);
+                run(ATTEMPT, params![delivery, status.name(), due, error, receipt, ended])?;
+            }
+            OutboxChange::Close { delivery, status } => {
+                run(CLOSE, params![delivery, status.name(), now])?;
+            }
+            OutboxChange::Resend { delivery } => {
+                run(RESEND, params![delivery, now])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_notification(&mut self, new: &NewNotification, now: Millis) -> Result<(), StoreError> {
+        let run = match new.run {
+            Some(run) => Some(self.run_key(run)?),
+            None => None,
+        };
+        let to = serde_json::to_string(&new.to)?;
+        let params = params![run, new.path, new.kind.name(), to, new.body.get(), now];
+        self.connection().prepare_cached(INSERT)?.execute(params)?;
+        Ok(())
+    }
+}
+
+fn plan(connection: &Connection, notification: i64, deliveries: &[NewDelivery]) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached(INSERT_DELIVERY)?;
+    for new in deliveries {
+        let NewDelivery { recipient, channel, address, due, in_digest } = new;
+        statement.execute(params![notification, recipient, channel, address, due, in_digest])?;
+    }
+    Ok(())
+}
+
+/// Deletes the notifications of a run.
+pub(super) fn forget_run(connection: &Connection, key: i64) -> Result<(), StoreError> {
+    let deliveries =
+        "DELETE FROM deliveries WHERE notification_id IN (SELECT id FROM notifications WHERE run_id = ?1)";
+    connection.prepare_cached(deliveries)?.execute([key])?;
+    connection.prepare_cached("DELETE FROM notifications WHERE run_id = ?1")?.execute([key])?;
+    Ok(())
+}
+
+/// Deletes notifications that no run caused and that are older than `before`. Returns their number.
+pub(super) fn purge(connection: &Connection, before: Millis, limit: usize) -> Result<usize, StoreError> {
+    let sql = "SELECT id FROM notifications WHERE run_id IS NULL AND created_at < ?1 LIMIT ?2";
+    let old = rows::all(connection, sql, params![before, limit], |row| Ok(row.get::<_, i64>(0)?))?;
+    for id in &old {
+        connection.prepare_cached("DELETE FROM deliveries WHERE notification_id = ?1")?.execute([id])?;
+        connection.prepare_cached("DELETE FROM notifications WHERE id = ?1")?.execute([id])?;
+    }
+    Ok(old.len())
+}
+
+/// What is to be planned and sent now.
+pub(super) fn work(connection: &Connection, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
+    let unplanned = format!(
+        "SELECT {NOTIFICATION} FROM notifications o WHERE o.planned_at IS NULL ORDER BY o.id LIMIT ?1"
+    );
+    let due = format!(
+        "SELECT {DELIVERY}, {NOTIFICATION} FROM deliveries d JOIN notifications o ON o.id = d.notification_id
+         WHERE d.due_at <= ?1 ORDER BY d.due_at, d.id LIMIT ?2"
+    );
+    let next = "SELECT due_at FROM deliveries WHERE due_at > ?1 ORDER BY due_at LIMIT 1";
+    Ok(OutboxWork {
+        unplanned: rows::all(connection, &unplanned, [limit], |row| notification(row, 0))?,
+        due: rows::all(connection, &due, params![now, limit], |row| {
+            Ok((delivery(row)?, notification(row, DELIVERY_COLUMNS)?))
+        })?,
+        next: connection.prepare_cached(next)?.query_row([now], |row| row.get(0)).optional()?,
+    })
+}
+
+pub(super) fn notifications(
+    connection: &Connection,
+    query: NotificationQuery,
+    limit: usize,
+) -> Result<Vec<(Notification, Vec<Delivery>)>, StoreError> {
+    let select = |rest: &str| format!("SELECT {NOTIFICATION} FROM notifications o {rest} LIMIT ?1");
+    let found = match query {
+        NotificationQuery::OfRun(run) => {
+            let sql = select("WHERE o.run_id = (SELECT id FROM runs WHERE run_id = ?2) ORDER BY o.id");
+            rows::all(connection, &sql, params![limit, run.to_string()], |row| notification(row, 0))?
+        }
+        NotificationQuery::DeadLetters => {
+            let sql = select(
+                "WHERE o.id IN (SELECT notification_id FROM deliveries WHERE status = 'failed'
+                 ORDER BY id DESC LIMIT ?1) ORDER BY o.id DESC",
+            );
+            rows::all(connection, &sql, [limit], |row| notification(row, 0))?
+        }
+        NotificationQuery::Newest => {
+            rows::all(connection, &select("ORDER BY o.id DESC"), [limit], |row| notification(row, 0))?
+        }
+    };
+    let of = format!("SELECT {DELIVERY} FROM deliveries d WHERE d.notification_id = ?1 ORDER BY d.id");
+    let mut all = Vec::with_capacity(found.len());
+    for notification in found {
+        let deliveries = rows::all(connection, &of, [notification.id], delivery)?;
+        all.push((notification, deliveries));
+    }
+    Ok(all)
+}
+
+fn notification(row: &Row<'_>, at: usize) -> Result<Notification, StoreError> {
+    let kind = row.get_ref(at + 1)?.as_str().map_err(rows::damaged)?;
+    let kind = NotificationKind::from_name(kind)
+        .ok_or_else(|| StoreError::Corrupt(format!("a notification of the unknown kind `{kind}`")))?;
+    let run: Option<String> = row.get(at + 2)?;
+    let run = run.map(|run| run.parse().map_err(|_| StoreError::Corrupt(format!("the run id `{run}`"))));
+    Ok(Notification {
+        id: row.get(at)?,
+        kind,
+        run: run.transpose()?,
+        path: row.get(at + 3)?,
+        to: serde_json::from_str(row.get_ref(at + 4)?.as_str().map_err(rows::damaged)?)?,
+        body: serde_json::from_str(row.get_ref(at + 5)?.as_str().map_err(rows::damaged)?)?,
+        created_at: row.get(at + 6)?,
+    })
+}
+
+fn delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
+    let status = row.get_ref(5)?.as_str().map_err(rows::damaged)?;
+    let status = DeliveryStatus::from_name(status)
+        .ok_or_else(|| StoreError::Corrupt(format!("a delivery with the unknown status `{status}`")))?;
+    Ok(Delivery {
+        id: row.get(0)?,
+        notification: row.get(1)?,
+        recipient: row.get(2)?,
+        channel: row.get(3)?,
+        address: row.get(4)?,
+        status,
+        attempts: row.get(6)?,
+        due: row.get(7)?,
+        in_digest: row.get(8)?,
+        error: row.get(9)?,
+        receipt: row.get(10)?,
+        ended_at: row.get(11)?,
+    })
+}
