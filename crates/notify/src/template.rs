@@ -1,0 +1,229 @@
+//! Templates of titles and texts, in the expression language of definitions.
+//!
+//! A template reads the fields of a message: `{{definition}} waits for {{step}}`. Its problems are reported when the
+//! configuration is read. If it fails for a message, the default text is sent.
+
+use serde_json::{Value, json};
+use steprail_core::budget::Budget;
+use steprail_core::diagnostic::{Code, suggest};
+use steprail_core::display;
+use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, Template};
+
+use crate::config::ConfigError;
+use crate::limits;
+use crate::message::{Call, Definition, Kind, Message, Urgency, cut};
+use crate::render::{TextForm, time};
+
+/// The names that a template can read.
+const FIELDS: &[&str] = &[
+    "id",
+    "kind",
+    "urgency",
+    "title",
+    "text",
+    "run",
+    "definition",
+    "version",
+    "starter",
+    "by_agent",
+    "step",
+    "calls",
+    "more_calls",
+    "prompt",
+    "detail",
+    "decider",
+    "comment",
+    "deadline",
+    "link",
+    "digest",
+    "entries",
+    "count",
+];
+
+/// The templates of a channel.
+#[derive(Debug, Clone, Default)]
+pub struct Templates {
+    title: Option<Template>,
+    body: Option<Template>,
+}
+
+impl Templates {
+    /// Compiles the templates, and evaluates them for example messages.
+    pub fn compile(title: Option<&str>, body: Option<&str>) -> Result<Self, ConfigError> {
+        let compile = |name: &str, text: Option<&str>| text.map(|text| compile(name, text)).transpose();
+        Ok(Self { title: compile("title", title)?, body: compile("body", body)? })
+    }
+
+    /// The title of a message, on one line.
+    pub fn title(&self, message: &Message) -> String {
+        let Some(text) = self.title.as_ref().and_then(|title| evaluate(title, message).ok()) else {
+            return message.title();
+        };
+        let mut title = display::line(&text);
+        cut(&mut title, limits::TITLE_CHARS);
+        title
+    }
+
+    /// The text of a message.
+    pub fn text(&self, message: &Message, form: TextForm) -> String {
+        let Some(text) = self.body.as_ref().and_then(|body| evaluate(body, message).ok()) else {
+            return message.text(form);
+        };
+        let mut text = display::text(&text);
+        cut(&mut text, form.chars);
+        text
+    }
+}
+
+fn compile(name: &str, text: &str) -> Result<Template, ConfigError> {
+    let mut problems = Vec::new();
+    let template = Template::parse(text, &mut Names, &mut problems);
+    if let Some(problem) = problems.into_iter().next() {
+        let message = format!("template `{name}`: {} (at byte {})", problem.message, problem.at.start);
+        return Err(ConfigError { hint: problem.hint, ..ConfigError::new(message) });
+    }
+    for example in examples() {
+        if let Err(reason) = evaluate(&template, &example) {
+            let kind: &str = example.kind.into();
+            return Err(ConfigError::new(format!(
+                "template `{name}` fails for a message of kind `{kind}`: {reason}"
+            )));
+        }
+    }
+    Ok(template)
+}
+
+fn evaluate(template: &Template, message: &Message) -> Result<String, String> {
+    let fields = Fields(fields(message));
+    let value = template.eval(&fields, &mut Budget::evaluation()).map_err(|error| error.to_string())?;
+    Ok(match &*value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    })
+}
+
+/// The fields of a message. Each name always exists, so that a template does not fail for some kinds of messages.
+fn fields(message: &Message) -> Value {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let kind: &str = message.kind.into();
+    let urgency: &str = message.urgency.into();
+    let form = TextForm { chars: limits::BODY_CHARS, link: true };
+    json!({
+        "id": message.id,
+        "kind": kind,
+        "urgency": urgency,
+        "title": message.title(),
+        "text": message.text(form),
+        "run": text(&message.run),
+        "definition": message.definition.as_ref().map(|definition| &*definition.name).unwrap_or_default(),
+        "version": message.definition.as_ref().map(|definition| definition.version),
+        "starter": text(&message.starter),
+        "by_agent": message.by_agent,
+        "step": text(&message.step),
+        "calls": message.calls,
+        "more_calls": message.more_calls,
+        "prompt": text(&message.prompt),
+        "detail": text(&message.detail),
+        "decider": text(&message.decider),
+        "comment": text(&message.comment),
+        "deadline": message.deadline.and_then(time).unwrap_or_default(),
+        "link": message.usable_link().unwrap_or_default(),
+        "digest": text(&message.digest),
+        "entries": message.entries,
+        "count": message.count,
+    })
+}
+
+/// A message with few fields, and one with all.
+fn examples() -> [Message; 2] {
+    let some = |text: &str| Some(text.to_owned());
+    let full = Message {
+        id: "example".to_owned(),
+        kind: Kind::ApprovalRequested,
+        urgency: Urgency::High,
+        run: some("run_example"),
+        definition: Some(Definition { name: "example".to_owned(), version: 1 }),
+        starter: some("ann"),
+        by_agent: true,
+        step: some("ask"),
+        calls: vec![Call { tool: "server__tool".to_owned(), args: "{}".to_owned() }],
+        more_calls: 1,
+        prompt: some("Continue?"),
+        detail: some("detail"),
+        decider: some("bob"),
+        comment: some("comment"),
+        deadline: Some(0),
+        link: some("https://example.org/"),
+        digest: some("0"),
+        entries: vec!["entry".to_owned()],
+        count: 1,
+    };
+    [Message::default(), full]
+}
+
+struct Names;
+
+impl Resolve for Names {
+    fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
+        let first = path.name(0).unwrap_or_default();
+        if FIELDS.contains(&first) {
+            return Ok(path.below(Root::Inputs, 0));
+        }
+        let message = format!("a message has no `{first}`");
+        let mut problem = Problem::new(Code::UnknownTemplateVar, path.at.clone(), message);
+        problem.hint = suggest(first, FIELDS);
+        Err(problem)
+    }
+}
+
+/// The message is the map at the root of all references.
+struct Fields(Value);
+
+impl Context for Fields {
+    fn value(&self, root: &Root) -> Option<&Value> {
+        matches!(root, Root::Inputs).then_some(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(body: &str) -> String {
+        Templates::compile(None, Some(body)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_field_is_known_and_no_other() {
+        let Value::Object(map) = fields(&Message::default()) else { panic!() };
+        let mut names: Vec<&str> = map.keys().map(String::as_str).collect();
+        let mut known = FIELDS.to_vec();
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+    }
+
+    #[test]
+    fn a_template_replaces_the_default_text() {
+        let templates = Templates::compile(
+            Some("{{upper(kind)}} {{definition}}"),
+            Some("{{starter}} asks: {{prompt}}{{size(calls) > 0 ? \" for \" + calls[0].tool : \"\"}}"),
+        )
+        .unwrap();
+        let [_, full] = examples();
+        let form = TextForm { chars: 200, link: true };
+        assert_eq!(templates.title(&full), "APPROVAL_REQUESTED example");
+        assert_eq!(templates.text(&full, form), "ann asks: Continue? for server__tool");
+        let hostile = Message { prompt: Some("safe\u{202e}evil\u{7}".to_owned()), ..full };
+        assert_eq!(templates.text(&hostile, form), "ann asks: safe⟨U+202E⟩evil⟨U+0007⟩ for server__tool");
+    }
+
+    #[test]
+    fn problems_are_reported_at_configuration_time() {
+        let templates =
+            ["{{definitions}}", "{{definition", "{{calls[0].tool}}", "{{version + 1}}", "{{a.b}}"];
+        let problems: Vec<String> = templates.iter().map(|template| problem(template)).collect();
+        insta::assert_snapshot!(problems.join("\n"));
+    }
+}
