@@ -272,14 +272,12 @@ impl NotifyConfig<Secret> {
         if problems.is_empty() { Ok(channels) } else { Err(problems) }
     }
 
+    fn timeout(&self) -> Result<Duration, ConfigError> {
+        let Some(secs) = self.timeout else { return Ok(Duration::from_secs(limits::REQUEST_SECS)) };
+        seconds(secs)
+    }
+
     fn outbound(&self, lookup: Arc<dyn Lookup>) -> Result<Outbound, ConfigError> {
-        let timeout = match self.timeout {
-            None => Duration::from_secs(limits::REQUEST_SECS),
-            Some(secs) => Duration::try_from_secs_f64(secs)
-                .ok()
-                .filter(|timeout| !timeout.is_zero() && timeout.as_secs() <= 600)
-                .ok_or_else(|| ConfigError::new("timeout: a number of seconds up to 600"))?,
-        };
         let proxy = match &self.proxy {
             None => None,
             Some(url) => {
@@ -289,7 +287,7 @@ impl NotifyConfig<Secret> {
         };
         Outbound::new(OutboundOptions {
             allowed: Allowed::parse(&self.allow)?,
-            timeout,
+            timeout: self.timeout()?,
             proxy,
             certificates: self.certificates.clone(),
             lookup,
@@ -309,10 +307,22 @@ impl NotifyConfig<Secret> {
             ChannelConfig::Teams(config) => Arc::new(teams::Teams::open(config, outbound)?),
             ChannelConfig::Webhook(config) => Arc::new(webhook::Webhook::open(config, outbound)?),
             #[cfg(feature = "smtp")]
-            ChannelConfig::Email(config) => Arc::new(email::Email::open(config, &self.certificates)?),
+            ChannelConfig::Email(config) => {
+                Arc::new(email::Email::open(config, &self.certificates, self.timeout()?)?)
+            }
             ChannelConfig::Desktop(config) => Arc::new(desktop::Desktop::open(config)?),
             ChannelConfig::Command(config) => Arc::new(command::Command::open(config)?),
             ChannelConfig::Tool(config) => tool(config)?,
         })
     }
+}
+
+/// A timeout of the configuration.
+pub(crate) fn seconds(secs: f64) -> Result<Duration, ConfigError> {
+    let timeout = Duration::try_from_secs_f64(secs).ok();
+    let timeout =
+        timeout.filter(|timeout| !timeout.is_zero() && timeout.as_secs() <= limits::MAX_TIMEOUT_SECS);
+    timeout.ok_or_else(|| {
+        ConfigError::new(format!("`timeout` is a number of seconds up to {}", limits::MAX_TIMEOUT_SECS))
+    })
 }

@@ -6,6 +6,8 @@ pub const FIELD_CHARS: usize = 500;
 pub const TEXT_CHARS: usize = 8_000;
 /// Guarded calls that a message contains.
 pub const CALLS: usize = 20;
+/// The minimum length to which the arguments of a call are cut, in characters.
+pub const MIN_ARGS_CHARS: usize = 40;
 /// The maximum length of a title, in characters.
 pub const TITLE_CHARS: usize = 200;
 /// The maximum length of a rendered text, in characters, unless the channel allows less.
@@ -39,6 +41,8 @@ pub const RETRY_AFTER_MAX_MS: i64 = 24 * 3_600_000;
 
 /// Default timeout of an outbound request with its redirects, in seconds.
 pub const REQUEST_SECS: u64 = 20;
+/// The longest timeout that can be configured, in seconds.
+pub const MAX_TIMEOUT_SECS: u64 = 600;
 /// Timeout of a TCP and TLS connect, in seconds.
 pub const CONNECT_SECS: u64 = 10;
 /// Redirects of one request.

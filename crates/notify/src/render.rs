@@ -37,20 +37,28 @@ impl Message {
     }
 
     /// The default text: calls, starter and definition, then the prompt as a quotation, then deadline and link. If the text
-    /// is too long, deadline and link stay.
+    /// is too long, arguments are cut first, then the end of the quotations. Deadline and link stay.
     pub fn text(&self, form: TextForm) -> String {
-        let end = self.closing(form.link);
-        let mut text = self.facts();
-        self.quotations(&mut text);
-        // `cut` needs some room for its note.
+        let end = self.closing(form);
+        // A note about a cut needs some room.
         let room = form.chars.saturating_sub(end.chars().count() + 1).max(40);
-        let mut text = text.trim_end().to_owned();
+        let mut text = self.beginning(limits::TEXT_CHARS);
+        if text.chars().count() > room {
+            text = self.beginning(room / 2 / self.calls.len().max(1));
+        }
         cut(&mut text, room);
         if !end.is_empty() {
             text.push('\n');
             text.push_str(&end);
         }
         text
+    }
+
+    /// Facts and quotations, with at most `args` characters of the arguments of each call.
+    fn beginning(&self, args: usize) -> String {
+        let mut text = self.facts(args.max(limits::MIN_ARGS_CHARS));
+        self.quotations(&mut text);
+        text.trim_end().to_owned()
     }
 
     /// One line for a digest.
@@ -65,9 +73,9 @@ impl Message {
         line
     }
 
-    fn facts(&self) -> String {
+    fn facts(&self, args: usize) -> String {
         let mut text = String::new();
-        self.calls.iter().for_each(|call| push_call(&mut text, call));
+        self.calls.iter().for_each(|call| push_call(&mut text, call, args));
         if self.more_calls > 0 {
             let _ = writeln!(text, "and {} more calls", self.more_calls);
         }
@@ -99,24 +107,26 @@ impl Message {
         }
     }
 
-    fn closing(&self, with_link: bool) -> String {
+    fn closing(&self, form: TextForm) -> String {
         let mut text = String::new();
         if let Some(deadline) = self.deadline.and_then(time) {
             let earliest = if self.count > 0 { "earliest " } else { "" };
             let _ = writeln!(text, "{earliest}deadline: {deadline}");
         }
         push_line(&mut text, "digest", "", self.digest.as_deref());
-        if let Some(link) = self.usable_link().filter(|_| with_link) {
+        if let Some(link) = self.usable_link().filter(|link| form.link && link.len() <= form.chars / 2) {
             let _ = writeln!(text, "{link}");
         }
         text.trim_end().to_owned()
     }
 }
 
-fn push_call(text: &mut String, call: &Call) {
+fn push_call(text: &mut String, call: &Call, args: usize) {
     let _ = writeln!(text, "tool: {}", display::line(&call.tool));
     if !call.args.is_empty() {
-        let _ = writeln!(text, "arguments: {}", display::text(&call.args));
+        let mut shown = display::text(&call.args);
+        cut(&mut shown, args);
+        let _ = writeln!(text, "arguments: {shown}");
     }
 }
 
@@ -130,4 +140,86 @@ fn push_line(text: &mut String, name: &str, prefix: &str, value: Option<&str>) {
 pub(crate) fn time(millis: Millis) -> Option<String> {
     let time = Timestamp::from_millisecond(millis).ok()?.to_zoned(TimeZone::UTC);
     Some(format!("{} {:02}:{:02} UTC", time.date(), time.hour(), time.minute()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use strum::VariantArray;
+
+    use super::*;
+    use crate::message::{Definition, Kind};
+
+    const FORM: TextForm = TextForm { chars: 1_000, link: true };
+
+    fn approval(args: &str, prompt: &str) -> Message {
+        Message {
+            id: "n1".to_owned(),
+            kind: Kind::ApprovalRequested,
+            definition: Some(Definition { name: "deploy".to_owned(), version: 3 }),
+            starter: Some("ann".to_owned()),
+            step: Some("ask".to_owned()),
+            calls: vec![Call { tool: "git__push".to_owned(), args: args.to_owned() }; 2],
+            prompt: Some(prompt.to_owned()),
+            deadline: Some(1_763_460_000_000),
+            link: Some("https://example.org/a".to_owned()),
+            ..Message::default()
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_title_and_a_text() {
+        let mut shown = String::new();
+        for kind in Kind::VARIANTS {
+            let message = Message {
+                kind: *kind,
+                calls: Vec::new(),
+                detail: Some("what happened".to_owned()),
+                decider: Some("bob".to_owned()),
+                comment: Some("why".to_owned()),
+                ..approval("", "")
+            };
+            shown += &format!("{}\n{}\n\n", message.title(), message.text(FORM));
+        }
+        insta::assert_snapshot!(shown);
+    }
+
+    #[test]
+    fn large_arguments_and_prompts_do_not_hide_facts() {
+        let message = approval(&"x".repeat(100_000), &"please\n".repeat(10_000)).bounded();
+        let text = message.text(FORM);
+        for fact in ["tool: git__push", "started by: ann", "deadline: ", "https://example.org/a", "⟨cut: "]
+        {
+            assert!(text.contains(fact), "{fact} is missing: {text}");
+        }
+        assert!(text.chars().count() <= FORM.chars);
+        assert_eq!(text.matches("tool: git__push").count(), 2);
+    }
+
+    #[test]
+    fn a_link_that_is_not_a_url_is_not_shown() {
+        for link in ["javascript:alert(1)", "https://a b", "https://a\n", "https://\u{202e}"] {
+            let message = Message { link: Some(link.to_owned()), ..approval("", "") };
+            assert_eq!(message.usable_link(), None, "{link}");
+        }
+    }
+
+    #[test]
+    fn a_message_survives_storage() {
+        let message = approval("{}", "ok?");
+        let json = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
+    }
+
+    proptest! {
+        #[test]
+        fn texts_are_bounded_and_visible(args in ".{0,3000}", prompt in "(?s).{0,3000}", chars in 300..4_000_usize) {
+            let message = approval(&args, &prompt).bounded();
+            let text = message.text(TextForm { chars, link: true });
+            prop_assert!(text.chars().count() <= chars);
+            prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+            prop_assert!(text.ends_with("https://example.org/a"));
+            prop_assert!(message.title().chars().count() <= limits::TITLE_CHARS);
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl Rotation {
     fn shift_number(&self, now: Millis) -> Option<i64> {
         let start = self.start.timestamp().as_millisecond();
         match self.shift {
-            Shift::Hours(hours) => Some((now - start).div_euclid(hours * HOUR_MS)),
+            Shift::Hours(hours) => Some(now.saturating_sub(start).div_euclid(hours * HOUR_MS)),
             Shift::Days(days) => {
                 let between = local(&self.zone, now)?.date() - self.start.date();
                 let number = i64::from(between.get_days()).div_euclid(days);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, SendError, Withdrawal, Withdrawn};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, seconds};
 use crate::limits;
 use crate::process;
 use crate::render::TextForm;
@@ -61,11 +61,7 @@ impl Command {
 
 /// The timeout of a program, from the configuration.
 pub(super) fn timeout(secs: Option<f64>) -> Result<Duration, ConfigError> {
-    let Some(secs) = secs else { return Ok(Duration::from_secs(limits::COMMAND_SECS)) };
-    Duration::try_from_secs_f64(secs)
-        .ok()
-        .filter(|timeout| !timeout.is_zero() && timeout.as_secs() <= 600)
-        .ok_or_else(|| ConfigError::new("timeout: a number of seconds up to 600"))
+    secs.map_or(Ok(Duration::from_secs(limits::COMMAND_SECS)), seconds)
 }
 
 impl Channel for Command {

@@ -75,12 +75,17 @@ pub struct Email {
     host: String,
     from: Mailbox,
     password: Option<Secret>,
+    timeout: Duration,
     templates: Templates,
 }
 
 impl Email {
-    /// Opens the channel. `certificates` are trusted in addition to those of the system.
-    pub fn open(config: &EmailConfig<Secret>, certificates: &[String]) -> Result<Self, ConfigError> {
+    /// Opens the channel. `certificates` are trusted in addition to those of the system. A mail is sent within `timeout`.
+    pub fn open(
+        config: &EmailConfig<Secret>,
+        certificates: &[String],
+        timeout: Duration,
+    ) -> Result<Self, ConfigError> {
         let from: Mailbox = config.from.parse().map_err(|_| {
             ConfigError::new("`from` is not an e-mail address")
                 .hint("write `Steprail <steprail@example.org>`")
@@ -94,7 +99,7 @@ impl Email {
             .port(config.port.unwrap_or(port))
             .tls(tls)
             .hello_name(ClientId::Domain(from.email.domain().to_owned()))
-            .timeout(Some(Duration::from_secs(limits::REQUEST_SECS)));
+            .timeout(Some(timeout));
         match (&config.user, &config.password) {
             (Some(user), Some(password)) => {
                 builder = builder.credentials(Credentials::new(user.clone(), password.reveal().to_owned()));
@@ -107,6 +112,7 @@ impl Email {
             host: config.host.clone(),
             from,
             password: config.password.clone(),
+            timeout,
             templates: Templates::compile(config.title.as_deref(), config.body.as_deref())?,
         })
     }
@@ -165,11 +171,16 @@ impl Channel for Email {
         Box::pin(async move {
             let mail = self.mail(delivery)?;
             // The timeout of the transport applies to each command.
-            let timeout = Duration::from_secs(3 * limits::REQUEST_SECS);
-            match tokio::time::timeout(timeout, self.transport.send(mail)).await {
+            match tokio::time::timeout(self.timeout, self.transport.send(mail)).await {
                 Ok(Ok(_)) => Ok(Receipt::default()),
                 Ok(Err(error)) => Err(self.error(&error)),
-                Err(_) => Err(SendError::transient(format!("{} did not accept the mail in time", self.host))),
+                Err(_) => {
+                    let secs = self.timeout.as_secs_f64();
+                    Err(SendError::transient(format!(
+                        "{} did not accept the mail within {secs} s",
+                        self.host
+                    )))
+                }
             }
         })
     }

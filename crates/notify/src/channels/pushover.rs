@@ -126,7 +126,9 @@ impl Pushover {
 
 /// The seconds for which a message is repeated: until the deadline, within the limits of the service.
 fn expire(message: &Message, now: i64) -> i64 {
-    let left = message.deadline.map_or(limits::PUSHOVER_EXPIRE_SECS, |deadline| (deadline - now) / 1_000);
+    let left = message
+        .deadline
+        .map_or(limits::PUSHOVER_EXPIRE_SECS, |deadline| deadline.saturating_sub(now) / 1_000);
     left.clamp(limits::PUSHOVER_RETRY_SECS, limits::PUSHOVER_EXPIRE_SECS)
 }
 
