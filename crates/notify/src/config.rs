@@ -294,6 +294,7 @@ impl NotifyConfig<Secret> {
         })
     }
 
+    #[cfg_attr(not(feature = "smtp"), expect(clippy::unused_self, reason = "only e-mail needs it"))]
     fn open_channel(
         &self,
         channel: &ChannelConfig<Secret>,

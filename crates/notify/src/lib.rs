@@ -3,6 +3,14 @@
 //! The crate has no clock, no queue and no database. The outbox of the engine stores messages and deliveries, and calls
 //! [`Channel::send`] with the current time. All requests go through [`outbound::Outbound`], which connects only to addresses
 //! that the operator permits.
+//!
+//! 1. Read [`NotifyConfig`], [`NotifyConfig::resolve`] its secrets, [`NotifyConfig::open`] the channels and compile the
+//!    [`routing::Directory`].
+//! 2. When an event causes a notification, create a [`Message`], bound it ([`Message::bounded`]), and store it with the
+//!    deliveries of [`routing::Directory::route`].
+//! 3. When a delivery is due, ask [`digest::Burst::admit`] whether it is sent on its own or in a digest, and send it.
+//! 4. After a failure, [`backoff::next_attempt`] says when to try again.
+//! 5. After a decision, [`Channel::withdraw`] the messages of the others.
 
 #![cfg_attr(
     not(test),

@@ -46,10 +46,7 @@ pub(crate) fn instant(zone: &TimeZone, date: Date, time: Time) -> Option<Millis>
     let ambiguous = zone.to_ambiguous_zoned(date.to_datetime(time));
     let is_gap = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
     let at = ambiguous.compatible().ok()?.timestamp();
-    let at = match is_gap {
-        true => zone.preceding(at).next()?.timestamp(),
-        false => at,
-    };
+    let at = if is_gap { zone.preceding(at).next()?.timestamp() } else { at };
     Some(at.as_millisecond())
 }
 

@@ -24,6 +24,7 @@ impl Message {
     pub fn title(&self) -> String {
         let mut title = match self.count {
             0 => self.kind.label().to_owned(),
+            1 => "1 notification".to_owned(),
             count => format!("{count} notifications"),
         };
         if let Some(definition) = &self.definition {

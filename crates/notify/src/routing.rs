@@ -79,33 +79,15 @@ fn target(text: &str) -> Target<'_> {
 impl Directory {
     /// Compiles the recipients, and reports every problem.
     pub fn compile<S>(config: &NotifyConfig<S>) -> Result<Self, Vec<ConfigError>> {
-        let (mut directory, mut problems) = (Self::default(), Vec::new());
-        for (section, recipients) in [("users", &config.users), ("groups", &config.groups)] {
-            for (name, recipient) in recipients {
-                let position = format!("{section}.{name}");
-                problems
-                    .extend(check(config, section, recipient).into_iter().map(|error| error.at(&position)));
-                match Recipient::compile(recipient) {
-                    Err(error) => problems.push(error.at(&position)),
-                    Ok(recipient) if section == "users" => {
-                        drop(directory.users.insert(name.clone(), recipient))
-                    }
-                    Ok(recipient) => drop(directory.groups.insert(name.clone(), recipient)),
-                }
-            }
-        }
-        for (name, rotation) in &config.on_call {
-            let position = format!("on_call.{name}");
-            problems.extend(unknown_users(config, &rotation.users).map(|error| error.at(&position)));
-            match Rotation::compile(rotation) {
-                Ok(rotation) => drop(directory.rotations.insert(name.clone(), rotation)),
-                Err(error) => problems.push(error.at(&position)),
-            }
-        }
-        for channel in config.direct.iter().filter(|channel| !config.channels.contains_key(*channel)) {
-            problems.push(ConfigError::new(format!("unknown channel `{channel}`")).at("direct"));
-        }
-        directory.direct = config.direct.iter().cloned().collect();
+        let mut problems = Vec::new();
+        let directory = Self {
+            users: compile_recipients(config, "users", &config.users, &mut problems),
+            groups: compile_recipients(config, "groups", &config.groups, &mut problems),
+            rotations: compile_rotations(config, &mut problems),
+            direct: config.direct.iter().cloned().collect(),
+        };
+        let unknown = config.direct.iter().filter(|channel| !config.channels.contains_key(*channel));
+        problems.extend(unknown.map(|channel| unknown_channel(config, channel).at("direct")));
         if problems.is_empty() { Ok(directory) } else { Err(problems) }
     }
 
@@ -284,6 +266,40 @@ impl QuietHours {
         let days: Result<_, _> = config.days.iter().map(|day| weekday(day)).collect();
         Ok(Self { from: time_of_day(&config.from)?, to: time_of_day(&config.to)?, days: days? })
     }
+}
+
+fn compile_recipients<S>(
+    config: &NotifyConfig<S>,
+    section: &str,
+    recipients: &BTreeMap<String, RecipientConfig>,
+    problems: &mut Vec<ConfigError>,
+) -> BTreeMap<String, Recipient> {
+    let mut compiled = BTreeMap::new();
+    for (name, recipient) in recipients {
+        let position = format!("{section}.{name}");
+        problems.extend(check(config, section, recipient).into_iter().map(|error| error.at(&position)));
+        match Recipient::compile(recipient) {
+            Ok(recipient) => drop(compiled.insert(name.clone(), recipient)),
+            Err(error) => problems.push(error.at(&position)),
+        }
+    }
+    compiled
+}
+
+fn compile_rotations<S>(
+    config: &NotifyConfig<S>,
+    problems: &mut Vec<ConfigError>,
+) -> BTreeMap<String, Rotation> {
+    let mut compiled = BTreeMap::new();
+    for (name, rotation) in &config.on_call {
+        let position = format!("on_call.{name}");
+        problems.extend(unknown_users(config, &rotation.users).map(|error| error.at(&position)));
+        match Rotation::compile(rotation) {
+            Ok(rotation) => drop(compiled.insert(name.clone(), rotation)),
+            Err(error) => problems.push(error.at(&position)),
+        }
+    }
+    compiled
 }
 
 /// The problems of a recipient that refers to other parts of the configuration.

@@ -1,13 +1,14 @@
 //! Templates of titles and texts, in the expression language of definitions.
 //!
-//! A template reads the fields of a message: `{{definition}} waits for {{step}}`. Its problems are reported when the
-//! configuration is read. If it fails for a message, the default text is sent.
+//! A template reads the fields of a message: `{{definition}} waits for {{step}}`. Untrusted text in them is made safe to show.
+//! Problems of a template are reported when the configuration is read. If a title or text fails for a message, the default
+//! is sent.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::diagnostic::{Code, suggest};
 use steprail_core::display;
-use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, Template};
+use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, Template, ValueTemplate};
 
 use crate::config::ConfigError;
 use crate::limits;
@@ -69,28 +70,73 @@ impl Templates {
         let Some(text) = self.body.as_ref().and_then(|body| evaluate(body, message).ok()) else {
             return message.text(form);
         };
-        let mut text = display::text(&text);
+        let mut text = text;
         cut(&mut text, form.chars);
         text
+    }
+}
+
+/// The arguments of a channel that calls a tool.
+#[derive(Debug, Clone)]
+pub struct ArgsTemplate(ValueTemplate);
+
+impl ArgsTemplate {
+    /// Compiles the texts of the arguments as templates, and evaluates them for example messages.
+    pub fn compile(args: &Map<String, Value>) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let template = value_template(&Value::Object(args.clone()), &mut problems);
+        report("args", problems)?;
+        let template = Self(template);
+        try_examples("args", |example| template.eval(example).map(drop))?;
+        Ok(template)
+    }
+
+    /// The arguments for a message.
+    pub fn eval(&self, message: &Message) -> Result<Value, String> {
+        let fields = Fields(fields(message));
+        self.0.eval(&fields, &mut Budget::evaluation()).map_err(|error| error.to_string())
+    }
+}
+
+/// The recursion is bounded: configurations are nested less deeply than the parser of the file permits.
+fn value_template(value: &Value, problems: &mut Vec<Problem>) -> ValueTemplate {
+    match value {
+        Value::String(text) => ValueTemplate::Text(Template::parse(text, &mut Names, problems)),
+        Value::Array(items) => {
+            ValueTemplate::List(items.iter().map(|item| value_template(item, problems)).collect())
+        }
+        Value::Object(map) => {
+            let entry =
+                |(key, value): (&String, &Value)| (key.as_str().into(), value_template(value, problems));
+            ValueTemplate::Map(map.iter().map(entry).collect())
+        }
+        other => ValueTemplate::Literal(other.clone()),
     }
 }
 
 fn compile(name: &str, text: &str) -> Result<Template, ConfigError> {
     let mut problems = Vec::new();
     let template = Template::parse(text, &mut Names, &mut problems);
-    if let Some(problem) = problems.into_iter().next() {
-        let message = format!("template `{name}`: {} (at byte {})", problem.message, problem.at.start);
-        return Err(ConfigError { hint: problem.hint, ..ConfigError::new(message) });
-    }
+    report(name, problems)?;
+    try_examples(name, |example| evaluate(&template, example).map(drop))?;
+    Ok(template)
+}
+
+fn report(name: &str, problems: Vec<Problem>) -> Result<(), ConfigError> {
+    let Some(problem) = problems.into_iter().next() else { return Ok(()) };
+    let message = format!("template `{name}`: {} (at byte {})", problem.message, problem.at.start);
+    Err(ConfigError { hint: problem.hint, ..ConfigError::new(message) })
+}
+
+fn try_examples(name: &str, try_one: impl Fn(&Message) -> Result<(), String>) -> Result<(), ConfigError> {
     for example in examples() {
-        if let Err(reason) = evaluate(&template, &example) {
+        if let Err(reason) = try_one(&example) {
             let kind: &str = example.kind.into();
-            return Err(ConfigError::new(format!(
-                "template `{name}` fails for a message of kind `{kind}`: {reason}"
-            )));
+            let message = format!("template `{name}` fails for a message of kind `{kind}`: {reason}");
+            return Err(ConfigError::new(message));
         }
     }
-    Ok(template)
+    Ok(())
 }
 
 fn evaluate(template: &Template, message: &Message) -> Result<String, String> {
@@ -103,34 +149,38 @@ fn evaluate(template: &Template, message: &Message) -> Result<String, String> {
     })
 }
 
-/// The fields of a message. Each name always exists, so that a template does not fail for some kinds of messages.
+/// The fields of a message, safe to show. Each name always exists, so that a template does not fail for some kinds of
+/// messages.
 fn fields(message: &Message) -> Value {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let line = |text: &Option<String>| display::line(text.as_deref().unwrap_or_default());
+    let text = |text: &Option<String>| display::text(text.as_deref().unwrap_or_default());
     let kind: &str = message.kind.into();
     let urgency: &str = message.urgency.into();
     let form = TextForm { chars: limits::BODY_CHARS, link: true };
+    let call = |call: &Call| json!({ "tool": display::line(&call.tool), "args": display::text(&call.args) });
+    let definition = message.definition.as_ref();
     json!({
-        "id": message.id,
+        "id": display::line(&message.id),
         "kind": kind,
         "urgency": urgency,
         "title": message.title(),
         "text": message.text(form),
-        "run": text(&message.run),
-        "definition": message.definition.as_ref().map(|definition| &*definition.name).unwrap_or_default(),
-        "version": message.definition.as_ref().map(|definition| definition.version),
-        "starter": text(&message.starter),
+        "run": line(&message.run),
+        "definition": definition.map(|definition| display::line(&definition.name)).unwrap_or_default(),
+        "version": definition.map(|definition| definition.version),
+        "starter": line(&message.starter),
         "by_agent": message.by_agent,
-        "step": text(&message.step),
-        "calls": message.calls,
+        "step": line(&message.step),
+        "calls": message.calls.iter().map(call).collect::<Vec<_>>(),
         "more_calls": message.more_calls,
         "prompt": text(&message.prompt),
         "detail": text(&message.detail),
-        "decider": text(&message.decider),
+        "decider": line(&message.decider),
         "comment": text(&message.comment),
         "deadline": message.deadline.and_then(time).unwrap_or_default(),
         "link": message.usable_link().unwrap_or_default(),
-        "digest": text(&message.digest),
-        "entries": message.entries,
+        "digest": line(&message.digest),
+        "entries": message.entries.iter().map(|entry| display::line(entry)).collect::<Vec<_>>(),
         "count": message.count,
     })
 }
@@ -217,6 +267,32 @@ mod tests {
         assert_eq!(templates.text(&full, form), "ann asks: Continue? for server__tool");
         let hostile = Message { prompt: Some("safe\u{202e}evil\u{7}".to_owned()), ..full };
         assert_eq!(templates.text(&hostile, form), "ann asks: safe⟨U+202E⟩evil⟨U+0007⟩ for server__tool");
+    }
+
+    #[test]
+    fn arguments_of_a_tool_are_templates() {
+        let args = json!({
+            "channel": "C1",
+            "text": "{{title}}: {{prompt}}",
+            "count": "{{count}}",
+            "nested": [{ "tool": "{{size(calls) > 0 ? calls[0].tool : nil}}" }, true],
+        });
+        let Value::Object(args) = args else { panic!() };
+        let template = ArgsTemplate::compile(&args).unwrap();
+        let [empty, full] = examples();
+        let hostile = Message { prompt: Some("ok\u{202e}".to_owned()), ..full };
+        assert_eq!(
+            template.eval(&hostile).unwrap(),
+            json!({
+                "channel": "C1",
+                "text": "1 notification: example › ask: ok⟨U+202E⟩",
+                "count": 1,
+                "nested": [{ "tool": "server__tool" }, true],
+            })
+        );
+        assert_eq!(template.eval(&empty).unwrap()["nested"], json!([{ "tool": null }, true]));
+        let Value::Object(wrong) = json!({ "a": ["{{nothing}}"] }) else { panic!() };
+        assert!(ArgsTemplate::compile(&wrong).unwrap_err().message.contains("no `nothing`"));
     }
 
     #[test]

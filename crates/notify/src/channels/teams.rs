@@ -84,9 +84,10 @@ impl Teams {
 /// One line. Text runs have no Markdown, so that untrusted text cannot contain links.
 fn block(line: &str, is_title: bool) -> Value {
     let line = if line.is_empty() { " " } else { line };
-    let run = match is_title {
-        true => json!({ "type": "TextRun", "text": line, "weight": "Bolder", "size": "Medium" }),
-        false => json!({ "type": "TextRun", "text": line }),
+    let run = if is_title {
+        json!({ "type": "TextRun", "text": line, "weight": "Bolder", "size": "Medium" })
+    } else {
+        json!({ "type": "TextRun", "text": line })
     };
     json!({ "type": "RichTextBlock", "spacing": "None", "inlines": [run] })
 }

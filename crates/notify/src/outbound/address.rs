@@ -27,7 +27,7 @@ const V4: &[(&str, &str)] = &[
     ("240.0.0.0/4", "reserved"),
 ];
 
-/// IPv6 networks that are not public. Addresses outside 2000::/3 are refused as well.
+/// IPv6 networks that are not public. Addresses outside `2000::/3` are refused as well.
 const V6: &[(&str, &str)] = &[
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),

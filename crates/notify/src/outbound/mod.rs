@@ -134,13 +134,11 @@ impl Outbound {
     /// Sends a request and returns the body of a successful response.
     pub(crate) async fn send(&self, request: Request<'_>) -> Result<String, SendError> {
         let host = host(&request.url);
-        match tokio::time::timeout(self.timeout, self.follow(request)).await {
-            Ok(result) => result,
-            Err(_) => {
-                let secs = self.timeout.as_secs_f64();
-                Err(SendError::transient(format!("{host} did not respond within {secs} s")))
-            }
-        }
+        let result = tokio::time::timeout(self.timeout, self.follow(request)).await;
+        result.unwrap_or_else(|_| {
+            let secs = self.timeout.as_secs_f64();
+            Err(SendError::transient(format!("{host} did not respond within {secs} s")))
+        })
     }
 
     /// Follows redirects that keep method and body (307, 308). Each URL passes the guard.
@@ -179,10 +177,8 @@ impl Outbound {
 }
 
 fn refusal(refused: &Refused) -> SendError {
-    match refused.by_lookup {
-        true => SendError::transient(refused.to_string()),
-        false => SendError::permanent(refused.to_string()),
-    }
+    let reason = refused.to_string();
+    if refused.by_lookup { SendError::transient(reason) } else { SendError::permanent(reason) }
 }
 
 /// The error of a request that got no response. Errors of the client contain the URL, so only their causes are shown.

@@ -271,6 +271,14 @@ fn problems_of_the_configuration_are_all_reported() {
 }
 
 #[test]
+fn numbers_of_seconds_can_be_integers() {
+    let config: NotifyConfig =
+        toml::from_str("timeout = 20\n[channels.a]\ntype = \"command\"\nargv = [\"a\"]\ntimeout = 5")
+            .unwrap();
+    assert_eq!(config.timeout, Some(20.0));
+}
+
+#[test]
 fn unknown_keys_are_errors() {
     for text in [
         "user = {}",

@@ -1,6 +1,6 @@
 //! Counterparts, messages and channels of the tests.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -60,8 +60,6 @@ impl Counterpart {
     }
 }
 
-use std::io::Read as _;
-
 impl Drop for Counterpart {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -80,13 +78,11 @@ pub(crate) fn show(request: &Value) -> String {
         value.iter().for_each(|(_, value)| shown += &format!("{name}: {}\n", text(value)));
     }
     let body = text(&request["body"]);
-    match serde_json::from_str::<Value>(body) {
-        Ok(json) => shown + &serde_json::to_string_pretty(&json).expect("JSON"),
-        Err(_) => {
-            let pairs = url::form_urlencoded::parse(body.as_bytes());
-            shown + &pairs.map(|(name, value)| format!("{name} = {value:?}\n")).collect::<String>()
-        }
+    if let Ok(json) = serde_json::from_str::<Value>(body) {
+        return shown + &serde_json::to_string_pretty(&json).expect("JSON");
     }
+    let pairs = url::form_urlencoded::parse(body.as_bytes());
+    shown + &pairs.map(|(name, value)| format!("{name} = {value:?}\n")).collect::<String>()
 }
 
 pub(crate) fn text(value: &Value) -> &str {
