@@ -76,7 +76,7 @@ pub const NTFY_BYTES: usize = 4_000;
 /// The maximum length of a section of a message of Slack, in characters.
 pub const SLACK_CHARS: usize = 2_900;
 /// The maximum length of a message of Teams, in characters. The service accepts cards of 28 KB.
-pub const TEAMS_CHARS: usize = 5_000;
+pub const TEAMS_CHARS: usize = 4_000;
 /// Lines of a message of Teams.
 pub const TEAMS_LINES: usize = 120;
 /// The maximum length of the text of a desktop notification, in characters.

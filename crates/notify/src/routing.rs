@@ -125,56 +125,54 @@ impl Directory {
     /// The deliveries of a message to these recipients.
     pub fn route(&self, recipients: &[String], message: &Message, now: Millis) -> Routed {
         let mut routed = Routed::default();
-        let mut planned = BTreeSet::new();
-        let mut names: Vec<String> = Vec::new();
+        let mut names = BTreeSet::new();
         for text in recipients.iter().take(limits::RECIPIENTS) {
-            match self.check_recipient(text) {
-                Ok(()) => self.expand(text, now, &mut names),
-                Err(reason) => routed.unreachable.push((text.clone(), reason)),
+            let added = self.check_recipient(text).and_then(|()| self.expand(text, now, &mut names));
+            if let Err(reason) = added {
+                routed.unreachable.push((text.clone(), reason));
             }
         }
-        for name in names.iter().take(limits::RECIPIENTS) {
+        let left = recipients.iter().skip(limits::RECIPIENTS);
+        routed.unreachable.extend(left.map(|text| (text.clone(), too_many())));
+        let mut planned = BTreeSet::new();
+        for name in &names {
             let before = planned.len();
-            let is_known = self.deliver(name, message, now, &mut planned);
-            if planned.len() == before && is_known {
+            self.deliver(name, message, now, &mut planned);
+            if planned.len() == before {
                 routed.unreachable.push((name.clone(), "has no address for this urgency".to_owned()));
             }
-        }
-        for left in names.iter().skip(limits::RECIPIENTS).chain(recipients.iter().skip(limits::RECIPIENTS)) {
-            routed
-                .unreachable
-                .push((left.clone(), format!("a message has at most {} recipients", limits::RECIPIENTS)));
         }
         routed.deliveries = planned.into_iter().collect();
         routed
     }
 
     /// Replaces groups by their members and rotations by the user on call. A group with addresses is a recipient itself.
-    fn expand(&self, text: &str, now: Millis, names: &mut Vec<String>) {
+    fn expand(&self, text: &str, now: Millis, names: &mut BTreeSet<String>) -> Result<(), String> {
         let mut add = |name: &str| {
-            if !names.iter().any(|known| known == name) {
-                names.push(name.to_owned());
+            let is_full = names.len() >= limits::RECIPIENTS && !names.contains(name);
+            if is_full {
+                return Err(too_many());
             }
+            names.insert(name.to_owned());
+            Ok(())
         };
         match target(text) {
             Target::User(_) | Target::Direct { .. } => add(text),
             Target::OnCall(name) => {
-                if let Some(rotation) = self.rotations.get(name) {
-                    add(rotation.on_call(now));
-                }
+                self.rotations.get(name).map_or(Ok(()), |rotation| add(rotation.on_call(now)))
             }
             Target::Group(name) => {
-                let Some(group) = self.groups.get(name) else { return };
+                let Some(group) = self.groups.get(name) else { return Ok(()) };
                 if !group.addresses.is_empty() {
-                    add(text);
+                    add(text)?;
                 }
-                group.members.iter().for_each(|member| add(member));
+                group.members.iter().try_for_each(|member| add(member))
             }
         }
     }
 
-    /// Plans the deliveries to one recipient. False if it does not exist.
-    fn deliver(&self, name: &str, message: &Message, now: Millis, planned: &mut BTreeSet<Planned>) -> bool {
+    /// Plans the deliveries to one recipient.
+    fn deliver(&self, name: &str, message: &Message, now: Millis, planned: &mut BTreeSet<Planned>) {
         let recipient = match target(name) {
             Target::Direct { channel, address } => {
                 planned.insert(Planned {
@@ -184,13 +182,13 @@ impl Directory {
                     not_before: now,
                     digest: false,
                 });
-                return true;
+                return;
             }
             Target::Group(group) => self.groups.get(group),
             Target::User(user) => self.users.get(user),
             Target::OnCall(_) => None,
         };
-        let Some(recipient) = recipient else { return false };
+        let Some(recipient) = recipient else { return };
         let (not_before, digest) = recipient.time(message, now);
         for channel in recipient.channels_for(message.urgency) {
             if let Some(address) = recipient.addresses.get(channel) {
@@ -203,7 +201,6 @@ impl Directory {
                 });
             }
         }
-        true
     }
 }
 
@@ -266,6 +263,10 @@ impl QuietHours {
         let days: Result<_, _> = config.days.iter().map(|day| weekday(day)).collect();
         Ok(Self { from: time_of_day(&config.from)?, to: time_of_day(&config.to)?, days: days? })
     }
+}
+
+fn too_many() -> String {
+    format!("a message has at most {} recipients", limits::RECIPIENTS)
 }
 
 fn compile_recipients<S>(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::delivery_key;
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, SendError, Withdrawal, Withdrawn};
 use crate::config::{ConfigError, seconds};
 use crate::limits;
@@ -72,6 +73,7 @@ impl Channel for Command {
             let form = TextForm { chars: limits::BODY_CHARS, link: true };
             let input = json!({
                 "event": "notification",
+                "key": delivery_key(message, delivery.address),
                 "address": delivery.address,
                 "title": self.templates.title(message),
                 "text": self.templates.text(message, form),
@@ -89,6 +91,7 @@ impl Channel for Command {
             }
             let input = json!({
                 "event": "withdrawal",
+                "key": delivery_key(withdrawal.message, withdrawal.address),
                 "address": withdrawal.address,
                 "id": withdrawal.message.id,
                 "receipt": withdrawal.receipt.id,

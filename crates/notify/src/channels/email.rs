@@ -13,7 +13,7 @@ use lettre::{AsyncSmtpTransport, AsyncTransport, Tokio1Executor};
 use serde::{Deserialize, Serialize};
 use steprail_core::display;
 
-use super::short_hash;
+use super::delivery_key;
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, SendError};
 use crate::config::{ConfigError, Resolver};
 use crate::limits;
@@ -124,7 +124,7 @@ impl Email {
         })?;
         let since_epoch = Duration::from_millis(u64::try_from(delivery.now).unwrap_or(0));
         let form = TextForm { chars: limits::BODY_CHARS, link: true };
-        let id = format!("<{}@{}>", short_hash(&message.id), self.from.email.domain());
+        let id = format!("<{}@{}>", delivery_key(message, delivery.address), self.from.email.domain());
         let mut builder = Mail::builder()
             .from(self.from.clone())
             .to(to)

@@ -13,6 +13,7 @@ pub mod webhook;
 use url::Url;
 
 use crate::config::ConfigError;
+use crate::message::Message;
 use crate::outbound::Outbound;
 
 /// Parses the base URL of a service and checks it. The error does not contain the URL, which may be a secret.
@@ -31,8 +32,10 @@ fn below(base: &Url, segments: &[&str]) -> Url {
     url
 }
 
-/// A short name for an id, in letters and digits that every service accepts.
-fn short_hash(id: &str) -> String {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_bytes());
+/// The key by which a receiver recognises a repeated delivery: the same for each attempt, and different for each recipient.
+/// It has letters and digits that every service accepts.
+pub(crate) fn delivery_key(message: &Message, address: &str) -> String {
+    let text = format!("{}\0{address}", message.id);
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
     hash.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

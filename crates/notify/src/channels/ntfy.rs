@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{below, service_url, short_hash};
+use super::{below, delivery_key, service_url};
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, Retry, SendError, Withdrawal, Withdrawn};
 use crate::config::{ConfigError, Resolver};
 use crate::limits;
@@ -74,7 +74,7 @@ impl Ntfy {
             "priority": priority(message.urgency),
             "tags": [tag(message.kind)],
             // A repeated delivery replaces the message.
-            "sequence_id": short_hash(&message.id),
+            "sequence_id": delivery_key(message, delivery.address),
         });
         if let (Some(link), Value::Object(body)) = (message.usable_link(), &mut body) {
             body.insert("click".to_owned(), json!(link));
@@ -123,14 +123,14 @@ impl Channel for Ntfy {
         Box::pin(async move {
             let request = Request::json(self.base.clone(), &self.body(delivery), delivery.now);
             self.outbound.send(request.bearer(self.token.as_ref())).await?;
-            Ok(Receipt::new(&short_hash(&delivery.message.id)))
+            Ok(Receipt::new(&delivery_key(delivery.message, delivery.address)))
         })
     }
 
     /// Deletes the message.
     fn withdraw<'f>(&'f self, withdrawal: Withdrawal<'f>) -> BoxFuture<'f, Result<Withdrawn, SendError>> {
         Box::pin(async move {
-            let sequence = short_hash(&withdrawal.message.id);
+            let sequence = delivery_key(withdrawal.message, withdrawal.address);
             let request = Request {
                 method: Method::DELETE,
                 url: below(&self.base, &[withdrawal.address, &sequence]),

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use url::{Url, form_urlencoded};
 
-use super::{below, service_url};
+use super::{below, delivery_key, service_url};
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, SendError, Withdrawal, Withdrawn};
 use crate::config::{ConfigError, Resolver};
 use crate::limits;
@@ -102,7 +102,8 @@ impl Pushover {
         if priority == 2 {
             form.append_pair("retry", &limits::PUSHOVER_RETRY_SECS.to_string());
             form.append_pair("expire", &expire(message, delivery.now).to_string());
-            form.append_pair("tags", &tag(message));
+            // The tag under which repetitions can be cancelled if the receipt is lost in a crash.
+            form.append_pair("tags", &delivery_key(message, delivery.address));
         }
         form.finish()
     }
@@ -132,11 +133,6 @@ fn expire(message: &Message, now: i64) -> i64 {
     left.clamp(limits::PUSHOVER_RETRY_SECS, limits::PUSHOVER_EXPIRE_SECS)
 }
 
-/// The tag under which repetitions can be cancelled if the receipt was lost in a crash.
-fn tag(message: &Message) -> String {
-    super::short_hash(&message.id)
-}
-
 /// The part of an answer that matters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -160,7 +156,7 @@ impl Channel for Pushover {
             }
             let token = [("token", self.token.reveal())];
             let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(token).finish();
-            let tag = format!("{}.json", tag(withdrawal.message));
+            let tag = format!("{}.json", delivery_key(withdrawal.message, withdrawal.address));
             let segments = match withdrawal.receipt.id.as_deref() {
                 Some(receipt) => ["1", "receipts", receipt, "cancel.json"],
                 None => ["1", "receipts", "cancel_by_tag", &*tag],

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use steprail_core::run::Millis;
 use url::Url;
 
-use super::service_url;
+use super::{delivery_key, service_url};
 use crate::channel::{BoxFuture, Channel, Delivery, Receipt, SendError, Withdrawal, Withdrawn};
 use crate::config::{ConfigError, Resolver};
 use crate::limits;
@@ -100,11 +100,6 @@ fn sign(key: &Secret, timestamp: &str, body: &str) -> String {
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A header value may not contain every character.
-fn header(id: &str) -> String {
-    if id.bytes().all(|byte| byte.is_ascii_graphic()) { id.to_owned() } else { super::short_hash(id) }
-}
-
 impl Channel for Webhook {
     fn send<'f>(&'f self, delivery: Delivery<'f>) -> BoxFuture<'f, Result<Receipt, SendError>> {
         Box::pin(async move {
@@ -117,7 +112,7 @@ impl Channel for Webhook {
                 "text": self.templates.text(message, form),
                 "message": message,
             });
-            self.post(body, header(&message.id), delivery.now).await?;
+            self.post(body, delivery_key(message, delivery.address), delivery.now).await?;
             Ok(Receipt::default())
         })
     }
@@ -127,14 +122,14 @@ impl Channel for Webhook {
             if !self.withdraws {
                 return Ok(Withdrawn::Unsupported);
             }
-            let id = &withdrawal.message.id;
+            let key = delivery_key(withdrawal.message, withdrawal.address);
             let body = json!({
                 "event": "withdrawal",
                 "address": withdrawal.address,
-                "id": id,
+                "id": withdrawal.message.id,
                 "outcome": withdrawal.outcome,
             });
-            self.post(body, header(&format!("{id}.withdrawal")), withdrawal.now).await?;
+            self.post(body, format!("{key}-withdrawal"), withdrawal.now).await?;
             Ok(Withdrawn::Done)
         })
     }

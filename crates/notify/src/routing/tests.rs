@@ -271,6 +271,24 @@ fn problems_of_the_configuration_are_all_reported() {
 }
 
 #[test]
+fn the_number_of_recipients_is_bounded() {
+    let mut config = NotifyConfig::<crate::SecretRef>::default();
+    let members: Vec<String> = (0..limits::MEMBERS).map(|number| format!("u{number}")).collect();
+    let user = RecipientConfig {
+        addresses: [("a".to_owned(), "x".to_owned())].into(),
+        ..RecipientConfig::default()
+    };
+    config.channels.extend(toml::from_str::<NotifyConfig>("[channels.a]\ntype = \"ntfy\"").unwrap().channels);
+    config.users.extend(members.iter().map(|name| (name.clone(), user.clone())));
+    config.users.insert("late".to_owned(), user);
+    config.groups.insert("all".to_owned(), RecipientConfig { members, ..RecipientConfig::default() });
+    let directory = Directory::compile(&config).unwrap();
+    let routed = directory.route(&["group:all".to_owned(), "late".to_owned()], &message(Urgency::Normal), 0);
+    assert_eq!(routed.deliveries.len(), limits::RECIPIENTS);
+    assert_eq!(routed.unreachable, [("late".to_owned(), too_many())]);
+}
+
+#[test]
 fn numbers_of_seconds_can_be_integers() {
     let config: NotifyConfig =
         toml::from_str("timeout = 20\n[channels.a]\ntype = \"command\"\nargv = [\"a\"]\ntimeout = 5")

@@ -6,18 +6,19 @@ use steprail_notify::{Kind, Message, Receipt, Retry, Urgency, Withdrawn};
 
 use crate::support::{Counterpart, approval, channel, channel_with_timeout, send, show, withdraw};
 
+const USER: &str = "uQiRzpo4DXghDmr9QzzfQu27cmVRsG:phone";
 const PUSHOVER: &str = "type = \"pushover\"\ntoken = { secret = \"azGDORePK8gMaC0QOYAMyEEuzJnyUi\" }\n";
 
 #[test]
 fn pushover_repeats_approvals_and_stops_when_they_are_decided() {
     let mut receiver = Counterpart::http();
     let channel = channel(&format!("{PUSHOVER}url = {:?}", receiver.url("/")));
-    let receipt = send(&*channel, &approval(), "uQiRzpo4DXghDmr9QzzfQu27cmVRsG:phone").unwrap();
+    let receipt = send(&*channel, &approval(), USER).unwrap();
     insta::assert_snapshot!("pushover_send", show(&receiver.next()));
     assert_eq!(receipt.id.as_deref(), Some("rLqVuqTRh62UzxtmqiaLzQmVcPgiCy"));
-    assert_eq!(withdraw(&*channel, &approval(), "u", &receipt), Ok(Withdrawn::Done));
+    assert_eq!(withdraw(&*channel, &approval(), USER, &receipt), Ok(Withdrawn::Done));
     insta::assert_snapshot!("pushover_withdraw", show(&receiver.next()));
-    assert_eq!(withdraw(&*channel, &approval(), "u", &Receipt::default()), Ok(Withdrawn::Done));
+    assert_eq!(withdraw(&*channel, &approval(), USER, &Receipt::default()), Ok(Withdrawn::Done));
     insta::assert_snapshot!("pushover_withdraw_without_receipt", show(&receiver.next()));
 }
 
