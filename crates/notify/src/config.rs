@@ -17,6 +17,7 @@ use crate::limits;
 use crate::message::Urgency;
 use crate::outbound::{Allowed, Lookup, Outbound, OutboundOptions};
 use crate::secret::{Secret, SecretRef};
+use crate::subscription::SubscriptionConfig;
 
 /// A problem of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub struct NotifyConfig<S = SecretRef> {
     pub groups: BTreeMap<String, RecipientConfig>,
     /// The on-call rotations by name.
     pub on_call: BTreeMap<String, RotationConfig>,
+    /// Who is told of which events.
+    pub subscriptions: Vec<SubscriptionConfig>,
 }
 
 impl<S> Default for NotifyConfig<S> {
@@ -93,6 +96,7 @@ impl<S> Default for NotifyConfig<S> {
             users: BTreeMap::new(),
             groups: BTreeMap::new(),
             on_call: BTreeMap::new(),
+            subscriptions: Vec::new(),
         }
     }
 }
@@ -220,6 +224,7 @@ impl NotifyConfig<SecretRef> {
             users: self.users,
             groups: self.groups,
             on_call: self.on_call,
+            subscriptions: self.subscriptions,
         })
     }
 }

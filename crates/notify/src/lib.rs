@@ -7,7 +7,7 @@
 //! 1. Read [`NotifyConfig`], [`NotifyConfig::resolve`] its secrets, [`NotifyConfig::open`] the channels and compile the
 //!    [`routing::Directory`].
 //! 2. When an event causes a notification, create a [`Message`], bound it ([`Message::bounded`]), and store it with the
-//!    deliveries of [`routing::Directory::route`].
+//!    deliveries of [`routing::Directory::route`] to its recipients and to [`routing::Directory::subscribers`].
 //! 3. When a delivery is due, ask [`digest::Burst::admit`] whether it is sent on its own or in a digest, and send it.
 //! 4. After a failure, [`backoff::next_attempt`] says when to try again.
 //! 5. After a decision, [`Channel::withdraw`] the messages of the others.
@@ -31,6 +31,7 @@ mod render;
 pub mod rotation;
 pub mod routing;
 mod secret;
+pub mod subscription;
 pub mod template;
 
 pub use channel::{BoxFuture, Channel, Delivery, Receipt, Retry, SendError, Withdrawal, Withdrawn};

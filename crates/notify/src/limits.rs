@@ -4,6 +4,8 @@
 pub const FIELD_CHARS: usize = 500;
 /// The maximum length of a prompt, a comment, a detail or the arguments of a call, in characters.
 pub const TEXT_CHARS: usize = 8_000;
+/// Labels that a message contains.
+pub const LABELS: usize = 50;
 /// Guarded calls that a message contains.
 pub const CALLS: usize = 20;
 /// The minimum length to which the arguments of a call are cut, in characters.
@@ -27,6 +29,8 @@ pub const BURST_MS: i64 = 60_000;
 pub const RECIPIENTS: usize = 1_000;
 /// Users of a group or an on-call rotation.
 pub const MEMBERS: usize = 1_000;
+/// Subscriptions.
+pub const SUBSCRIPTIONS: usize = 1_000;
 /// Windows of quiet hours of one recipient, and times of its digests.
 pub const WINDOWS: usize = 16;
 

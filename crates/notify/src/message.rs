@@ -1,5 +1,7 @@
 //! What one notification says.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use steprail_core::run::Millis;
 
@@ -21,6 +23,9 @@ pub struct Message {
     /// The definition of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Definition>,
+    /// The labels of the definition.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// The user who started the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starter: Option<String>,
@@ -42,6 +47,9 @@ pub struct Message {
     /// What happened, for example the error of a failed run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The kind of the failure of a failed run, such as `timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// The user who decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decider: Option<String>,
@@ -200,7 +208,7 @@ impl Message {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let short = [&mut self.run, &mut self.starter, &mut self.step, &mut self.decider, &mut self.digest];
-        for text in short.into_iter().flatten() {
+        for text in short.into_iter().chain([&mut self.failure]).flatten() {
             cut(text, limits::FIELD_CHARS);
         }
         for text in [&mut self.prompt, &mut self.detail, &mut self.comment].into_iter().flatten() {
@@ -215,6 +223,10 @@ impl Message {
         for call in &mut self.calls {
             cut(&mut call.tool, limits::FIELD_CHARS);
             cut(&mut call.args, limits::TEXT_CHARS);
+        }
+        self.labels.retain(|name, value| name.len() + value.len() <= limits::FIELD_CHARS);
+        while self.labels.len() > limits::LABELS {
+            self.labels.pop_last();
         }
         self.entries.truncate(limits::DIGEST_LINES);
         self.entries.iter_mut().for_each(|line| cut(line, limits::FIELD_CHARS));

@@ -12,6 +12,7 @@ use crate::limits;
 use crate::local_time::{QuietHours, next_time, quiet_until, time_of_day, time_zone, weekday};
 use crate::message::{Message, Urgency};
 use crate::rotation::Rotation;
+use crate::subscription::SubscriptionConfig;
 
 /// All recipients, compiled from the configuration.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,7 @@ pub struct Directory {
     groups: BTreeMap<String, Recipient>,
     rotations: BTreeMap<String, Rotation>,
     direct: BTreeSet<String>,
+    subscriptions: Vec<SubscriptionConfig>,
 }
 
 /// A user or a group.
@@ -85,10 +87,26 @@ impl Directory {
             groups: compile_recipients(config, "groups", &config.groups, &mut problems),
             rotations: compile_rotations(config, &mut problems),
             direct: config.direct.iter().cloned().collect(),
+            subscriptions: config.subscriptions.clone(),
         };
         let unknown = config.direct.iter().filter(|channel| !config.channels.contains_key(*channel));
         problems.extend(unknown.map(|channel| unknown_channel(config, channel).at("direct")));
+        if config.subscriptions.len() > limits::SUBSCRIPTIONS {
+            let message = format!("more than {} subscriptions", limits::SUBSCRIPTIONS);
+            problems.push(ConfigError::new(message).at("subscriptions"));
+        }
+        for text in config.subscriptions.iter().flat_map(|subscription| &subscription.to) {
+            let checked = directory.check_recipient(text);
+            problems.extend(checked.err().map(|reason| ConfigError::new(reason).at("subscriptions")));
+        }
         if problems.is_empty() { Ok(directory) } else { Err(problems) }
+    }
+
+    /// The recipients whose subscriptions match a message.
+    pub fn subscribers(&self, message: &Message) -> Vec<String> {
+        let matching = self.subscriptions.iter().filter(|subscription| subscription.matches(message));
+        let recipients: BTreeSet<&String> = matching.flat_map(|subscription| &subscription.to).collect();
+        recipients.into_iter().cloned().collect()
     }
 
     /// Whether a recipient exists: `lea`, `group:ops`, `oncall:ops`, `mail:ann@example.org`. The error says what does.

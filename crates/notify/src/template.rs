@@ -25,6 +25,7 @@ const FIELDS: &[&str] = &[
     "run",
     "definition",
     "version",
+    "labels",
     "starter",
     "by_agent",
     "step",
@@ -32,6 +33,7 @@ const FIELDS: &[&str] = &[
     "more_calls",
     "prompt",
     "detail",
+    "failure",
     "decider",
     "comment",
     "deadline",
@@ -158,6 +160,7 @@ fn fields(message: &Message) -> Value {
     let urgency: &str = message.urgency.into();
     let form = TextForm { chars: limits::BODY_CHARS, link: true };
     let call = |call: &Call| json!({ "tool": display::line(&call.tool), "args": display::text(&call.args) });
+    let label = |(name, value): (&String, &String)| (display::line(name), json!(display::line(value)));
     let definition = message.definition.as_ref();
     json!({
         "id": display::line(&message.id),
@@ -168,6 +171,7 @@ fn fields(message: &Message) -> Value {
         "run": line(&message.run),
         "definition": definition.map(|definition| display::line(&definition.name)).unwrap_or_default(),
         "version": definition.map(|definition| definition.version),
+        "labels": message.labels.iter().map(label).collect::<Map<String, Value>>(),
         "starter": line(&message.starter),
         "by_agent": message.by_agent,
         "step": line(&message.step),
@@ -175,6 +179,7 @@ fn fields(message: &Message) -> Value {
         "more_calls": message.more_calls,
         "prompt": text(&message.prompt),
         "detail": text(&message.detail),
+        "failure": line(&message.failure),
         "decider": line(&message.decider),
         "comment": text(&message.comment),
         "deadline": message.deadline.and_then(time).unwrap_or_default(),
@@ -194,6 +199,7 @@ fn examples() -> [Message; 2] {
         urgency: Urgency::High,
         run: some("run_example"),
         definition: Some(Definition { name: "example".to_owned(), version: 1 }),
+        labels: [("team".to_owned(), "ops".to_owned())].into(),
         starter: some("ann"),
         by_agent: true,
         step: some("ask"),
@@ -201,6 +207,7 @@ fn examples() -> [Message; 2] {
         more_calls: 1,
         prompt: some("Continue?"),
         detail: some("detail"),
+        failure: some("timeout"),
         decider: some("bob"),
         comment: some("comment"),
         deadline: Some(0),

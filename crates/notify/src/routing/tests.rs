@@ -271,6 +271,69 @@ fn problems_of_the_configuration_are_all_reported() {
 }
 
 #[test]
+fn subscriptions_match_kind_definition_label_and_failure() {
+    let config: NotifyConfig = toml::from_str(
+        r#"
+        [users.kim]
+        [users.lea]
+        [[subscriptions]]
+        to = ["kim"]
+        [[subscriptions]]
+        to = ["lea"]
+        kinds = ["run_failed", "audit_failure"]
+        definition = "billing*"
+        labels = { team = "o*" }
+        failures = ["timeout", "lost"]
+        "#,
+    )
+    .unwrap();
+    let directory = Directory::compile(&config).unwrap();
+    let failed = Message {
+        kind: Kind::RunFailed,
+        definition: Some(crate::Definition { name: "billing-eu".to_owned(), version: 1 }),
+        labels: [("team".to_owned(), "ops".to_owned())].into(),
+        failure: Some("timeout".to_owned()),
+        ..Message::default()
+    };
+    assert_eq!(directory.subscribers(&failed), ["kim", "lea"]);
+    for other in [
+        Message { kind: Kind::RunCancelled, ..failed.clone() },
+        Message { definition: None, ..failed.clone() },
+        Message { labels: BTreeMap::new(), ..failed.clone() },
+        Message { failure: Some("tool".to_owned()), ..failed.clone() },
+        Message { failure: None, ..failed },
+    ] {
+        assert_eq!(directory.subscribers(&other), ["kim"], "{other:?}");
+    }
+    let wrong = NotifyConfig::<crate::SecretRef> {
+        subscriptions: vec![SubscriptionConfig {
+            to: vec!["leo".to_owned()],
+            ..SubscriptionConfig::default()
+        }],
+        ..config
+    };
+    let problems = Directory::compile(&wrong).unwrap_err();
+    assert_eq!(problems[0].to_string(), "subscriptions: unknown user `leo` (did you mean `lea`?)");
+}
+
+/// The examples of the documentation.
+#[test]
+fn documented_configurations_are_valid() {
+    #[derive(serde::Deserialize)]
+    struct File {
+        notify: NotifyConfig,
+    }
+    let docs = include_str!("../../../../docs/notifications.md");
+    let blocks: Vec<&str> =
+        docs.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let sections: Vec<&str> = blocks.iter().copied().filter(|block| block.starts_with('[')).collect();
+    assert_eq!(sections.len(), 3);
+    let others = "[notify.channels.room]\ntype = \"slack\"\nurl = { secret = \"slack\" }\n[notify.users.bob]\n[notify.users.kim]\n";
+    let file: File = toml::from_str(&(sections.concat() + others)).unwrap();
+    Directory::compile(&file.notify).unwrap();
+}
+
+#[test]
 fn the_number_of_recipients_is_bounded() {
     let mut config = NotifyConfig::<crate::SecretRef>::default();
     let members: Vec<String> = (0..limits::MEMBERS).map(|number| format!("u{number}")).collect();
