@@ -215,3 +215,21 @@ fn an_unknown_host_is_a_temporary_failure() {
     let error = send(&*channel, &approval(), "").unwrap_err();
     assert_eq!(error, SendError::transient("cannot connect to hook.test: no answer"));
 }
+
+/// Requests go to the proxy, and addresses in URLs are still checked.
+#[test]
+fn a_proxy_is_used_only_if_configured() {
+    let mut proxy = Counterpart::http();
+    let config = |url: &str| {
+        format!(
+            "allow = [\"hook.test\"]\nproxy = {{ secret = {:?} }}\n[channels.c]\ntype = \"slack\"\nurl = {{ secret = {url:?} }}",
+            proxy.url("")
+        )
+    };
+    let lookup = Rebinding::new(&[]);
+    let channel = open_with(&config("http://hook.test/x"), lookup.clone()).expect("channels")["c"].clone();
+    assert!(open(&config("https://10.0.0.1/")).is_err());
+    send(&*channel, &approval(), "").unwrap();
+    assert_eq!(proxy.next()["path"], "http://hook.test/x");
+    assert_eq!(lookup.lookups.load(Ordering::SeqCst), 0);
+}
