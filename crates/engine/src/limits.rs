@@ -110,6 +110,6 @@ pub(crate) const OUTBOX_BATCH: usize = 256;
 /// The number of messages that are sent at a time.
 pub(crate) const OUTBOX_SENDS: usize = 16;
 /// The maximum time for which a channel can take to accept a message.
-pub(crate) const OUTBOX_SEND_TIME: Duration = Duration::from_secs(60);
+pub(crate) const OUTBOX_SEND_TIME: Duration = Duration::from_mins(1);
 /// The maximum time between two looks at the outbox.
 pub(crate) const OUTBOX_IDLE: Duration = Duration::from_secs(30);

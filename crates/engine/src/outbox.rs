@@ -148,7 +148,7 @@ async fn attempt(
 ) -> Vec<OutboxChange> {
     let sending = tokio::time::timeout(OUTBOX_SEND_TIME, courier.send(&message, now));
     let outcome = sending.await.unwrap_or_else(|_| AttemptOutcome::Retry {
-        due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_millis() as u64),
+        due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_secs() * 1_000),
         error: format!("the channel did not answer within {} s", OUTBOX_SEND_TIME.as_secs()),
     });
     let change = |(delivery, _): &(Delivery, Notification)| OutboxChange::Attempt {
