@@ -10,7 +10,7 @@ use super::error::CliError;
 use super::presence;
 use super::server_args::{RequestArgs, find_run};
 use super::values;
-use crate::cli::terminal::prompt::{confirm, print_approval};
+use crate::cli::terminal::prompt::{confirm, print_approval, print_edited};
 
 /// Selects the gate.
 #[derive(Debug, Args)]
@@ -39,18 +39,26 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// Shows the approval, asks for confirmation and sends the decision.
-    pub(crate) async fn send(&self, approved: bool) -> Result<ExitCode, CliError> {
+    /// Shows the approval with its edited arguments, asks for confirmation and sends the decision.
+    pub(crate) async fn send(
+        &self,
+        approved: bool,
+        edited: Option<&Map<String, Value>>,
+    ) -> Result<ExitCode, CliError> {
         let client = self.request.connect().await?;
         let id = find_run(&client, &self.run).await?;
         let run: Run = client.get(&format!("/runs/{id}")).await?;
         let approval = select(&run, self.step.as_deref())?;
         print_approval(approval)?;
+        if let Some(edited) = edited {
+            print_edited(edited)?;
+        }
         if !self.yes {
             require_confirmation(if approved { "Approve?" } else { "Deny?" })?;
         }
         let body = json!({
             "step": approval.step, "digest": approval.digest, "reason": self.reason, "answer": self.answer,
+            "args": edited,
             "remember": self.remember.as_ref().map(|time| json!({ "scope": self.remember_scope, "for": time })),
         });
         let action = if approved { "approve" } else { "deny" };
