@@ -1,12 +1,15 @@
 //! Presence: factors are set, verified and locked out; decisions and account changes without them are refused.
 
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::Request;
 use serde_json::{Value, json};
 use steprail_engine::{Cursor, Presence};
+use tower::ServiceExt;
 
 use super::{Browser, TestServer, json_body, request, with};
 use crate::accounts::{Role, code_at};
+use crate::peer::Peer;
 
 const HEADER: &str = "x-steprail-presence";
 const PIN: &str = "314159";
@@ -288,4 +291,24 @@ async fn code_of_the_page_decides_over_mcp() {
         (&provenance["surface"], &provenance["code"], &provenance["presence"]),
         (&json!("mcp"), &json!(true), &json!("pin"))
     );
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn socket_refuses_a_peer_whose_process_is_unknown() {
+    let server = TestServer::with_presence(Presence::None);
+    let mut ended = std::process::Command::new("true").spawn().expect("a process");
+    ended.wait().expect("the end");
+    let own = std::process::id().cast_signed();
+    for (pid, expected) in [(None, 403), (Some(ended.id().cast_signed()), 403), (Some(own), 200)] {
+        let mut request = request("", "GET", "/api/v1/me", &Value::Null);
+        let ip = std::net::Ipv4Addr::LOCALHOST.into();
+        request.extensions_mut().insert(ConnectInfo(Peer { ip, os_user: None, is_owner: true, pid }));
+        let response = crate::owner_router(&server.app).oneshot(request).await.expect("a response");
+        assert_eq!(response.status(), expected, "{pid:?}");
+        if expected == 403 {
+            assert_eq!(json_body(response).await["code"], "agent_process");
+        }
+    }
+    assert_eq!(actions(&server, "peer_rejected").await.len(), 2);
 }
