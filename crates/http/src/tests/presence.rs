@@ -293,6 +293,43 @@ async fn code_of_the_page_decides_over_mcp() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn enrollment_that_began_before_a_factor_was_set_needs_the_factor() {
+    let server = TestServer::with_presence(Presence::Pin);
+    let paul = server.user("paul", Role::Approver).await;
+    let begin = || request(&paul, "POST", "/api/v1/presence/totp", &json!({}));
+    let secret = |reply: Value| reply["secret"].as_str().expect("a secret").to_owned();
+    let confirm = |secret: &str| {
+        let code = json!({ "code": code_at(secret, server.app.engine.now()) });
+        request(&paul, "POST", "/api/v1/presence/totp/confirm", &code)
+    };
+    let early = secret(json_body(server.send(begin()).await).await);
+    set_pin(&server, &paul).await;
+    assert_eq!(outcome(&server, confirm(&early)).await, (403, "presence_required".to_owned()));
+    let proved = outcome(&server, prove(confirm(&early), "pin 314159")).await;
+    assert_eq!(proved, (409, "conflict".to_owned()), "the PIN ended the enrollment");
+    let later = secret(json_body(server.send(prove(begin(), "pin 314159")).await).await);
+    assert_eq!(outcome(&server, confirm(&later)).await, (403, "presence_required".to_owned()));
+    assert_eq!(outcome(&server, prove(confirm(&later), "pin 314159")).await.0, 204);
+    assert_eq!(actions(&server, "presence_enrolled").await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_of_two_first_pins_is_set() {
+    let server = TestServer::with_presence(Presence::Pin);
+    let paul = server.user("paul", Role::Approver).await;
+    let set = |pin: &'static str| {
+        outcome(&server, request(&paul, "PUT", "/api/v1/presence/pin", &json!({ "pin": pin })))
+    };
+    let mut outcomes: Vec<u16> = futures::future::join_all(["314159", "271828"].map(set))
+        .await
+        .iter()
+        .map(|(status, _)| *status)
+        .collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [204, 403]);
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn socket_refuses_a_peer_whose_process_is_unknown() {
