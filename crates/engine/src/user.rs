@@ -74,6 +74,7 @@ impl User {
         if !propose {
             self.require_may_define()?;
         }
+        self.require_presence_of_person()?;
         let (expected, owner) = self.definition_preconditions(expected);
         let unpublished_only = !self.may(Right::Publish);
         let scope = self.principal.scope.clone();
@@ -108,6 +109,11 @@ impl User {
             }
         };
         Err(Error::Denied(message.to_owned()))
+    }
+
+    /// A person changes definitions with the factor that the settings require. The policy decides about agents.
+    fn require_presence_of_person(&self) -> Result<(), Error> {
+        if self.principal.agent { Ok(()) } else { self.require_presence() }
     }
 
     /// Makes this user the owner and author of a definition: a person who owns it or has the right `administer`, and who may
@@ -187,6 +193,7 @@ impl User {
     pub async fn delete_definition(&self, name: &str, expected: Expected) -> Result<(), Error> {
         self.require(Right::Workflow)?;
         self.require_may_define()?;
+        self.require_presence_of_person()?;
         let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
         self.engine.delete_definition_with(name, expected, owner, Some(&self.principal)).await
     }

@@ -176,6 +176,11 @@ async fn account_changes_need_the_factor() {
         ("DELETE", "/api/v1/groups/g", Value::Null),
         ("DELETE", "/api/v1/policy/freeze", Value::Null),
         ("DELETE", "/api/v1/users/owner/presence", Value::Null),
+        ("POST", "/api/v1/definitions", json!({ "text": super::GATED })),
+        ("PUT", "/api/v1/definitions/gated/published", json!({ "published": true })),
+        ("DELETE", "/api/v1/definitions/gated", Value::Null),
+        ("PUT", "/api/v1/secrets/key", json!({ "value": "a secret", "shared": true })),
+        ("DELETE", "/api/v1/secrets/key?shared=true", Value::Null),
         ("POST", "/api/v1/definitions/x/adopt", Value::Null),
         ("POST", "/api/v1/proposals/x/accept", json!({ "digest": "0".repeat(64) })),
         ("POST", "/api/v1/proposals/x/reject", json!({ "digest": "0".repeat(64) })),
@@ -328,6 +333,15 @@ async fn only_one_of_two_first_pins_is_set() {
         .collect();
     outcomes.sort_unstable();
     assert_eq!(outcomes, [204, 403]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_changes_definitions_without_the_factor() {
+    let server = TestServer::with_presence(Presence::Pin);
+    server.user("ann", Role::Author).await;
+    let agent = server.token("ann", true, None).await;
+    server.call_ok(&agent, "POST", "/api/v1/definitions", &json!({ "text": super::GATED })).await;
+    server.call_ok(&agent, "DELETE", "/api/v1/definitions/gated", &Value::Null).await;
 }
 
 #[cfg(target_os = "linux")]
