@@ -117,6 +117,7 @@ async fn start(
     Body(request): Body<StartLoginRequest>,
 ) -> Result<Response, Problem> {
     let (logins, user) = login_owner(&app, &caller, &server)?;
+    caller.require_presence()?;
     let url = logins.begin(&server, user.as_deref(), &request.redirect_uri).await?;
     Ok((StatusCode::CREATED, Json(StartedLogin { url, shared: user.is_none() })).into_response())
 }
@@ -151,6 +152,7 @@ async fn log_out(
     NameParam(server): NameParam,
 ) -> Result<StatusCode, Problem> {
     let (logins, user) = login_owner(&app, &caller, &server)?;
+    caller.require_presence()?;
     if !logins.log_out(&server, user.as_deref()).await? {
         return Err(Problem::not_found(format!("there is no login at `{server}`")));
     }
