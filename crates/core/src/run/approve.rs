@@ -165,7 +165,7 @@ impl Decision<'_> {
         let Some(attempt) = self.current_attempt(n) else { return Ok(()) };
         let args = self.input(n)?;
         let tool = match &self.step(attempt.step).kind {
-            Kind::Call(call) if request.is_call_confirmation() => Some(call.full_name().into()),
+            Kind::Call(call) if request.is_call_confirmation() => Some(call.full_name()),
             _ => None,
         };
         let request = Request {

@@ -208,6 +208,7 @@ pub(super) enum LateResult {
 
 /// Changes that only the state machine needs.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the changes are independent")]
 pub(super) struct InternalChange<'e> {
     /// Id of the call's task at its server.
     pub task: Option<&'e str>,

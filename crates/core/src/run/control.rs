@@ -32,14 +32,14 @@ impl Decision<'_> {
     }
 
     /// Resumes a paused or interrupted run.
-    pub(super) fn resume(&mut self, by: Box<str>, force: &[Box<str>]) -> DecideResult {
+    pub(super) fn resume(&mut self, by: &str, force: &[Box<str>]) -> DecideResult {
         let interrupted = self.run.status == RunStatus::Interrupted;
         if !interrupted && !self.run.is_held() {
             return Ok(());
         }
-        self.emit(Event::RunResumed { by: Some(by.clone()) });
+        self.emit(Event::RunResumed { by: Some(by.into()) });
         if interrupted {
-            self.recover_calls(&by, force)?;
+            self.recover_calls(by, force)?;
         }
         Ok(())
     }
