@@ -92,6 +92,21 @@ impl Access {
         self.write().tokens.remove(id);
     }
 
+    /// The users who have a right.
+    pub fn holders(&self, right: Right) -> Vec<String> {
+        let tables = self.tables();
+        let holders = tables.users.iter().filter(|(_, grants)| grants.may.contains(&right));
+        holders.map(|(user, _)| user.clone()).collect()
+    }
+
+    /// The users of a group.
+    pub fn members(&self, group: &str) -> Vec<String> {
+        let tables = self.tables();
+        let members =
+            tables.users.iter().filter(|(_, grants)| grants.groups.iter().any(|name| name == group));
+        members.map(|(user, _)| user.clone()).collect()
+    }
+
     fn write(&self) -> RwLockWriteGuard<'_, Tables> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

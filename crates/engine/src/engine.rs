@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 
 use steprail_core::presence::Presence;
 use steprail_core::run::Millis;
@@ -83,10 +83,26 @@ impl Drop for Shared {
     }
 }
 
+/// An engine that a part of it refers to. It does not keep the engine running.
+#[derive(Clone)]
+pub struct WeakEngine(Weak<Shared>);
+
+impl WeakEngine {
+    /// The engine, unless it has stopped.
+    pub fn upgrade(&self) -> Option<Engine> {
+        self.0.upgrade().map(Engine)
+    }
+}
+
 impl Engine {
     /// Returns a builder for an engine.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// A reference that does not keep the engine running.
+    pub fn downgrade(&self) -> WeakEngine {
+        WeakEngine(Arc::downgrade(&self.0))
     }
 
     /// Sends a request to the kernel and waits for its reply.

@@ -57,7 +57,7 @@ pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decisions::{DecisionRequest, Remember};
 pub use definitions::DefineOptions;
-pub use engine::Engine;
+pub use engine::{Engine, WeakEngine};
 pub use error::Error;
 pub use feed::Subscription;
 pub use intervention::{InterventionAction, InterventionRequest};

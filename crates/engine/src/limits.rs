@@ -107,6 +107,8 @@ pub(crate) const IDENTICAL_CALLS: usize = 10_000;
 pub(crate) const WAIT_EVENTS: usize = 500;
 /// The number of notifications that are planned or sent before their results are read again.
 pub(crate) const OUTBOX_BATCH: usize = 256;
+/// The number of notifications among which a dead letter or a test message is searched.
+pub(crate) const OUTBOX_LISTED: usize = 1_000;
 /// The number of messages that are sent at a time.
 pub(crate) const OUTBOX_SENDS: usize = 16;
 /// The maximum time for which a channel can take to accept a message.

@@ -7,17 +7,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use serde_json::json;
+use serde_json::value::to_raw_value;
 use steprail_core::run::Millis;
 use steprail_store::{
-    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, Notification, NotificationKind, NotificationQuery,
-    OutboxChange, OutboxWork, RunId,
+    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
+    NotificationQuery, OutboxChange, OutboxWork, RunId,
 };
 use tokio::sync::watch;
 
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::kernel::Command;
-use crate::limits::{OUTBOX_BATCH, OUTBOX_IDLE, OUTBOX_SEND_TIME, OUTBOX_SENDS};
+use crate::limits::{OUTBOX_BATCH, OUTBOX_IDLE, OUTBOX_LISTED, OUTBOX_SEND_TIME, OUTBOX_SENDS};
 use crate::ports::BoxFuture;
 
 /// Knows the recipients and the channels of notifications.
@@ -113,7 +115,37 @@ impl Engine {
 
     /// Queues a dead letter again.
     pub async fn resend_notification(&self, delivery: i64) -> Result<(), Error> {
+        let dead = self.notifications(NotificationQuery::DeadLetters, OUTBOX_LISTED).await?;
+        let is_dead = |of: &Delivery| of.id == delivery && of.status == DeliveryStatus::Failed;
+        if !dead.iter().any(|(_, deliveries)| deliveries.iter().any(is_dead)) {
+            return Err(Error::NotFound(format!("there is no failed delivery {delivery}")));
+        }
         self.command(Command::Outbox(vec![OutboxChange::Resend { delivery }])).await
+    }
+
+    /// Sends a test message to a recipient, and waits until each channel was tried once. Returns the notification with its
+    /// deliveries.
+    pub async fn test_notification(&self, to: &str) -> Result<(Notification, Vec<Delivery>), Error> {
+        if self.0.courier.is_none() {
+            return Err(Error::Conflict(
+                "no channel is configured; add one to [notify] in steprail.toml".to_owned(),
+            ));
+        }
+        let test = uuid::Uuid::now_v7().to_string();
+        let new = NewNotification {
+            kind: NotificationKind::Test,
+            run: None,
+            path: None,
+            to: vec![to.to_owned()],
+            body: to_raw_value(&json!({ "test": test })).unwrap_or_default(),
+        };
+        self.command(Command::Outbox(vec![OutboxChange::Add(Box::new(new))])).await?;
+        if let Ok(delivered) = tokio::time::timeout(OUTBOX_SEND_TIME, self.deliver_notifications()).await {
+            delivered?;
+        }
+        let newest = self.notifications(NotificationQuery::Newest, OUTBOX_LISTED).await?;
+        let found = newest.into_iter().find(|(notification, _)| notification.body.get().contains(&test));
+        found.ok_or_else(|| Error::NotFound("the test message is no longer listed".to_owned()))
     }
 }
 

@@ -45,6 +45,15 @@ pub fn next_attempt(failed: FailedAttempt<'_>) -> Next {
     Next::At(failed.now.saturating_add(delay).min(last))
 }
 
+/// The shortest time that this number of failed attempts takes. A caller that does not store the time of the first attempt
+/// computes it from this.
+pub fn shortest_time(attempts: u32) -> Millis {
+    let doublings = 0..attempts.saturating_sub(1).min(20);
+    let doubled: Millis = doublings.map(|doublings| (BACKOFF_MS << doublings).min(BACKOFF_MAX_MS)).sum();
+    let further = Millis::from(attempts.saturating_sub(21));
+    doubled.saturating_add(further.saturating_mul(BACKOFF_MAX_MS))
+}
+
 /// FNV-1a over the id and the attempt, as a positive number.
 fn spread(id: &str, attempts: u32) -> i64 {
     let bytes = id.bytes().chain(attempts.to_le_bytes());

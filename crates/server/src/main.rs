@@ -10,6 +10,7 @@ mod config;
 mod daemon;
 mod demo;
 mod key_file;
+mod notify;
 mod observe;
 mod scripted;
 mod secrets;

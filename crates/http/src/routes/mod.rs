@@ -7,6 +7,7 @@ mod control;
 pub(crate) mod definitions;
 pub(crate) mod events;
 pub(crate) mod logins;
+pub(crate) mod notifications;
 pub(crate) mod policy;
 pub(crate) mod presence;
 pub(crate) mod proposals;
@@ -33,6 +34,7 @@ pub(super) fn all() -> Api {
         events::routes,
         control::routes,
         approvals::routes,
+        notifications::routes,
         policy::routes,
         schedules::routes,
         tools::routes,

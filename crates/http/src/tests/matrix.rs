@@ -37,6 +37,7 @@ fn body(method: &str, path: &str) -> Value {
             json!({ "name": "s", "definition": "gated", "cron": "0 8 * * *" })
         }
         ("put", "/api/v1/users/{id}" | "/api/v1/groups/{id}") => json!({ "roles": ["viewer"] }),
+        ("post", "/api/v1/notifications/test") => json!({}),
         ("put", "/api/v1/presence/pin") => json!({ "pin": "314159" }),
         ("post", "/api/v1/presence/totp/confirm") => json!({ "code": "000000" }),
         ("post", "/api/v1/tokens") => json!({ "name": "t" }),
@@ -62,7 +63,7 @@ pub(super) fn with_parameters(path: &str, run: &str) -> String {
         "/api/v1/servers/{name}/restart" => "/api/v1/servers/none/restart".to_owned(),
         other => other.to_owned(),
     };
-    path.replace("{name}", "gated")
+    path.replace("{name}", "gated").replace("{delivery}", "1")
 }
 
 /// A server where ann, an author, has a definition, a schedule and a run at a gate. Returns the run and its digest.

@@ -24,6 +24,8 @@ mod login;
 mod logout;
 mod man;
 mod mcp;
+mod notifications;
+mod notify;
 mod open;
 mod pause;
 mod policy;
@@ -94,6 +96,8 @@ enum Verb {
     Show(show::Show),
     Events(events::Events),
     Approvals(approvals::Approvals),
+    Notifications(notifications::Notifications),
+    Notify(notify::Notify),
     Config(config::Config),
     Policy(policy::Policy),
     Freeze(freeze::Freeze),
@@ -145,6 +149,8 @@ impl Cli {
             Verb::Show(verb) => block_on(verb.run()),
             Verb::Events(verb) => block_on(verb.run()),
             Verb::Approvals(verb) => block_on(verb.run()),
+            Verb::Notifications(verb) => block_on(verb.run()),
+            Verb::Notify(verb) => block_on(verb.run()),
             Verb::Config(verb) => verb.run(),
             Verb::Policy(verb) => block_on(verb.run()),
             Verb::Freeze(verb) => block_on(verb.run()),

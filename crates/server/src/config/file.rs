@@ -20,6 +20,9 @@ use super::setting::{ReadContext, SettingError, type_name};
 /// The maximum size of the file.
 const FILE_BYTES: u64 = 1024 * 1024;
 
+/// Keys of channels whose values are references to secrets.
+const CHANNEL_SECRETS: &[&str] = &["bearer", "key", "password", "proxy", "token", "url"];
+
 type Name<'i> = Spanned<DeString<'i>>;
 type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -113,7 +116,8 @@ fn belongs_in(key: &Key) -> String {
 /// The file with possible secrets replaced by `*`, for diagnostics.
 fn mask(source: &Source, table: &DeTable) -> Source {
     let mut text = source.text().to_owned();
-    for span in secret_spans(table) {
+    let of_channels = table.get("notify").and_then(|notify| notify.get_ref().as_table()).map(channel_spans);
+    for span in secret_spans(table).into_iter().chain(of_channels.into_iter().flatten()) {
         let secret = text.get(span.clone()).unwrap_or_default();
         let stars: String = secret.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect();
         if !stars.is_empty() {
@@ -137,6 +141,19 @@ fn secret_spans(table: &DeTable) -> Vec<Range<usize>> {
             _ if is_secret(name.get_ref()) => spans.push(value.span()),
             DeValue::String(text) if secret::has_password(text) => spans.push(value.span()),
             DeValue::Table(inner) => spans.extend(secret_spans(inner)),
+            _ => {}
+        }
+    }
+    spans
+}
+
+/// The positions of texts where channels have references to secrets: someone may have written the secret itself.
+fn channel_spans(table: &DeTable) -> Vec<Range<usize>> {
+    let mut spans = Vec::new();
+    for (name, value) in table {
+        match value.get_ref() {
+            DeValue::Table(inner) => spans.extend(channel_spans(inner)),
+            DeValue::String(_) if CHANNEL_SECRETS.contains(&&**name.get_ref()) => spans.push(value.span()),
             _ => {}
         }
     }

@@ -1,15 +1,20 @@
 //! Every setting of a daemon, declared once.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use steprail_engine::{Durability, Limits, Presence};
 use steprail_mcp::ToolNames;
+use steprail_notify::config::{RecipientConfig, RotationConfig};
+use steprail_notify::subscription::SubscriptionConfig;
+use steprail_notify::{ChannelConfig, SecretRef};
 
 use super::declare::{Key, Section, settings};
 use super::secret::Secret;
 use super::secret_source::SecretSources;
 use super::setting::Setting;
+use super::structured::Structured;
 use super::types::{
     Amount, AuthMode, Exposed, FilePath, HostName, Listen, Location, LogFilter, LogFormat, Size, SizeLimit,
     ToolName, Url, WebOrigin,
@@ -113,6 +118,29 @@ settings! {
         /// Maximum number of HTTP connections per address; an IPv6 network of 64 bits counts as one address. Loopback
         /// addresses are exempt. Set it to 0 if a reverse proxy on another machine forwards all requests.
         connections: Amount = Amount(1_024);
+    }
+    /// Notifications: the channels that deliver them and the people who get them. docs/notifications.md describes the tables.
+    notify: Notify {
+        /// Channels by name. Without any, nothing is delivered and nothing is recorded for delivery.
+        channels: Structured<BTreeMap<String, ChannelConfig>> = Structured::default();
+        /// Addresses and preferences of users, by the id of the user.
+        users: Structured<BTreeMap<String, RecipientConfig>> = Structured::default();
+        /// Members and addresses of groups, by name. Users whose accounts are in the group belong to it as well.
+        groups: Structured<BTreeMap<String, RecipientConfig>> = Structured::default();
+        /// On-call rotations by name.
+        on_call: Structured<BTreeMap<String, RotationConfig>> = Structured::default();
+        /// Who is told of which events, in addition to the recipients that definitions name.
+        subscriptions: Structured<Vec<SubscriptionConfig>> = Structured::default();
+        /// Channels that definitions may use with any address.
+        direct: Vec<String> = Vec::new();
+        /// Networks, addresses and hosts that channels may contact although they are not public.
+        allow: Vec<String> = Vec::new();
+        /// Timeout of a request to a channel.
+        timeout: Duration = Duration::from_secs(steprail_notify::limits::REQUEST_SECS);
+        /// The proxy of all requests to channels: a reference to a secret that contains its URL.
+        proxy: Structured<Option<SecretRef>> = Structured::default();
+        /// Certificates, as PEM, that channels trust in addition to those of the system.
+        certificates: Vec<String> = Vec::new();
     }
     /// The log on standard error.
     log: Log {

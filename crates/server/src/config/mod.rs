@@ -7,18 +7,20 @@ mod explain;
 mod file;
 mod keys;
 mod load;
+mod notify;
 mod problem;
 mod rules;
 mod secret;
 pub(crate) mod secret_source;
 mod setting;
 mod show;
+mod structured;
 #[cfg(test)]
 mod tests;
 pub(crate) mod types;
 
 pub(crate) use explain::markdown;
-pub(crate) use keys::{Config, Telemetry};
+pub(crate) use keys::{Config, Notify, Telemetry};
 pub(crate) use problem::{Problem, SettingSource};
 pub(crate) use secret::Secret;
 

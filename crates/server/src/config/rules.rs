@@ -1,13 +1,15 @@
 //! Rules that involve more than one setting.
 
 use super::keys::Config;
+use super::notify;
 use super::problem::Problem;
 use super::setting::SettingError;
 use super::types::{AuthMode, Listen};
 
 /// The rules that the settings violate.
 pub(super) fn violations(config: &Config) -> Vec<Problem> {
-    [remote_access(config), oidc_complete(config), oidc_mode(config)].into_iter().flatten().collect()
+    let of_access = [remote_access(config), oidc_complete(config), oidc_mode(config)].into_iter().flatten();
+    of_access.chain(notify::violations(config)).collect()
 }
 
 /// A port that other machines can reach requires authentication.

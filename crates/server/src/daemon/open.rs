@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Daemon, DataDir, fd_limit};
 use crate::config::Config;
 use crate::config::types::{AuthMode, Location};
+use crate::notify;
 use crate::observe::Metrics;
 use crate::secrets::Vault;
 use crate::tools::Tools;
@@ -47,13 +48,20 @@ impl Daemon {
             quotas: quotas(config, &owner.id),
             ..Limits::default()
         };
+        let recipient = owner.clone();
         let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
         let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy);
         let variables =
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
         let builder = builder.presence(config.auth.presence);
+        let courier = notify::open(&config.notify, &vault, accounts.access(), recipient)?;
+        let (builder, attach) = match courier {
+            Some((courier, attach)) => (builder.courier(courier), Some(attach)),
+            None => (builder, None),
+        };
         let engine = builder.authorizer(accounts.access()).spawn()?;
+        attach.into_iter().for_each(|attach| drop(attach.send(Some(engine.downgrade()))));
         let settings = Settings {
             tool_names: config.mcp.tool_names,
             expose: config.mcp.expose.iter().map(|exposed| exposed.expose.clone()).collect(),

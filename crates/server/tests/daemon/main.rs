@@ -12,6 +12,7 @@ mod faults;
 mod kills;
 mod lifetime;
 mod logins;
+mod notifications;
 mod presence;
 mod rest;
 mod secrets;

@@ -1,0 +1,131 @@
+//! Who gets a notification: names of definitions, the accounts of the daemon and the recipients of the configuration.
+
+use std::collections::BTreeMap;
+
+use steprail_core::run::Millis;
+use steprail_engine::{Access, NewDelivery, Notification, NotificationKind, Principal, Right};
+use steprail_notify::Message;
+use steprail_notify::config::RecipientConfig;
+use steprail_notify::routing::{Directory, Planned};
+
+use super::NO_CHANNEL;
+
+/// The people of a daemon and their addresses.
+pub(super) struct People {
+    pub directory: Directory,
+    pub users: BTreeMap<String, RecipientConfig>,
+    pub groups: BTreeMap<String, RecipientConfig>,
+    pub access: Access,
+    pub owner: Principal,
+}
+
+impl People {
+    /// The deliveries of a notification to its recipients and to subscribers.
+    pub(super) fn deliveries(
+        &self,
+        notification: &Notification,
+        message: &Message,
+        now: Millis,
+    ) -> Vec<NewDelivery> {
+        if notification.kind == NotificationKind::Test {
+            return notification.to.iter().flat_map(|to| self.test_deliveries(to, now)).collect();
+        }
+        let mut recipients = self.recipients(notification);
+        // Somebody has to decide: the operator sees whom the request does not reach. Others need not be reachable.
+        let must_reach = message.kind.is_approval();
+        if !must_reach {
+            recipients.retain(|recipient| self.directory.check_recipient(recipient).is_ok());
+        }
+        recipients.extend(self.directory.subscribers(message));
+        let routed = self.directory.route(&recipients, message, now);
+        let unreachable = routed.unreachable.into_iter().filter(|_| must_reach);
+        let unreachable = unreachable.map(|(recipient, _)| undeliverable(recipient, now));
+        routed.deliveries.into_iter().map(delivery).chain(unreachable).collect()
+    }
+
+    /// One delivery for each channel of a user or group, now: a test must not wait for quiet hours.
+    fn test_deliveries(&self, to: &str, now: Millis) -> Vec<NewDelivery> {
+        let recipient = self.name(to);
+        let config = match recipient.strip_prefix("group:") {
+            Some(group) => self.groups.get(group),
+            None => self.users.get(&recipient),
+        };
+        let addresses = config.into_iter().flat_map(|config| &config.addresses);
+        let deliveries: Vec<NewDelivery> = addresses
+            .map(|(channel, address)| NewDelivery {
+                recipient: recipient.clone(),
+                channel: channel.clone(),
+                address: address.clone(),
+                due: now,
+                in_digest: false,
+            })
+            .collect();
+        if deliveries.is_empty() { vec![undeliverable(recipient, now)] } else { deliveries }
+    }
+
+    /// Why a recipient has no channel.
+    pub(super) fn unreachable(&self, recipient: &str) -> String {
+        let reason = self.directory.check_recipient(recipient).err();
+        let reason = reason.unwrap_or_else(|| format!("`{recipient}` has no address"));
+        format!("{reason}; add it to [notify] in steprail.toml")
+    }
+
+    /// The recipients as the directory knows them.
+    fn recipients(&self, notification: &Notification) -> Vec<String> {
+        match notification.kind {
+            // It only withdraws the requests, unless somebody has subscribed to it.
+            NotificationKind::ApprovalDecided => Vec::new(),
+            _ if notification.to.is_empty() => self.deciders(),
+            _ => notification.to.iter().flat_map(|to| self.expand(to)).collect(),
+        }
+    }
+
+    /// Everyone who may decide and has an address. If nobody has, the owner.
+    fn deciders(&self) -> Vec<String> {
+        let mut deciders =
+            if self.owner.sole_user { Vec::new() } else { self.access.holders(Right::Approve) };
+        deciders.retain(|user| self.users.contains_key(user));
+        if deciders.is_empty() { vec![self.owner.id.clone()] } else { deciders }
+    }
+
+    /// A recipient, and the users whose accounts are in the group.
+    fn expand(&self, to: &str) -> Vec<String> {
+        let recipient = self.name(to);
+        let Some(group) = recipient.strip_prefix("group:") else { return vec![recipient] };
+        let mut members = self.access.members(group);
+        members.retain(|user| self.users.contains_key(user));
+        // A group that only the accounts have is reached through its members.
+        if self.groups.contains_key(group) || members.is_empty() {
+            members.push(recipient);
+        }
+        members
+    }
+
+    /// A recipient as the directory writes it: `lea`, `group:ops`, `oncall:ops` or `mail:ann@example.org`.
+    fn name(&self, to: &str) -> String {
+        match to.strip_prefix("user:") {
+            Some(user) => user.to_owned(),
+            None if to.contains(':') || self.users.contains_key(to) => to.to_owned(),
+            None if self.groups.contains_key(to) || !self.access.members(to).is_empty() => {
+                format!("group:{to}")
+            }
+            None => to.to_owned(),
+        }
+    }
+}
+
+fn delivery(planned: Planned) -> NewDelivery {
+    NewDelivery {
+        recipient: planned.recipient,
+        channel: planned.channel,
+        address: planned.address,
+        due: planned.not_before,
+        in_digest: planned.digest,
+    }
+}
+
+/// A delivery that fails, with the reason.
+fn undeliverable(recipient: String, now: Millis) -> NewDelivery {
+    let (channel, address) = (NO_CHANNEL.to_owned(), String::new());
+    NewDelivery { recipient, channel, address, due: now, in_digest: false }
+}

@@ -1,0 +1,219 @@
+//! Notifications over a webhook: an approval reaches its receiver, and a receiver that is down gets it after a `kill -9`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::support::{Daemon, output, steprail, test_file};
+
+/// How long a test waits for a request.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = "\
+[store.secrets]
+hook-url = { file = \"hook-url\" }
+hook-key = { file = \"hook-key\" }
+
+[notify]
+allow = [\"127.0.0.1\"]
+
+[notify.channels.hook]
+type = \"webhook\"
+url = { secret = \"hook-url\" }
+key = { secret = \"hook-key\" }
+withdraw = true
+
+[notify.users.lea]
+addresses = { hook = \"lea\" }
+";
+
+const GATED: &str = "\
+name: gated
+steps:
+  - { id: ask, kind: approve, prompt: Delete it?, notify_user: lea }
+  - { id: write, tool: chat__post, args: { path: /srv/old }, depends_on: [ask] }
+";
+
+/// A webhook receiver on loopback, until it is dropped.
+struct Hook {
+    address: SocketAddr,
+    requests: Receiver<Value>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Hook {
+    fn listen(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (sender, requests) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Some(request) = stream.ok().and_then(answer) else { continue };
+                if sender.send(request).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { address, requests, stop }
+    }
+
+    fn next(&self) -> Value {
+        self.requests.recv_timeout(PATIENCE).expect("a request")
+    }
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Reads a request and accepts it. Returns its JSON.
+fn answer(stream: TcpStream) -> Option<Value> {
+    let mut reader = BufReader::new(stream);
+    let (mut length, mut line) = (0, String::new());
+    while reader.read_line(&mut line).ok()? > 2 {
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    reader.get_mut().write_all(response).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+fn private(path: &Path, text: &str) {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create(true).truncate(true).write(true).mode(0o600).open(path);
+    file.expect("a file").write_all(text.as_bytes()).expect("written");
+}
+
+/// A daemon that sends notifications to an address.
+fn daemon(address: SocketAddr) -> Daemon {
+    let folder = TempDir::new().expect("a folder");
+    private(&folder.path().join("hook-url"), &format!("http://{address}/hook"));
+    private(&folder.path().join("hook-key"), "a key of at least 16 bytes");
+    std::fs::write(folder.path().join("steprail.toml"), CONFIG).expect("written");
+    std::fs::write(folder.path().join("gated.yaml"), GATED).expect("written");
+    let tools = test_file("../../../examples/tools.yaml").display().to_string();
+    Daemon::start_in(folder, &["--tools", &tools])
+}
+
+fn steprail_json(daemon: &Daemon, arguments: &[&str]) -> Value {
+    let mut command = Command::new(steprail());
+    let text = output(command.args(arguments).args(["--json", "--data"]).arg(daemon.folder.path()));
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+fn start(daemon: &Daemon) -> String {
+    let file = daemon.folder.path().join("gated.yaml").display().to_string();
+    let started = steprail_json(daemon, &["run", &file, "--detach"]);
+    started["run_id"].as_str().expect("an id").to_owned()
+}
+
+fn approve(daemon: &Daemon, run: &str) {
+    output(Command::new(steprail()).args(["approve", run, "--yes", "--data"]).arg(daemon.folder.path()));
+}
+
+/// The delivery of the approval, once it has a status. One that is queued was tried at least once.
+fn delivery_with(daemon: &Daemon, run: &str, status: &str) -> Value {
+    loop {
+        let listed = steprail_json(daemon, &["notifications", run]);
+        let deliveries = listed[0]["deliveries"].as_array().cloned().unwrap_or_default();
+        let found = deliveries.into_iter().find(|delivery| {
+            delivery["status"] == status && (status != "queued" || delivery["attempts"] != 0)
+        });
+        if let Some(found) = found {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+#[test]
+fn an_approval_reaches_its_receiver_and_is_withdrawn_after_the_decision() {
+    let hook = Hook::listen(any_port());
+    let daemon = daemon(hook.address);
+    let run = start(&daemon);
+    let request = hook.next();
+    let message = &request["message"];
+    assert_eq!(
+        (&request["event"], &request["address"]),
+        (&json!("notification"), &json!("lea")),
+        "{request}"
+    );
+    assert_eq!(message["kind"], "approval_requested", "{request}");
+    assert_eq!((&message["run"], &message["step"]), (&json!(run), &json!("ask")), "{request}");
+    assert_eq!(message["definition"]["name"], "gated", "{request}");
+    let call = &message["calls"][0];
+    assert_eq!(call["tool"], "chat__post", "{request}");
+    assert!(call["args"].as_str().is_some_and(|args| args.contains("/srv/old")), "{request}");
+    assert_eq!(message["prompt"], "Delete it?", "{request}");
+
+    delivery_with(&daemon, &run, "sent");
+    approve(&daemon, &run);
+    let withdrawal = hook.next();
+    assert_eq!(
+        (&withdrawal["event"], &withdrawal["id"]),
+        (&json!("withdrawal"), &message["id"]),
+        "{withdrawal}"
+    );
+    assert!(
+        withdrawal["outcome"].as_str().is_some_and(|text| text.starts_with("approved by")),
+        "{withdrawal}"
+    );
+    delivery_with(&daemon, &run, "withdrawn");
+
+    let tested = steprail_json(&daemon, &["notify", "test", "lea"]);
+    assert_eq!(tested["deliveries"][0]["status"], "sent", "{tested}");
+    assert_eq!(hook.next()["message"]["kind"], "test");
+}
+
+#[test]
+fn a_receiver_that_is_down_gets_the_request_after_a_kill() {
+    // The port stays free while nobody listens on it.
+    let address = TcpListener::bind(any_port()).expect("a port").local_addr().expect("an address");
+    let mut daemon = daemon(address);
+    let run = start(&daemon);
+    let failed = delivery_with(&daemon, &run, "queued");
+    assert!(failed["error"].as_str().is_some_and(|error| !error.is_empty()), "{failed}");
+    // The other run decides and ends meanwhile: no run waits for a channel.
+    let other = start(&daemon);
+    approve(&daemon, &other);
+    while steprail_json(&daemon, &["show", &other])["status"] != "completed" {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    daemon.kill();
+    let hook = Hook::listen(address);
+    daemon.restart();
+    let request = hook.next();
+    assert_eq!(
+        (&request["message"]["run"], &request["message"]["step"]),
+        (&json!(run), &json!("ask")),
+        "{request}"
+    );
+    delivery_with(&daemon, &run, "sent");
+}
