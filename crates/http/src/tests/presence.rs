@@ -317,6 +317,16 @@ async fn enrollment_that_began_before_a_factor_was_set_needs_the_factor() {
     assert_eq!(outcome(&server, confirm(&later)).await, (403, "presence_required".to_owned()));
     assert_eq!(outcome(&server, prove(confirm(&later), "pin 314159")).await.0, 204);
     assert_eq!(actions(&server, "presence_enrolled").await.len(), 2);
+    let open = secret(json_body(server.send(prove(begin(), &next_code(&server, &later))).await).await);
+    server.app.accounts.reset_presence(&server.owner(), "paul").await.expect("reset");
+    let reset = outcome(&server, confirm(&open)).await;
+    assert_eq!(reset, (409, "conflict".to_owned()), "the reset ended the enrollment");
+}
+
+/// The proof with the code of the next time step.
+fn next_code(server: &TestServer, secret: &str) -> String {
+    server.clock.advance(30_000);
+    format!("totp {}", code_at(secret, server.app.engine.now()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
