@@ -60,6 +60,7 @@ fn judge(criterion: &mut Criterion) {
         ("same_server", policy(|at| format!("tools: 'stripe__*_charge{at}', by: agent"))),
         ("mixed", policy(mixed)),
         ("conditions", policy(|at| format!("when: 'args.amount > {at}00 + 12'"))),
+        ("two_facts", policy(|at| format!("when: 'time.hour == 25 or tool.name == \"t{at}\"'"))),
     ];
     let mut group = criterion.benchmark_group("policy_of_200_rules");
     for (name, policy) in &policies {

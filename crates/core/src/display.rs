@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use crate::limits::{SHOWN_BLANK_LINES, SHOWN_LINE_CHARS, SHOWN_LINES};
-use crate::run::GuardedCall;
+use crate::run::{GuardedCall, GuardedWorkflow};
 
 /// Combining marks in a row that are shown as they are.
 const COMBINING_MARKS: usize = 3;
@@ -50,6 +50,8 @@ pub struct ApprovalText<'a> {
     pub prompt: &'a str,
     /// The calls that the approval covers: its own, or those that follow.
     pub covered: Vec<GuardedCall>,
+    /// The sub-workflows that follow.
+    pub workflows: Vec<GuardedWorkflow>,
 }
 
 impl ApprovalText<'_> {
@@ -59,16 +61,21 @@ impl ApprovalText<'_> {
         if let Some(tool) = self.tool {
             let _ = writeln!(shown, "tool        {}", line(tool));
         }
-        if let Some(args) = self.args {
-            let _ =
-                writeln!(shown, "arguments   {}", indent(&text(&pretty(args)), "            ").trim_start());
-        }
         let is_own = self.tool.is_some();
+        let own_args = self.covered.iter().filter(|_| is_own).find_map(|call| call.args.as_ref());
+        let args = self.args.map(ToOwned::to_owned).or_else(|| own_args.map(ToString::to_string));
+        if let Some(args) = args {
+            let _ =
+                writeln!(shown, "arguments   {}", indent(&text(&pretty(&args)), "            ").trim_start());
+        }
         for call in self.covered.iter().filter(|_| !is_own) {
             let _ = writeln!(shown, "may call    {}", guarded_call(call));
         }
         for names in self.covered.iter().filter(|_| is_own).filter_map(|call| from_tools(&call.from_tools)) {
             let _ = writeln!(shown, "            ({names})");
+        }
+        for workflow in &self.workflows {
+            let _ = writeln!(shown, "may run     {}", guarded_workflow(workflow));
         }
         let who = if self.by_agent { "an agent of " } else { "" };
         let _ = writeln!(shown, "started by  {who}{}", line(self.starter));
@@ -90,6 +97,14 @@ fn guarded_call(call: &GuardedCall) -> String {
     let unknown = if unknown.is_empty() { unknown } else { format!(" (not known yet: {})", line(&unknown)) };
     let from_tools = from_tools(&call.from_tools).map(|names| format!(" ({names})")).unwrap_or_default();
     format!("{} {args}{unknown}{from_tools}", line(&call.tool))
+}
+
+/// A sub-workflow that an approval covers, on one line.
+fn guarded_workflow(workflow: &GuardedWorkflow) -> String {
+    let inputs = workflow.inputs.as_ref().map(|inputs| format!(" {}", line(&inputs.to_string())));
+    let unknown = workflow.unknown.join(", ");
+    let unknown = if unknown.is_empty() { unknown } else { format!(" (not known yet: {})", line(&unknown)) };
+    format!("workflow {}{}{unknown}", line(&workflow.name), inputs.unwrap_or_default())
 }
 
 /// The arguments whose values come from tools. Their text can be anything.

@@ -248,6 +248,8 @@ impl Driver {
         if handled.outbox_changed {
             self.outbox.send_replace(());
         }
+        // Whoever gets a reply about a damaged run can read why.
+        self.publish_damage();
         let mut orders = Vec::new();
         for effect in handled.effects {
             match effect {
@@ -264,7 +266,6 @@ impl Driver {
             }
         }
         self.calls.start_all(orders);
-        self.publish_damage();
         match handled.fault {
             Some(fault @ StoreError::Quarantined { .. }) if handled.retry.is_empty() => {
                 // The store accepts writes: other runs continue, and the health check passes.

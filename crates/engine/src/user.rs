@@ -74,6 +74,7 @@ impl User {
         if !propose {
             self.require_may_define()?;
         }
+        self.require_presence_of_person()?;
         let (expected, owner) = self.definition_preconditions(expected);
         let unpublished_only = !self.may(Right::Publish);
         let scope = self.principal.scope.clone();
@@ -110,26 +111,41 @@ impl User {
         Err(Error::Denied(message.to_owned()))
     }
 
+    /// A person changes definitions with the factor that the settings require. The policy decides about agents.
+    fn require_presence_of_person(&self) -> Result<(), Error> {
+        if self.principal.agent { Ok(()) } else { self.require_presence() }
+    }
+
     /// Makes this user the owner and author of a definition: a person who owns it or has the right `administer`, and who may
-    /// call its tools.
+    /// call the tools of all its versions.
     pub async fn adopt_definition(&self, name: &str) -> Result<Definition, Error> {
         self.require_person("adopts definitions")?;
         let newest = self.engine.definition(name, None).await?;
         if newest.created_by != self.principal.id {
             self.require(Right::Administer)?;
         }
-        let compiled = Compiled::new(&newest)?;
+        // Every version can be started, and has the new author afterwards.
+        for version in self.engine.versions(name).await? {
+            self.require_may_adopt(&version).await?;
+        }
+        self.engine.adopt_definition(name, Expected::Version(newest.version), &self.principal).await?;
+        self.engine.definition(name, None).await
+    }
+
+    async fn require_may_adopt(&self, definition: &Definition) -> Result<(), Error> {
+        let compiled = Compiled::new(definition)?;
         if compiled.plan.settings.publish.is_some() {
             self.require(Right::Publish)?;
         }
         for tool in compiled.plan.tools() {
             if !self.may_call(tool).await {
-                let message = format!("{} may not call `{tool}`, which `{name}` calls", self.principal.id);
+                let (user, Definition { name, version, .. }) = (&self.principal.id, definition);
+                let message =
+                    format!("{user} may not call `{tool}`, which version {version} of `{name}` calls");
                 return Err(Error::Denied(message));
             }
         }
-        self.engine.adopt_definition(name, Expected::Version(newest.version), &self.principal).await?;
-        self.engine.definition(name, None).await
+        Ok(())
     }
 
     /// Changing a definition of another user needs the right `administer`, and a scoped token can only create definitions.
@@ -177,6 +193,7 @@ impl User {
     pub async fn delete_definition(&self, name: &str, expected: Expected) -> Result<(), Error> {
         self.require(Right::Workflow)?;
         self.require_may_define()?;
+        self.require_presence_of_person()?;
         let owner = (!self.may(Right::Administer)).then(|| self.principal.id.clone());
         self.engine.delete_definition_with(name, expected, owner, Some(&self.principal)).await
     }

@@ -104,10 +104,10 @@ pub(crate) async fn as_owner(
     next.run(request).await
 }
 
-/// The problem for a program that the daemon or an MCP client started: it must not act as a person.
+/// The problem for a program that the daemon or an MCP client started, or that is unknown: it must not act as a person.
 async fn reject_agents(app: &App, peer: &Peer, process: Option<&str>) -> Option<Problem> {
-    let reason = app.agent_processes.objection(peer.pid?)?;
-    let process = process.unwrap_or("unknown").to_owned();
+    let reason = app.agent_processes.objection(peer.pid)?;
+    let process = process.unwrap_or("(unknown)").to_owned();
     tracing::warn!(target: audit::TARGET, action = "peer_rejected", process, reason, "a program of an agent used the socket for people");
     let now = app.engine.now();
     // A program that repeats the request does not fill the log.

@@ -80,15 +80,7 @@ impl App {
 
     /// Serves a socket that only the owner can open. Its requests act as the owner in person.
     pub fn serve_owner(&self, listener: UnixListener, stop: &CancellationToken) {
-        let router = authenticated_routes(self)
-            .merge(open_routes())
-            .fallback(not_found)
-            .method_not_allowed_fallback(method_not_allowed)
-            .layer(from_fn_with_state(self.clone(), authentication::as_owner))
-            .layer(from_fn(body_deadline::enforce))
-            .layer(from_fn(security_headers::add))
-            .with_state(self.clone())
-            .into_make_service_with_connect_info::<Peer>();
+        let router = owner_router(self).into_make_service_with_connect_info::<Peer>();
         let stop = stop.clone();
         tokio::spawn(async move {
             axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
@@ -122,6 +114,18 @@ fn open_routes() -> Router<App> {
         .route("/sign-in.js", get(sign_in::script))
         .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
         .route("/.well-known/{*rest}", any(not_found))
+}
+
+/// The router of the owner's socket: every peer that is not a program of an agent is the owner in person.
+fn owner_router(app: &App) -> Router {
+    authenticated_routes(app)
+        .merge(open_routes())
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), authentication::as_owner))
+        .layer(from_fn(body_deadline::enforce))
+        .layer(from_fn(security_headers::add))
+        .with_state(app.clone())
 }
 
 /// The router of a port: hosts, origins and credentials are checked.

@@ -132,7 +132,7 @@ impl Client {
             (Err(ClientError::Problem(problem)), Some(again)) if &*problem.code == "presence_required" => {
                 match presence::ask(problem.presence).await {
                     Some(proof) => self.send_once(again.header(presence::HEADER, proof)).await,
-                    None => Err(ClientError::Problem(problem)),
+                    None => Err(ClientError::Problem(Box::new(presence::unproved(*problem)))),
                 }
             }
             (result, _) => result,

@@ -191,6 +191,10 @@ impl ToolCaller for Tools {
         }
     }
 
+    fn check_args(&self, tool: &str, args: &Value) -> Result<(), String> {
+        self.gateway().map_or(Ok(()), |gateway| gateway.check_args(tool, args))
+    }
+
     fn pin(&self, tool: &str) -> Option<Hash> {
         self.gateway()?.pin(tool)
     }

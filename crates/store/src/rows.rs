@@ -424,8 +424,11 @@ impl Approval {
     pub fn text(&self) -> ApprovalText<'_> {
         let subject: Option<Subject> =
             self.subject.as_ref().and_then(|subject| serde_json::from_str(subject.get()).ok());
+        let (covered, workflows) =
+            subject.map(|subject| (subject.calls, subject.workflows)).unwrap_or_default();
         ApprovalText {
-            covered: subject.map(|subject| subject.calls).unwrap_or_default(),
+            covered,
+            workflows,
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,

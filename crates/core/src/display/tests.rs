@@ -1,6 +1,6 @@
 //! A corpus of hostile texts: the verb and the target of the approval stay visible, and nothing hides.
 
-use crate::run::GuardedCall;
+use crate::run::{GuardedCall, GuardedWorkflow};
 
 use super::{ApprovalText, line, quote, text};
 
@@ -64,6 +64,7 @@ fn verb_and_target_stay_visible_in_every_position() {
         let args = serde_json::json!({ "target": "prod", "note": hostile }).to_string();
         let approval = ApprovalText {
             covered: Vec::new(),
+            workflows: Vec::new(),
             tool: Some("db__delete"),
             args: Some(&args),
             starter: "ann",
@@ -119,6 +120,13 @@ fn arguments_that_come_from_tools_are_marked() {
         step: "send",
         prompt: "Send it?",
         covered,
+        workflows: vec![GuardedWorkflow {
+            step: "pay".into(),
+            name: "pay_out".into(),
+            hash: None,
+            inputs: Some(serde_json::json!({ "amount": 40 })),
+            unknown: vec!["ref".into()],
+        }],
     };
     let own = approval(Some("mail__send"), vec![call(&["to"])]).render();
     let following = approval(None, vec![call(&["to", "text"]), call(&["*"]), call(&[])]).render();

@@ -140,9 +140,10 @@ impl Approval {
     }
 }
 
-/// A hash of who may decide at a gate. A remembered approval is bound to it.
-pub fn terms(rules: &GateRules) -> Hash {
-    Hash::of(serde_json::to_string(rules).unwrap_or_default().as_bytes())
+/// A hash of who may decide at a gate, and of the policy that requires it. A remembered approval is bound to it.
+pub fn terms(rules: &GateRules, version: &str) -> Hash {
+    let rules = serde_json::to_string(rules).unwrap_or_default();
+    Hash::of(format!("{version} {rules}").as_bytes())
 }
 
 impl std::fmt::Display for Approval {

@@ -310,6 +310,10 @@ impl Live {
             self.restarted |= internal.restarted;
         }
         self.created |= internal.created;
+        if internal.repeated {
+            self.approved = false;
+            self.approvers.clear();
+        }
         self.probes += u32::from(internal.probe);
         if let Some(wait) = &internal.server {
             self.refusals += u32::from(wait.rejected);
@@ -348,11 +352,12 @@ impl Live {
             }
             GateChange::Signed { by, provenance } => self.approvers.push(Approver::new(by, *provenance)),
             GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {
-                self.approved = true;
-                self.approvers.extend(decided.by.map(|by| Approver::new(by, decided.provenance)));
                 if let Some(response) = &mut self.input_response {
-                    // An approval without an answer accepts the request with an empty form.
+                    // An approval without an answer accepts the request with an empty form. It approves no call.
                     response.answer = Some(decided.answer.cloned().unwrap_or_else(|| serde_json::json!({})));
+                } else {
+                    self.approved = true;
+                    self.approvers.extend(decided.by.map(|by| Approver::new(by, decided.provenance)));
                 }
             }
             GateChange::Decided(_) => self.denied = true,

@@ -60,23 +60,40 @@ pub struct Subject {
 impl Subject {
     /// Whether what was shown is still so. Arguments that became known meanwhile change nothing that was shown.
     pub(super) fn holds(&self, now: &Self) -> bool {
-        let same_rest = Self { calls: now.calls.clone(), ..self.clone() } == *now;
+        let (calls, workflows) = (now.calls.clone(), now.workflows.clone());
+        let same_rest = Self { calls, workflows, ..self.clone() } == *now;
         let same_calls = self.calls.len() == now.calls.len()
             && self.calls.iter().zip(&now.calls).all(|(shown, now)| shown.holds(now));
-        same_rest && same_calls
+        let same_workflows = self.workflows.len() == now.workflows.len()
+            && self.workflows.iter().zip(&now.workflows).all(|(shown, now)| shown.holds(now));
+        same_rest && same_calls && same_workflows
+    }
+}
+
+/// Whether values that were shown are the same now. Further ones may have become known.
+fn values_hold(shown: Option<&Value>, now: Option<&Value>) -> bool {
+    match (shown, now) {
+        (Some(Value::Object(shown)), Some(Value::Object(now))) => {
+            shown.iter().all(|(name, value)| now.get(name) == Some(value))
+        }
+        (None, _) => true,
+        (Some(_), _) => false,
+    }
+}
+
+impl GuardedWorkflow {
+    fn holds(&self, now: &Self) -> bool {
+        let same_version = self.step == now.step && self.name == now.name && self.hash == now.hash;
+        same_version && values_hold(self.inputs.as_ref(), now.inputs.as_ref())
     }
 }
 
 impl GuardedCall {
     fn holds(&self, now: &Self) -> bool {
         let same_tool = self.step == now.step && self.tool == now.tool && self.tool_hash == now.tool_hash;
-        let same_args = match (self.args_hash, &self.args, &now.args) {
-            (Some(shown), ..) => now.args_hash == Some(shown),
-            (None, Some(Value::Object(shown)), Some(Value::Object(now))) => {
-                shown.iter().all(|(name, value)| now.get(name) == Some(value))
-            }
-            (None, None, _) => true,
-            (None, Some(_), _) => false,
+        let same_args = match self.args_hash {
+            Some(shown) => now.args_hash == Some(shown),
+            None => values_hold(self.args.as_ref(), now.args.as_ref()),
         };
         same_tool && same_args
     }
@@ -119,7 +136,7 @@ pub struct GuardedCall {
 }
 
 /// A sub-workflow that an approval covers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardedWorkflow {
     /// Id of the step.
     pub step: Box<str>,
@@ -128,6 +145,12 @@ pub struct GuardedWorkflow {
     /// Hash of the version that would run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Hash>,
+    /// The inputs that are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Value>,
+    /// Names of the inputs that depend on steps that have not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Box<str>>,
 }
 
 /// The rule of a policy that decided about a call.

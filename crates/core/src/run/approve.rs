@@ -164,10 +164,14 @@ impl Decision<'_> {
     pub(super) fn request_input(&mut self, n: u32, request: InputRequest) -> DecideResult {
         let Some(attempt) = self.current_attempt(n) else { return Ok(()) };
         let args = self.input(n)?;
+        let tool = match &self.step(attempt.step).kind {
+            Kind::Call(call) if request.is_call_confirmation() => Some(call.full_name()),
+            _ => None,
+        };
         let request = Request {
             kind: ApprovalKind::Input,
             prompt: request.message,
-            tool: None,
+            tool,
             args: Some(args),
             until: None,
             escalate: None,

@@ -2,7 +2,7 @@
 
 use super::approval::{OpenGate, Provenance, Subject};
 use super::event::Event;
-use super::parts::{Ending, Next, PauseReason, ScopeKey, Started, StepInfo, StepRef, TimerKind};
+use super::parts::{Ending, Next, PauseReason, Resolved, ScopeKey, Started, StepInfo, StepRef, TimerKind};
 use super::phase::{Phase, Progress};
 use super::policy::RATE_LIMITED;
 use super::state::{RunStatus, StepStatus};
@@ -208,6 +208,7 @@ pub(super) enum LateResult {
 
 /// Changes that only the state machine needs.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the changes are independent")]
 pub(super) struct InternalChange<'e> {
     /// Id of the call's task at its server.
     pub task: Option<&'e str>,
@@ -221,6 +222,8 @@ pub(super) struct InternalChange<'e> {
     pub probe: bool,
     /// Whether the missing tool was created.
     pub created: bool,
+    /// Whether the call is repeated although it may have taken effect. Its approval covered the first execution.
+    pub repeated: bool,
     /// Sequence number of the buffered signal that ends the wait.
     pub signal: Option<u64>,
     /// The end of a block of the execution.
@@ -562,8 +565,12 @@ impl Event {
                 let gate = Some(GateChange::Escalated { level: *level, next: *escalate });
                 StepChange { timers, gate, ..unchanged(step) }.into()
             }
-            Self::UncertaintyResolved { step, .. }
-            | Self::StepProgressed { step, .. }
+            Self::UncertaintyResolved { step, how, .. } => {
+                let mut change = unchanged(step);
+                change.internal.repeated = *how == Resolved::Retry;
+                change.into()
+            }
+            Self::StepProgressed { step, .. }
             | Self::CallResumed { step, .. }
             | Self::ToolChanged { step, .. } => unchanged(step).into(),
         }

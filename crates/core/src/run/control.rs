@@ -3,7 +3,7 @@
 use super::decide::{DecideResult, Decision};
 use super::event::Event;
 use super::lost::RESTARTED;
-use super::parts::{PauseReason, Restored};
+use super::parts::{PauseReason, Resolved, Restored};
 use super::state::{Live, RunStatus};
 use super::{Failure, FailureKind, Millis};
 use crate::limits::RESTORED_CALLS;
@@ -32,24 +32,28 @@ impl Decision<'_> {
     }
 
     /// Resumes a paused or interrupted run.
-    pub(super) fn resume(&mut self, by: Box<str>, force: &[Box<str>]) -> DecideResult {
+    pub(super) fn resume(&mut self, by: &str, force: &[Box<str>]) -> DecideResult {
         let interrupted = self.run.status == RunStatus::Interrupted;
         if !interrupted && !self.run.is_held() {
             return Ok(());
         }
-        self.emit(Event::RunResumed { by: Some(by) });
+        self.emit(Event::RunResumed { by: Some(by.into()) });
         if interrupted {
-            self.recover_calls(force)?;
+            self.recover_calls(by, force)?;
         }
         Ok(())
     }
 
     /// Treats the calls that were in flight when the engine stopped as lost, and repeats those in `force`.
-    fn recover_calls(&mut self, force: &[Box<str>]) -> DecideResult {
+    fn recover_calls(&mut self, by: &str, force: &[Box<str>]) -> DecideResult {
         let calls: Vec<_> = self.run.calls().map(|(n, live)| (n, live.attempt, live.path.clone())).collect();
         for (n, attempt, path) in calls {
             let error = Failure::new(FailureKind::Lost, "the engine stopped while the call was in flight");
             if force.iter().any(|forced| **forced == *path) {
+                if let Some(step) = self.run.step_ref(n) {
+                    let (how, by) = (Resolved::Retry, by.into());
+                    self.emit(Event::UncertaintyResolved { step, how, by, provenance: None });
+                }
                 self.schedule_retry(n, error, &RetryPolicy::immediate())?;
             } else {
                 self.call_ended(n, attempt, Err(error.code(RESTARTED)))?;

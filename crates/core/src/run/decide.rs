@@ -112,7 +112,7 @@ impl<'d> Decision<'d> {
             }
             Input::AnsweredLate { n, attempt, output } => self.answered_late(n, attempt, output),
             _ if is_over => Ok(()),
-            Input::Resume { by, force } => self.resume(by, &force),
+            Input::Resume { by, force } => self.resume(&by, &force),
             Input::Cancel { by, reason } => {
                 self.cancel_run(by, reason);
                 Ok(())

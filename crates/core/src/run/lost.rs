@@ -20,6 +20,9 @@ impl Decision<'_> {
         let Some((live, step)) = self.live(n) else { return Ok(()) };
         let crate::plan::Kind::Call(call) = &step.kind else { return self.fail_attempt(n, error) };
         let (counted, restarts) = (live.counted_attempts(), live.restarts);
+        let repeatable = self.is_repeatable(call);
+        // One approval covers one execution. A repetition that can have an effect needs another one.
+        let is_spent = live.approved && !repeatable;
         if let (Some(task), Some(RESTARTED), Some(step)) =
             (live.task.clone(), error.code.as_deref(), self.run.step_ref(n))
         {
@@ -45,13 +48,12 @@ impl Decision<'_> {
                 self.mark_uncertain(n, error);
                 return Ok(());
             }
-            Some(OnUncertain::Retry) if left(limits::LOST_ATTEMPTS) => {
+            Some(OnUncertain::Retry) if left(limits::LOST_ATTEMPTS) && !is_spent => {
                 return self.schedule_retry(n, error, &lost_retry(step.retry.as_ref()));
             }
             Some(OnUncertain::Retry) | None => {}
         }
-        let repeatable = self.is_repeatable(call);
-        let named = step.retry.as_ref().is_some_and(|retry| retry.names(&error));
+        let named = !is_spent && step.retry.as_ref().is_some_and(|retry| retry.names(&error));
         match &step.retry {
             Some(retry) if left(retry.max_attempts) && (repeatable || named) => {
                 self.schedule_retry(n, error, retry)

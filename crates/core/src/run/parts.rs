@@ -269,6 +269,11 @@ impl InputRequest {
         let form = json!({ "type": "object", "properties": {} });
         Self { message: message.into().into(), form, state: json!({ "kind": CONFIRM_CALL, "seen": subject }) }
     }
+
+    /// Whether it came from [`InputRequest::confirm_call`].
+    pub fn is_call_confirmation(&self) -> bool {
+        self.state["kind"] == CONFIRM_CALL
+    }
 }
 
 /// Marks the state of [`InputRequest::confirm_call`]. Stored in events, so it cannot change.

@@ -40,7 +40,16 @@ impl Decision<'_> {
             policy,
         };
         match covered {
-            Covered::Own(step, args) => subject.calls.extend(self.own_call(*step, args)),
+            Covered::Own(step, args) => {
+                let mut call = self.own_call(*step, args);
+                // The request of a tool does not store the arguments of its call.
+                if let Some(call) = call.as_mut().filter(|_| kind == ApprovalKind::Input)
+                    && args.json().len() <= GUARDED_ARGS_BYTES
+                {
+                    call.args = Some(args.value().clone());
+                }
+                subject.calls.extend(call);
+            }
             Covered::Steps(steps) => self.guarded(scope, steps, &mut subject)?,
         }
         Ok(subject)
@@ -72,7 +81,12 @@ impl Decision<'_> {
                 }
                 Kind::Workflow(workflow) => {
                     let hash = self.world.workflow_hash(workflow)?;
-                    subject.workflows.push(GuardedWorkflow { step: id, name: workflow.name.clone(), hash });
+                    let mut unknown = Vec::new();
+                    let inputs = self.known_arguments(scope, &workflow.inputs, steps, &mut unknown)?;
+                    bytes += inputs.as_ref().map_or(0, |inputs| inputs.to_string().len());
+                    let inputs = inputs.filter(|_| bytes <= GUARDED_ARGS_BYTES);
+                    let name = workflow.name.clone();
+                    subject.workflows.push(GuardedWorkflow { step: id, name, hash, inputs, unknown });
                 }
                 Kind::Foreach(_)
                 | Kind::Parallel(_)

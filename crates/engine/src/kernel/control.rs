@@ -209,12 +209,12 @@ impl Kernel {
                 let known = entry.compiled.plan.find(id);
                 let is_call =
                     known.is_some_and(|step| matches!(entry.compiled.plan.step(step).kind, Kind::Call(_)));
-                // A tool with an open input request has already been called with its arguments.
-                let calling = entry.run.find(path).is_some_and(|(_, live)| {
-                    let asks =
-                        live.input_response.as_ref().is_some_and(|asked| !asked.is_call_confirmation());
-                    live.phase == Phase::Calling || asks
-                });
+                // A tool with an open input request has already been called with its arguments, and a confirmation of a
+                // changed tool is about these arguments.
+                let calling = entry
+                    .run
+                    .find(path)
+                    .is_some_and(|(_, live)| live.phase == Phase::Calling || live.input_response.is_some());
                 match (is_call, calling) {
                     (false, _) => bad(format!("step `{path}` takes no arguments")),
                     (_, true) => Some(Error::Conflict(format!("step `{path}` is already running"))),

@@ -133,6 +133,9 @@ impl Kernel {
         if !decision.approved || decision.edited.is_some() {
             return refuse("only an approval of the call as it was requested can be remembered");
         }
+        if open.rules.quorum > 1 {
+            return refuse("an approval that needs several users cannot be remembered");
+        }
         if remember.millis == 0 || remember.millis > REMEMBER_MS {
             return refuse("an approval is remembered for up to 30 days");
         }
@@ -146,7 +149,7 @@ impl Kernel {
         Ok(Some(PolicyChange::Remember(Box::new(Remembered {
             id: id.chars().take(REMEMBERED_ID_CHARS).collect(),
             rule: rule.rule.to_string(),
-            terms: terms(&open.rules),
+            terms: terms(&open.rules, &rule.version),
             user: entry.head.principal.id.clone(),
             tool: call.full_name().into(),
             args: args.filter(|_| !remember.any_arguments),
@@ -206,7 +209,31 @@ impl Kernel {
             Intervention::SetValue(_) => plan.all_steps().collect(),
         };
         let mut checked = BTreeSet::new();
-        self.gate_among(&compiled, &steps, &starter, by, 0, &mut checked)
+        if let Some(error) = self.gate_among(&compiled, &steps, &starter, by, 0, &mut checked)? {
+            return Ok(Some(error));
+        }
+        let edits = matches!(intervention, Intervention::SetArguments { .. } | Intervention::SetValue(_));
+        if edits { self.gate_around(key, by) } else { Ok(None) }
+    }
+
+    /// Returns an error if a gate before the step of an enclosing run, at which the user may not decide, was passed for what
+    /// the user edits.
+    fn gate_around(&mut self, key: RunId, by: &Principal) -> Result<Option<Error>, StoreError> {
+        let Some((parent, n, _)) = self.runs.get(&key).and_then(|entry| entry.head.parent) else {
+            return Ok(None);
+        };
+        let Some(parent) = self.find(parent)? else { return Ok(None) };
+        let Some(entry) = self.runs.get(&parent) else { return Ok(None) };
+        let (compiled, starter) = (entry.compiled.clone(), entry.head.principal.clone());
+        if let Some(step) = entry.run.live().get(&n).map(|live| live.step) {
+            let steps: Vec<StepIx> = compiled.plan.before(step).into_iter().chain([step]).collect();
+            // Its own sub-workflows are those that are edited.
+            let mut checked: BTreeSet<i64> = BTreeSet::new();
+            if let Some(error) = self.gate_among(&compiled, &steps, &starter, by, RUN_DEPTH, &mut checked)? {
+                return Ok(Some(error));
+            }
+        }
+        self.gate_around(parent, by)
     }
 
     /// Returns an error if one of the steps, or a sub-workflow that it starts, has a gate at which the user may not decide.

@@ -184,7 +184,7 @@ impl KernelWorld<'_> {
 
     fn require(&self, mut policy: PolicyUse, call: &JudgedCall<'_>, approval: &Approval) -> Judgement {
         let gate = approval.gate();
-        let terms = terms(&gate.rules);
+        let terms = terms(&gate.rules, &policy.rule.version);
         let remembered = self.policy.find_remembered(|known| {
             *known.rule == *policy.rule.rule
                 && known.terms == terms

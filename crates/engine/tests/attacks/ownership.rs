@@ -228,6 +228,12 @@ async fn a_definition_is_adopted_only_by_somebody_who_may_call_its_tools() {
     fixture.access.grant("kim", Grants { tools: vec!["crm__read".to_owned()], may, ..Grants::default() });
     let denied = user(&engine, "kim").adopt_definition("wipe").await;
     assert!(matches!(&denied, Err(Error::Denied(reason)) if reason.contains("crm__delete")), "{denied:?}");
+    // An earlier version can be started, too.
+    define(&user(&engine, "lea"), &calls_tool("wipe", "crm__read")).await;
+    let denied = user(&engine, "kim").adopt_definition("wipe").await;
+    let names_it = |reason: &str| reason.contains("crm__delete") && reason.contains("version 1 of `wipe`");
+    assert!(matches!(&denied, Err(Error::Denied(reason)) if names_it(reason)), "{denied:?}");
+    assert_eq!(engine.definition("wipe", Some(1)).await.expect("it").created_by, "lea");
 }
 
 #[tokio::test]

@@ -107,6 +107,12 @@ impl Scenario {
                 self.bench.policy.replace(policy);
                 Vec::new()
             }
+            // The lines that follow are about the newest child run.
+            "child" => {
+                let child = self.newest_child();
+                self.run = Some(child);
+                Vec::new()
+            }
             "define" => {
                 self.bench.define(rest);
                 Vec::new()
@@ -165,6 +171,13 @@ impl Scenario {
             }
         };
         self.show(&handled);
+    }
+
+    fn newest_child(&self) -> RunId {
+        let store = self.store.lock().expect("the store");
+        let sql = "SELECT run_id FROM workflow_runs ORDER BY id DESC LIMIT 1";
+        let id: String = store.connection().query_row(sql, [], |row| row.get(0)).expect("a run");
+        id.parse().expect("a run id")
     }
 
     fn rerun(&mut self, rest: &str) -> Vec<Handled> {

@@ -12,6 +12,7 @@ use steprail_core::presence::Presence;
 use steprail_core::run::Millis;
 use steprail_engine::{AccountKind, Actor, AdminAction, AdminEvent, Error, Principal, Right, User};
 use steprail_mcp::{Secret, SecretError, SecretScope};
+use tokio::sync::MutexGuard;
 
 use super::factors::{PIN_CHARS, PinHash, TotpSecret};
 use super::{Accounts, Stored, UserRecord, need_in_person};
@@ -95,6 +96,19 @@ impl From<Error> for PresenceError {
 /// Authenticators that wait for their first code, by user.
 #[derive(Default)]
 pub(super) struct Enrollments(Mutex<HashMap<String, (TotpSecret, Millis)>>);
+
+impl Enrollments {
+    fn begin(&self, user: &str, secret: TotpSecret, now: Millis) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, (_, until)| *until > now);
+        open.insert(user.to_owned(), (secret, now.saturating_add(ENROLLMENT_MS)));
+    }
+
+    /// Ends the enrollment of a user. Returns its secret, and until when it counts.
+    fn end(&self, user: &str) -> Option<(TotpSecret, Millis)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(user)
+    }
+}
 
 /// The secret of an authenticator that was not confirmed yet.
 pub(crate) struct TotpEnrollment {
@@ -190,11 +204,13 @@ impl Accounts {
                 "a PIN has {min} to {max} printable ASCII characters, no spaces"
             )));
         }
+        // The factor is checked and written without another change in between.
+        let verifying = self.verifying.lock().await;
         let record = self.presence_to_set(by, Presence::Pin)?;
         let hash =
             tokio::task::spawn_blocking(move || PinHash::new(&pin)).await.map_err(|_| Error::Stopped)?;
         let record = PresenceRecord { pin: Some(hash.map_err(Error::BadInput)?), ..record };
-        self.enroll(by, Presence::Pin, record).await
+        self.enroll(&verifying, by, Presence::Pin, record).await
     }
 
     /// Begins to enroll an authenticator of the caller. It counts after its first code.
@@ -202,20 +218,18 @@ impl Accounts {
         need_in_person(by)?;
         self.presence_to_set(by, Presence::Totp)?;
         let (secret, now) = (TotpSecret::generate().map_err(Error::BadInput)?, self.engine.now());
-        let mut open = self.enrollments.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, (_, until)| *until > now);
-        open.insert(by.principal().id.clone(), (secret.clone(), now.saturating_add(ENROLLMENT_MS)));
+        self.enrollments.begin(&by.principal().id, secret.clone(), now);
         Ok(TotpEnrollment { secret: secret.base32(), uri: secret.uri(&by.principal().id) })
     }
 
     /// Enrolls the authenticator of the caller, if a code is its current one.
     pub(crate) async fn confirm_totp(&self, by: &User, code: &str) -> Result<(), Error> {
         need_in_person(by)?;
-        // The caller proved the factor that is needed when the enrollment began.
+        let verifying = self.verifying.lock().await;
+        // The caller may have set a factor since the enrollment began.
+        let record = self.presence_to_set(by, Presence::Totp)?;
         let (user, now) = (by.principal().id.clone(), self.engine.now());
-        let record = self.presence_of(&user);
-        let pending = self.enrollments.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&user);
-        let Some((secret, _)) = pending.filter(|(_, until)| *until > now) else {
+        let Some((secret, _)) = self.enrollments.end(&user).filter(|(_, until)| *until > now) else {
             return Err(Error::Conflict("no enrollment is in progress; begin again".to_owned()));
         };
         let Some(step) = secret.step_of(code.trim(), now, 0) else {
@@ -224,7 +238,8 @@ impl Accounts {
         };
         let (secrets, scope, text) = (self.secrets.clone(), SecretScope::User(user), secret.text());
         on_disk(move || secrets.set(&scope, TOTP_SECRET, &Secret::new(text))).await?;
-        self.enroll(by, Presence::Totp, PresenceRecord { totp_step: Some(step), ..record }).await
+        let record = PresenceRecord { totp_step: Some(step), ..record };
+        self.enroll(&verifying, by, Presence::Totp, record).await
     }
 
     /// Removes the factors of another user who lost them. Needs the right `manage`.
@@ -240,6 +255,7 @@ impl Accounts {
             return Err(Error::Denied(message.to_owned()));
         }
         let _verifying = self.verifying.lock().await;
+        self.enrollments.end(user);
         self.store_presence(user, None, by.principal()).await?;
         self.record_action(AdminAction::PresenceRemoved { user: user.to_owned() }, by.principal()).await
     }
@@ -254,9 +270,16 @@ impl Accounts {
         Ok(record)
     }
 
-    async fn enroll(&self, by: &User, factor: Presence, record: PresenceRecord) -> Result<(), Error> {
+    /// Stores a factor of the caller, and ends an enrollment that began before.
+    async fn enroll(
+        &self,
+        _verifying: &MutexGuard<'_, ()>,
+        by: &User,
+        factor: Presence,
+        record: PresenceRecord,
+    ) -> Result<(), Error> {
         let by = by.principal();
-        let _verifying = self.verifying.lock().await;
+        self.enrollments.end(&by.id);
         let record = PresenceRecord { failures: 0, locked_until: 0, ..record };
         self.store_presence(&by.id, Some(record), by).await?;
         self.record_action(AdminAction::PresenceEnrolled { user: by.id.clone(), factor }, by).await

@@ -1,4 +1,5 @@
-//! Processes of local peers: their names and ancestors, from `/proc`. Other systems report nothing, and every check passes.
+//! Processes of local peers: their names and ancestors, from `/proc` (Linux). Other systems report nothing, and every check
+//! passes.
 //!
 //! The checks are a best effort: a program can start another one that is no longer its descendant.
 
@@ -111,9 +112,19 @@ impl AgentProcesses {
         ConnectedAgent { id, of: self.clone() }
     }
 
-    /// Why a process cannot act as a person: the daemon or a connected MCP client started it.
-    pub(crate) fn objection(&self, pid: i32) -> Option<&'static str> {
-        let lineage: Vec<Process> = lineage(pid).map(|stat| stat.process).collect();
+    /// Why a process cannot act as a person: the daemon or a connected MCP client started it, or that is not known.
+    pub(crate) fn objection(&self, pid: Option<i32>) -> Option<&'static str> {
+        if !cfg!(target_os = "linux") {
+            return None;
+        }
+        let lineage: Vec<Process> = pid.into_iter().flat_map(lineage).map(|stat| stat.process).collect();
+        // A program can hand its connection to a child and end. The ancestors of the child are then unknown.
+        if lineage.is_empty() {
+            return Some("the process that connected has ended or is unknown");
+        }
+        if lineage.len() == ANCESTORS {
+            return Some("it has too many ancestors");
+        }
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         if lineage.iter().skip(1).any(|process| process.pid == own) {
             return Some("the daemon started it");
@@ -133,6 +144,7 @@ impl AgentProcesses {
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
     use std::sync::Arc;
 
@@ -153,9 +165,10 @@ mod tests {
         let (own, child) = (std::process::id().cast_signed(), child());
         let pid = child.id().cast_signed();
         let processes = AgentProcesses::default();
-        assert_eq!(processes.objection(pid), Some("the daemon started it"));
-        assert_eq!(processes.objection(own), None, "the daemon itself is no descendant");
-        assert_eq!(processes.objection(i32::MAX), None, "unknown process");
+        assert_eq!(processes.objection(Some(pid)), Some("the daemon started it"));
+        assert_eq!(processes.objection(Some(own)), None, "the daemon itself is no descendant");
+        let unknown = Some("the process that connected has ended or is unknown");
+        assert_eq!([None, Some(i32::MAX)].map(|pid| processes.objection(pid)), [unknown; 2]);
         let lineage: Vec<i32> = lineage(pid).map(|stat| stat.process.pid).take(2).collect();
         assert_eq!(lineage, [pid, own]);
         assert!(
@@ -170,9 +183,24 @@ mod tests {
         let processes = Arc::new(AgentProcesses::default());
         let own = std::process::id().cast_signed();
         let client = processes.connect(Some(own));
-        assert_eq!(processes.objection(own), Some("an MCP client started it"));
+        assert_eq!(processes.objection(Some(own)), Some("an MCP client started it"));
         drop(client);
-        assert_eq!(processes.objection(own), None);
+        assert_eq!(processes.objection(Some(own)), None);
         drop(processes.connect(None));
+    }
+
+    #[test]
+    fn descendant_with_many_ancestors_is_refused() {
+        // Each shell starts another one. The last one prints its id and waits for its input to end.
+        let script = r#"if [ "$1" -gt 0 ]; then sh -c "$0" "$0" $(($1 - 1)); else echo $$; cat; fi; true"#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, script, "70"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut first = shell.spawn().expect("a shell");
+        let mut line = String::new();
+        let mut output = BufReader::new(first.stdout.take().expect("its output"));
+        output.read_line(&mut line).expect("a line");
+        let pid: i32 = line.trim().parse().expect("an id");
+        assert_eq!(AgentProcesses::default().objection(Some(pid)), Some("it has too many ancestors"));
+        end(first);
     }
 }

@@ -144,6 +144,7 @@ impl Approval {
     pub fn shown(&self) -> String {
         let text = ApprovalText {
             covered: self.covers.as_ref().map(|covers| covers.calls.clone()).unwrap_or_default(),
+            workflows: self.covers.as_ref().map(|covers| covers.workflows.clone()).unwrap_or_default(),
             tool: self.tool.as_deref(),
             args: self.args.as_ref().map(|args| args.get()),
             starter: &self.created_by,

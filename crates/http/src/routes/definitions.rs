@@ -24,6 +24,7 @@ const TAG: &str = "definitions";
 const YAML: &[&str] = &["application/yaml", "text/plain"];
 
 pub(super) fn routes(api: Api) -> Api {
+    let proof = "Proof of presence of a person, where it is required: `pin …` or `totp …`.";
     let define = post("/api/v1/definitions", "Store a definition")
         .details(
             "Equal content is the same version; other content is a new version. Runs keep the version that they started with. \
@@ -31,6 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
         )
         .header("If-Match", "The newest version that the caller has seen, in quotes.")
         .header("If-None-Match", "`*`: only if the name is new.")
+        .header("X-Steprail-Presence", proof)
         .body::<DefineRequest>()
         .or_text(YAML)
         .returns::<StoredVersion>(201, "The stored version.")
@@ -59,12 +61,14 @@ pub(super) fn routes(api: Api) -> Api {
         TAG,
         delete("/api/v1/definitions/{name}", "Delete a definition")
             .details("Unfinished runs continue.")
+            .header("X-Steprail-Presence", proof)
             .returns_empty(204, "The definition cannot be started any more."),
         remove,
     )
     .route(
         TAG,
         put("/api/v1/definitions/{name}/published", "Publish or unpublish a definition as a tool")
+            .header("X-Steprail-Presence", proof)
             .body::<PublishRequest>()
             .returns::<StoredVersion>(200, "The new version."),
         publish,

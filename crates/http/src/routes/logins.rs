@@ -17,10 +17,12 @@ use crate::problem::Problem;
 const TAG: &str = "servers";
 
 pub(super) fn routes(api: Api) -> Api {
+    let proof = "Proof of presence, where it is required: `pin …` or `totp …`.";
     api.route(
         TAG,
         post("/api/v1/servers/{name}/login", "Start a login at a server")
             .details("Needs `administer` where all users share the login.")
+            .header("X-Steprail-Presence", proof)
             .body::<StartLoginRequest>()
             .returns::<StartedLogin>(201, "The page to open in a browser."),
         start,
@@ -36,6 +38,7 @@ pub(super) fn routes(api: Api) -> Api {
         TAG,
         delete("/api/v1/servers/{name}/login", "Log out at a server")
             .details("Deletes the stored tokens. The authorization server is not notified.")
+            .header("X-Steprail-Presence", proof)
             .returns_empty(204, "The login is deleted."),
         log_out,
     )
@@ -117,6 +120,8 @@ async fn start(
     Body(request): Body<StartLoginRequest>,
 ) -> Result<Response, Problem> {
     let (logins, user) = login_owner(&app, &caller, &server)?;
+    // The redirect that finishes the login proves that the caller started it.
+    caller.require_presence()?;
     let url = logins.begin(&server, user.as_deref(), &request.redirect_uri).await?;
     Ok((StatusCode::CREATED, Json(StartedLogin { url, shared: user.is_none() })).into_response())
 }
@@ -151,6 +156,7 @@ async fn log_out(
     NameParam(server): NameParam,
 ) -> Result<StatusCode, Problem> {
     let (logins, user) = login_owner(&app, &caller, &server)?;
+    caller.require_presence()?;
     if !logins.log_out(&server, user.as_deref()).await? {
         return Err(Problem::not_found(format!("there is no login at `{server}`")));
     }

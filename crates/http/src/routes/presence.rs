@@ -44,6 +44,8 @@ pub(super) fn routes(api: Api) -> Api {
     .route(
         TAG,
         post("/api/v1/presence/totp/confirm", "Enroll an authenticator with its first code")
+            .details(proof)
+            .header("X-Steprail-Presence", header)
             .body::<TotpRequest>()
             .returns_empty(204, "The authenticator is enrolled."),
         confirm_totp,

@@ -18,6 +18,7 @@ use crate::timestamp;
 const TAG: &str = "secrets";
 
 pub(super) fn routes(api: Api) -> Api {
+    let proof = "Proof of presence, where it is required: `pin …` or `totp …`.";
     api.route(
         TAG,
         get("/api/v1/secrets", "List secrets")
@@ -31,6 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
             .details(
                 "Replaces `${user:NAME}` or `${secret:NAME}` in servers.json when a server is connected.",
             )
+            .header("X-Steprail-Presence", proof)
             .body::<SetSecretRequest>()
             .returns_empty(204, "The secret is stored, encrypted."),
         set,
@@ -38,6 +40,7 @@ pub(super) fn routes(api: Api) -> Api {
     .route(
         TAG,
         delete("/api/v1/secrets/{name}", "Remove a secret")
+            .header("X-Steprail-Presence", proof)
             .query::<OwnerQuery>()
             .returns_empty(204, "The secret is deleted."),
         remove,
@@ -141,6 +144,7 @@ async fn set(
     Body(request): Body<SetSecretRequest>,
 ) -> Result<StatusCode, Problem> {
     let scope = scope(&app, &caller, request.shared, request.user)?;
+    caller.require_presence()?;
     if !is_secret_name(&name) {
         let problem = Problem::bad(format!("`{name}` is not a valid name of a secret"));
         return Err(problem.hint("use up to 128 letters, digits, `_`, `-` and `.`"));
@@ -162,6 +166,7 @@ async fn remove(
     QueryParams(owner): QueryParams<OwnerQuery>,
 ) -> Result<StatusCode, Problem> {
     let scope = scope(&app, &caller, owner.shared, owner.user)?;
+    caller.require_presence()?;
     let none = Problem::not_found(format!("there is no secret `{name}`"));
     // Stored logins have reserved names; `steprail logout` removes them.
     if !is_secret_name(&name) {

@@ -1,12 +1,15 @@
 //! Presence: factors are set, verified and locked out; decisions and account changes without them are refused.
 
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::Request;
 use serde_json::{Value, json};
 use steprail_engine::{Cursor, Presence};
+use tower::ServiceExt;
 
 use super::{Browser, TestServer, json_body, request, with};
 use crate::accounts::{Role, code_at};
+use crate::peer::Peer;
 
 const HEADER: &str = "x-steprail-presence";
 const PIN: &str = "314159";
@@ -173,6 +176,11 @@ async fn account_changes_need_the_factor() {
         ("DELETE", "/api/v1/groups/g", Value::Null),
         ("DELETE", "/api/v1/policy/freeze", Value::Null),
         ("DELETE", "/api/v1/users/owner/presence", Value::Null),
+        ("POST", "/api/v1/definitions", json!({ "text": super::GATED })),
+        ("PUT", "/api/v1/definitions/gated/published", json!({ "published": true })),
+        ("DELETE", "/api/v1/definitions/gated", Value::Null),
+        ("PUT", "/api/v1/secrets/key", json!({ "value": "a secret", "shared": true })),
+        ("DELETE", "/api/v1/secrets/key?shared=true", Value::Null),
         ("POST", "/api/v1/definitions/x/adopt", Value::Null),
         ("POST", "/api/v1/proposals/x/accept", json!({ "digest": "0".repeat(64) })),
         ("POST", "/api/v1/proposals/x/reject", json!({ "digest": "0".repeat(64) })),
@@ -288,4 +296,70 @@ async fn code_of_the_page_decides_over_mcp() {
         (&provenance["surface"], &provenance["code"], &provenance["presence"]),
         (&json!("mcp"), &json!(true), &json!("pin"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enrollment_that_began_before_a_factor_was_set_needs_the_factor() {
+    let server = TestServer::with_presence(Presence::Pin);
+    let paul = server.user("paul", Role::Approver).await;
+    let begin = || request(&paul, "POST", "/api/v1/presence/totp", &json!({}));
+    let secret = |reply: Value| reply["secret"].as_str().expect("a secret").to_owned();
+    let confirm = |secret: &str| {
+        let code = json!({ "code": code_at(secret, server.app.engine.now()) });
+        request(&paul, "POST", "/api/v1/presence/totp/confirm", &code)
+    };
+    let early = secret(json_body(server.send(begin()).await).await);
+    set_pin(&server, &paul).await;
+    assert_eq!(outcome(&server, confirm(&early)).await, (403, "presence_required".to_owned()));
+    let proved = outcome(&server, prove(confirm(&early), "pin 314159")).await;
+    assert_eq!(proved, (409, "conflict".to_owned()), "the PIN ended the enrollment");
+    let later = secret(json_body(server.send(prove(begin(), "pin 314159")).await).await);
+    assert_eq!(outcome(&server, confirm(&later)).await, (403, "presence_required".to_owned()));
+    assert_eq!(outcome(&server, prove(confirm(&later), "pin 314159")).await.0, 204);
+    assert_eq!(actions(&server, "presence_enrolled").await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_of_two_first_pins_is_set() {
+    let server = TestServer::with_presence(Presence::Pin);
+    let paul = server.user("paul", Role::Approver).await;
+    let set = |pin: &'static str| {
+        outcome(&server, request(&paul, "PUT", "/api/v1/presence/pin", &json!({ "pin": pin })))
+    };
+    let mut outcomes: Vec<u16> = futures::future::join_all(["314159", "271828"].map(set))
+        .await
+        .iter()
+        .map(|(status, _)| *status)
+        .collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [204, 403]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_changes_definitions_without_the_factor() {
+    let server = TestServer::with_presence(Presence::Pin);
+    server.user("ann", Role::Author).await;
+    let agent = server.token("ann", true, None).await;
+    server.call_ok(&agent, "POST", "/api/v1/definitions", &json!({ "text": super::GATED })).await;
+    server.call_ok(&agent, "DELETE", "/api/v1/definitions/gated", &Value::Null).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn socket_refuses_a_peer_whose_process_is_unknown() {
+    let server = TestServer::with_presence(Presence::None);
+    let mut ended = std::process::Command::new("true").spawn().expect("a process");
+    ended.wait().expect("the end");
+    let own = std::process::id().cast_signed();
+    for (pid, expected) in [(None, 403), (Some(ended.id().cast_signed()), 403), (Some(own), 200)] {
+        let mut request = request("", "GET", "/api/v1/me", &Value::Null);
+        let ip = std::net::Ipv4Addr::LOCALHOST.into();
+        request.extensions_mut().insert(ConnectInfo(Peer { ip, os_user: None, is_owner: true, pid }));
+        let response = crate::owner_router(&server.app).oneshot(request).await.expect("a response");
+        assert_eq!(response.status(), expected, "{pid:?}");
+        if expected == 403 {
+            assert_eq!(json_body(response).await["code"], "agent_process");
+        }
+    }
+    assert_eq!(actions(&server, "peer_rejected").await.len(), 2);
 }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use steprail_http::views::{Approval, DecisionCode, Page, Run};
 
-use super::shared::decision::{require_confirmation, select};
+use super::shared::decision::{answer, require_confirmation, select};
 use super::shared::error::CliError;
 use super::shared::server_args::{RequestArgs, find_run};
 use super::shared::{presence, values};
@@ -75,7 +75,8 @@ impl Approvals {
             require_confirmation(question)?;
         }
         let body = json!({
-            "step": approval.step, "digest": approval.digest, "reason": args.reason, "answer": args.answer,
+            "step": approval.step, "digest": approval.digest, "reason": args.reason,
+            "answer": answer(approval, !args.deny, args.answer.as_ref()),
             "decision": if args.deny { "deny" } else { "approve" },
         });
         let proof = presence::for_decision(&client, approval).await?;

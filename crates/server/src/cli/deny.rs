@@ -19,6 +19,6 @@ pub(super) struct Deny {
 
 impl Deny {
     pub(super) async fn run(self) -> Result<ExitCode, CliError> {
-        self.decision.send(false).await
+        self.decision.send(false, None).await
     }
 }

@@ -20,7 +20,8 @@ use crate::client::percent_encode;
 
 /// Set a PIN or enroll an authenticator that proves your presence
 ///
-/// With `auth.presence` in steprail.toml, or `presence` in a rule of the policy, decisions and account changes need the factor.
+/// With `auth.presence` in steprail.toml, decisions and changes of accounts, definitions and secrets need the factor. `presence` in
+/// a rule of the policy requires it for the approvals of the rule.
 /// Set it before you connect agents: a program that runs as you can set a factor as long as there is none.
 #[derive(Debug, Args)]
 pub(super) struct Presence {

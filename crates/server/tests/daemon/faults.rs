@@ -192,3 +192,23 @@ fn step_fails_after_server_wait() {
         assert_eq!(outcome, expected, "{transport}");
     }
 }
+
+/// The call is made with the edited arguments, unless the input schema of the tool rejects them.
+#[test]
+fn edited_arguments_of_an_approval_are_checked_against_the_schema_of_the_tool() {
+    let fixture = Fixture::new("stdio", ":");
+    let run = fixture.start("  - { id: act, tool: rude__typed, args: { n: 1 }, needs_human: true }\n");
+    fixture.wait_for(&run, |status, _| status == "paused");
+    let approve = |args: &str| {
+        let mut command = Command::new(steprail());
+        command.args(["approve", &run, "--yes", "--args", args, "--data"]).arg(fixture.daemon.folder.path());
+        String::from_utf8(command.output().expect("an output").stderr).expect("text")
+    };
+    let refused = approve(r#"{"n": "many"}"#);
+    assert!(refused.contains("invalid arguments for `rude__typed`"), "{refused}");
+    let approved = approve(r#"{"n": 2}"#);
+    assert!(!approved.contains("error"), "{approved}");
+    fixture.wait_for(&run, |status, _| status == "completed");
+    let calls = std::fs::read_to_string(fixture.daemon.folder.path().join("log")).expect("the log");
+    assert_eq!(calls, "typed 2\n");
+}

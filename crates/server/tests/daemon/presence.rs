@@ -149,21 +149,26 @@ async fn shell_cannot_decide_without_the_pin() {
     let folder = daemon.folder.path();
     let id = waiting_run(folder);
     set_pin(folder);
+    let definition = folder.join("gate.yaml").display().to_string();
     for arguments in [
         &["approve", &id, "ask", "--yes"][..],
         &["deny", &id, "ask", "--yes"],
         &["approvals", "code", &id, "--yes"],
         &["token", "create", "t", "--person"],
+        &["define", &definition],
+        &["definitions", "gate", "--delete"],
+        &["unfreeze"],
     ] {
         let (code, text) = run(folder, arguments);
-        assert_eq!(code, 2, "{text}");
+        assert_eq!(code, 2, "{arguments:?}: {text}");
         assert!(text.contains("this needs proof that you are present: your PIN"), "{text}");
+        assert!(text.contains("run it in a terminal, which asks for your PIN"), "{text}");
+        assert!(!text.contains("X-Steprail-Presence"), "{text}");
     }
     assert_eq!(status(folder, &id), "paused");
     assert_eq!(actions(&daemon, "decision_rejected").await.len(), 2);
     // Without the daemon, no factor can be verified.
     let database = folder.join("alone.db").display().to_string();
-    let definition = folder.join("gate.yaml").display().to_string();
     assert_eq!(run(folder, &["run", &definition, "--db", &database]).0, 3, "waits");
     let (code, text) = run(folder, &["resume", "--db", &database, "--approve", "ask", "--as", "lea"]);
     assert!(code != 0 && text.contains("this needs proof that you are present"), "{code} {text}");

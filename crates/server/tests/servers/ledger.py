@@ -4,7 +4,7 @@
 
 Tools: `work {n, seconds}` writes `n` to LOG, sleeps and responds; `read` does the same and is annotated as read-only; `die`
 ends the process; `big` responds with 40 MB; `garbage` responds with text that is not JSON; `refuse {status}` responds with that
-HTTP status, with 429 only the first time.
+HTTP status, with 429 only the first time; `typed {n}` does what `work` does and requires an integer.
 """
 
 import json
@@ -22,6 +22,7 @@ TOOLS = [
     {"name": "big", "inputSchema": {"type": "object"}},
     {"name": "garbage", "inputSchema": {"type": "object"}},
     {"name": "refuse", "inputSchema": {"type": "object"}},
+    {"name": "typed", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}},
 ]
 refused = []
 

@@ -6,6 +6,7 @@ use steprail_engine::{NextAction, RunId, RunStatus, WaitCause, WaitingFor, next_
 use steprail_http::views::{Approval, Run, UnknownCall};
 
 use super::run_tree::RunTree;
+use crate::cli::shared::decision;
 use crate::cli::shared::server_args::ServerArgs;
 use crate::cli::shared::tool_args::ToolArgs;
 use crate::cli::terminal::text::{sanitize, shell_quote};
@@ -104,7 +105,8 @@ impl Invocation {
             }
             Self::Server(server) => {
                 let (path, server) = (shell_quote(step), server.to_shell());
-                let answer = if approval.form.is_some() { " --answer JSON" } else { "" };
+                let answer =
+                    if decision::has_fields(approval.form.as_deref()) { " --answer JSON" } else { "" };
                 format!(
                     "`{step}` waits for a human: {prompt}\n  steprail approve {run} {path}{server}{answer}\n  \
                      steprail deny {run} {path}{server}"
@@ -128,6 +130,7 @@ impl Invocation {
         let resume = self.resume_command(Some(root));
         format!(
             "`{name}` waits for a human: the outcome of its call is unknown{reason}\n  {resume} --retry {path}\n  \
+             The call may have taken effect, and --retry makes it again.\n  \
              --happened {path}=RESULT if the call took effect; --skip {path} to continue without it."
         )
     }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use steprail_http::views::{Approval, Run};
 
@@ -10,7 +11,7 @@ use super::error::CliError;
 use super::presence;
 use super::server_args::{RequestArgs, find_run};
 use super::values;
-use crate::cli::terminal::prompt::{confirm, print_approval};
+use crate::cli::terminal::prompt::{confirm, print_approval, print_edited};
 
 /// Selects the gate.
 #[derive(Debug, Args)]
@@ -39,18 +40,27 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// Shows the approval, asks for confirmation and sends the decision.
-    pub(crate) async fn send(&self, approved: bool) -> Result<ExitCode, CliError> {
+    /// Shows the approval with its edited arguments, asks for confirmation and sends the decision.
+    pub(crate) async fn send(
+        &self,
+        approved: bool,
+        edited: Option<&Map<String, Value>>,
+    ) -> Result<ExitCode, CliError> {
         let client = self.request.connect().await?;
         let id = find_run(&client, &self.run).await?;
         let run: Run = client.get(&format!("/runs/{id}")).await?;
         let approval = select(&run, self.step.as_deref())?;
         print_approval(approval)?;
+        if let Some(edited) = edited {
+            print_edited(edited)?;
+        }
         if !self.yes {
             require_confirmation(if approved { "Approve?" } else { "Deny?" })?;
         }
         let body = json!({
-            "step": approval.step, "digest": approval.digest, "reason": self.reason, "answer": self.answer,
+            "step": approval.step, "digest": approval.digest, "reason": self.reason,
+            "answer": answer(approval, approved, self.answer.as_ref()),
+            "args": edited,
             "remember": self.remember.as_ref().map(|time| json!({ "scope": self.remember_scope, "for": time })),
         });
         let action = if approved { "approve" } else { "deny" };
@@ -62,6 +72,22 @@ impl Decision {
             format!("`{}` was {} by {}", text("step"), text("decision"), text("by"))
         })
     }
+}
+
+/// Whether a form asks for values. The form of a confirmation, such as that of a changed tool, is empty.
+pub(crate) fn has_fields(form: Option<&RawValue>) -> bool {
+    let form = form.and_then(|form| serde_json::from_str::<Value>(form.get()).ok());
+    form.is_some_and(|form| !form["properties"].as_object().is_some_and(Map::is_empty))
+}
+
+/// The answer of a decision: an approval fills in an empty form by itself.
+pub(crate) fn answer(
+    approval: &Approval,
+    approved: bool,
+    given: Option<&Map<String, Value>>,
+) -> Option<Map<String, Value>> {
+    let is_empty = approval.form.is_some() && !has_fields(approval.form.as_deref());
+    given.cloned().or_else(|| (approved && is_empty).then(Map::new))
 }
 
 /// The open approval of a step, or the only one of a run.
@@ -90,5 +116,21 @@ pub(crate) fn require_confirmation(question: &str) -> Result<(), CliError> {
         Some(false) => Err(CliError::new("nothing was decided")),
         None => Err(CliError::new("nothing was decided: standard input is not a terminal")
             .hint("pass --yes to decide without a prompt")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::has_fields;
+
+    #[test]
+    fn empty_form_asks_for_no_values() {
+        let has = |form: &str| has_fields(Some(&*RawValue::from_string(form.to_owned()).expect("JSON")));
+        assert!(!has(r#"{"type":"object","properties":{}}"#), "the confirmation of a changed tool");
+        assert!(has(r#"{"type":"object","properties":{"name":{"type":"string"}}}"#));
+        assert!(has(r#"{"type":"object"}"#), "a form that allows any values");
+        assert!(!has_fields(None));
     }
 }

@@ -1,6 +1,7 @@
 //! Proofs of presence: asks at the terminal for the PIN or the one-time code that a request needs.
 
 use steprail_engine::Presence;
+use steprail_http::Problem;
 use steprail_http::views::{Approval, PresenceStatus};
 
 use super::error::CliError;
@@ -22,6 +23,16 @@ pub(crate) async fn ask(factor: Presence) -> Option<String> {
     };
     let value = hidden_input::read(question).await.ok()?;
     Some(format!("{} {}", factor.name(), value.trim())).filter(|_| !value.trim().is_empty())
+}
+
+/// The problem of a request whose factor cannot be asked for here. The hint of the server is about the HTTP header.
+pub(crate) fn unproved(problem: Problem) -> Problem {
+    let (factor, set) = match problem.presence {
+        Presence::Totp => ("one-time code", "steprail presence enroll-totp"),
+        Presence::Pin | Presence::None => ("PIN", "steprail presence set-pin"),
+    };
+    let hint = format!("run it in a terminal, which asks for your {factor}; if you have none: {set}");
+    Problem { hint: Some(hint.into()), ..problem }
 }
 
 /// The proof that a decision about an approval needs, if it needs one and there is a terminal.

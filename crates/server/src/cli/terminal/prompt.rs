@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use serde_json::{Map, Value};
 use steprail_http::views::Approval;
 
 use super::text::sanitize;
@@ -55,6 +56,13 @@ pub(crate) fn print_approval(approval: &Approval) -> Result<(), CliError> {
     if let Some(form) = &approval.form {
         writeln!(err, "form {}", sanitize(form.get()))?;
     }
+    Ok(())
+}
+
+/// Prints the arguments with which a call is approved instead of those of the request.
+pub(crate) fn print_edited(args: &Map<String, Value>) -> Result<(), CliError> {
+    let args = serde_json::to_string_pretty(args).unwrap_or_default();
+    writeln!(anstream::stderr(), "with the arguments\n{}", steprail_core::display::text(&args))?;
     Ok(())
 }
 
