@@ -99,6 +99,21 @@ mod tests {
     }
 
     #[test]
+    fn attempts_alone_end_the_delivery_after_three_days_at_the_earliest() {
+        let (mut now, mut attempts) = (1_000_000, 1);
+        let start = now;
+        while let Next::At(at) = {
+            let first = now - shortest_time(attempts);
+            assert!(first >= start, "no shorter than the attempts took");
+            next_attempt(FailedAttempt { id: "n1", attempts, first, now, retry: Retry::After(None) })
+        } {
+            (now, attempts) = (at, attempts + 1);
+        }
+        let days = 3 * 24 * 3_600_000..4 * 24 * 3_600_000;
+        assert!(days.contains(&(now - start)), "{}", now - start);
+    }
+
+    #[test]
     fn different_deliveries_are_spread() {
         assert_ne!(attempts("a")[3], attempts("b")[3]);
     }

@@ -55,7 +55,7 @@ impl Daemon {
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
         let builder = builder.presence(config.auth.presence);
-        let courier = notify::open(&config.notify, &vault, accounts.access(), recipient)?;
+        let courier = notify::open(&config.notify, Arc::new(vault.clone()), accounts.access(), recipient)?;
         let (builder, attach) = match courier {
             Some((courier, attach)) => (builder.courier(courier), Some(attach)),
             None => (builder, None),

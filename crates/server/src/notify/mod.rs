@@ -1,6 +1,7 @@
 //! The courier of the daemon: plans and sends the notifications of the outbox with the channels of `[notify]`.
 
 mod bursts;
+mod channels;
 mod message;
 mod open;
 mod recipients;
@@ -13,12 +14,12 @@ use steprail_engine::{
     NotificationQuery, WeakEngine,
 };
 use steprail_notify::backoff::{self, FailedAttempt, Next};
-use steprail_notify::config::Channels;
 use steprail_notify::digest::DigestBuilder;
 use steprail_notify::{Message, Receipt, SendError, Withdrawal, limits};
 use tokio::sync::watch;
 
 use bursts::Bursts;
+pub(crate) use channels::ChannelSet;
 pub(crate) use open::open;
 use recipients::People;
 
@@ -31,7 +32,7 @@ const NO_CHANNEL: &str = "";
 
 /// Knows the channels and recipients of the configuration.
 pub(crate) struct NotifyCourier {
-    channels: Channels,
+    channels: ChannelSet,
     people: People,
     bursts: Mutex<Bursts>,
     /// The engine, from which messages get their facts. It is attached after it has started.
@@ -56,9 +57,9 @@ impl Courier for NotifyCourier {
     ) -> BoxFuture<'a, AttemptOutcome> {
         Box::pin(async move {
             let Some((delivery, _)) = messages.first() else { return failed("there is no message") };
-            let Some(channel) = self.channels.get(&delivery.channel) else {
+            if !self.channels.has(&delivery.channel) {
                 return failed(self.no_channel(delivery));
-            };
+            }
             let Some(engine) = self.engine().await else {
                 let error = "the engine is stopping".to_owned();
                 return AttemptOutcome::Retry { due: now.saturating_add(ENGINE_MS), error };
@@ -66,9 +67,7 @@ impl Courier for NotifyCourier {
             let message = compose(&engine, messages).await;
             // A service that hangs must not keep the engine from stopping.
             drop(engine);
-            let address = &delivery.address;
-            let sent = channel.send(steprail_notify::Delivery { message: &message, address, now }).await;
-            match sent {
+            match self.send_message(delivery, &message, now).await {
                 Ok(receipt) => AttemptOutcome::Sent { receipt: stored(&receipt) },
                 Err(error) => after_failure(delivery, &message, error, now),
             }
@@ -77,7 +76,7 @@ impl Courier for NotifyCourier {
 
     fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Some(channel) = self.channels.get(&delivery.channel) else { return };
+            let Ok(channel) = self.channels.get(&delivery.channel).await else { return };
             let Some(engine) = self.engine().await else { return };
             let message = message::of(Some(&engine), notification).await;
             let outcome = outcome(&engine, notification).await;
@@ -104,6 +103,18 @@ impl NotifyCourier {
         let mut engine = self.engine.clone();
         let engine = engine.wait_for(Option::is_some).await.ok()?.clone();
         engine?.upgrade()
+    }
+
+    /// Sends a message. A channel that cannot be opened can be corrected, so that another attempt follows.
+    async fn send_message(
+        &self,
+        delivery: &Delivery,
+        message: &Message,
+        now: Millis,
+    ) -> Result<Receipt, SendError> {
+        let channel = self.channels.get(&delivery.channel).await;
+        let channel = channel.map_err(|problem| SendError::transient(problem.to_string()))?;
+        channel.send(steprail_notify::Delivery { message, address: &delivery.address, now }).await
     }
 
     /// Why a delivery has no channel.

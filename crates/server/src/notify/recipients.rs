@@ -129,3 +129,87 @@ fn undeliverable(recipient: String, now: Millis) -> NewDelivery {
     let (channel, address) = (NO_CHANNEL.to_owned(), String::new());
     NewDelivery { recipient, channel, address, due: now, in_digest: false }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+    use steprail_engine::Grants;
+    use steprail_notify::{Kind, NotifyConfig};
+
+    use super::*;
+
+    const CONFIG: &str = "
+        channels.room = { type = 'desktop' }
+        users.ann = { addresses = { room = 'ann' } }
+        users.bob = { addresses = { room = 'bob' } }
+        users.lea = { addresses = { room = 'lea' } }
+        groups.ops = { members = ['lea'], addresses = { room = 'ops' } }
+        subscriptions = [{ to = ['bob'], kinds = ['run_failed'] }]
+    ";
+
+    /// The owner is ann. The accounts are bob and kim, who are approvers, and in the groups `ops` and `sales`.
+    fn people(sole_user: bool) -> People {
+        let config: NotifyConfig = toml::from_str(CONFIG).unwrap();
+        let account = |group: &str| Grants {
+            may: [Right::Approve].into(),
+            groups: vec![group.to_owned()],
+            ..Grants::default()
+        };
+        let accounts = [("bob".to_owned(), account("ops")), ("kim".to_owned(), account("sales"))];
+        People {
+            directory: Directory::compile(&config).unwrap(),
+            users: config.users,
+            groups: config.groups,
+            access: Access::new(accounts.into()),
+            owner: Principal { sole_user, ..Principal::user("ann") },
+        }
+    }
+
+    /// The recipients, those without a channel in parentheses.
+    fn told(people: &People, kind: NotificationKind, to: &[&str]) -> String {
+        let notification = Notification {
+            id: 1,
+            kind,
+            run: None,
+            path: None,
+            to: to.iter().map(ToString::to_string).collect(),
+            body: to_raw_value(&()).unwrap(),
+            created_at: 0,
+        };
+        let kind = match kind {
+            NotificationKind::RunFailed => Kind::RunFailed,
+            NotificationKind::ApprovalDecided => Kind::Decided,
+            _ => Kind::ApprovalRequested,
+        };
+        let message = Message { kind, ..Message::default() };
+        let name = |delivery: NewDelivery| match &*delivery.channel {
+            NO_CHANNEL => format!("({})", delivery.recipient),
+            _ => delivery.recipient,
+        };
+        let deliveries = people.deliveries(&notification, &message, 0);
+        deliveries.into_iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn names_become_recipients() {
+        use NotificationKind::{ApprovalDecided, ApprovalRequested, RunFailed, Test};
+        let people = people(false);
+        let asked = |to: &[&str]| told(&people, ApprovalRequested, to);
+        assert_eq!(asked(&["lea"]), "lea");
+        assert_eq!(asked(&["user:lea", "lea"]), "lea");
+        assert_eq!(asked(&["group:ops"]), "bob group:ops lea");
+        assert_eq!(asked(&["ops"]), "bob group:ops lea");
+        assert_eq!(asked(&["sales"]), "(group:sales)", "kim has no address");
+        assert_eq!(asked(&["leah"]), "(leah)");
+        assert_eq!(asked(&[]), "bob", "who may decide and has an address");
+        assert_eq!(told(&people, RunFailed, &["user:kim"]), "bob", "the subscriber only");
+        assert_eq!(told(&people, ApprovalDecided, &[]), "");
+        assert_eq!(told(&people, Test, &["group:ops"]), "group:ops");
+        assert_eq!(told(&people, Test, &["leah"]), "(leah)");
+    }
+
+    #[test]
+    fn the_owner_decides_alone() {
+        assert_eq!(told(&people(true), NotificationKind::ApprovalRequested, &[]), "ann");
+    }
+}

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::support::{Daemon, output, steprail, test_file};
 
 /// How long a test waits for a request.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 const CONFIG: &str = "\
 [store.secrets]
@@ -216,4 +216,42 @@ fn a_receiver_that_is_down_gets_the_request_after_a_kill() {
         "{request}"
     );
     delivery_with(&daemon, &run, "sent");
+}
+
+#[test]
+fn a_channel_without_its_secret_is_reported_and_works_once_the_secret_is_there() {
+    let hook = Hook::listen(any_port());
+    let mut daemon = daemon(hook.address);
+    daemon.kill();
+    let key = daemon.folder.path().join("hook-key");
+    std::fs::remove_file(&key).expect("removed");
+    daemon.restart();
+    let test = |daemon: &Daemon| {
+        let mut command = Command::new(steprail());
+        let command = command.args(["notify", "test", "lea", "--json", "--data"]).arg(daemon.folder.path());
+        let output = command.output().expect("an end");
+        let tested: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.success(), tested["deliveries"][0].clone())
+    };
+    let (success, tested) = test(&daemon);
+    assert_eq!((success, &tested["status"]), (false, &json!("queued")), "{tested}");
+    assert!(tested["error"].as_str().is_some_and(|error| error.contains("hook-key")), "{tested}");
+    private(&key, "a key of at least 16 bytes");
+    let (success, tested) = test(&daemon);
+    assert_eq!((success, &tested["status"]), (true, &json!("sent")), "{tested}");
+}
+
+#[test]
+fn an_unknown_recipient_is_a_dead_letter_that_can_be_sent_again() {
+    let hook = Hook::listen(any_port());
+    let daemon = daemon(hook.address);
+    let definition = GATED.replace("notify_user: lea", "notify_user: leah");
+    std::fs::write(daemon.folder.path().join("gated.yaml"), definition).expect("written");
+    let run = start(&daemon);
+    let failed = delivery_with(&daemon, &run, "failed");
+    assert!(failed["error"].as_str().is_some_and(|error| error.contains("unknown user `leah`")), "{failed}");
+    let dead = steprail_json(&daemon, &["notifications", "--dead"]);
+    assert_eq!(dead[0]["deliveries"][0]["id"], failed["id"], "{dead}");
+    steprail_json(&daemon, &["notifications", "resend", &failed["id"].to_string()]);
+    delivery_with(&daemon, &run, "failed");
 }

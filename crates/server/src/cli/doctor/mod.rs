@@ -4,6 +4,7 @@ mod clients;
 mod daemon;
 mod database;
 mod directory;
+mod notify;
 mod policy;
 mod secrets;
 mod servers;

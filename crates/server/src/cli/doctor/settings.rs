@@ -1,6 +1,6 @@
 //! Checks whether a daemon can start with the settings.
 
-use super::Finding;
+use super::{Finding, notify};
 use crate::config::types::Listen;
 use crate::config::{Config, SettingSource, environment};
 use crate::daemon::DataDir;
@@ -11,7 +11,12 @@ const TOPIC: &str = "settings";
 /// Returns the findings, and the secrets that the settings select.
 pub(super) fn check(home: &DataDir, is_running: bool) -> (Vec<Finding>, Vault) {
     match Config::load(home, None, environment(), &[]) {
-        Ok(config) => (vec![check_address(&config, is_running)], Vault::of(home, &config)),
+        Ok(config) => {
+            let vault = Vault::of(home, &config);
+            let mut findings = vec![check_address(&config, is_running)];
+            findings.extend(notify::check(&config, &vault));
+            (findings, vault)
+        }
         Err(problems) => {
             let hint = "see its position with `steprail config`";
             let findings = problems.iter().map(|problem| Finding::problem(TOPIC, problem.in_short(), hint));
