@@ -86,21 +86,27 @@ impl Engine {
     ) -> Result<Vec<OutboxChange>, Error> {
         let query = NotificationQuery::OfRun(run);
         let of_run = self.read(move |readers| readers.notifications(query, OUTBOX_BATCH)).await?;
-        let mut changes = Vec::new();
+        let (mut changes, mut sent) = (Vec::new(), Vec::new());
         for (notification, deliveries) in of_run {
             if notification.path.as_deref() != path || !asks_for_a_decision(notification.kind) {
                 continue;
             }
             for delivery in deliveries {
+                let close = OutboxChange::Close { delivery: delivery.id, status: DeliveryStatus::Withdrawn };
                 match delivery.status {
-                    DeliveryStatus::Sent => courier.withdraw(&delivery, &notification).await,
+                    DeliveryStatus::Sent => sent.push((delivery, notification.clone())),
                     DeliveryStatus::Queued => {}
                     DeliveryStatus::Failed | DeliveryStatus::Read | DeliveryStatus::Withdrawn => continue,
                 }
-                let (delivery, status) = (delivery.id, DeliveryStatus::Withdrawn);
-                changes.push(OutboxChange::Close { delivery, status });
+                changes.push(close);
             }
         }
+        let take_back = |(delivery, notification): (Delivery, Notification)| async move {
+            // A message that cannot be taken back stays with its recipient; the decision counts all the same.
+            let taking = courier.withdraw(&delivery, &notification);
+            let _ = tokio::time::timeout(OUTBOX_SEND_TIME, taking).await;
+        };
+        stream::iter(sent).for_each_concurrent(OUTBOX_SENDS, take_back).await;
         Ok(changes)
     }
 
