@@ -220,6 +220,7 @@ impl Builder {
             authorizer,
             courier: self.courier,
             delivering: tokio::sync::Mutex::default(),
+            busy_channels: std::sync::Mutex::default(),
             request_slots: Semaphore::new(self.limits.requests.clamp(1, Semaphore::MAX_PERMITS)),
             owner_slots: Semaphore::new(OWNER_REQUESTS),
             plans: PlanCache::default(),

@@ -1,7 +1,7 @@
 //! The handle to an engine: requests, rights and lifecycle. Its other methods are in `definitions.rs`, `runs.rs`,
 //! `decisions.rs` and `queries.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
@@ -55,8 +55,10 @@ pub(crate) struct Shared {
     pub(crate) authorizer: Arc<dyn Authorizer>,
     /// Delivers notifications.
     pub(crate) courier: Option<Arc<dyn Courier>>,
-    /// Serialises deliveries, so that nothing is sent twice at a time.
+    /// Serialises plans, so that nothing is sent twice at a time.
     pub(crate) delivering: tokio::sync::Mutex<()>,
+    /// Channels that are sending. Others do not wait for them.
+    pub(crate) busy_channels: std::sync::Mutex<BTreeSet<String>>,
     /// Bounds the requests in the queue of the engine.
     pub(crate) request_slots: Semaphore,
     /// Bounds the commands of the owner in the queue, so that other users cannot fill it.

@@ -3,9 +3,11 @@
 //! A notification is in the store before anything is sent, and a result is recorded after it was sent. A restart between
 //! the two sends it again with the same id.
 
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::stream::FuturesUnordered;
 use futures::{StreamExt, stream};
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -15,6 +17,7 @@ use steprail_store::{
     NotificationQuery, OutboxChange, OutboxWork, RunId,
 };
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
@@ -41,25 +44,62 @@ pub trait Courier: Send + Sync {
 impl Engine {
     /// Plans and sends what is due, once. Returns when the next delivery is due.
     pub async fn deliver_notifications(&self) -> Result<Option<Millis>, Error> {
-        let Some(courier) = self.0.courier.clone() else { return Ok(None) };
-        let _delivering = self.0.delivering.lock().await;
         loop {
-            let now = self.now();
-            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH)).await?;
-            let OutboxWork { unplanned, due, next } = work;
-            if unplanned.is_empty() && due.is_empty() {
+            let (next, sending) = self.start_deliveries().await?;
+            if sending.is_empty() && self.busy_channels().is_empty() {
                 return Ok(next);
             }
-            for notification in unplanned {
-                let changes = self.plan(&*courier, &notification, now).await?;
+            futures::future::join_all(sending).await;
+            // Another task may be sending.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Plans, and starts to send what is due, each channel in a task of its own. Returns when the next delivery is due.
+    async fn start_deliveries(&self) -> Result<(Option<Millis>, Vec<JoinHandle<()>>), Error> {
+        let Some(courier) = self.0.courier.clone() else { return Ok((None, Vec::new())) };
+        let _delivering = self.0.delivering.lock().await;
+        loop {
+            let (now, busy) = (self.now(), self.busy_channels().iter().cloned().collect::<Vec<_>>());
+            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await?;
+            let OutboxWork { unplanned, due, next } = work;
+            for notification in &unplanned {
+                let changes = self.plan(&*courier, notification, now).await?;
                 self.command(Command::Outbox(changes)).await?;
             }
-            let results = stream::iter(messages(due)).map(|message| attempt(&*courier, message, now));
-            let mut results = results.buffer_unordered(OUTBOX_SENDS);
-            while let Some(changes) = results.next().await {
-                self.command(Command::Outbox(changes)).await?;
+            if unplanned.is_empty() {
+                let by_channel = by_channel(due).into_iter();
+                return Ok((
+                    next,
+                    by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now)).collect(),
+                ));
             }
         }
+    }
+
+    /// Sends over one channel and records the results.
+    fn send_over(
+        &self,
+        courier: &Arc<dyn Courier>,
+        channel: String,
+        due: Vec<(Delivery, Notification)>,
+        now: Millis,
+    ) -> JoinHandle<()> {
+        self.busy_channels().insert(channel.clone());
+        let (engine, courier) = (self.clone(), courier.clone());
+        tokio::spawn(async move {
+            let results = stream::iter(messages(due)).map(|message| attempt(&*courier, message, now));
+            let results: Vec<_> = results.buffer_unordered(OUTBOX_SENDS).collect().await;
+            if let Err(error) = engine.command(Command::Outbox(results.concat())).await {
+                tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
+            }
+            // Not before: a delivery without a result is still due.
+            engine.busy_channels().remove(&channel);
+        })
+    }
+
+    fn busy_channels(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.busy_channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn plan(
@@ -160,6 +200,14 @@ fn asks_for_a_decision(kind: NotificationKind) -> bool {
     matches!(kind, Kind::ApprovalRequested | Kind::Reminder | Kind::ApprovalEscalated)
 }
 
+fn by_channel(due: Vec<(Delivery, Notification)>) -> BTreeMap<String, Vec<(Delivery, Notification)>> {
+    let mut channels = BTreeMap::<String, Vec<_>>::new();
+    for message in due {
+        channels.entry(message.0.channel.clone()).or_default().push(message);
+    }
+    channels
+}
+
 /// Deliveries that are sent as one message: those of a digest with the same recipient and channel.
 fn messages(due: Vec<(Delivery, Notification)>) -> Vec<Vec<(Delivery, Notification)>> {
     let mut messages: Vec<Vec<(Delivery, Notification)>> = Vec::new();
@@ -199,18 +247,23 @@ async fn attempt(
 /// Delivers until the engine stops.
 pub(crate) async fn deliver_forever(shared: Weak<Shared>, mut changed: watch::Receiver<()>) {
     let mut wait = Duration::ZERO;
+    let mut sending = FuturesUnordered::new();
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
+            Some(_) = sending.next() => {}
             change = changed.changed() => if change.is_err() { return },
         }
         let Some(shared) = shared.upgrade() else { return };
         let engine = Engine(shared);
-        wait = match engine.deliver_notifications().await {
-            Ok(next) => next.map_or(OUTBOX_IDLE, |due| {
-                let millis = u64::try_from(due.saturating_sub(engine.now())).unwrap_or_default();
-                Duration::from_millis(millis).min(OUTBOX_IDLE)
-            }),
+        wait = match engine.start_deliveries().await {
+            Ok((next, started)) => {
+                sending.extend(started);
+                next.map_or(OUTBOX_IDLE, |due| {
+                    let millis = u64::try_from(due.saturating_sub(engine.now())).unwrap_or_default();
+                    Duration::from_millis(millis).min(OUTBOX_IDLE)
+                })
+            }
             Err(Error::Stopped) => return,
             Err(error) => {
                 tracing::warn!("notifications are not delivered for now: {error}");

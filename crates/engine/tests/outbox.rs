@@ -197,3 +197,47 @@ async fn many_notifications_become_a_digest() {
     assert_eq!(all.len(), 100);
     assert!(all.iter().all(|(notification, _)| notification.kind == NotificationKind::ApprovalRequested));
 }
+
+/// Two channels, of which one never answers.
+#[derive(Clone, Default)]
+struct HalfMute(Recorder);
+
+impl Courier for HalfMute {
+    fn plan<'a>(&'a self, notification: &'a Notification, now: Millis) -> BoxFuture<'a, Vec<NewDelivery>> {
+        Box::pin(async move {
+            let mut plan = self.0.plan(notification, now).await;
+            let mute = plan.iter().cloned().map(|new| NewDelivery { channel: "mute".to_owned(), ..new });
+            let mute: Vec<_> = mute.collect();
+            plan.splice(0..0, mute);
+            plan
+        })
+    }
+    fn send<'a>(
+        &'a self,
+        messages: &'a [(Delivery, Notification)],
+        now: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
+        if messages[0].0.channel == "mute" {
+            return Box::pin(std::future::pending());
+        }
+        self.0.send(messages, now)
+    }
+    fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()> {
+        self.0.withdraw(delivery, notification)
+    }
+}
+
+#[tokio::test]
+async fn a_channel_that_does_not_answer_holds_up_no_other() {
+    let fixture = Fixture::new();
+    let store = SqliteStore::open(fixture.folder.path().join("db"), &Options::default()).expect("a database");
+    let builder = Engine::builder().store(store).clock(fixture.clock.clone());
+    let engine = builder.courier(HalfMute(fixture.recorder.clone())).spawn().expect("an engine");
+    waiting(&engine).await;
+    for _ in 0..40 {
+        engine.start(Start::named("pay", Principal::user("ann"))).await.expect("a run");
+    }
+    while fixture.recorder.0.lock().expect("the records").received.len() < 41 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -179,8 +179,8 @@ pub trait Reads: Send + Sync {
     fn session(&self, id: &str) -> Result<Option<Session>, StoreError>;
     /// The freeze and the remembered approvals.
     fn policy_state(&self) -> Result<PolicyState, StoreError>;
-    /// Notifications to plan and deliveries that are due, at most `limit` of each.
-    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError>;
+    /// Notifications to plan and deliveries that are due, at most `limit` of each, without those of busy channels.
+    fn outbox_work(&self, now: Millis, limit: usize, busy: &[String]) -> Result<OutboxWork, StoreError>;
     /// Notifications with their deliveries, at most `limit`.
     fn notifications(
         &self,

@@ -84,12 +84,13 @@ impl OutboxTables {
         self.deliveries.insert(self.last_delivery, delivery);
     }
 
-    pub(super) fn work(&self, now: Millis, limit: usize) -> OutboxWork {
+    pub(super) fn work(&self, now: Millis, limit: usize, busy: &[String]) -> OutboxWork {
         let unplanned = self.notifications.values().filter(|(_, planned)| !planned);
         let mut queued: Vec<(Millis, &Delivery)> =
             self.deliveries.values().filter_map(|delivery| Some((delivery.due?, delivery))).collect();
         queued.sort_by_key(|(due, delivery)| (*due, delivery.id));
-        let due = queued.iter().filter(|(due, _)| *due <= now).take(limit);
+        let is_free = |delivery: &Delivery| !busy.contains(&delivery.channel);
+        let due = queued.iter().filter(|(due, delivery)| *due <= now && is_free(delivery)).take(limit);
         let with_notification = |delivery: &Delivery| {
             Some((delivery.clone(), self.notifications.get(&delivery.notification)?.0.clone()))
         };

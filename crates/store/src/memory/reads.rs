@@ -142,8 +142,8 @@ impl Reads for MemoryStore {
         Ok(self.tables().policy.state.clone())
     }
 
-    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
-        Ok(self.tables().outbox.work(now, limit))
+    fn outbox_work(&self, now: Millis, limit: usize, busy: &[String]) -> Result<OutboxWork, StoreError> {
+        Ok(self.tables().outbox.work(now, limit, busy))
     }
 
     fn notifications(

@@ -104,18 +104,23 @@ pub(super) fn purge(connection: &Connection, before: Millis, limit: usize) -> Re
 }
 
 /// What is to be planned and sent now.
-pub(super) fn work(connection: &Connection, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
+pub(super) fn work(
+    connection: &Connection,
+    now: Millis,
+    limit: usize,
+    busy: &[String],
+) -> Result<OutboxWork, StoreError> {
     let unplanned = format!(
         "SELECT {NOTIFICATION} FROM notifications o WHERE o.planned_at IS NULL ORDER BY o.id LIMIT ?1"
     );
     let due = format!(
         "SELECT {DELIVERY}, {NOTIFICATION} FROM deliveries d JOIN notifications o ON o.id = d.notification_id
-         WHERE d.due_at <= ?1 ORDER BY d.due_at, d.id LIMIT ?2"
+         WHERE d.due_at <= ?1 AND d.channel NOT IN (SELECT value FROM json_each(?3)) ORDER BY d.due_at, d.id LIMIT ?2"
     );
     let next = "SELECT due_at FROM deliveries WHERE due_at > ?1 ORDER BY due_at LIMIT 1";
     Ok(OutboxWork {
         unplanned: rows::all(connection, &unplanned, [limit], |row| notification(row, 0))?,
-        due: rows::all(connection, &due, params![now, limit], |row| {
+        due: rows::all(connection, &due, params![now, limit, serde_json::to_string(busy)?], |row| {
             Ok((delivery(row)?, notification(row, DELIVERY_COLUMNS)?))
         })?,
         next: connection.prepare_cached(next)?.query_row([now], |row| row.get(0)).optional()?,

@@ -400,7 +400,7 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     }
     let _ = readers.step_counts(id(1)).expect("counts");
     let _ = readers.policy_state().expect("the state of the policy");
-    let _ = readers.outbox_work(9, 10).expect("work");
+    let _ = readers.outbox_work(9, 10, &[]).expect("work");
     for query in [NotificationQuery::OfRun(id(1)), NotificationQuery::DeadLetters, NotificationQuery::Newest]
     {
         let _ = readers.notifications(query, 10).expect("notifications");

@@ -306,8 +306,8 @@ impl Reads for Readers {
         self.with(policy::state)
     }
 
-    fn outbox_work(&self, now: Millis, limit: usize) -> Result<OutboxWork, StoreError> {
-        self.with(|connection| outbox::work(connection, now, limit))
+    fn outbox_work(&self, now: Millis, limit: usize, busy: &[String]) -> Result<OutboxWork, StoreError> {
+        self.with(|connection| outbox::work(connection, now, limit, busy))
     }
 
     fn notifications(
