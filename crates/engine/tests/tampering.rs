@@ -10,10 +10,11 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, params};
 use serde_json::json;
 use steprail_core::plan::Hash;
+use steprail_core::source::Source;
 use steprail_engine::{
     Account, AccountKind, Actor, Annotations, Cursor, DefineOptions, Engine, Event, Expected, ListRuns,
-    ManualClock, Options, Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start, Tools,
-    Visibility,
+    ManualClock, Options, PolicyHandle, Principal, Reads, Remembered, RunId, Schedule, SqliteStore, Start,
+    Tools, Visibility, compile_policy,
 };
 use steprail_store::sqlite::{HeadState, Verified, compare_heads, head, verify};
 use steprail_store::{ADMIN_LOG, Commit, PolicyChange, RowContent, Store as _, link};
@@ -27,6 +28,9 @@ steps:
 ";
 const PARENT: &str = "name: parent\nsteps: [{ id: sub, kind: workflow, name: child, inputs: { a: 1 } }]";
 const CHILD: &str = "name: child\ninputs: { a: integer }\nsteps: [{ id: one, tool: demo__pay, args: { sum: '{{inputs.a}}' } }]";
+const POLICY: &str = "{ default: allow, rules: [
+    { name: child, workflows: child, then: { limit: { budget: 50, per: run } } },
+    { name: pay, tools: demo__pay, then: { limit: { budget: 99/w, per: user } } } ] }";
 const HOUR: i64 = 3_600_000;
 
 fn ann() -> Principal {
@@ -38,8 +42,12 @@ fn engine(database: &Path) -> (Arc<ManualClock>, Engine) {
     let pay = |_| async { Ok(json!({ "paid": true })) };
     let store = SqliteStore::open(database, &Options::default()).expect("a database");
     let tools = Tools::new().tool_with("demo__pay", Annotations::IDEMPOTENT, pay);
-    let engine = Engine::builder().store(store).tools(tools).clock(clock.clone()).spawn().expect("an engine");
-    (clock, engine)
+    let policy = PolicyHandle::default();
+    let (compiled, problems) = compile_policy(&Source::new("policy.yaml", POLICY));
+    assert!(problems.is_empty(), "{problems:?}");
+    policy.replace(compiled);
+    let builder = Engine::builder().store(store).tools(tools).clock(clock.clone()).policy(policy);
+    (clock, builder.spawn().expect("an engine"))
 }
 
 async fn until(engine: &Engine, run: RunId, path: &str, word: &str) {
@@ -60,8 +68,8 @@ async fn account(engine: &Engine, kind: AccountKind, id: &str, body: &str) {
 async fn busy_database(folder: &Path) -> PathBuf {
     let path = folder.join("test.db");
     let (clock, engine) = engine(&path);
-    let old =
-        engine.start(Start::inline("name: old\nsteps: [{ id: a, kind: pass }]", ann())).await.expect("a run");
+    let old = "name: old\nsteps: [{ id: a, tool: demo__pay }]";
+    let old = engine.start(Start::inline(old, ann())).await.expect("a run");
     old.wait().await.expect("an end");
     clock.advance(48 * HOUR);
     assert_eq!(engine.purge(Duration::from_hours(24)).await.expect("purged"), 1);
@@ -250,6 +258,12 @@ const TAMPERINGS: &[(&str, &str)] = &[
         "result under a key",
         "UPDATE idempotency_keys SET result_json = '{\"paid\":false}' WHERE status = 'done'",
     ),
+    ("budget reset", "UPDATE policy_counters SET count = 1 WHERE subject = 'user:ann'"),
+    ("budget deleted", "DELETE FROM policy_counters WHERE subject = 'user:ann'"),
+    ("budget of a run deleted", "DELETE FROM policy_counters WHERE subject GLOB 'run:*'"),
+    ("budget of another window", "UPDATE policy_counters SET start = start - 1 WHERE subject = 'user:ann'"),
+    ("budget of another user", "UPDATE policy_counters SET subject = 'user:eve' WHERE subject = 'user:ann'"),
+    ("spent budget added", "INSERT INTO policy_counters VALUES ('user:bob', 'pay', 1, 99)"),
     ("freeze deleted", "DELETE FROM policy_state WHERE kind = 'freeze'"),
     (
         "remembered approval for another tool",
@@ -431,6 +445,7 @@ const COVERED: &[(&str, &[&str])] = &[
         ],
     ),
     ("policy_state", &["kind", "id", "body_json"]),
+    ("policy_counters", &["subject", "rule", "start", "count"]),
     ("accounts", &["kind", "id", "body_json"]),
     (
         "schedules",

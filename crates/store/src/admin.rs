@@ -315,6 +315,9 @@ pub enum AdminAction {
     /// Retention deleted ended runs, by their numbers in the log.
     RunsPurged {
         runs: Vec<PurgedRun>,
+        /// The counters of the budgets for which calls of these runs counted.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<BudgetCount>,
     },
     DefinitionsPurged {
         count: u64,
@@ -366,6 +369,19 @@ pub struct PurgedRun {
     pub key: i64,
     /// Its id.
     pub run: RunId,
+}
+
+/// Calls that count for a budget of the policy, in one window of time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetCount {
+    /// Whose calls count together.
+    pub subject: String,
+    /// The rule with the budget.
+    pub rule: String,
+    /// Start of the window of time.
+    pub start: Millis,
+    /// The number of calls.
+    pub count: u64,
 }
 
 /// An administrative action of the log.

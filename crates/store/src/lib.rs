@@ -30,8 +30,8 @@ mod upkeep;
 mod visibility;
 
 pub use admin::{
-    ADMIN_LOG, Actor, AdminAction, AdminEvent, Binding, ChainHead, PurgedRun, RowKind, StoredAdminEvent,
-    new_run_facts, run_facts,
+    ADMIN_LOG, Actor, AdminAction, AdminEvent, Binding, BudgetCount, ChainHead, PurgedRun, RowKind,
+    StoredAdminEvent, new_run_facts, run_facts,
 };
 pub use commit::{
     ClaimKey, ClaimState, Commit, Committed, Conflict, DefinitionChange, Expected, NewClaim, NewDefinition,

@@ -33,6 +33,7 @@ mod steps;
 mod store;
 mod verify;
 mod verify_admin;
+mod verify_budgets;
 mod verify_run;
 
 pub use backup::{BackedUp, backup};

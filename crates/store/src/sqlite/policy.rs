@@ -1,14 +1,21 @@
 //! The rows of the policy: counters of budgets, the freeze and remembered approvals.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 use steprail_core::run::{BudgetUse, Event, Millis, Started};
 
 use super::commit::Transaction;
 use super::{bindings, rows};
-use crate::{Actor, AdminAction, Freeze, PolicyChange, PolicyState, Remembered, RowKind, StoreError};
+use crate::{
+    Actor, AdminAction, BudgetCount, Freeze, PolicyChange, PolicyState, Remembered, RowKind, RunId,
+    StoreError, log_row,
+};
 
 /// Id of the row of the freeze. There is at most one.
 const FREEZE: &str = "freeze";
+/// The start of the subject of a run's budget.
+const RUN: &str = "run:";
+/// A log row without this text counts for no budget and need not be decoded.
+const BUDGET: &str = "budget";
 
 const COUNT: &str = "INSERT INTO policy_counters (subject, rule, start, count) VALUES (?1, ?2, ?3, 1)
     ON CONFLICT (subject, rule, start) DO UPDATE SET count = count + 1";
@@ -20,13 +27,32 @@ const PUT: &str = "INSERT INTO policy_state (kind, id, body_json) VALUES (?1, ?2
 const DELETE: &str = "DELETE FROM policy_state WHERE kind = ?1 AND id = ?2";
 const DELETE_ENDED: &str = "DELETE FROM policy_state WHERE kind = 'remembered' AND json_extract(body_json, '$.until') <= ?1 RETURNING id";
 
+/// The rule and the budget that the call of an event counts for.
+pub(super) fn budget_use(event: &Event) -> Option<(&str, &BudgetUse)> {
+    let Event::StepStarted { what: Started::Call { policy: Some(policy), .. }, .. } = event else {
+        return None;
+    };
+    Some((&policy.rule.rule, policy.budget.as_ref()?))
+}
+
+/// The budgets of users and tools for which the calls of a log row count, with their rules.
+pub(super) fn budgets_of_others(body: &str, hashes: &[u8]) -> Result<Vec<(String, BudgetUse)>, StoreError> {
+    if !body.contains(BUDGET) {
+        return Ok(Vec::new());
+    }
+    let events = log_row::events(body, hashes)?;
+    let budgets = events.iter().filter_map(budget_use).filter(|(_, budget)| !is_run(&budget.subject));
+    Ok(budgets.map(|(rule, budget)| (rule.to_owned(), budget.clone())).collect())
+}
+
+/// Whether the subject of a budget is a run. Its counters are deleted with it.
+pub(super) fn is_run(subject: &str) -> bool {
+    subject.starts_with(RUN)
+}
+
 /// Counts the call of an event for the budget that it uses. Windows that have ended are deleted.
 pub(super) fn count(connection: &Connection, event: &Event) -> Result<(), StoreError> {
-    let Event::StepStarted { what: Started::Call { policy: Some(policy), .. }, .. } = event else {
-        return Ok(());
-    };
-    let Some(BudgetUse { subject, start }) = &policy.budget else { return Ok(()) };
-    let rule = &*policy.rule.rule;
+    let Some((rule, BudgetUse { subject, start })) = budget_use(event) else { return Ok(()) };
     connection.prepare_cached(DELETE_EARLIER)?.execute(params![subject, rule, start])?;
     connection.prepare_cached(COUNT)?.execute(params![subject, rule, start])?;
     Ok(())
@@ -44,10 +70,36 @@ pub(super) fn counter(
 }
 
 /// Deletes the counters of a run.
-pub(super) fn forget_run(connection: &Connection, run: crate::RunId) -> Result<(), StoreError> {
+pub(super) fn forget_run(connection: &Connection, run: RunId) -> Result<(), StoreError> {
     let sql = "DELETE FROM policy_counters WHERE subject = ?1";
-    connection.prepare_cached(sql)?.execute([format!("run:{run}")])?;
+    connection.prepare_cached(sql)?.execute([format!("{RUN}{run}")])?;
     Ok(())
+}
+
+/// The counters of a run.
+pub(super) fn counters_of_run(connection: &Connection, run: RunId) -> Result<Vec<BudgetCount>, StoreError> {
+    counters(connection, "subject = ?1", [format!("{RUN}{run}")])
+}
+
+/// The counters of users and tools.
+pub(super) fn counters_of_others(connection: &Connection) -> Result<Vec<BudgetCount>, StoreError> {
+    counters(connection, "subject NOT GLOB ?1", [format!("{RUN}*")])
+}
+
+/// The counters of a user or a tool for a rule.
+pub(super) fn counters_of_rule(
+    connection: &Connection,
+    subject: &str,
+    rule: &str,
+) -> Result<Vec<BudgetCount>, StoreError> {
+    counters(connection, "subject = ?1 AND rule = ?2", [subject, rule])
+}
+
+fn counters(connection: &Connection, of: &str, params: impl Params) -> Result<Vec<BudgetCount>, StoreError> {
+    let sql = format!("SELECT subject, rule, start, count FROM policy_counters WHERE {of}");
+    rows::all(connection, &sql, params, |row| {
+        Ok(BudgetCount { subject: row.get(0)?, rule: row.get(1)?, start: row.get(2)?, count: row.get(3)? })
+    })
 }
 
 impl Transaction<'_> {

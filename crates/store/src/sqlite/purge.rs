@@ -1,12 +1,15 @@
 //! Retention: deletes ended runs with their notifications, unused definitions and expired results under idempotency keys.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, params};
 use steprail_core::run::Millis;
 
 use super::commit::Transaction;
 use super::{bindings, outbox, policy, rows};
 use crate::{
-    AdminAction, AdminEvent, Binding, Purge, Purged, PurgedRun, RowContent, RowKind, RunId, StoreError,
+    AdminAction, AdminEvent, Binding, BudgetCount, Purge, Purged, PurgedRun, RowContent, RowKind, RunId,
+    StoreError,
 };
 
 /// Tables with rows of a run, beside the run itself and its log.
@@ -32,11 +35,11 @@ const CLEAR_LOG: &str = "UPDATE workflow_log SET body = '', hashes = ?2 WHERE id
 impl Transaction<'_> {
     /// Deletes what retention no longer keeps, and records which runs and definitions these were.
     pub(super) fn purge(&mut self, purge: Purge, now: Millis) -> Result<Purged, StoreError> {
-        let (runs, keys) = purge_runs(self.connection(), purge)?;
+        let PurgedRuns { runs, keys, budgets } = purge_runs(self.connection(), purge)?;
         let purged = runs.len();
         if !runs.is_empty() {
             let removed = runs.iter().map(|run| (RowKind::Run, run.key.to_string()));
-            let mut event = AdminEvent::new(AdminAction::RunsPurged { runs: Vec::new() }, None);
+            let mut event = AdminEvent::new(purge_action(Vec::new(), Vec::new()), None);
             for (kind, id) in removed.filter(|(kind, id)| self.has_binding(*kind, id)) {
                 event.rows.push(Binding { kind, id, hash: None });
             }
@@ -45,7 +48,7 @@ impl Transaction<'_> {
                 let hash = bindings::find(self.connection(), RowKind::Key, &id)?;
                 event.rows.push(Binding { kind: RowKind::Key, id, hash });
             }
-            event.action = AdminAction::RunsPurged { runs };
+            event.action = purge_action(runs, counters(self.connection(), &budgets)?);
             self.actions.push(event);
         }
         Ok(Purged { runs: purged, others: self.purge_others(purge, now)? })
@@ -77,7 +80,7 @@ impl Transaction<'_> {
             }
         }
         if !forgotten.is_empty() {
-            let action = AdminAction::RunsPurged { runs: Vec::new() };
+            let action = purge_action(Vec::new(), Vec::new());
             self.actions.push(AdminEvent { action, by: None, rows: forgotten });
         }
         let messages = outbox::purge(self.connection(), purge.before, purge.limit)?;
@@ -85,14 +88,36 @@ impl Transaction<'_> {
     }
 }
 
-/// A run is kept while its parent, or a run that reuses its results, is unfinished. Returns the runs, and the keys under
-/// which results of them are kept longer.
-fn purge_runs(connection: &Connection, purge: Purge) -> Result<(Vec<PurgedRun>, Vec<String>), StoreError> {
+/// Runs that were deleted.
+#[derive(Default)]
+struct PurgedRuns {
+    runs: Vec<PurgedRun>,
+    /// Keys under which results of them are kept longer.
+    keys: Vec<String>,
+    /// The budgets of users and tools for which their calls counted: subjects and rules.
+    budgets: BTreeSet<(String, String)>,
+}
+
+fn purge_action(runs: Vec<PurgedRun>, budgets: Vec<BudgetCount>) -> AdminAction {
+    AdminAction::RunsPurged { runs, budgets }
+}
+
+/// The counters of budgets.
+fn counters(
+    connection: &Connection,
+    budgets: &BTreeSet<(String, String)>,
+) -> Result<Vec<BudgetCount>, StoreError> {
+    let of = |(subject, rule): &(String, String)| policy::counters_of_rule(connection, subject, rule);
+    Ok(budgets.iter().map(of).collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+/// A run is kept while its parent, or a run that reuses its results, is unfinished.
+fn purge_runs(connection: &Connection, purge: Purge) -> Result<PurgedRuns, StoreError> {
     let ended = rows::all(connection, SELECT_ENDED, params![purge.before, purge.limit], |row| {
         let run = rows::run_id(row.get_ref(1)?.as_str().map_err(rows::damaged)?)?;
         Ok(PurgedRun { key: row.get(0)?, run })
     })?;
-    let mut keys = Vec::new();
+    let mut purged = PurgedRuns::default();
     for PurgedRun { key, run } in &ended {
         connection.prepare_cached("DELETE FROM runs WHERE id = ?1")?.execute([key])?;
         for table in TABLES {
@@ -101,16 +126,26 @@ fn purge_runs(connection: &Connection, purge: Purge) -> Result<(Vec<PurgedRun>, 
         }
         policy::forget_run(connection, *run)?;
         outbox::forget_run(connection, *key)?;
-        clear_log(connection, *key, *run)?;
-        keys.extend(rows::all(connection, SELECT_KEYS, [key], |row| Ok(row.get::<_, String>(0)?))?);
+        clear_log(connection, *key, *run, &mut purged.budgets)?;
+        let keys = rows::all(connection, SELECT_KEYS, [key], |row| Ok(row.get::<_, String>(0)?))?;
+        purged.keys.extend(keys);
     }
-    Ok((ended, keys))
+    purged.runs = ended;
+    Ok(purged)
 }
 
-/// Replaces the contents of log rows by their digests, so that the hash chain can still be verified.
-fn clear_log(connection: &Connection, key: i64, run: RunId) -> Result<(), StoreError> {
+/// Replaces the contents of log rows by their digests, so that the hash chain can still be verified. Adds the budgets for
+/// which their calls counted.
+fn clear_log(
+    connection: &Connection,
+    key: i64,
+    run: RunId,
+    budgets: &mut BTreeSet<(String, String)>,
+) -> Result<(), StoreError> {
     let digests = rows::all(connection, SELECT_LOG, [key], |row| {
         let (body, hashes) = rows::log_body(row, 3)?;
+        let of_row = policy::budgets_of_others(body, hashes)?.into_iter();
+        budgets.extend(of_row.map(|(rule, budget)| (budget.subject.into(), rule)));
         let content = RowContent { run, seq: row.get(1)?, at: row.get(2)?, body, hashes };
         Ok((row.get::<_, i64>(0)?, content.digest()))
     })?;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Row};
 use steprail_core::plan::Hash;
 
+use super::verify_budgets::CountedCalls;
 use super::{bindings, migrate, rows};
 use crate::{AdminAction, AdminEvent, RowKind, StoreError};
 
@@ -21,6 +22,8 @@ pub(super) struct Actions {
     emptied: BTreeMap<i64, i64>,
     /// Rows of the log up to this one may have been purged without an action.
     baseline: i64,
+    /// The calls that count for budgets of users and tools.
+    calls: CountedCalls,
 }
 
 impl Actions {
@@ -32,7 +35,7 @@ impl Actions {
             if body.is_empty() {
                 self.emptied.entry(key).or_insert(id);
             }
-            return Ok(());
+            return self.calls.follow_row(body, hashes);
         }
         let (seq, count): (u64, u64) = (row.get(1)?, row.get(9)?);
         let events = bindings::admin_events(body, hashes)?;
@@ -49,7 +52,10 @@ impl Actions {
     fn apply(&mut self, event: AdminEvent, log_row: i64) {
         match event.action {
             AdminAction::BaselineTaken { log_row } => self.baseline = self.baseline.max(log_row),
-            AdminAction::RunsPurged { runs } => self.purged.extend(runs.iter().map(|run| run.key)),
+            AdminAction::RunsPurged { runs, budgets } => {
+                self.purged.extend(runs.iter().map(|run| run.key));
+                self.calls.purged(budgets);
+            }
             _ => {}
         }
         for row in event.rows {
@@ -63,6 +69,7 @@ impl Actions {
     /// Every difference between the actions and the tables.
     pub(super) fn differences(mut self, connection: &Connection) -> Result<Vec<String>, StoreError> {
         let mut found = self.index_differences(connection)?;
+        found.extend(std::mem::take(&mut self.calls).differences(connection)?);
         let format = migrate::format(connection)?;
         let has_rows = |kind: &RowKind| *kind != RowKind::Proposal || format >= migrate::OWNED;
         for kind in bindings::BOUND.into_iter().filter(has_rows) {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use steprail_core::plan::Hash;
 use steprail_core::run::{Event, GateChange, Millis, Started, StepChange, StepStatus, ValueChange};
 
+use super::verify_budgets::CountedCalls;
 use super::{migrate, rows};
 use crate::{RunId, StoreError};
 
@@ -38,6 +39,8 @@ pub(super) struct ExpectedRows {
     /// Calls that claimed a key, by their execution: tool, key and arguments.
     claims: BTreeMap<u32, Vec<(String, String, Hash)>>,
     outputs: BTreeMap<u32, Hash>,
+    /// The calls that count for budgets of the run.
+    calls: CountedCalls,
 }
 
 struct Approval {
@@ -79,6 +82,7 @@ impl ExpectedRows {
             Event::StepCompleted { step, output, .. } => drop(self.outputs.insert(step.n, *output)),
             _ => {}
         }
+        self.calls.follow_run(event);
         let changes = event.changes();
         if event.ends_run() {
             self.completed_at = Some(at);
@@ -188,8 +192,8 @@ impl ExpectedRows {
         if outputs != i64::from(self.has_output) {
             found.push("the output of the run is not what the log says".to_owned());
         }
-        let approvals =
-            rows::all(connection, &select_approvals(migrate::format(connection)?), [key], stored_approval)?;
+        let format = migrate::format(connection)?;
+        let approvals = rows::all(connection, &select_approvals(format), [key], stored_approval)?;
         let expected: Vec<Value> = self.approvals.iter().map(|approval| approval.to_json(&self.by)).collect();
         if approvals != expected {
             let at = approvals.iter().zip(&expected).position(|(found, expected)| found != expected);
@@ -206,6 +210,9 @@ impl ExpectedRows {
         found.extend(
             self.steps.keys().map(|(n, attempt)| format!("attempt {attempt} of step {n} is missing")),
         );
+        if format >= migrate::AUDITED {
+            found.extend(std::mem::take(&mut self.calls).run_differences(connection, run)?);
+        }
         rows::each(connection, SELECT_KEYS, [key], |row| {
             if !self.is_claim(row, run)? {
                 found.push(format!(
