@@ -87,13 +87,13 @@ impl Engine {
 
     /// Pauses a run: calls in flight continue, and no further step starts.
     pub async fn pause(&self, run: RunId, by: &Principal) -> Result<(), Error> {
-        self.command(Command::Pause { run, by: by.id.clone() }).await
+        self.command(Command::Pause { run, by: by.clone() }).await
     }
 
     /// Resumes a run that is paused or interrupted.
     pub async fn resume(&self, run: RunId, by: &Principal, resume: Resume) -> Result<(), Error> {
         let Resume { force_steps: force, expected_hash, strict } = resume;
-        self.command(Command::Resume { run, by: by.id.clone(), force, expected_hash, strict }).await
+        self.command(Command::Resume { run, by: by.clone(), force, expected_hash, strict }).await
     }
 
     /// Resumes every interrupted run. Returns the number of resumed runs.
@@ -110,9 +110,10 @@ impl Engine {
             for row in page {
                 match self.resume(row.run_id, by, Resume::default()).await {
                     Ok(()) => count += 1,
-                    // Another caller has resumed the run, or it is damaged.
+                    // Another caller has resumed the run, it is damaged, or a person paused it.
                     Err(
                         Error::Conflict(_)
+                        | Error::Denied(_)
                         | Error::Storage(StoreError::Corrupt(_) | StoreError::Quarantined { .. }),
                     ) => {}
                     Err(error) => return Err(error),

@@ -11,9 +11,11 @@ use crate::plan::{Kind, RetryPolicy};
 
 impl Decision<'_> {
     /// Pauses the run: no further steps start. Calls in flight continue, and their results count.
-    pub(super) fn pause(&mut self, by: Box<str>) {
-        if !self.run.is_held() {
-            self.emit(Event::RunPaused { reason: PauseReason::Requested, by: Some(by) });
+    pub(super) fn pause(&mut self, by: Box<str>, agent: bool) {
+        let reason = if agent { PauseReason::RequestedByAgent } else { PauseReason::Requested };
+        let by_person = !agent && self.run.paused == Some(PauseReason::RequestedByAgent);
+        if !self.run.is_held() || by_person {
+            self.emit(Event::RunPaused { reason, by: Some(by) });
         }
     }
 

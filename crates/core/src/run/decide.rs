@@ -124,8 +124,8 @@ impl<'d> Decision<'d> {
             Input::Signalled { event, payload, keep } => self.signalled(event, payload, keep),
             Input::ChildEnded { n, attempt, outcome } => self.child_ended(n, attempt, outcome),
             Input::KeyFreed { n } => self.key_freed(n),
-            Input::Pause { by } => {
-                self.pause(by);
+            Input::Pause { by, agent } => {
+                self.pause(by, agent);
                 Ok(())
             }
             Input::Interrupt if status == RunStatus::Interrupted => Ok(()),

@@ -89,6 +89,8 @@ pub enum Input {
     Pause {
         /// The user who paused it.
         by: Box<str>,
+        /// Whether an agent did, on behalf of the user.
+        agent: bool,
     },
     /// A user resumes a paused or interrupted run.
     Resume {

@@ -156,8 +156,10 @@ pub enum Ending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseReason {
-    /// A user paused it.
+    /// A person paused it. Only a person can resume it.
     Requested,
+    /// An agent paused it.
+    RequestedByAgent,
     /// All that is left to do waits for humans: gates, or calls with unknown outcomes.
     Attention,
 }

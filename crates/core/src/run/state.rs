@@ -340,7 +340,13 @@ impl Run {
 
     /// Whether no steps may start: a user paused the run, or a restart interrupted it.
     pub fn is_held(&self) -> bool {
-        self.paused == Some(PauseReason::Requested) || self.status == RunStatus::Interrupted
+        matches!(self.paused, Some(PauseReason::Requested | PauseReason::RequestedByAgent))
+            || self.status == RunStatus::Interrupted
+    }
+
+    /// Whether a person paused the run. An agent cannot resume it.
+    pub fn is_paused_by_person(&self) -> bool {
+        self.paused == Some(PauseReason::Requested)
     }
 
     /// Whether the engine has work to do: transitions to make, calls in flight, or steps that wait for a slot.

@@ -76,15 +76,20 @@ impl Kernel {
                 self.act(*run, input, "cancelled", now, done)
             }
             Command::Pause { run, by } => {
-                self.act(*run, Input::Pause { by: by.as_str().into() }, "paused", now, done)
+                let input = Input::Pause { by: by.id.as_str().into(), agent: by.agent };
+                self.act(*run, input, "paused", now, done)
             }
             Command::Resume { run, by, force, expected_hash, strict } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };
+                if by.agent && self.runs.get(&key).is_some_and(|entry| entry.run.is_paused_by_person()) {
+                    let message = "a person paused the run, and an agent cannot resume it; ask a human";
+                    return Ok(Err(Error::Denied(message.to_owned())));
+                }
                 if let Some(error) = self.cannot_resume(key, force, *expected_hash, *strict) {
                     return Ok(Err(error));
                 }
                 let force = force.iter().map(|path| path.as_str().into()).collect();
-                self.act(*run, Input::Resume { by: by.as_str().into(), force }, "resumed", now, done)
+                self.act(*run, Input::Resume { by: by.id.as_str().into(), force }, "resumed", now, done)
             }
             Command::Resolve { run, path, resolution, digest, by } => {
                 let Some(key) = self.find(*run)? else { return Ok(Err(no_run(*run))) };

@@ -55,7 +55,8 @@ impl Request {
     pub(crate) fn is_control_by(&self, user: &str) -> bool {
         let Self::Command(command, _) = self else { return false };
         match &**command {
-            Command::Cancel { by, .. } | Command::Pause { by, .. } | Command::Resume { by, .. } => by == user,
+            Command::Cancel { by, .. } => by == user,
+            Command::Pause { by, .. } | Command::Resume { by, .. } => by.id == *user,
             Command::Decide { by, .. }
             | Command::MayDecide { by, .. }
             | Command::Resolve { by, .. }
@@ -307,15 +308,15 @@ pub enum Command {
     Pause {
         /// Id of the run.
         run: RunId,
-        /// Id of the user who pauses it.
-        by: String,
+        /// Who pauses it.
+        by: Principal,
     },
     /// Resumes a paused or interrupted run.
     Resume {
         /// Id of the run.
         run: RunId,
-        /// Id of the user who resumes it.
-        by: String,
+        /// Who resumes it.
+        by: Principal,
         /// Paths of calls with unknown outcomes that are repeated without a decision.
         force: Vec<String>,
         /// Rejects the request if the definition has another hash.

@@ -111,7 +111,7 @@ impl Race {
                 self.trace.push("restart".to_owned());
             }
             1 => self.command(Command::Cancel { run: self.run, by: "bob".to_owned(), reason: String::new() }),
-            2 => self.command(Command::Pause { run: self.run, by: "bob".to_owned() }),
+            2 => self.command(Command::Pause { run: self.run, by: Principal::user("bob") }),
             3..6 => self.resume(),
             6..8 => {
                 self.trace.push("advance".to_owned());
@@ -138,7 +138,7 @@ impl Race {
         let (force, expected_hash) = (Vec::new(), None);
         self.command(Command::Resume {
             run: self.run,
-            by: "bob".to_owned(),
+            by: Principal::user("bob"),
             force,
             expected_hash,
             strict: false,

@@ -202,12 +202,12 @@ impl Scenario {
     fn command(&self, word: &str, first: &str, second: &str) -> Command {
         let run = self.run.expect("a run");
         let path = first.to_owned();
-        let by = Principal::user("ann");
-        let (word, actor) = match word.split_once('@') {
-            Some((word, actor)) => (word, actor),
-            None => (word, "ann"),
+        let (word, actor) = word.split_once('@').unwrap_or((word, "ann"));
+        let by = match actor.strip_prefix("agent:") {
+            Some(user) => Principal::user(user).through_agent(),
+            None => Principal::user(actor),
         };
-        let intervene = |intervention| Command::Intervene { run, intervention, by: Principal::user(actor) };
+        let intervene = |intervention| Command::Intervene { run, intervention, by: by.clone() };
         match word {
             "approve" | "deny" => self.decision(path, second, word == "approve"),
             "answer" => Command::Decide {
@@ -225,10 +225,10 @@ impl Scenario {
             }
             "unfreeze" => Command::Policy(PolicyChange::Unfreeze { by: Actor::user(by.id) }),
             "cancel" => Command::Cancel { run, by: by.id, reason: "asked to".to_owned() },
-            "pause" => Command::Pause { run, by: by.id },
+            "pause" => Command::Pause { run, by },
             "resume" => Command::Resume {
                 run,
-                by: by.id,
+                by,
                 force: first.split_whitespace().filter(|word| *word != "strict").map(str::to_owned).collect(),
                 expected_hash: None,
                 strict: first == "strict" || second == "strict",

@@ -30,8 +30,8 @@ impl Sim {
         let by = Principal::user(["ann", "tom", "bob", "eve"][self.rng.usize(0..4)]);
         let action = match self.rng.u32(0..20) {
             0 => Action::Command(Command::Cancel { run, by: by.id, reason: "asked to".to_owned() }),
-            1 => Action::Command(Command::Pause { run, by: by.id }),
-            2..5 => resume(run, &by.id),
+            1 => Action::Command(Command::Pause { run, by }),
+            2..5 => resume(run, by),
             chance @ 5..9 => {
                 let intervention = self.intervention(chance, run, path);
                 Action::Command(Command::Intervene { run, intervention, by })
@@ -51,7 +51,7 @@ impl Sim {
     /// Approves while the run is paused, then changes a value that the approved call may depend on.
     fn edit_after_approval(&mut self, run: RunId, path: &str, phase: &Phase, by: Principal) {
         self.trace(format_args!("human: {} approves `{path}` during a pause and changes a value", by.id));
-        self.act(Action::Command(Command::Pause { run, by: by.id.clone() }));
+        self.act(Action::Command(Command::Pause { run, by: by.clone() }));
         if let Some(approval) = final_answer(run, path.to_owned(), phase, self.rng.usize(0..8)) {
             self.act(approval);
         }
@@ -141,7 +141,7 @@ impl Sim {
     pub(super) fn answer_everything(&mut self) {
         for run in self.unfinished() {
             let Some(state) = self.bench.kernel().inspect(run).ok().flatten() else { continue };
-            self.act(resume(run, "bob"));
+            self.act(resume(run, Principal::user("bob")));
             for live in state.live().values() {
                 self.uncertain += u64::from(live.phase == Phase::Uncertain);
                 let turn = self.rng.usize(0..8);
@@ -159,10 +159,10 @@ impl Sim {
     }
 }
 
-fn resume(run: RunId, by: &str) -> Action {
+fn resume(run: RunId, by: Principal) -> Action {
     Action::Command(Command::Resume {
         run,
-        by: by.to_owned(),
+        by,
         force: Vec::new(),
         expected_hash: None,
         strict: false,
