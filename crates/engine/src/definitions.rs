@@ -3,7 +3,7 @@
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic};
 use steprail_core::names;
-use steprail_core::plan::{Gate, Hash, Kind, Plan};
+use steprail_core::plan::{Gate, Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Span;
 use steprail_store::{Actor, Definition, Expected, Principal, Schedule, TokenScope};
@@ -11,7 +11,7 @@ use tokio::sync::{MutexGuard, watch};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Command, Define, DefinitionVersion, Request};
+use crate::kernel::{AcceptedProposal, Command, Define, DefinitionVersion, Request};
 use crate::start::{Checked, UNNAMED, check};
 
 /// Options and preconditions of [`Engine::define_with`].
@@ -29,8 +29,8 @@ pub struct DefineOptions {
     pub scope: Option<TokenScope>,
     /// Stores a proposal, which a person has to accept, instead of a version.
     pub propose: bool,
-    /// The hash of the proposal that the definition was, which is closed with the same commit.
-    pub accepts: Option<Hash>,
+    /// The proposal that the definition was, which is closed with the same commit.
+    pub accepts: Option<AcceptedProposal>,
 }
 
 impl Engine {

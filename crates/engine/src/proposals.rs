@@ -2,13 +2,15 @@
 
 use serde_json::json;
 use steprail_core::diagnostic::Diagnostic;
-use steprail_core::plan::Hash;
-use steprail_store::{Actor, Definition, Expected, Proposal, Right};
+use steprail_core::plan::{Hash, Kind, Plan};
+use steprail_core::steps::WorkflowVersion;
+use steprail_store::{Actor, Definition, Expected, Pins, Proposal, Reads, Right, StoreError, WorkflowPins};
 
 use crate::definitions::DefineOptions;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::kernel::{Command, DefinitionVersion};
+use crate::kernel::{AcceptedProposal, Command, DefinitionVersion, pin_workflow, pins_hash, tool_pins};
+use crate::start::{UNNAMED, check};
 use crate::user::User;
 
 /// A proposal with the version that it would change.
@@ -18,16 +20,21 @@ pub struct ProposalView {
     pub proposal: Proposal,
     /// The newest version of the definition, if there is one.
     pub base: Option<Definition>,
-    /// Binds a decision to the proposal and to the version that it was compared with.
+    /// The versions of sub-workflows that it would keep.
+    pub workflows: WorkflowPins,
+    /// Binds a decision to the proposal, to the version that it was compared with, to the descriptions of its tools and to
+    /// the versions of its sub-workflows.
     pub digest: Hash,
+    pinned: Hash,
 }
 
 impl ProposalView {
-    fn new(proposal: Proposal, base: Option<Definition>) -> Self {
+    fn new(proposal: Proposal, base: Option<Definition>, tools: &Pins, workflows: WorkflowPins) -> Self {
         let version = base.as_ref().map(|base| (base.version, base.hash));
+        let pinned = pins_hash(tools, &workflows);
         let Proposal { name, hash, created_by, .. } = &proposal;
-        let digest = Hash::of(json!([name, hash, created_by, version]).to_string().as_bytes());
-        Self { proposal, base, digest }
+        let digest = Hash::of(json!([name, hash, created_by, version, pinned]).to_string().as_bytes());
+        Self { proposal, base, workflows, digest, pinned }
     }
 
     fn require(&self, digest: Hash) -> Result<(), Error> {
@@ -36,7 +43,8 @@ impl ProposalView {
         }
         let name = &self.proposal.name;
         Err(Error::Conflict(format!(
-            "the proposal for `{name}`, or the definition, has changed since you saw it; look at it again"
+            "the proposal for `{name}`, the definition, or one of its tools or sub-workflows has changed since you saw it; \
+             look at it again"
         )))
     }
 }
@@ -57,8 +65,28 @@ impl Engine {
             .await?;
         let (proposal, base) =
             found.ok_or_else(|| Error::NotFound(format!("there is no proposal for `{name}`")))?;
-        Ok(ProposalView::new(proposal, base?))
+        let plan = check(UNNAMED, &proposal.spec_json, None)?.plan;
+        let tools = tool_pins(&*self.0.tools, &plan);
+        let workflows = self.read(move |readers| workflow_pins(readers, &plan)).await?;
+        Ok(ProposalView::new(proposal, base?, &tools, workflows))
     }
+}
+
+/// The versions of sub-workflows that a definition would keep if it were stored now.
+fn workflow_pins(readers: &dyn Reads, plan: &Plan) -> Result<WorkflowPins, StoreError> {
+    let mut pins = WorkflowPins::new();
+    for step in &plan.steps {
+        let Kind::Workflow(workflow) = &step.kind else { continue };
+        let Some(key) = workflow.pin_key() else { continue };
+        let version = match workflow.version {
+            Some(WorkflowVersion::Number(version)) => Some(version),
+            _ => None,
+        };
+        if let Some(found) = readers.definition(&workflow.name, version)? {
+            pin_workflow(&mut pins, plan, key, &found);
+        }
+    }
+    Ok(pins)
 }
 
 impl User {
@@ -96,7 +124,7 @@ impl User {
             expected: found.base.as_ref().map_or(Expected::Absent, |base| Expected::Version(base.version)),
             owner: (!self.may(Right::Administer)).then(|| self.principal().id.clone()),
             unpublished_only: !self.may(Right::Publish),
-            accepts: Some(found.proposal.hash),
+            accepts: Some(AcceptedProposal { hash: found.proposal.hash, pinned: found.pinned }),
             ..DefineOptions::default()
         };
         self.engine().define_with(&found.proposal.spec_json, self.principal(), &options).await

@@ -118,9 +118,13 @@ impl User {
 
     /// Makes this user the owner and author of a definition: a person who owns it or has the right `administer`, and who may
     /// call the tools of all its versions.
-    pub async fn adopt_definition(&self, name: &str) -> Result<Definition, Error> {
+    pub async fn adopt_definition(&self, name: &str, expected: Expected) -> Result<Definition, Error> {
         self.require_person("adopts definitions")?;
         let newest = self.engine.definition(name, None).await?;
+        if expected != Expected::Any && expected != Expected::Version(newest.version) {
+            let message = format!("the newest version of `{name}` is {}; look at it again", newest.version);
+            return Err(Error::Conflict(message));
+        }
         if newest.created_by != self.principal.id {
             self.require(Right::Administer)?;
         }

@@ -5,6 +5,17 @@ use steprail_core::plan::Hash;
 use crate::limits::{PROPOSALS, PROPOSALS_PER_USER};
 use crate::{Actor, Conflict, Definition, Expected, NewDefinition, Refused, VersionPin};
 
+/// Checks that a name may be given a new version. The name of a deleted definition still belongs to its owner: runs,
+/// clients and people know it.
+pub(crate) fn check_name(
+    new: &NewDefinition,
+    newest: Option<&Definition>,
+    deleted: Option<&Definition>,
+) -> Result<(), Refused> {
+    check(&new.name, newest, new.expected, new.owner.as_deref())?;
+    check_owner(newest.or(deleted), new.owner.as_deref())
+}
+
 /// Checks the preconditions of a change against the newest version.
 pub(crate) fn check(
     name: &str,
@@ -21,9 +32,13 @@ pub(crate) fn check(
     if !is_expected {
         return Err(Refused::Conflict(Conflict::Version { name: name.to_owned(), newest: version }));
     }
-    match newest {
-        Some(newest) if owner.is_some_and(|owner| owner != newest.created_by) => {
-            Err(Refused::Conflict(Conflict::Owned { name: name.to_owned(), by: newest.created_by.clone() }))
+    check_owner(newest, owner)
+}
+
+fn check_owner(last: Option<&Definition>, owner: Option<&str>) -> Result<(), Refused> {
+    match last {
+        Some(last) if owner.is_some_and(|owner| owner != last.created_by) => {
+            Err(Refused::Conflict(Conflict::Owned { name: last.name.clone(), by: last.created_by.clone() }))
         }
         _ => Ok(()),
     }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::load;
-use steprail_core::plan::{Kind, Plan};
+use steprail_core::plan::{Hash, Kind, Plan};
 use steprail_core::run::Millis;
 use steprail_core::source::Source;
 use steprail_store::{
@@ -15,9 +15,10 @@ use steprail_store::{
 };
 
 use super::batch::Batch;
-use super::{Define, DefinitionVersion, Kernel, sub_workflows};
+use super::{AcceptedProposal, Define, DefinitionVersion, Kernel, sub_workflows};
 use crate::error::Error;
 use crate::limits::CACHED_PLANS;
+use crate::ports::ToolCaller;
 
 /// A definition ready to run.
 #[derive(Debug)]
@@ -195,7 +196,13 @@ impl Kernel {
             Ok(new) => new,
             Err(error) => return Ok(Err(error)),
         };
-        let accepted = define.accepts.map(|hash| {
+        let is_shown = |shown: &AcceptedProposal| shown.pinned == pins_hash(&new.pins, &new.workflows);
+        if !define.accepts.as_ref().is_none_or(is_shown) {
+            let message =
+                "a tool or a sub-workflow of the proposal has changed since you saw it; look at it again";
+            return Ok(Err(Error::Conflict(message.to_owned())));
+        }
+        let accepted = define.accepts.map(|AcceptedProposal { hash, .. }| {
             let (name, by) = (new.name.clone(), new.by.clone());
             DefinitionChange::CloseProposal { name, hash, accepted: true, by }
         });
@@ -232,7 +239,7 @@ impl Kernel {
             by: define.by.clone(),
             hidden,
             published: plan.settings.publish.is_some(),
-            pins: self.pins(plan),
+            pins: tool_pins(&*self.tools, plan),
             workflows,
             expected: define.expected,
             owner: define.owner.clone(),
@@ -255,13 +262,18 @@ impl Kernel {
             }
         }
     }
+}
 
-    /// Hashes of the descriptions of the tools that a definition calls, as far as they are known.
-    fn pins(&self, plan: &Plan) -> Pins {
-        let calls = plan.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Call(call) => Some(String::from(call.full_name())),
-            _ => None,
-        });
-        calls.filter_map(|tool| self.tools.pin(&tool).map(|hash| (tool, hash))).collect()
-    }
+/// Hashes of the descriptions of the tools that a definition calls, as far as they are known.
+pub(crate) fn tool_pins(tools: &dyn ToolCaller, plan: &Plan) -> Pins {
+    let calls = plan.steps.iter().filter_map(|step| match &step.kind {
+        Kind::Call(call) => Some(String::from(call.full_name())),
+        _ => None,
+    });
+    calls.filter_map(|tool| tools.pin(&tool).map(|hash| (tool, hash))).collect()
+}
+
+/// Hash of the tools and the versions of sub-workflows that a definition is stored with.
+pub(crate) fn pins_hash(tools: &Pins, workflows: &WorkflowPins) -> Hash {
+    Hash::of(json!([tools, workflows]).to_string().as_bytes())
 }

@@ -29,13 +29,15 @@ mod turn;
 mod world;
 
 pub use definitions::Compiled;
+pub(crate) use definitions::{pins_hash, tool_pins};
 pub use effects::{CallId, CallOrder, Continuation, Effect};
 pub use request::{
-    Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request, Response,
-    RunSource, Signal, StartRun,
+    AcceptedProposal, Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request,
+    Response, RunSource, Signal, StartRun,
 };
 pub(crate) use start::check_inputs;
 pub use stats::CommitStats;
+pub(crate) use sub_workflows::pin_workflow;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -177,8 +177,17 @@ pub struct Define {
     pub owner: Option<String>,
     /// Whether it is a proposal, which a person has to accept.
     pub propose: bool,
-    /// Hash of the proposal that it was, which is closed.
-    pub accepts: Option<Hash>,
+    /// The proposal that it was, which is closed.
+    pub accepts: Option<AcceptedProposal>,
+}
+
+/// A proposal that a person accepts, as it was shown.
+#[derive(Debug, Clone, Copy)]
+pub struct AcceptedProposal {
+    /// Its hash.
+    pub hash: Hash,
+    /// The tools and the versions of sub-workflows that it would be stored with.
+    pub pinned: Hash,
 }
 
 /// An event to send to runs.

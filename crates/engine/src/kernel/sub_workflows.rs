@@ -49,11 +49,7 @@ pub(super) fn resolve(
     if let Some(own) = stored.filter(is_own) {
         return Ok(Ok(kept(own)));
     }
-    let which = match workflow.version {
-        Some(WorkflowVersion::Number(version)) => DefinitionQuery::Version(&workflow.name, version),
-        _ => newest,
-    };
-    let found = followed(batch, enclosing, workflow, which)?;
+    let found = followed(batch, enclosing, workflow, wanted(workflow))?;
     Ok(found.map(|definition| {
         let late = Some((key, VersionPin::from(&definition)));
         Resolved { definition, late }
@@ -87,11 +83,7 @@ pub(super) fn pins(
     let mut pins = WorkflowPins::new();
     for step in &plan.steps {
         let Kind::Workflow(workflow) = &step.kind else { continue };
-        let which = match workflow.version {
-            Some(WorkflowVersion::Number(version)) => DefinitionQuery::Version(&workflow.name, version),
-            _ => DefinitionQuery::Newest(&workflow.name),
-        };
-        let found = match batch.definition(which) {
+        let found = match batch.definition(wanted(workflow)) {
             // The other requests of the batch are not affected.
             Err(error @ StoreError::Corrupt(_)) => return Ok(Err(Error::Storage(error))),
             found => found?,
@@ -103,12 +95,25 @@ pub(super) fn pins(
                     return Ok(Err(Error::Denied(format!("step `{}`: {reason}", step.id))));
                 }
             }
-            // A definition that runs itself runs the version that is stored now.
-            Some(key) if key == *plan.name => {}
-            Some(key) => drop(pins.insert(key, VersionPin::from(&found))),
+            Some(key) => pin_workflow(&mut pins, plan, key, &found),
         }
     }
     Ok(Ok(pins))
+}
+
+/// The version that a step runs if the enclosing definition is stored now.
+fn wanted(workflow: &Workflow) -> DefinitionQuery<'_> {
+    match workflow.version {
+        Some(WorkflowVersion::Number(version)) => DefinitionQuery::Version(&workflow.name, version),
+        _ => DefinitionQuery::Newest(&workflow.name),
+    }
+}
+
+/// Keeps the version of a sub-workflow. A definition that runs itself runs the version that is stored.
+pub(crate) fn pin_workflow(pins: &mut WorkflowPins, plan: &Plan, key: String, found: &Definition) {
+    if key != *plan.name {
+        pins.insert(key, VersionPin::from(found));
+    }
 }
 
 /// The version that was kept. Another one with the same number does not count.

@@ -206,12 +206,16 @@ async fn rights_of_an_author_are_checked_at_each_call() {
     assert!(fixture.calls().is_empty());
 
     // Somebody with the rights takes the definition over, which nobody else and no agent can.
-    for denied in
-        [ann.adopt_definition("shared").await, agent(&engine, "adam").adopt_definition("shared").await]
-    {
+    for denied in [
+        ann.adopt_definition("shared", Expected::Any).await,
+        agent(&engine, "adam").adopt_definition("shared", Expected::Any).await,
+    ] {
         assert!(matches!(denied, Err(Error::Denied(_))), "{denied:?}");
     }
-    let adopted = user(&engine, "adam").adopt_definition("shared").await.expect("adopted");
+    let unseen = user(&engine, "adam").adopt_definition("shared", Expected::Version(9)).await;
+    assert!(matches!(unseen, Err(Error::Conflict(_))), "{unseen:?}");
+    let adopted =
+        user(&engine, "adam").adopt_definition("shared", Expected::Version(1)).await.expect("adopted");
     assert_eq!((adopted.version, &*adopted.created_by), (1, "adam"));
     let run = ann.start(Workflow::Named("shared".to_owned(), None), json!({}), None).await.expect("a run");
     ann.signal("go", Value::Null, Some(run.id())).await.expect("a signal");
@@ -226,11 +230,11 @@ async fn a_definition_is_adopted_only_by_somebody_who_may_call_its_tools() {
     define(&user(&engine, "lea"), &calls_tool("wipe", "crm__delete")).await;
     let may = [Right::Workflow, Right::Administer].into();
     fixture.access.grant("kim", Grants { tools: vec!["crm__read".to_owned()], may, ..Grants::default() });
-    let denied = user(&engine, "kim").adopt_definition("wipe").await;
+    let denied = user(&engine, "kim").adopt_definition("wipe", Expected::Any).await;
     assert!(matches!(&denied, Err(Error::Denied(reason)) if reason.contains("crm__delete")), "{denied:?}");
     // An earlier version can be started, too.
     define(&user(&engine, "lea"), &calls_tool("wipe", "crm__read")).await;
-    let denied = user(&engine, "kim").adopt_definition("wipe").await;
+    let denied = user(&engine, "kim").adopt_definition("wipe", Expected::Any).await;
     let names_it = |reason: &str| reason.contains("crm__delete") && reason.contains("version 1 of `wipe`");
     assert!(matches!(&denied, Err(Error::Denied(reason)) if names_it(reason)), "{denied:?}");
     assert_eq!(engine.definition("wipe", Some(1)).await.expect("it").created_by, "lea");
@@ -260,7 +264,7 @@ async fn a_sub_workflow_keeps_its_version() {
 }
 
 #[tokio::test]
-async fn the_number_of_a_purged_version_is_not_the_version_that_was_kept() {
+async fn the_number_of_a_deleted_version_is_not_used_again() {
     let fixture = Fixture::new();
     let engine = fixture.engine();
     let (ann, lea) = (user(&engine, "ann"), user(&engine, "lea"));
@@ -270,7 +274,7 @@ async fn the_number_of_a_purged_version_is_not_the_version_that_was_kept() {
     lea.delete_definition("report", Expected::Any).await.expect("deleted");
     engine.purge(Duration::ZERO).await.expect("purged");
     define(&lea, &calls_tool("report", "crm__delete")).await;
-    assert_eq!(lea.definition("report", None).await.expect("it").version, 1, "the number is used again");
+    assert_eq!(lea.definition("report", None).await.expect("it").version, 2, "also after a purge");
     for name in ["nightly", "weekly"] {
         let (kind, message) = failure(&run(&ann, name).await);
         assert_eq!(kind, FailureKind::NotFound, "{message}");
@@ -442,6 +446,26 @@ async fn a_definition_of_an_agent_waits_for_a_person() {
 }
 
 #[tokio::test]
+async fn a_proposal_whose_sub_workflow_changed_after_it_was_shown_is_not_accepted() {
+    let fixture = Fixture::new();
+    fixture.load_policy(PROPOSED);
+    let engine = fixture.engine();
+    let (ann, agent) = (user(&engine, "ann"), agent(&engine, "ann"));
+    define(&ann, &calls_tool("inner", "crm__read")).await;
+    let outer = "name: outer\nsteps: [{ id: sub, kind: workflow, name: inner }]";
+    agent.define(outer, None, Expected::Any).await.expect("a proposal");
+    let shown = ann.proposal("outer").await.expect("a proposal");
+    assert_eq!(shown.workflows["inner"].version, 1);
+    define(&ann, &calls_tool("inner", "crm__delete")).await;
+    let stale = ann.accept_proposal("outer", shown.digest).await;
+    assert!(matches!(&stale, Err(Error::Conflict(reason)) if reason.contains("has changed")), "{stale:?}");
+    let shown = ann.proposal("outer").await.expect("a proposal");
+    ann.accept_proposal("outer", shown.digest).await.expect("accepted");
+    run(&agent, "outer").await;
+    assert_eq!(fixture.calls(), ["crm__delete({})"]);
+}
+
+#[tokio::test]
 async fn a_proposal_for_the_definition_of_another_user_is_rejected() {
     let fixture = Fixture::new();
     fixture.load_policy(PROPOSED);
@@ -453,6 +477,21 @@ async fn a_proposal_for_the_definition_of_another_user_is_rejected() {
     agent(&engine, "ann").define(&calls_tool("other", "crm__read"), None, Expected::Any).await.expect("one");
     let denied = agent(&engine, "lea").define(&calls_tool("other", "crm__delete"), None, Expected::Any).await;
     assert!(matches!(denied, Err(Error::Denied(_))), "the name has a proposal of ann: {denied:?}");
+}
+
+#[tokio::test]
+async fn the_name_of_a_deleted_definition_is_not_free_for_others() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let lea = user(&engine, "lea");
+    define(&lea, &calls_tool("deploy", "crm__read")).await;
+    lea.delete_definition("deploy", Expected::Any).await.expect("deleted");
+    let hijack = calls_tool("deploy", "crm__delete");
+    for other in [user(&engine, "ann"), agent(&engine, "ann"), agent(&engine, "lea")] {
+        let denied = other.define(&hijack, None, Expected::Any).await;
+        assert!(matches!(denied, Err(Error::Denied(_))), "{denied:?}");
+    }
+    define(&lea, &calls_tool("deploy", "crm__read")).await;
 }
 
 #[tokio::test]

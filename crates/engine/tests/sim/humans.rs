@@ -160,13 +160,7 @@ impl Sim {
 }
 
 fn resume(run: RunId, by: Principal) -> Action {
-    Action::Command(Command::Resume {
-        run,
-        by,
-        force: Vec::new(),
-        expected_hash: None,
-        strict: false,
-    })
+    Action::Command(Command::Resume { run, by, force: Vec::new(), expected_hash: None, strict: false })
 }
 
 /// Returns one of the approvers of a gate. With a quorum, several of them have to decide.

@@ -80,6 +80,7 @@ pub(super) fn routes(api: Api) -> Api {
                 "The caller becomes the owner and author of all versions, and runs use the caller's rights instead of those of \
                  the author before. Needs the right `administer` for the definition of another user.",
             )
+            .header("If-Match", "The newest version that the caller has seen, in quotes.")
             .returns::<Definition>(200, "The newest version."),
         adopt,
     )
@@ -349,6 +350,10 @@ async fn publish(
     Ok(Json(StoredVersion::new(defined, Vec::new())))
 }
 
-async fn adopt(Caller(user): Caller, NameParam(name): NameParam) -> Result<Json<Definition>, Problem> {
-    Ok(Json(Definition::summary(&user.adopt_definition(&name).await?)))
+async fn adopt(
+    Caller(user): Caller,
+    NameParam(name): NameParam,
+    headers: HeaderMap,
+) -> Result<Json<Definition>, Problem> {
+    Ok(Json(Definition::summary(&user.adopt_definition(&name, expected(&headers)?).await?)))
 }

@@ -1,5 +1,6 @@
 //! Proposals: definitions by agents that a person accepts or rejects.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -26,8 +27,8 @@ const CONTEXT_LINES: usize = 3;
 const DIFF_TIME: Duration = Duration::from_millis(200);
 
 pub(super) fn routes(api: Api) -> Api {
-    let binding = "`digest` binds the decision to the proposal as it was shown: if the proposal or the definition has changed, \
-                   the answer is 409.";
+    let binding = "`digest` binds the decision to the proposal as it was shown: if the proposal, the definition, a tool or a \
+                   sub-workflow has changed, the answer is 409.";
     let accept = post("/api/v1/proposals/{name}/accept", "Accept a proposal")
         .details(&format!("The caller becomes the owner and author of the new version. {binding}"))
         .body::<DecideRequest>()
@@ -79,7 +80,10 @@ pub struct ShownProposal {
     /// The version that it would replace; absent for a new definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_version: Option<u32>,
-    /// Binds a decision to the proposal and to that version.
+    /// The versions of sub-workflows that it would keep, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub workflows: BTreeMap<String, u32>,
+    /// Binds a decision to the proposal, to that version, to the descriptions of its tools and to its sub-workflows.
     pub digest: String,
     /// The difference as a unified diff. Characters that are not plainly visible are replaced by their codes.
     pub diff: String,
@@ -118,6 +122,7 @@ impl From<&ProposalView> for ShownProposal {
         Self {
             proposal: ProposalInfo::from(&view.proposal),
             base_version: view.base.as_ref().map(|base| base.version),
+            workflows: view.workflows.iter().map(|(name, pin)| (name.clone(), pin.version)).collect(),
             digest: view.digest.to_string(),
             diff: diff(view),
             spec: serde_json::from_str(&view.proposal.spec_json).unwrap_or_default(),

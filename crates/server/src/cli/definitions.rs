@@ -116,6 +116,9 @@ impl Definitions {
         let client_name = shown.proposal.via.as_deref().map(|via| format!(" ({})", sanitize(via)));
         let by = format!("{}{}", shown.proposal.created_by, client_name.unwrap_or_default());
         writeln!(err, "an agent of {by} proposes:\n{}", shown.diff)?;
+        for (name, version) in &shown.workflows {
+            writeln!(err, "runs {} version {version}", sanitize(name))?;
+        }
         if !decide.yes {
             require_confirmation(if accept { "Accept?" } else { "Reject?" })?;
         }

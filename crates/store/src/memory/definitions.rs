@@ -28,6 +28,13 @@ impl Tables {
         self.definitions.values().map(|row| &row.definition).filter(move |known| known.name == name)
     }
 
+    /// The last version of a name that was deleted.
+    pub(super) fn find_deleted(&self, name: &str) -> Option<&Definition> {
+        let of_name = self.definitions.values().filter(|row| !row.hidden && row.definition.name == name);
+        let deleted = of_name.map(|row| &row.definition).filter(|known| known.deleted);
+        deleted.max_by_key(|known| known.version)
+    }
+
     /// Stores a version. A version that is the same as the newest one, or a hidden one that exists, is not added again.
     fn put_definition(&mut self, new: &NewDefinition, now: Millis) -> Result<Definition, Refused> {
         let known = if new.hidden {
@@ -38,8 +45,9 @@ impl Tables {
             hidden.max_by_key(|known| known.version)
         } else {
             let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
-            preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
-            preconditions::check_agent(newest, Some(&new.by))?;
+            let deleted = self.find_deleted(&new.name);
+            preconditions::check_name(new, newest, deleted)?;
+            preconditions::check_agent(newest.or(deleted), Some(&new.by))?;
             newest
         };
         match known.filter(|known| preconditions::is_same(new, known)).map(|known| known.id) {
@@ -86,7 +94,7 @@ impl Tables {
 
     fn propose(&mut self, new: &NewDefinition, now: Millis) -> Result<(), Refused> {
         let newest = self.find_definition(DefinitionQuery::Newest(&new.name));
-        preconditions::check(&new.name, newest, new.expected, new.owner.as_deref())?;
+        preconditions::check_name(new, newest, self.find_deleted(&new.name))?;
         let known = self.proposals.get(&new.name);
         preconditions::check_proposer(new, known.map(|known| known.created_by.as_str()))?;
         if known.is_none() {
@@ -144,7 +152,8 @@ impl Tables {
             pins: new.pins.clone(),
             workflows: new.workflows.clone(),
         };
-        let row = DefinitionRow { definition: definition.clone(), published: new.published };
+        let row =
+            DefinitionRow { definition: definition.clone(), published: new.published, hidden: new.hidden };
         self.definitions.insert(id, row);
         definition
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use steprail_core::run::Millis;
 
-use super::tables::{LogEntry, RunTables, Tables};
+use super::tables::{DefinitionRow, LogEntry, RunTables, Tables};
 use crate::{Purge, Purged, RunId};
 
 impl Tables {
@@ -17,8 +17,12 @@ impl Tables {
             self.outbox.forget_run(*run);
         }
         let used: BTreeSet<i64> = self.runs.values().map(|run| run.new.definition).collect();
+        // The last version that was deleted is kept: the name belongs to its owner.
+        let is_last = |row: &DefinitionRow| {
+            self.find_deleted(&row.definition.name).is_some_and(|last| last.id == row.definition.id)
+        };
         let unused = |id: &i64| !used.contains(id);
-        let deleted = self.definitions.iter().filter(|(_, row)| row.definition.deleted);
+        let deleted = self.definitions.iter().filter(|(_, row)| row.definition.deleted && !is_last(row));
         let unused: Vec<i64> = deleted.map(|(id, _)| *id).filter(unused).take(purge.limit).collect();
         unused.iter().for_each(|id| drop(self.definitions.remove(id)));
         let expired = self.claims.iter().filter(|(_, claim)| claim.is_expired(now));

@@ -224,4 +224,6 @@ impl ClaimRow {
 pub(super) struct DefinitionRow {
     pub definition: Definition,
     pub published: bool,
+    /// Whether it was never offered: it is part of the request that started a run.
+    pub hidden: bool,
 }

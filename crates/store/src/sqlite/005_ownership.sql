@@ -4,6 +4,9 @@ ALTER TABLE workflow_definitions ADD COLUMN workflows_json TEXT;
 -- The version that a schedule starts: "latest", or a version and its hash. NULL: it is resolved at the next time.
 ALTER TABLE schedules ADD COLUMN version_json TEXT;
 
+-- Definitions that were deleted. Their names still belong to their owners.
+CREATE INDEX idx_definitions_deleted ON workflow_definitions (name, version) WHERE deleted_at > created_at;
+
 -- Definitions by agents that wait for a person to accept them, one for each name.
 CREATE TABLE definition_proposals (
     name       TEXT    PRIMARY KEY,

@@ -57,8 +57,9 @@ pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> 
         find_hidden(connection, new)?
     } else {
         let newest = find(connection, DefinitionQuery::Newest(&new.name))?;
-        preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
-        preconditions::check_agent(newest.as_ref(), Some(&new.by))?;
+        let deleted = find_deleted(connection, &new.name)?;
+        preconditions::check_name(new, newest.as_ref(), deleted.as_ref())?;
+        preconditions::check_agent(newest.as_ref().or(deleted.as_ref()), Some(&new.by))?;
         newest
     };
     if let Some(known) = known.filter(|known| preconditions::is_same(new, known)) {
@@ -83,9 +84,21 @@ pub(super) fn delete(
     preconditions::check(name, newest.as_ref(), expected, owner)?;
     preconditions::check_agent(newest.as_ref(), by)?;
     let ids = current(connection, name)?;
-    let sql = "UPDATE workflow_definitions SET deleted_at = ?2 WHERE name = ?1 AND deleted_at IS NULL";
+    // A version that was never offered has both times from the same commit.
+    let sql = "UPDATE workflow_definitions SET deleted_at = max(?2, created_at + 1)
+               WHERE name = ?1 AND deleted_at IS NULL";
     connection.prepare_cached(sql)?.execute(params![name, now])?;
     Ok(ids)
+}
+
+/// The last version of a name that was deleted.
+pub(super) fn find_deleted(connection: &Connection, name: &str) -> Result<Option<Definition>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM workflow_definitions WHERE name = ?1 AND deleted_at > created_at
+         ORDER BY version DESC LIMIT 1",
+        rows::DEFINITION
+    );
+    Ok(rows::all(connection, &sql, [name], rows::definition)?.pop())
 }
 
 /// A hidden version of the same author: the author's rights restrict the runs.

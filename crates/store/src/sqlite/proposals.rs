@@ -14,7 +14,8 @@ const COLUMN_COUNT: usize = 6;
 /// Stores a proposal.
 pub(super) fn put(connection: &Connection, new: &NewDefinition, now: Millis) -> Result<(), Refused> {
     let newest = super::definitions::find(connection, DefinitionQuery::Newest(&new.name))?;
-    preconditions::check(&new.name, newest.as_ref(), new.expected, new.owner.as_deref())?;
+    let deleted = super::definitions::find_deleted(connection, &new.name)?;
+    preconditions::check_name(new, newest.as_ref(), deleted.as_ref())?;
     let proposed_by = owner(connection, &new.name)?;
     preconditions::check_proposer(new, proposed_by.as_deref())?;
     if proposed_by.is_none() {

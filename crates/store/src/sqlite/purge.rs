@@ -20,8 +20,11 @@ const SELECT_ENDED: &str = "SELECT r.id, r.run_id FROM runs r WHERE r.completed_
     AND r.run_id NOT IN (SELECT json_extract(w.rerun_json, '$.of') FROM runs w
                          WHERE w.rerun_json IS NOT NULL AND w.completed_at IS NULL)
     ORDER BY r.completed_at LIMIT ?2";
+/// The last version that was deleted is kept: the name belongs to its owner.
 const SELECT_UNUSED: &str = "SELECT d.id FROM workflow_definitions d WHERE d.deleted_at IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.definition_id = d.id) LIMIT ?1";
+    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.definition_id = d.id)
+    AND (d.deleted_at <= d.created_at OR EXISTS (SELECT 1 FROM workflow_definitions n
+         WHERE n.name = d.name AND n.version > d.version AND n.deleted_at > n.created_at)) LIMIT ?1";
 /// The id of a key is as in its binding.
 const SELECT_KEYS: &str = "SELECT json_array(scope, tool, key) FROM idempotency_keys WHERE run_id = ?1";
 const SELECT_EXPIRED: &str = "SELECT json_array(scope, tool, key) FROM idempotency_keys

@@ -236,6 +236,38 @@ fn names_belong_to_their_owner_and_versions_are_preconditions() {
 }
 
 #[test]
+fn the_name_of_a_deleted_definition_belongs_to_its_owner() {
+    on_every_store(|store| {
+        let by = |user: &str, agent| {
+            let by = Actor { agent, ..Actor::user(user) };
+            NewDefinition { by, owner: Some(user.to_owned()), ..definition() }
+        };
+        let delete = |store: &mut dyn Store| {
+            let (name, owner, expected) = ("one".to_owned(), None, Expected::Any);
+            let definitions = vec![DefinitionChange::Delete { name, expected, owner, by: None }];
+            store.commit(&Commit { definitions, ..Commit::default() }).expect("it is deleted");
+        };
+        let inline = NewDefinition { hidden: true, ..by("bob", false) };
+        put(store, inline.clone()).expect("an inline definition reserves no name");
+        put(store, by("ann", false)).expect("a version");
+        delete(store);
+        let purge = Some(Purge { before: 9, limit: 9 });
+        store.commit(&Commit { now: 9, purge, ..Commit::default() }).expect("a purge");
+        let of_ann = Conflict::Owned { name: "one".to_owned(), by: "ann".to_owned() };
+        assert_eq!(conflict(put(store, by("bob", false)).expect_err("it is ann's")), of_ann);
+        let of_person = Conflict::OfPerson { name: "one".to_owned() };
+        assert_eq!(conflict(put(store, by("ann", true)).expect_err("not an agent's")), of_person);
+        let proposed = DefinitionChange::Propose(by("bob", true));
+        let refused = store.commit(&Commit { definitions: vec![proposed], ..Commit::default() });
+        assert_eq!(conflict(refused.expect_err("it is ann's")), of_ann);
+        put(store, inline).expect("an inline definition needs no name");
+        put(store, by("ann", false)).expect("ann's name");
+        delete(store);
+        put(store, NewDefinition { owner: None, ..by("bob", false) }).expect("bob may administer");
+    });
+}
+
+#[test]
 fn decision_on_an_outdated_state_is_refused_and_changes_nothing() {
     on_every_store(|store| {
         let run = start(store, 1, Vec::new());
