@@ -5,6 +5,7 @@ use std::path::Path;
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use steprail_engine::ChainHead;
+use steprail_store::sqlite;
 
 use crate::key_file::{self, hex, unhex};
 
@@ -58,4 +59,17 @@ impl SigningKey {
         let signature = hex(self.0.sign(Checkpoint::message(&head, at).as_bytes()).as_ref());
         Checkpoint { head, at, key: self.public(), signature }
     }
+}
+
+/// The key beside a database.
+pub(crate) fn signing_key(database: &Path) -> Result<SigningKey, String> {
+    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    SigningKey::open(&folder.join("audit.key"))
+}
+
+/// Signs the head of a database.
+pub(crate) fn checkpoint(database: &Path) -> Result<Checkpoint, String> {
+    let at = jiff::Timestamp::now().as_millisecond();
+    let head = sqlite::head(database).map_err(|error| error.to_string())?;
+    Ok(signing_key(database)?.sign(head, at))
 }

@@ -17,7 +17,7 @@ use crate::message::Message;
 use crate::outbound::Outbound;
 
 /// Parses the base URL of a service and checks it. The error does not contain the URL, which may be a secret.
-fn service_url(text: &str, outbound: &Outbound) -> Result<Url, ConfigError> {
+pub(crate) fn service_url(text: &str, outbound: &Outbound) -> Result<Url, ConfigError> {
     let url = Url::parse(text).map_err(|error| ConfigError::new(format!("`url` is not a URL: {error}")))?;
     outbound.check_url(&url).map_err(|refused| ConfigError::new(format!("`url`: {refused}")))?;
     Ok(url)

@@ -1,6 +1,7 @@
 //! The HTTP client of all channels: it connects to checked addresses only, and its requests are bounded in size and time.
 
 mod address;
+mod endpoint;
 mod guard;
 mod retry_after;
 
@@ -15,6 +16,7 @@ use steprail_core::run::Millis;
 use url::Url;
 
 pub use self::address::not_public;
+pub use self::endpoint::Endpoint;
 use self::guard::Guard;
 pub use self::guard::{Allowed, Lookup, Refused, SystemLookup};
 use crate::channel::{Retry, SendError};

@@ -19,7 +19,7 @@ use super::shared::exit;
 use super::terminal::output;
 use super::terminal::progress_bar::ProgressBar;
 use super::terminal::text::count;
-use crate::audit::{Checkpoint, SigningKey};
+use crate::audit::{self, Checkpoint, SigningKey};
 
 /// Administrative actions that are read at once.
 const LOG_PAGE: usize = 1_000;
@@ -122,15 +122,12 @@ fn create(file: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)
 }
 
-/// The key beside a database.
 fn signing_key(database: &Path) -> Result<SigningKey, CliError> {
-    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    SigningKey::open(&folder.join("audit.key")).map_err(CliError::new)
+    audit::signing_key(database).map_err(CliError::new)
 }
 
 fn checkpoint(database: &Path) -> Result<Checkpoint, CliError> {
-    let at = jiff::Timestamp::now().as_millisecond();
-    Ok(signing_key(database)?.sign(sqlite::head(database)?, at))
+    audit::checkpoint(database).map_err(CliError::new)
 }
 
 impl Log {

@@ -74,6 +74,14 @@ settings! {
         /// of calls. A secret that is not listed is in the encrypted store, and only entries of servers can use it.
         secrets: SecretSources = SecretSources::default();
     }
+    /// The audit log.
+    audit: Audit {
+        /// Where signed checkpoints of the hash chain are exported: a file that gets a line for each, or a URL to which each is
+        /// posted.
+        checkpoints: Option<Location> = None;
+        /// Interval of the exports.
+        checkpoint_every: Duration = hours(1);
+    }
     /// Definitions.
     definitions: Definitions {
         /// Environment variables of the daemon that definitions can read as `{{env.NAME}}`.

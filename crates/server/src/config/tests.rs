@@ -92,6 +92,9 @@ secrets.db = { keyring = { service = 'db', account = 'ann' } }
 secrets.erp = { servers = ['erp', 'billing'] }
 secrets.git = { env = 'GIT_TOKEN' }
 secrets.key = { file = '/run/secrets/key' }
+[audit]
+checkpoints = 'https://heads.example.org'
+checkpoint_every = '10m'
 [definitions]
 env = ['REGION', 'STAGE']
 [mcp]

@@ -1,6 +1,7 @@
 //! The daemon: one engine on one data directory, for all clients of the machine and, over HTTP, for remote clients.
 
 mod bridge;
+pub(crate) mod checkpoints;
 mod data_dir;
 mod fd_limit;
 mod open;

@@ -4,6 +4,7 @@ mod agent;
 mod at_once;
 mod background;
 mod canaries;
+mod checkpoints;
 mod clients;
 mod commands;
 mod conformance;

@@ -44,14 +44,14 @@ steps:
 ";
 
 /// A webhook receiver on loopback, until it is dropped.
-struct Hook {
-    address: SocketAddr,
+pub(crate) struct Hook {
+    pub(crate) address: SocketAddr,
     requests: Receiver<Value>,
     stop: Arc<AtomicBool>,
 }
 
 impl Hook {
-    fn listen(address: SocketAddr) -> Self {
+    pub(crate) fn listen(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).expect("a port");
         let address = listener.local_addr().expect("an address");
         let (sender, requests) = channel();
@@ -71,7 +71,7 @@ impl Hook {
         Self { address, requests, stop }
     }
 
-    fn next(&self) -> Value {
+    pub(crate) fn next(&self) -> Value {
         self.requests.recv_timeout(PATIENCE).expect("a request")
     }
 }

@@ -14,7 +14,7 @@ use super::os_user;
 use super::tool_args::ToolArgs;
 use crate::cli::terminal::output;
 use crate::config::{self, Config};
-use crate::daemon::{Daemon, DataDir, policy_file};
+use crate::daemon::{Daemon, DataDir, checkpoints, policy_file};
 use crate::observe;
 use crate::secrets::Vault;
 use crate::tools::ToolSource;
@@ -143,6 +143,7 @@ impl ServeArgs {
         policy_file::record(&daemon.engine, &policy).await?;
         record_presence(&daemon.engine).await?;
         policy_file::watch(home.policy(), policy, daemon.engine.clone(), stop.clone());
+        checkpoints::export(home.database(), config, stop.clone()).map_err(CliError::new)?;
         Ok((daemon, bound))
     }
 }
