@@ -2,12 +2,15 @@
 
 use steprail_engine::{Error, ListSteps, RunId, RunStatus, RunView, StepFilter, StepRow, User, WaitingFor};
 
+use super::view::time;
 use crate::limits::LISTED_STEPS;
 
 /// A run as it was read: its last steps or the selected ones, and what it waits for.
 pub(super) struct RunSnapshot {
     pub view: RunView,
     pub waiting: Vec<WaitingFor>,
+    /// Why it waits or how it ended, in one sentence.
+    pub reason: Option<String>,
     /// Steps of an ended run that failed or had no items.
     pub notable: Vec<StepRow>,
 }
@@ -28,6 +31,9 @@ impl RunSnapshot {
     async fn read_with(user: &User, run: RunId, list: ListSteps) -> Result<Self, Error> {
         let view = user.status_with(run, list).await?;
         let waiting = user.waiting(&view).await?;
+        let reason = user.reason(view.run.clone()).await?;
+        let reason = reason
+            .map(|reason| reason.sentence(user.now(), |at| time(at).as_str().unwrap_or_default().to_owned()));
         let notable = match view.run.status {
             RunStatus::Completed | RunStatus::Failed => {
                 let list = ListSteps { brief: true, ..last(StepFilter::Notable) };
@@ -35,7 +41,7 @@ impl RunSnapshot {
             }
             _ => Vec::new(),
         };
-        Ok(Self { view, waiting, notable })
+        Ok(Self { view, waiting, reason, notable })
     }
 }
 
