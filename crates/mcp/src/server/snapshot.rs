@@ -1,6 +1,8 @@
 //! The state of a run, with what it waits for.
 
-use steprail_engine::{Error, ListSteps, RunId, RunStatus, RunView, StepFilter, StepRow, User, WaitingFor};
+use steprail_engine::{
+    Error, ListSteps, ReasonKind, RunId, RunReason, RunStatus, RunView, StepFilter, StepRow, User, WaitingFor,
+};
 
 use super::view::time;
 use crate::limits::LISTED_STEPS;
@@ -31,9 +33,7 @@ impl RunSnapshot {
     async fn read_with(user: &User, run: RunId, list: ListSteps) -> Result<Self, Error> {
         let view = user.status_with(run, list).await?;
         let waiting = user.waiting(&view).await?;
-        let reason = user.reason(view.run.clone()).await?;
-        let reason = reason
-            .map(|reason| reason.sentence(user.now(), |at| time(at).as_str().unwrap_or_default().to_owned()));
+        let reason = user.reason(view.run.clone()).await?.and_then(|reason| sentence(user, &reason));
         let notable = match view.run.status {
             RunStatus::Completed | RunStatus::Failed => {
                 let list = ListSteps { brief: true, ..last(StepFilter::Notable) };
@@ -43,6 +43,12 @@ impl RunSnapshot {
         };
         Ok(Self { view, waiting, reason, notable })
     }
+}
+
+/// The sentence of a reason; `None` for a failure, which the error of the run states.
+pub(super) fn sentence(user: &User, reason: &RunReason) -> Option<String> {
+    let at = |millis| time(millis).as_str().unwrap_or_default().to_owned();
+    (reason.kind != ReasonKind::Failed).then(|| reason.sentence(user.now(), at))
 }
 
 fn last(filter: StepFilter) -> ListSteps {

@@ -53,7 +53,7 @@ macro_rules! assert_output {
             (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
             (r"\b\d+(\.\d)? ?(ms|s)\b", "TIME"),
             (r"\bat (\d{4}-\d\d-\d\d )?\d\d:\d\d\b", "at TIME"),
-            (r"(STARTED|TIME ago) +(\S)", "$1  $2"),
+            (r"(STARTED|TIME ago) {2,}(\S)", "$1  $2"),
             (r"http://127.0.0.1:\d+", "URL"),
             (r"/\S*/\.tmp\w+", "FOLDER"),
             (r"/\S*/examples/", "examples/"),
