@@ -360,7 +360,7 @@ fn next_step(approved: bool, status: Option<RunStatus>) -> &'static str {
         (_, Some(RunStatus::Completed)) => "The run has completed.",
         (_, Some(RunStatus::Failed)) => "The run has ended: failed.",
         (_, Some(RunStatus::Cancelled)) => "The run has ended: cancelled.",
-        (_, Some(RunStatus::Paused)) => "The run is paused. It continues after it is resumed.",
+        (_, Some(RunStatus::Paused)) => "The run waits again: for another decision, or until it is resumed.",
         (true, _) => "The run continues.",
         (false, _) => "The calls behind this step do not run. The run continues as its definition says.",
     }

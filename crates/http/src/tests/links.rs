@@ -451,6 +451,26 @@ async fn a_token_cannot_decide_over_a_link() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn programs_of_the_owner_cannot_decide_without_the_factor() {
+    let policy = AccessPolicy { hosts: vec![HOST.to_owned()], ..AccessPolicy::default() };
+    let server = TestServer::with(policy);
+    let fixture = Fixture { server, ann: String::new(), paul: String::new() };
+    // In `single` mode a local program acts as an agent of the owner.
+    let approval = fixture.start(GATED).await;
+    let link = fixture.link(&approval, "owner");
+    let local = |request| with(with(request, "host", "localhost"), "origin", "http://localhost");
+    let decide = || local(form(&link, &[("decision", "approve")]));
+    assert_eq!(fixture.send(decide()).await.status, 403);
+    let owner = fixture.server.owner();
+    fixture.server.app.accounts.set_pin(&owner, PIN.to_owned()).await.expect("set");
+    assert_eq!(fixture.send(decide()).await.status, 403);
+    assert_eq!(fixture.status(&approval).await, RunStatus::Paused);
+    let with_pin = form(&link, &[("decision", "approve"), ("factor", "pin"), ("proof", PIN)]);
+    let page = fixture.send(local(with_pin)).await;
+    assert!(page.status == 200 && page.text.contains("owner approved"), "{}", page.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_link_gives_one_signature_of_a_quorum() {
     let fixture = Fixture::new(Presence::None).await;
     let olga = fixture.server.user("olga", Role::Approver).await;
