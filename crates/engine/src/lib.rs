@@ -39,6 +39,7 @@ mod proposals;
 mod queries;
 mod quotas;
 mod read_pool;
+mod reason;
 mod registry;
 mod reporter;
 mod restore_notice;
@@ -71,6 +72,7 @@ pub use ports::{
 pub use proposals::ProposalView;
 pub use queries::RunView;
 pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
+pub use reason::{NextStep, ReasonKind, RunReason};
 pub use registry::Registry;
 pub use reporter::CallReporter;
 pub use restore_notice::restore_notice;

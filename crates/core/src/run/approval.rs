@@ -165,7 +165,7 @@ pub struct PolicyRule {
 /// How a decision was made, besides the user who made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Provenance {
-    /// The surface: `terminal`, `browser`, `rest`, `mcp` or `library`.
+    /// The surface: `terminal`, `browser`, `rest`, `mcp`, `link` or `library`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surface: Option<Box<str>>,
     /// Id of the token or session.
@@ -186,6 +186,9 @@ pub struct Provenance {
     /// Whether a client redeemed a single-use code that the user had issued for the decision.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub code: bool,
+    /// Id of the approval link with which the decision was made. A link decides once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Box<str>>,
 }
 
 /// A user who approved.
@@ -199,12 +202,14 @@ pub struct Approver {
     pub only_user: bool,
     /// The factor with which the user proved that they are present.
     pub presence: Presence,
+    /// Id of the approval link that they used.
+    pub link: Option<Box<str>>,
 }
 
 impl Approver {
     pub(super) fn new(user: &str, provenance: Option<&Provenance>) -> Self {
-        let Provenance { groups, only_user, presence, .. } = provenance.cloned().unwrap_or_default();
-        Self { user: user.into(), groups, only_user, presence }
+        let Provenance { groups, only_user, presence, link, .. } = provenance.cloned().unwrap_or_default();
+        Self { user: user.into(), groups, only_user, presence, link }
     }
 }
 

@@ -64,6 +64,12 @@ impl Kernel {
         if let Err(error) = check_decision(live, &entry.compiled.plan, path, decision) {
             return Ok(Err(error));
         }
+        if by.provenance.link.is_some() && live.approvers.iter().any(|known| known.link == by.provenance.link)
+        {
+            let message =
+                format!("this link was already used to approve `{path}`; it needs further approvers");
+            return Ok(Err(Error::Conflict(message)));
+        }
         let remembered = match self.remembered(key, path, by, decision, now) {
             Ok(remembered) => remembered,
             Err(error) => return Ok(Err(error)),

@@ -4,7 +4,8 @@
 use serde::Deserialize;
 use steprail_core::run::{GuardedCall, Millis, Subject};
 use steprail_engine::{Approval, Engine, Notification, NotificationKind, RunId};
-use steprail_notify::{Call, Definition, Kind, Message, Urgency};
+use steprail_http::LinkSigner;
+use steprail_notify::{Call, Definition, Kind, Message, Urgency, limits};
 
 /// The body of a notification. Each kind has some of the fields.
 #[derive(Debug, Default, Deserialize)]
@@ -49,6 +50,24 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
         }
     }
     message.bounded()
+}
+
+/// The link to the request of a notification for one recipient; `None` if the notification requests no decision, or the
+/// request has ended.
+pub(super) async fn link(
+    engine: &Engine,
+    links: &LinkSigner,
+    notification: &Notification,
+    recipient: &str,
+    now: Millis,
+) -> Option<String> {
+    let (run, path) = (notification.run?, notification.path.as_deref()?);
+    if !kind(notification.kind).0.is_approval() {
+        return None;
+    }
+    let last = engine.last_approval(run, path).await.ok().flatten();
+    let open = last.filter(|approval| approval.status == "open")?;
+    Some(links.link(&open, recipient, now)).filter(|link| link.len() <= limits::LINK_CHARS)
 }
 
 /// The decision of an approval in words: `approved by ann`.

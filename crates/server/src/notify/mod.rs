@@ -13,6 +13,7 @@ use steprail_engine::{
     AttemptOutcome, BoxFuture, Courier, Delivery, Engine, NewDelivery, Notification, NotificationKind,
     NotificationQuery, WeakEngine,
 };
+use steprail_http::LinkSigner;
 use steprail_notify::backoff::{self, FailedAttempt, Next};
 use steprail_notify::digest::DigestBuilder;
 use steprail_notify::{Message, Receipt, SendError, Withdrawal, limits};
@@ -35,6 +36,8 @@ pub(crate) struct NotifyCourier {
     channels: ChannelSet,
     people: People,
     bursts: Mutex<Bursts>,
+    /// Signs the links of approvals, if `http.url` is set.
+    links: Option<LinkSigner>,
     /// The engine, from which messages get their facts. It is attached after it has started.
     engine: watch::Receiver<Option<WeakEngine>>,
 }
@@ -64,7 +67,10 @@ impl Courier for NotifyCourier {
                 let error = "the engine is stopping".to_owned();
                 return AttemptOutcome::Retry { due: now.saturating_add(ENGINE_MS), error };
             };
-            let message = compose(&engine, messages).await;
+            let mut message = compose(&engine, messages).await;
+            if let ([(delivery, notification)], Some(links)) = (messages, &self.links) {
+                message.link = message::link(&engine, links, notification, &delivery.recipient, now).await;
+            }
             // A service that hangs must not keep the engine from stopping.
             drop(engine);
             match self.send_message(delivery, &message, now).await {

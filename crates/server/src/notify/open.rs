@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use steprail_engine::{Access, Error, Principal, WeakEngine};
+use steprail_http::LinkSigner;
 use steprail_mcp::SecretStore;
 use steprail_notify::ConfigError;
 use steprail_notify::routing::Directory;
@@ -21,6 +22,7 @@ pub(crate) fn open(
     secrets: Arc<dyn SecretStore>,
     access: Access,
     owner: Principal,
+    links: Option<LinkSigner>,
 ) -> Result<Option<(NotifyCourier, AttachEngine)>, Error> {
     let config = settings.config();
     if config.channels.is_empty() {
@@ -32,7 +34,7 @@ pub(crate) fn open(
     let (channels, problems) = ChannelSet::open(config, secrets);
     problems.iter().for_each(|problem| tracing::warn!("notify.{problem}"));
     let (attach, engine) = watch::channel(None);
-    let courier = NotifyCourier { channels, people, bursts: Mutex::new(Bursts::default()), engine };
+    let courier = NotifyCourier { channels, people, bursts: Mutex::new(Bursts::default()), links, engine };
     Ok(Some((courier, attach)))
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -108,10 +108,13 @@ fn private(path: &Path, text: &str) {
 
 /// A daemon that sends notifications to an address.
 fn daemon(address: SocketAddr) -> Daemon {
-    let folder = TempDir::new().expect("a folder");
+    daemon_in(TempDir::new().expect("a folder"), address, CONFIG)
+}
+
+fn daemon_in(folder: TempDir, address: SocketAddr, config: &str) -> Daemon {
     private(&folder.path().join("hook-url"), &format!("http://{address}/hook"));
     private(&folder.path().join("hook-key"), "a key of at least 16 bytes");
-    std::fs::write(folder.path().join("steprail.toml"), CONFIG).expect("written");
+    std::fs::write(folder.path().join("steprail.toml"), config).expect("written");
     std::fs::write(folder.path().join("gated.yaml"), GATED).expect("written");
     let tools = test_file("../../../examples/tools.yaml").display().to_string();
     Daemon::start_in(folder, &["--tools", &tools])
@@ -189,6 +192,66 @@ fn an_approval_reaches_its_receiver_and_is_withdrawn_after_the_decision() {
     let tested = steprail_json(&daemon, &["notify", "test", "lea"]);
     assert_eq!(tested["deliveries"][0]["status"], "sent", "{tested}");
     assert_eq!(hook.next()["message"]["kind"], "test");
+}
+
+/// Sends a request to a link as a proxy does. Returns the status and the page.
+async fn open_link(local: &str, link: &str, form: Option<&str>) -> (u16, String) {
+    let path = link.strip_prefix("https://steprail.example").expect("a link to the public URL");
+    let url = local.replace("/mcp", path);
+    let client = reqwest::Client::new();
+    let request = match form {
+        None => client.get(url),
+        Some(form) => client
+            .post(url)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("origin", "https://steprail.example")
+            .body(form.to_owned()),
+    };
+    let response = request.header("host", "steprail.example").send().await.expect("a response");
+    (response.status().as_u16(), response.text().await.expect("a page"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_link_of_a_notification_decides_with_a_pin() {
+    let hook = Hook::listen(any_port());
+    let folder = TempDir::new().expect("a folder");
+    private(&folder.path().join("owner"), "lea");
+    let mut daemon = daemon_in(folder, hook.address, CONFIG);
+    // With a public URL, the daemon prints that one instead of its address.
+    let local = daemon.url.clone();
+    let config = format!("{CONFIG}\n[http]\nurl = \"https://steprail.example\"\n");
+    std::fs::write(daemon.folder.path().join("steprail.toml"), config).expect("written");
+    daemon.kill_and_restart();
+    let mut set_pin = Command::new(steprail());
+    set_pin.args(["presence", "set-pin", "--data"]).arg(daemon.folder.path()).stdin(Stdio::piped());
+    let mut set_pin = set_pin.spawn().expect("a process");
+    set_pin.stdin.take().expect("stdin").write_all(b"314159\n").expect("written");
+    assert!(set_pin.wait().expect("its end").success());
+
+    let run = start(&daemon);
+    let message = hook.next()["message"].clone();
+    let link = message["link"].as_str().unwrap_or_else(|| panic!("{message}")).to_owned();
+    delivery_with(&daemon, &run, "sent");
+    // The key is in the data directory, so that links survive a restart.
+    daemon.url.clone_from(&local);
+    daemon.kill_and_restart();
+    let (status, page) = open_link(&local, &link, None).await;
+    assert!(status == 200 && page.contains("/srv/old") && page.contains("Decide as lea"), "{status} {page}");
+    let (status, page) = open_link(&local, &link, Some("decision=approve&factor=pin&proof=000000")).await;
+    assert!(status == 403 && page.contains("Decide as lea"), "{status} {page}");
+    let decision = Some("decision=approve&factor=pin&proof=314159&comment=checked");
+    let (status, page) = open_link(&local, &link, decision).await;
+    assert!(status == 200 && page.contains("lea approved"), "{status} {page}");
+    while steprail_json(&daemon, &["show", &run])["status"] != "completed" {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(open_link(&local, &link, decision).await.0, 409, "a link works once");
+    let token = link.rsplit('/').next().expect("a token");
+    for file in std::fs::read_dir(daemon.folder.path()).expect("a folder").flatten() {
+        let bytes = std::fs::read(file.path()).unwrap_or_default();
+        let found = bytes.windows(token.len()).any(|part| part == token.as_bytes());
+        assert!(!found, "the link is in {}", file.path().display());
+    }
 }
 
 #[test]

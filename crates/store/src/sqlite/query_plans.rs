@@ -440,6 +440,7 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     }
     readers.last_event().expect("a cursor");
     let _ = readers.run_approvals(id(1), 10).expect("approvals");
+    let _ = readers.last_approval(id(1), "a").expect("approvals");
     let _ = readers.unknown_calls(id(1), 10).expect("calls");
     let _ = readers.usage("ann", 10).expect("usage");
     let _ = readers.session("s").expect("a session");
