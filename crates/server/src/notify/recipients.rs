@@ -2,13 +2,32 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use steprail_core::run::Millis;
 use steprail_engine::{Access, NewDelivery, Notification, NotificationKind, Principal, Right};
 use steprail_notify::Message;
 use steprail_notify::config::RecipientConfig;
-use steprail_notify::routing::{Directory, Planned};
+use steprail_notify::routing::{Directory, Planned, Routed};
 
 use super::NO_CHANNEL;
+
+/// What the body of a notification says about its recipients.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Body {
+    /// Channels instead of those that the recipients prefer.
+    channels: Vec<String>,
+    /// Further recipients.
+    levels: Vec<Level>,
+}
+
+/// The recipients of an escalation level.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Level {
+    to: Vec<String>,
+    channels: Vec<String>,
+}
 
 /// The people of a daemon and their addresses.
 pub(super) struct People {
@@ -30,14 +49,20 @@ impl People {
         if notification.kind == NotificationKind::Test {
             return notification.to.iter().flat_map(|to| self.test_deliveries(to, now)).collect();
         }
+        let Body { channels, levels } = serde_json::from_str(notification.body.get()).unwrap_or_default();
         let mut recipients = self.recipients(notification);
         // Somebody has to decide: the operator sees whom the request does not reach. Others need not be reachable.
         let must_reach = message.kind.is_approval();
         if !must_reach {
             recipients.retain(|recipient| self.directory.check_recipient(recipient).is_ok());
         }
-        recipients.extend(self.directory.subscribers(message));
-        let routed = self.directory.route(&recipients, message, now);
+        let mut routed = self.directory.route_over(&recipients, &channels, message, now);
+        for level in &levels {
+            let recipients: Vec<String> = level.to.iter().flat_map(|to| self.expand(to)).collect();
+            add(&mut routed, self.directory.route_over(&recipients, &level.channels, message, now));
+        }
+        let subscribers = self.directory.subscribers(message);
+        add(&mut routed, self.directory.route(&subscribers, message, now));
         let unreachable = routed.unreachable.into_iter().filter(|_| must_reach);
         let unreachable = unreachable.map(|(recipient, _)| undeliverable(recipient, now));
         routed.deliveries.into_iter().map(delivery).chain(unreachable).collect()
@@ -112,6 +137,22 @@ impl People {
             None => to.to_owned(),
         }
     }
+}
+
+/// Adds deliveries, each recipient, channel and address once.
+fn add(routed: &mut Routed, further: Routed) {
+    let is_new = |planned: &Planned| {
+        let key = |of: &Planned| (of.recipient.clone(), of.channel.clone(), of.address.clone());
+        !routed.deliveries.iter().any(|known| key(known) == key(planned))
+    };
+    let new: Vec<Planned> = further.deliveries.into_iter().filter(is_new).collect();
+    routed.deliveries.extend(new);
+    let new = further
+        .unreachable
+        .into_iter()
+        .filter(|(name, _)| !routed.unreachable.iter().any(|(known, _)| known == name));
+    let new: Vec<_> = new.collect();
+    routed.unreachable.extend(new);
 }
 
 fn delivery(planned: Planned) -> NewDelivery {
