@@ -123,7 +123,9 @@ impl Checker<'_> {
                 step.resolved = false;
                 step.verified = false;
                 // A call that its server did not accept has a known outcome, also if its time is up.
-                let unsent = &*error.message == "the step timed out before its call was sent";
+                // An approval that expires comes before the call.
+                let unsent = &*error.message == "the step timed out before its call was sent"
+                    || !step.attempts.contains(&reference.attempt);
                 let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) && !unsent;
                 if lost && !excused && !self.may_repeat(reference.n, error.kind) {
                     self.violations
@@ -160,7 +162,7 @@ impl Checker<'_> {
             }
             Event::ApprovalGranted { .. } => {
                 step.approved = true;
-                if step.until.is_some_and(|until| at >= until) && self.denies_on_timeout(reference.n) {
+                if step.until.is_some_and(|until| at >= until) && self.closes_on_timeout(reference.n) {
                     self.violations.push(format!("{path}: approved after the request expired"));
                 }
             }
@@ -208,11 +210,9 @@ impl Checker<'_> {
         self.plan.find(id).map(|step| self.plan.step(step))
     }
 
-    fn denies_on_timeout(&self, n: u32) -> bool {
+    fn closes_on_timeout(&self, n: u32) -> bool {
         match self.plan_step(n).map(|step| &step.kind) {
-            Some(Kind::Approve(approve)) => {
-                approve.gate.rules.on_timeout == steprail_core::steps::OnTimeout::Deny
-            }
+            Some(Kind::Approve(approve)) => approve.gate.rules.closes_on_timeout(),
             _ => true,
         }
     }
