@@ -212,3 +212,55 @@ impl<'s> GateFields<'s> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn level() -> EscalationLevel {
+        let names = |name: &str| vec![name.into()];
+        EscalationLevel {
+            after_ms: 1,
+            notify: names("bob"),
+            approvers: names("user:lea"),
+            channels: names("phone"),
+        }
+    }
+
+    /// The digest of a request hashes the rules as JSON, so every field has to be in it.
+    #[test]
+    fn every_field_of_the_rules_changes_the_digest() {
+        let with = |level: EscalationLevel| GateRules { escalate: vec![level], ..GateRules::default() };
+        let all = [
+            GateRules::default(),
+            GateRules { approvers: vec!["bob".into()], ..GateRules::default() },
+            GateRules { quorum: 2, ..GateRules::default() },
+            GateRules { allow_self: true, ..GateRules::default() },
+            GateRules { on_timeout: OnTimeout::Fail, ..GateRules::default() },
+            GateRules { on_timeout_goto: Some("later".into()), ..GateRules::default() },
+            GateRules { remind_ms: Some(60_000), ..GateRules::default() },
+            GateRules { presence: Presence::Pin, ..GateRules::default() },
+            with(level()),
+            with(EscalationLevel { after_ms: 2, ..level() }),
+            with(EscalationLevel { notify: vec!["eve".into()], ..level() }),
+            with(EscalationLevel { approvers: Vec::new(), ..level() }),
+            with(EscalationLevel { channels: Vec::new(), ..level() }),
+            GateRules { escalate: vec![level(), level()], ..GateRules::default() },
+        ];
+        let stored = all.iter().map(|rules| serde_json::to_string(rules).unwrap());
+        assert_eq!(stored.collect::<BTreeSet<_>>().len(), all.len());
+        for rules in &all {
+            let stored = serde_json::to_string(rules).unwrap();
+            assert_eq!(serde_json::from_str::<GateRules>(&stored).unwrap(), *rules);
+        }
+    }
+
+    #[test]
+    fn rules_of_earlier_versions_are_read_and_stay_the_same() {
+        let stored = r#"{"on_timeout":"escalate","escalate":[{"after_ms":1,"notify":["bob"]}]}"#;
+        let rules: GateRules = serde_json::from_str(stored).unwrap();
+        assert_eq!(serde_json::to_string(&rules).unwrap(), stored);
+    }
+}
