@@ -17,7 +17,7 @@ use crate::plan::{Approve, EscalationLevel, Gate, GateRules, Kind, OnDeny};
 use crate::steps::OnTimeout;
 
 /// The reason of a denial for which the approver gave none.
-const DENIED: &str = "denied";
+pub const DENIED: &str = "denied";
 /// The reason of the end of a request that nobody decided in time.
 const TIMEOUT: &str = "timeout";
 

@@ -3,7 +3,7 @@
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use steprail_core::plan::{EscalationLevel, GateRules};
-use steprail_core::run::{Event, OpenGate, Phase, Record};
+use steprail_core::run::{DENIED, Event, OpenGate, Phase, Record};
 use steprail_store::{NewNotification, NotificationKind, OutboxChange, RunId};
 
 use super::Kernel;
@@ -84,7 +84,10 @@ fn notifications(run: RunId, starter: &str, event: &Event, gate: Option<&OpenGat
         }
         Event::ApprovalDenied { by, reason, .. } => {
             let body = match by {
-                Some(_) => json!({ "by": by, "approved": false, "reason": reason }),
+                Some(_) => {
+                    let comment = Some(reason).filter(|reason| &***reason != DENIED);
+                    json!({ "by": by, "approved": false, "reason": comment })
+                }
                 None => json!({ "approved": false, "error": "nobody decided in time" }),
             };
             vec![
