@@ -173,6 +173,7 @@ fn undeliverable(recipient: String, now: Millis) -> NewDelivery {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use serde_json::value::to_raw_value;
     use steprail_engine::Grants;
     use steprail_notify::{Kind, NotifyConfig};
@@ -247,6 +248,45 @@ mod tests {
         assert_eq!(told(&people, ApprovalDecided, &[]), "");
         assert_eq!(told(&people, Test, &["group:ops"]), "group:ops");
         assert_eq!(told(&people, Test, &["leah"]), "(leah)");
+    }
+
+    /// The deliveries of a request with this body, as `recipient/channel`.
+    fn told_over(config: &str, to: &[&str], body: &serde_json::Value) -> String {
+        let config: NotifyConfig = toml::from_str(config).unwrap();
+        let directory = Directory::compile(&config).unwrap();
+        let people = People { directory, users: config.users, groups: config.groups, ..people(false) };
+        let notification = Notification {
+            id: 1,
+            kind: NotificationKind::Reminder,
+            run: None,
+            path: None,
+            to: to.iter().map(ToString::to_string).collect(),
+            body: to_raw_value(body).unwrap(),
+            created_at: 0,
+        };
+        let message = Message { kind: Kind::Reminder, ..Message::default() };
+        let deliveries = people.deliveries(&notification, &message, 0);
+        let shown = deliveries.iter().map(|new| format!("{}/{}", new.recipient, new.channel));
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn levels_have_recipients_and_channels_of_their_own() {
+        let config = "
+            channels.room = { type = 'desktop' }
+            channels.phone = { type = 'desktop' }
+            users.ann = { addresses = { room = 'ann', phone = '1' }, channels = { low = ['room'] } }
+            users.lea = { addresses = { room = 'lea', phone = '2' }, channels = { low = ['room'] } }
+            users.bob = { addresses = { room = 'bob' } }
+        ";
+        let told = |to: &[&str], body: serde_json::Value| told_over(config, to, &body);
+        assert_eq!(told(&["ann"], json!({})), "ann/room");
+        assert_eq!(told(&["ann", "bob"], json!({ "channels": ["phone"] })), "ann/phone bob/room");
+        assert_eq!(told(&["ann"], json!({ "channels": ["no-such-channel"] })), "ann/room");
+        let levels = json!({ "levels": [{ "to": ["user:lea", "ann"], "channels": ["phone"] }, { "to": ["ann", "eve"] }] });
+        assert_eq!(told(&["ann"], levels), "ann/room ann/phone lea/phone eve/", "each channel once");
+        let levels = json!({ "levels": [{ "to": ["lea"], "channels": [] }] });
+        assert_eq!(told(&[], levels), "bob/room lea/room", "everyone who may decide, and the level");
     }
 
     #[test]
