@@ -210,6 +210,15 @@ pub enum Notice {
         /// Recipients, as the definition names them.
         notify: Vec<Box<str>>,
     },
+    /// A gate still waits for a decision.
+    ApprovalReminded {
+        /// Id of the run.
+        run: RunId,
+        /// Path of the step.
+        path: Arc<str>,
+        /// Recipients, as the definition names them: those of the request and of the levels that were reached.
+        notify: Vec<Box<str>>,
+    },
     /// The outcome of a call is unknown.
     StepUncertain {
         /// Id of the run.

@@ -7,6 +7,7 @@
 mod compile;
 mod expressions;
 mod gate;
+mod gate_times;
 mod graph;
 mod guards;
 mod hash;
@@ -26,6 +27,7 @@ pub use retry::{BackoffKind, RetryPolicy};
 
 pub(crate) use compile::compile;
 pub(crate) use expressions::SourceText;
+pub(crate) use gate_times::{GateTimes, LevelTimes};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -376,6 +378,8 @@ pub struct Approve {
     pub gate: Gate,
     /// What happens after a denial.
     pub on_deny: OnDeny,
+    /// Where the run continues when the request has expired; `None`: as after a denial, or as the rules of the gate say.
+    pub on_timeout: Option<Target>,
     /// The calls and sub-workflows that run after the gate and before the next one, in source order.
     pub guards: Box<[StepIx]>,
 }

@@ -12,12 +12,14 @@ use super::subject::Covered;
 use super::values::Evaluated;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::expr::StepIx;
-use crate::limits::RENEWED_APPROVALS;
+use crate::limits::{REMINDERS, RENEWED_APPROVALS};
 use crate::plan::{Approve, EscalationLevel, Gate, GateRules, Kind, OnDeny};
 use crate::steps::OnTimeout;
 
 /// The reason of a denial for which the approver gave none.
-const DENIED: &str = "denied";
+pub const DENIED: &str = "denied";
+/// The reason of the end of a request that nobody decided in time.
+const TIMEOUT: &str = "timeout";
 
 /// A request for an approval, before what it covers is computed.
 struct Request {
@@ -28,6 +30,8 @@ struct Request {
     until: Option<Millis>,
     escalate: Option<Millis>,
     level: u32,
+    remind: Option<Millis>,
+    reminders: u32,
     notify: Vec<Box<str>>,
     form: Option<Value>,
     state: Option<Value>,
@@ -106,6 +110,8 @@ impl Decision<'_> {
             until: gate.timeout_ms.map(|timeout| self.after(timeout)),
             escalate: first.map(|level| self.after(level.after_ms)),
             level: 0,
+            remind: gate.rules.remind_ms.map(|interval| self.after(interval)),
+            reminders: 0,
             notify: gate.notify.to_vec(),
             form: gate.form.as_ref().map(|(form, _)| form.clone()),
             state: None,
@@ -123,7 +129,7 @@ impl Decision<'_> {
 
     /// The event of a request, with what it covers now.
     fn requested(&mut self, attempt: &Attempt, request: &Request) -> Result<Event, super::WorldError> {
-        let Request { kind, until, escalate, level, renewed, .. } = *request;
+        let Request { kind, until, escalate, level, remind, reminders, renewed, .. } = *request;
         let steps = self.covered_steps(attempt.step);
         let covered = match &request.args {
             Some(args) => Covered::Own(attempt.step, args),
@@ -144,6 +150,8 @@ impl Decision<'_> {
             until,
             escalate,
             level,
+            remind,
+            reminders,
             notify: request.notify.clone(),
             form,
             state,
@@ -176,6 +184,8 @@ impl Decision<'_> {
             until: None,
             escalate: None,
             level: 0,
+            remind: None,
+            reminders: 0,
             notify: Vec::new(),
             form: Some(request.form),
             state: Some(request.state),
@@ -208,8 +218,7 @@ impl Decision<'_> {
         else {
             return Ok(());
         };
-        let too_late =
-            until.is_some_and(|until| until <= self.now()) && open.rules.on_timeout == OnTimeout::Deny;
+        let too_late = until.is_some_and(|until| until <= self.now()) && open.rules.closes_on_timeout();
         // Without a digest, it is unknown which request a decision is about.
         let is_other = decision.digest.map_or(open.renewed, |seen| seen != *digest);
         if too_late || is_other || self.renew_stale_gate(n)? {
@@ -259,14 +268,20 @@ impl Decision<'_> {
             (ApprovalKind::Approve, Kind::Approve(approve), _) => &approve.gate,
             (ApprovalKind::NeedsHuman, _, Some(gate)) => &**gate,
             (ApprovalKind::Policy, ..) => {
-                policy_gate = Gate { rules: open.rules.clone(), ..Gate::default() };
+                let notify = open.notify.as_slice().into();
+                policy_gate = Gate { rules: open.rules.clone(), notify, ..Gate::default() };
                 &policy_gate
             }
             // A tool's request is about a call that was made.
             _ => return Ok(false),
         };
         let request = match self.gate_request(&attempt, open.kind, gate, shown.policy.clone())? {
-            Ok(request) => Request { until, level, escalate: open.escalate, renewed: true, ..request },
+            Ok(request) => {
+                let (escalate, remind, reminders) = (open.escalate, open.remind, open.reminders);
+                // A request that stayed open after its timeout does not expire again.
+                let until = until.filter(|until| *until > self.now() || open.rules.closes_on_timeout());
+                Request { until, level, escalate, remind, reminders, renewed: true, ..request }
+            }
             Err(error) => return self.fail(n, error).map(|()| true),
         };
         match self.requested(&attempt, &request)? {
@@ -301,7 +316,8 @@ impl Decision<'_> {
             return Ok(());
         };
         match open.rules.on_timeout {
-            OnTimeout::Deny => self.denied(n, None, "timeout"),
+            OnTimeout::Deny => self.denied(n, None, TIMEOUT),
+            OnTimeout::Fail => self.expired(n),
             OnTimeout::Escalate => {
                 self.escalate(n);
                 Ok(())
@@ -309,17 +325,58 @@ impl Decision<'_> {
         }
     }
 
-    /// Notifies the next escalation level and sets the timer of the one after.
-    pub(super) fn escalate(&mut self, n: u32) {
+    /// Closes a gate that has expired, and fails its step.
+    fn expired(&mut self, n: u32) -> DecideResult {
+        let Some((live, _)) = self.live(n) else { return Ok(()) };
+        let Phase::Gate { digest, .. } = &live.phase else { return Ok(()) };
+        let (step, digest) = (live.step_ref(n), Some(*digest));
+        let (by, provenance) = (None, None);
+        self.emit(Event::ApprovalDenied { step, by, reason: TIMEOUT.into(), digest, provenance });
+        self.fail_attempt(n, Failure::timeout("the approval request expired"))
+    }
+
+    /// Reminds and escalates, as far as it is due. Those who are reminded were asked before, so reminders come first.
+    pub(super) fn gate_waits(&mut self, n: u32) {
+        let is_due = |due: Option<Millis>, now| due.is_some_and(|due| due <= now);
+        let now = self.now();
+        let Some(Phase::Gate { until, open, .. }) = self.run.live.get(&n).map(|live| &live.phase) else {
+            return;
+        };
+        // The timer of the timeout closes the gate.
+        if is_due(*until, now) && open.rules.closes_on_timeout() {
+            return;
+        }
+        let (reminds, escalates) = (is_due(open.remind, now), is_due(open.escalate, now));
+        if reminds {
+            self.remind(n);
+        }
+        if escalates {
+            self.escalate(n);
+        }
+    }
+
+    /// Reminds those who were asked so far. Reminders that were due while the engine was stopped are not made up for.
+    fn remind(&mut self, n: u32) {
         let Some((live, _)) = self.live(n) else { return };
         let Phase::Gate { level, open, .. } = &live.phase else { return };
-        let (at, level) = (*level as usize, *level);
+        let (step, level, escalate) = (live.step_ref(n), *level, open.escalate);
+        let count = open.reminders.saturating_add(1);
+        let interval = open.rules.remind_ms.filter(|_| count < REMINDERS);
+        let remind = interval.map(|interval| self.after(interval));
+        self.emit(Event::ApprovalReminded { step, count, level, remind, escalate });
+    }
+
+    /// Reaches the next escalation level and sets the timer of the one after.
+    fn escalate(&mut self, n: u32) {
+        let Some((live, _)) = self.live(n) else { return };
+        let Phase::Gate { level, open, .. } = &live.phase else { return };
+        let (at, level, remind) = (*level as usize, *level, open.remind);
         let levels = &open.rules.escalate;
-        let Some(EscalationLevel { after_ms, notify }) = levels.get(at).or(levels.last()) else { return };
+        let Some(EscalationLevel { after_ms, notify, .. }) = levels.get(at).or(levels.last()) else { return };
         let next = levels.get(at + 1);
         let escalate = next.map(|later| self.after(later.after_ms.saturating_sub(*after_ms)));
         let (step, notify) = (live.step_ref(n), notify.clone());
-        self.emit(Event::ApprovalEscalated { step, level, notify, escalate });
+        self.emit(Event::ApprovalEscalated { step, level, notify, escalate, remind });
     }
 
     fn gate_denied(&mut self, n: u32, decision: Decided) -> DecideResult {
@@ -335,8 +392,9 @@ impl Decision<'_> {
         let step: StepRef = live.step_ref(n);
         let (by, provenance) = by.map_or((None, None), |by| (Some(by.user), by.provenance));
         let reason: Box<str> = reason.into();
+        let goes_elsewhere = by.is_none() && open.rules.on_timeout_goto.is_some();
         let on_deny = match (&spec.kind, kind) {
-            (Kind::Approve(approve), _) => approve.on_deny,
+            (Kind::Approve(approve), _) => approve.after_denial(goes_elsewhere),
             (_, ApprovalKind::Policy) => OnDeny::Fail,
             _ => OnDeny::Cancel,
         };

@@ -47,6 +47,7 @@ pub use approval::{
     ApprovalKind, Approver, Cover, GuardedCall, GuardedWorkflow, OpenGate, PolicyRule, Provenance, Starter,
     Subject,
 };
+pub use approve::DENIED;
 pub use changes::{
     ApprovalOutcome, AttemptOutcome, Changes, GateChange, GateDecision, GateRequest, RunChange, StepChange,
     ValueChange,

@@ -9,7 +9,7 @@ mod tool;
 mod wait;
 mod workflow;
 
-pub use approve::{Approve, Escalation, NeedsHuman, NeedsHumanSpec, OnDeny, OnTimeout};
+pub use approve::{Approve, ApproveTimeout, Escalation, NeedsHuman, NeedsHumanSpec, OnDeny, OnTimeout};
 pub use branch::{Branch, Case};
 pub use foreach::{Foreach, OnFail};
 pub use parallel::{Branches, Parallel};

@@ -1,8 +1,9 @@
 //! Which events cause notifications, and what these say. The commit that contains the event contains the notification.
 
-use serde_json::json;
 use serde_json::value::to_raw_value;
-use steprail_core::run::{Event, Record};
+use serde_json::{Value, json};
+use steprail_core::plan::{EscalationLevel, GateRules};
+use steprail_core::run::{DENIED, Event, OpenGate, Phase, Record};
 use steprail_store::{NewNotification, NotificationKind, OutboxChange, RunId};
 
 use super::Kernel;
@@ -18,17 +19,39 @@ impl Kernel {
         if head.parent.is_some() && record.event.step().is_none() {
             return;
         }
-        for new in notifications(key, &head.principal.id, &record.event) {
+        let new = notifications(key, &head.principal.id, &record.event, self.gate_of(key, record));
+        for new in new {
             self.batch.commit.outbox.push(OutboxChange::Add(Box::new(new)));
         }
     }
+
+    /// The open gate that an event is about.
+    pub(super) fn gate_of(&self, key: RunId, record: &Record) -> Option<&OpenGate> {
+        let step = record.event.step()?;
+        let live = self.runs.get(&key)?.run.live().get(&step.n)?;
+        if let Phase::Gate { open, .. } = &live.phase { Some(open) } else { None }
+    }
 }
 
-fn notifications(run: RunId, starter: &str, event: &Event) -> Vec<NewNotification> {
+/// Those who are asked first. Empty: everyone who may decide.
+fn first_asked(notify: &[Box<str>], rules: Option<&GateRules>) -> Vec<String> {
+    let approvers = || rules.map(|rules| rules.approvers.as_slice()).unwrap_or_default();
+    named(if notify.is_empty() { approvers() } else { notify })
+}
+
+/// The recipients of levels, each with its channels.
+fn levels(levels: &[EscalationLevel]) -> Vec<Value> {
+    levels.iter().map(|level| json!({ "to": level.notify, "channels": level.channels })).collect()
+}
+
+fn named(names: &[Box<str>]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn notifications(run: RunId, starter: &str, event: &Event, gate: Option<&OpenGate>) -> Vec<NewNotification> {
     use NotificationKind as Kind;
     let to_starter = || vec![format!("user:{starter}")];
-    let named = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let new = |kind, to, body: serde_json::Value| NewNotification {
+    let new = |kind, to, body: Value| NewNotification {
         kind,
         run: Some(run),
         path: event.step().map(|step| step.path.to_string()),
@@ -36,23 +59,37 @@ fn notifications(run: RunId, starter: &str, event: &Event) -> Vec<NewNotificatio
         body: to_raw_value(&body).unwrap_or_default(),
     };
     match event {
-        Event::ApprovalRequested { digest, prompt, until, notify, subject, .. } => {
-            let approvers = subject.iter().flat_map(|subject| named(&subject.rules.approvers)).collect();
-            let to = if notify.is_empty() { approvers } else { named(notify) };
-            vec![new(
-                Kind::ApprovalRequested,
-                to,
-                json!({ "prompt": prompt, "digest": digest, "until": until }),
-            )]
+        Event::ApprovalRequested { digest, prompt, until, level, notify, subject, .. } => {
+            let rules = subject.as_ref().map(|subject| &subject.rules);
+            let mut body = json!({ "prompt": prompt, "digest": digest, "until": until });
+            // A request that replaces an escalated one is also for those who know of that one.
+            if let Some(rules) = rules.filter(|_| *level > 0) {
+                body["levels"] = levels(rules.reached(*level)).into();
+            }
+            vec![new(Kind::ApprovalRequested, first_asked(notify, rules), body)]
+        }
+        Event::ApprovalReminded { count, level, .. } => {
+            let Some(OpenGate { notify, rules, .. }) = gate else { return Vec::new() };
+            let body = json!({ "count": count, "levels": levels(rules.reached(*level)) });
+            vec![new(Kind::Reminder, first_asked(notify, Some(rules)), body)]
         }
         Event::ApprovalEscalated { level, notify, .. } => {
-            vec![new(Kind::ApprovalEscalated, named(notify), json!({ "level": level }))]
+            let reached = gate.and_then(|gate| gate.rules.reached(level.saturating_add(1)).last());
+            let channels = reached.map(|level| level.channels.as_slice()).unwrap_or_default();
+            let body = json!({ "level": level, "channels": channels });
+            vec![new(Kind::ApprovalEscalated, named(notify), body)]
         }
         Event::ApprovalGranted { by, .. } => {
             vec![new(Kind::ApprovalDecided, Vec::new(), json!({ "by": by, "approved": true }))]
         }
         Event::ApprovalDenied { by, reason, .. } => {
-            let body = json!({ "by": by, "approved": false, "reason": reason });
+            let body = match by {
+                Some(_) => {
+                    let comment = Some(reason).filter(|reason| &***reason != DENIED);
+                    json!({ "by": by, "approved": false, "reason": comment })
+                }
+                None => json!({ "approved": false, "error": "nobody decided in time" }),
+            };
             vec![
                 new(Kind::ApprovalDecided, Vec::new(), body.clone()),
                 new(Kind::ApprovalDenied, to_starter(), body),

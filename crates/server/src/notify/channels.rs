@@ -63,6 +63,14 @@ impl ChannelSet {
     }
 }
 
+#[cfg(test)]
+impl ChannelSet {
+    /// Replaces a channel.
+    pub(super) fn replace(&self, name: &str, channel: Arc<dyn Channel>) {
+        self.opened().insert(name.to_owned(), channel);
+    }
+}
+
 fn find_secret(secrets: &dyn SecretStore, name: &str) -> Result<String, ConfigError> {
     let missing = || {
         let hint =

@@ -4,7 +4,10 @@ mod bursts;
 mod channels;
 mod message;
 mod open;
+mod pending;
 mod recipients;
+#[cfg(test)]
+mod timing_tests;
 
 use std::sync::Mutex;
 
@@ -48,6 +51,7 @@ impl Courier for NotifyCourier {
             let engine = self.engine().await;
             let message = message::of(engine.as_ref(), notification).await;
             let planned = self.people.deliveries(notification, &message, now);
+            let planned = pending::without_repetitions(engine.as_ref(), notification, planned).await;
             let mut bursts = self.bursts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             planned.into_iter().map(|delivery| bursts.admit(delivery, &message, now)).collect()
         })

@@ -199,6 +199,8 @@ fn write(store: &mut SqliteStore) {
         args: None,
         until: Some(8),
         escalate: None,
+        remind: None,
+        reminders: 0,
         level: 0,
         notify: Vec::new(),
         form: None,
