@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use steprail_core::plan::GateRules;
+use steprail_core::plan::{EscalationLevel, GateRules};
 use steprail_core::run::{
     ApprovalKind, Event, Failure, FailureKind, Millis, PauseReason, PolicyRule, RunStatus, Started,
     StepStatus,
@@ -288,7 +288,8 @@ impl Facts<'_> {
     fn approval(&self, open: &Approval) -> RunReason {
         let asked = asked(open);
         let kind = if asked.kind == ApprovalKind::Input { ReasonKind::Input } else { ReasonKind::Approval };
-        let approvers = asked.rules.approvers.iter().map(ToString::to_string);
+        let level = reached_level(&asked.rules, open, self.now);
+        let approvers = asked.rules.approvers_at(level).map(str::to_owned);
         RunReason {
             step: Some(open.path.clone()),
             run_id: self.below(open.run_id),
@@ -326,6 +327,14 @@ fn detail_of_gate(asked: &Asked, open: &Approval) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// The number of levels whose time has passed. A gate without approvers is open to everybody at each level.
+fn reached_level(rules: &GateRules, open: &Approval, now: Millis) -> u32 {
+    let is_reached =
+        |level: &&EscalationLevel| open.requested_at.saturating_add_unsigned(level.after_ms) <= now;
+    let count = rules.escalate.iter().take_while(is_reached).count();
+    if rules.approvers.is_empty() { 0 } else { u32::try_from(count).unwrap_or(u32::MAX) }
+}
+
 /// The next escalation, or the end of the request, whichever is first.
 fn next_of_gate(rules: &GateRules, open: &Approval, now: Millis) -> Option<NextStep> {
     let escalation = rules.escalate.iter().find_map(|level| {
@@ -334,8 +343,13 @@ fn next_of_gate(rules: &GateRules, open: &Approval, now: Millis) -> Option<NextS
         (at > now).then_some(NextStep { what, at: Some(at) })
     });
     let end = open.expires_at.map(|at| {
-        let what = if rules.on_timeout == OnTimeout::Escalate { "escalates" } else { "expires" };
-        NextStep { what: what.to_owned(), at: Some(at) }
+        let what = match (rules.on_timeout, &rules.on_timeout_goto) {
+            (OnTimeout::Escalate, _) => "escalates".to_owned(),
+            (OnTimeout::Fail, _) => "fails".to_owned(),
+            (OnTimeout::Deny, Some(step)) => format!("continues at {step}"),
+            (OnTimeout::Deny, None) => "expires".to_owned(),
+        };
+        NextStep { what, at: Some(at) }
     });
     escalation.into_iter().chain(end).min_by_key(|next| next.at)
 }

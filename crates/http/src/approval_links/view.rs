@@ -105,6 +105,10 @@ impl View<'_> {
             if !rules.approvers.is_empty() {
                 rows.push(("Approvers", line(&rules.approvers.join(", "))));
             }
+            for level in rules.escalate.iter().filter(|level| !level.approvers.is_empty()) {
+                let at = time(open.requested_at.saturating_add_unsigned(level.after_ms), self.now);
+                rows.push(("Also, later", format!("{} from {at}", line(&level.approvers.join(", ")))));
+            }
             if rules.quorum > 1 {
                 let (given, quorum) = (open.signed.len(), rules.quorum);
                 rows.push(("Approvals", format!("{given} of {quorum} so far")));

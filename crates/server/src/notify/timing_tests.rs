@@ -170,7 +170,7 @@ impl Fixture {
         let access = Access::new(accounts.collect());
         let secrets = Arc::new(MemorySecrets::default());
         let (courier, attach) =
-            super::open(&settings, secrets, access.clone(), Principal::user("ann")).unwrap().unwrap();
+            super::open(&settings, secrets, access.clone(), Principal::user("ann"), None).unwrap().unwrap();
         for channel in ["mail", "phone"] {
             let recorder = Recorder { channel, received: self.received.clone() };
             courier.channels.replace(channel, Arc::new(recorder));
