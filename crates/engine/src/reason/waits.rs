@@ -288,7 +288,7 @@ impl Facts<'_> {
     fn approval(&self, open: &Approval) -> RunReason {
         let asked = asked(open);
         let kind = if asked.kind == ApprovalKind::Input { ReasonKind::Input } else { ReasonKind::Approval };
-        let approvers = asked.rules.approvers.iter().map(ToString::to_string);
+        let approvers = asked.rules.approvers.iter().map(|name| plain(name).to_owned());
         RunReason {
             step: Some(open.path.clone()),
             run_id: self.below(open.run_id),
@@ -299,6 +299,11 @@ impl Facts<'_> {
             ..RunReason::new(kind)
         }
     }
+}
+
+/// A user without the type, as decisions name users.
+fn plain(name: &str) -> &str {
+    name.strip_prefix("user:").unwrap_or(name)
 }
 
 /// The parts of a subject that say who decides and what happens otherwise.
@@ -330,7 +335,8 @@ fn detail_of_gate(asked: &Asked, open: &Approval) -> Option<String> {
 fn next_of_gate(rules: &GateRules, open: &Approval, now: Millis) -> Option<NextStep> {
     let escalation = rules.escalate.iter().find_map(|level| {
         let at = open.requested_at.saturating_add_unsigned(level.after_ms);
-        let what = format!("escalates to {}", level.notify.join(", "));
+        let notify: Vec<&str> = level.notify.iter().map(|name| plain(name)).collect();
+        let what = format!("escalates to {}", notify.join(", "));
         (at > now).then_some(NextStep { what, at: Some(at) })
     });
     let end = open.expires_at.map(|at| {
