@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use steprail_core::source::Source;
 use steprail_engine::{
-    Engine, Expected, Failure, FailureKind, ListRuns, ManualClock, Options, Principal, ReasonKind, Resume,
-    RunId, SqliteStore, Tools, User, Workflow,
+    Engine, Expected, Failure, FailureKind, ListRuns, ManualClock, Options, PolicyHandle, Principal,
+    ReasonKind, Resume, RunId, RunReason, SqliteStore, Tools, User, Workflow, compile_policy,
 };
 
 const HOUR: i64 = 60 * 60 * 1_000;
@@ -15,6 +16,7 @@ const HOUR: i64 = 60 * 60 * 1_000;
 const WAIT: Duration = Duration::from_secs(10);
 
 struct Harness {
+    policy: PolicyHandle,
     engine: Engine,
     clock: Arc<ManualClock>,
     _folder: tempfile::TempDir,
@@ -31,15 +33,17 @@ impl Harness {
             SqliteStore::open(folder.path().join("test.db"), &Options::default()).expect("a database");
         let failure = |kind, message: &'static str| move |_| async move { Err(Failure::new(kind, message)) };
         let tools = Tools::new()
+            .tool("slow__call", |_| std::future::pending())
             .tool("crm__read", |_| async { Ok(json!({ "rows": 3 })) })
             .tool("crm__down", failure(FailureKind::Transport, "connection refused"))
             .tool("crm__lost", failure(FailureKind::Lost, "the connection was lost"))
             .tool("crm__fail", failure(FailureKind::ToolError, "no such order"));
         // Thursday, 12:00 UTC.
         let clock = Arc::new(ManualClock::at(1_800_014_400_000));
-        let engine =
-            Engine::builder().store(store).tools(tools).clock(clock.clone()).spawn().expect("an engine");
-        Self { engine, clock, _folder: folder }
+        let policy = PolicyHandle::default();
+        let builder = Engine::builder().store(store).tools(tools).clock(clock.clone());
+        let engine = builder.policy(policy.clone()).spawn().expect("an engine");
+        Self { policy, engine, clock, _folder: folder }
     }
 
     fn user(&self, id: &str) -> User {
@@ -100,7 +104,7 @@ async fn waits() {
     for (name, steps) in [
         ("approval", "[{ id: ask, kind: approve, approvers: [lea] }]"),
         ("approval of anyone", "[{ id: ask, kind: approve }]"),
-        ("quorum", "[{ id: ask, kind: approve, approvers: [lea, bob], quorum: 2 }]"),
+        ("quorum", "[{ id: ask, kind: approve, approvers: [user:lea, bob], quorum: 2 }]"),
         ("deadline", "[{ id: ask, kind: approve, approvers: [lea, 'group:ops'], timeout: 4h }]"),
         (
             "escalation",
@@ -203,4 +207,61 @@ async fn a_wait_is_found_behind_a_long_log() {
     }
     let sentence = harness.sentence(run).await;
     assert!(sentence.contains("nap` sleeps since 3 min"), "{sentence}");
+}
+
+const POLICY: &str = "
+rules:
+  - { name: crm-rate, tools: crm__read, then: { limit: { rate: 1/h, per: user } } }
+  - { name: big-calls, tools: slow__call, then: { require_approval: { approvers: [user:lea] } } }
+default: allow
+";
+
+#[tokio::test]
+async fn the_policy_is_named() {
+    let harness = Harness::new();
+    let (policy, problems) = compile_policy(&Source::new("policy.yaml", POLICY));
+    assert!(problems.is_empty(), "{problems:?}");
+    harness.policy.replace(policy);
+    let mut table = Table::default();
+    let run = harness.start("name: asks\nsteps: [{ id: call, tool: slow__call }]").await;
+    table.add("rule", &harness.sentence(run).await);
+    harness.start("name: first\nsteps: [{ id: call, tool: crm__read }]").await;
+    let run = harness.start("name: second\nsteps: [{ id: call, tool: crm__read }]").await;
+    table.add("rate limit", &harness.sentence(run).await);
+    insta::assert_snapshot!(table.0);
+}
+
+#[tokio::test]
+async fn a_step_waits_for_the_key_of_another() {
+    let harness = Harness::new();
+    let text =
+        "name: keys\nsteps: [{ id: call, tool: slow__call, idempotency_key: k, idempotency_scope: global }]";
+    let first = harness.start(text).await;
+    while harness.engine.row(first).await.expect("a run").seq < 2 {
+        tokio::task::yield_now().await;
+    }
+    let second = harness.start(text).await;
+    let expected = "`call` waits for another step with the same idempotency key since 3 min";
+    assert_eq!(harness.sentence(second).await, expected);
+}
+
+/// Reasons that need a fault, from their parts.
+#[test]
+fn sentences_of_parts() {
+    let mut table = Table::default();
+    let since = "2027-01-15T12:00:00.000Z";
+    for (name, parts) in [
+        ("input", json!({ "kind": "input", "step": "ask", "for": ["lea"], "since": since })),
+        ("interrupted", json!({ "kind": "interrupted", "since": since })),
+        ("damaged", json!({ "kind": "damaged", "detail": "a decision of the run panicked" })),
+        ("sub-workflow", json!({ "kind": "workflow", "step": "sub", "since": since, "more": 4 })),
+    ] {
+        let reason: RunReason = serde_json::from_value(parts.clone()).expect("a reason");
+        assert_eq!(serde_json::to_value(&reason).expect("JSON"), parts);
+        for hours in [0, 1, 60] {
+            let now = 1_800_014_400_000 + hours * HOUR;
+            table.add(name, &reason.sentence(now, time));
+        }
+    }
+    insta::assert_snapshot!(table.0);
 }

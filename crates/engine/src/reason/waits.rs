@@ -289,7 +289,7 @@ impl Facts<'_> {
         let asked = asked(open);
         let kind = if asked.kind == ApprovalKind::Input { ReasonKind::Input } else { ReasonKind::Approval };
         let level = reached_level(&asked.rules, open, self.now);
-        let approvers = asked.rules.approvers_at(level).map(str::to_owned);
+        let approvers = asked.rules.approvers_at(level).map(|name| plain(name).to_owned());
         RunReason {
             step: Some(open.path.clone()),
             run_id: self.below(open.run_id),
@@ -300,6 +300,11 @@ impl Facts<'_> {
             ..RunReason::new(kind)
         }
     }
+}
+
+/// A user without the type, as decisions name users.
+fn plain(name: &str) -> &str {
+    name.strip_prefix("user:").unwrap_or(name)
 }
 
 /// The parts of a subject that say who decides and what happens otherwise.
@@ -339,7 +344,8 @@ fn reached_level(rules: &GateRules, open: &Approval, now: Millis) -> u32 {
 fn next_of_gate(rules: &GateRules, open: &Approval, now: Millis) -> Option<NextStep> {
     let escalation = rules.escalate.iter().find_map(|level| {
         let at = open.requested_at.saturating_add_unsigned(level.after_ms);
-        let what = format!("escalates to {}", level.notify.join(", "));
+        let notify: Vec<&str> = level.notify.iter().map(|name| plain(name)).collect();
+        let what = format!("escalates to {}", notify.join(", "));
         (at > now).then_some(NextStep { what, at: Some(at) })
     });
     let end = open.expires_at.map(|at| {
