@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    AttemptOutcome, BoxFuture, Clock as _, Courier, Delivery, Engine, ManualClock, NewDelivery, Notification,
-    NotificationKind, NotificationQuery, Options, Principal, RunHandle, SqliteStore, Start, Tools,
+    AttemptOutcome, BoxFuture, Clock as _, Courier, Delivery, DueMessage, Engine, ManualClock, NewDelivery,
+    Notification, NotificationKind, NotificationQuery, Options, Principal, RunHandle, SqliteStore, Start,
+    Tools,
 };
 
 const GATE: &str = "
@@ -52,17 +53,13 @@ impl Courier for Recorder {
         Box::pin(std::future::ready(notification.to.iter().map(to).collect()))
     }
 
-    fn send<'a>(
-        &'a self,
-        messages: &'a [(Delivery, Notification)],
-        _: Millis,
-    ) -> BoxFuture<'a, AttemptOutcome> {
+    fn send<'a>(&'a self, message: &'a DueMessage, _: Millis) -> BoxFuture<'a, AttemptOutcome> {
         let mut records = self.0.lock().expect("the records");
         let outcome = records.outcomes.pop_front().unwrap_or(AttemptOutcome::Sent { receipt: None });
-        let (delivery, notification) = &messages[0];
-        let mut text = format!("{} to {}", notification.kind.name(), delivery.recipient);
-        if messages.len() > 1 {
-            let _ = write!(text, " and {} more", messages.len() - 1);
+        let kind = message.notifications[0].kind;
+        let mut text = format!("{} to {}", kind.name(), message.delivery.recipient);
+        if message.count > 1 {
+            let _ = write!(text, " and {} more", message.count - 1);
         }
         if !matches!(outcome, AttemptOutcome::Sent { .. }) {
             text += " failed";
@@ -71,10 +68,15 @@ impl Courier for Recorder {
         Box::pin(std::future::ready(outcome))
     }
 
-    fn withdraw<'a>(&'a self, delivery: &'a Delivery, _: &'a Notification) -> BoxFuture<'a, ()> {
+    fn withdraw<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        _: &'a Notification,
+        _: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
         let text = format!("taken back from {}", delivery.recipient);
         self.0.lock().expect("the records").received.push(text);
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(AttemptOutcome::Sent { receipt: None }))
     }
 }
 
@@ -212,18 +214,19 @@ impl Courier for HalfMute {
             plan
         })
     }
-    fn send<'a>(
-        &'a self,
-        messages: &'a [(Delivery, Notification)],
-        now: Millis,
-    ) -> BoxFuture<'a, AttemptOutcome> {
-        if messages[0].0.channel == "mute" {
+    fn send<'a>(&'a self, message: &'a DueMessage, now: Millis) -> BoxFuture<'a, AttemptOutcome> {
+        if message.delivery.channel == "mute" {
             return Box::pin(std::future::pending());
         }
-        self.0.send(messages, now)
+        self.0.send(message, now)
     }
-    fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()> {
-        self.0.withdraw(delivery, notification)
+    fn withdraw<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        notification: &'a Notification,
+        now: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
+        self.0.withdraw(delivery, notification, now)
     }
 }
 

@@ -42,6 +42,9 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
         digest: body.digest,
         ..Message::default()
     };
+    if kind == Kind::Test {
+        message.detail = Some("This message tests the channel. Nothing has to be done.".to_owned());
+    }
     if let (Some(engine), Some(run)) = (engine, notification.run) {
         add_run(&mut message, engine, run).await;
         if let Some(path) = notification.path.as_deref().filter(|_| kind.is_approval()) {
