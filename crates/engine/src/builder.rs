@@ -55,6 +55,13 @@ impl Builder {
         self
     }
 
+    /// Sets a store of another kind, with its readers.
+    #[must_use]
+    pub fn storage(mut self, storage: Storage) -> Self {
+        self.storage = Some(Ok(storage));
+        self
+    }
+
     /// Sets the tools.
     #[must_use]
     pub fn tools(mut self, tools: impl ToolCaller + 'static) -> Self {
@@ -166,6 +173,7 @@ impl Builder {
         let (urgent_sender, urgent) = mpsc::channel();
         wake_on_change(&*clock, sender.clone());
         notify_when_available(&*tools, sender.clone());
+        notify_of_outages(&*tools, sender.clone());
         let (outbox, outbox_watch) = watch::channel(());
         let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
         let (fault, fault_watch) = watch::channel(None);
@@ -246,6 +254,13 @@ fn wake_on_change(clock: &dyn Clock, messages: mpsc::Sender<Message>) {
 fn notify_when_available(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>) {
     tools.on_available(Box::new(move |server| {
         let notification = Notification::ServerAvailable { server: server.into() };
+        let _ = messages.send(Message::Request(Request::Notification(notification)));
+    }));
+}
+
+fn notify_of_outages(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>) {
+    tools.on_outage(Box::new(move |outage| {
+        let notification = Notification::ServerUnavailable(Box::new(outage));
         let _ = messages.send(Message::Request(Request::Notification(notification)));
     }));
 }

@@ -14,7 +14,7 @@ use serde_json::value::to_raw_value;
 use steprail_core::run::Millis;
 use steprail_store::{
     AttemptOutcome, Delivery, DeliveryStatus, DueMessage, NewDelivery, NewNotification, Notification,
-    NotificationKind, NotificationQuery, OutboxChange, OutboxWork,
+    NotificationKind, NotificationQuery, OutboxChange, OutboxWork, RunId, StoreError,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -89,8 +89,7 @@ impl Engine {
             while let Some(results) = results.next().await {
                 if let Err(error) = engine.command(Command::Outbox(results)).await {
                     tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
-                    tokio::time::sleep(OUTBOX_IDLE).await;
-                    break;
+                    return release_later(engine, channel).await;
                 }
             }
             // Not before: a delivery without a result is still due.
@@ -144,6 +143,16 @@ impl Engine {
         let newest = self.notifications(NotificationQuery::Newest, OUTBOX_LISTED).await?;
         let found = newest.into_iter().find(|(notification, _)| notification.body.get().contains(&test));
         found.ok_or_else(|| Error::NotFound("the test message is no longer listed".to_owned()))
+    }
+}
+
+/// Releases a channel after a while, so that messages are not sent all the time while results cannot be stored.
+async fn release_later(engine: Engine, channel: String) {
+    let shared = Arc::downgrade(&engine.0);
+    drop(engine);
+    tokio::time::sleep(OUTBOX_IDLE).await;
+    if let Some(shared) = shared.upgrade() {
+        Engine(shared).busy_channels().remove(&channel);
     }
 }
 
@@ -212,9 +221,34 @@ pub(crate) async fn deliver_forever(shared: Weak<Shared>, mut changed: watch::Re
     }
 }
 
+/// Writes a notification for each run that does not continue because its stored state is damaged. After a restart the damage
+/// is found and told again.
+async fn report_damage(shared: Weak<Shared>, mut damaged: watch::Receiver<BTreeMap<RunId, StoreError>>) {
+    let mut told = BTreeSet::new();
+    loop {
+        let found = damaged.borrow_and_update().clone();
+        let new: Vec<_> = found.iter().filter(|(run, _)| !told.contains(*run)).collect();
+        let failure = |(run, error): &(&RunId, &StoreError)| {
+            crate::kernel::audit_failure(&format!("run {run}"), &error.to_string())
+        };
+        let changes: Vec<OutboxChange> = new.iter().map(failure).collect();
+        told.extend(new.into_iter().map(|(run, _)| *run));
+        if !changes.is_empty() {
+            let Some(shared) = shared.upgrade() else { return };
+            if let Err(error) = Engine(shared).command(Command::Outbox(changes)).await {
+                tracing::warn!("the notification of damaged runs was not stored: {error}");
+            }
+        }
+        if damaged.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Starts the delivery of an engine with a courier.
 pub(crate) fn spawn(shared: &Arc<Shared>, changed: watch::Receiver<()>) {
     if shared.courier.is_some() {
         tokio::spawn(deliver_forever(Arc::downgrade(shared), changed));
+        tokio::spawn(report_damage(Arc::downgrade(shared), shared.damaged.clone()));
     }
 }

@@ -95,6 +95,19 @@ impl Capacity {
     }
 }
 
+/// A server that cannot be reached although calls wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// Name of the server.
+    pub server: Box<str>,
+    /// Why it cannot be reached.
+    pub reason: Box<str>,
+    /// Whether a login would end it.
+    pub needs_login: bool,
+    /// The user whose connection or login it is; `None` for a shared one.
+    pub user: Option<String>,
+}
+
 /// Calls tools.
 ///
 /// The kind of a failure decides about retries: [`FailureKind::Transport`] if the call was never sent,
@@ -118,6 +131,11 @@ pub trait ToolCaller: Send + Sync {
     /// Registers a function to call with the name of a server ([`Capacity::server`]) when it may accept calls again.
     fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
         drop(available);
+    }
+
+    /// Registers a function to call when a server that calls wait for cannot be reached, once per outage.
+    fn on_outage(&self, outage: Box<dyn Fn(Outage) + Send + Sync>) {
+        drop(outage);
     }
 
     /// Releases an input request that can no longer be answered, given its state.

@@ -38,13 +38,15 @@ pub enum NotificationKind {
     LoginExpired,
     /// The audit found damage.
     AuditFailed,
+    /// A definition of an agent waits for a person to accept it.
+    ProposalWaiting,
     /// A message to test the channels of a user.
     Test,
 }
 
 impl NotificationKind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ApprovalRequested,
         Self::Reminder,
         Self::ApprovalEscalated,
@@ -57,6 +59,7 @@ impl NotificationKind {
         Self::ScheduleMissed,
         Self::LoginExpired,
         Self::AuditFailed,
+        Self::ProposalWaiting,
         Self::Test,
     ];
 
@@ -75,6 +78,7 @@ impl NotificationKind {
             Self::ScheduleMissed => "schedule_missed",
             Self::LoginExpired => "login_expired",
             Self::AuditFailed => "audit_failed",
+            Self::ProposalWaiting => "proposal_waiting",
             Self::Test => "test",
         }
     }
