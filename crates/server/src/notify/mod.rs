@@ -5,6 +5,7 @@ mod channels;
 mod message;
 mod open;
 mod recipients;
+mod tool;
 
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +23,7 @@ use bursts::Bursts;
 pub(crate) use channels::ChannelSet;
 pub(crate) use open::open;
 use recipients::People;
+pub(crate) use tool::refusals;
 
 /// Milliseconds until the next attempt while the engine starts or stops.
 const ENGINE_MS: Millis = 1_000;
@@ -120,7 +122,8 @@ impl NotifyCourier {
         now: Millis,
     ) -> Result<Receipt, SendError> {
         let channel = self.channel(delivery).await?;
-        channel.send(steprail_notify::Delivery { message, address: &delivery.address, now }).await
+        let (address, attempts) = (&*delivery.address, delivery.attempts);
+        channel.send(steprail_notify::Delivery { message, address, attempts, now }).await
     }
 
     /// Why a delivery has no channel.
