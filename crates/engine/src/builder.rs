@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::named_start::PlanCache;
 use crate::outbox::{self, Courier};
 use crate::policy::PolicyHandle;
-use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
+use crate::ports::{ArtefactStore, Authorizer, Notifier, People, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
 use crate::run_signals::RunSignals;
@@ -38,6 +38,7 @@ pub struct Builder {
     authorizer: Option<Arc<dyn Authorizer>>,
     notifier: Option<Arc<dyn Notifier>>,
     courier: Option<Arc<dyn Courier>>,
+    people: Option<Arc<dyn People>>,
     artefacts: Option<Arc<dyn ArtefactStore>>,
     clock: Option<Arc<dyn Clock>>,
     limits: Limits,
@@ -80,6 +81,13 @@ impl Builder {
     #[must_use]
     pub fn courier(mut self, courier: impl Courier + 'static) -> Self {
         self.courier = Some(Arc::new(courier));
+        self
+    }
+
+    /// Sets who knows the approvers and recipients that definitions name. By default every name is accepted.
+    #[must_use]
+    pub fn people(mut self, people: impl People + 'static) -> Self {
+        self.people = Some(Arc::new(people));
         self
     }
 
@@ -237,6 +245,7 @@ impl Builder {
             subscriptions: OpenSubscriptions::default(),
             scheduling: tokio::sync::Mutex::default(),
             presence: self.presence,
+            people: self.people,
             codes: ApprovalCodes::default(),
             publishing: tokio::sync::Mutex::default(),
         });

@@ -66,7 +66,7 @@ pub use outbox::Courier;
 pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
-    OnToolChange, Outage, Outcome, ToolCall, ToolCaller, Tools,
+    OnToolChange, Outage, Outcome, People, ToolCall, ToolCaller, Tools, UnknownPrincipal,
 };
 pub use proposals::ProposalView;
 pub use queries::RunView;

@@ -205,7 +205,24 @@ pub trait Authorizer: Send + Sync {
     }
 }
 
-/// A notice to humans.
+/// Knows the users, groups and addresses that definitions can name.
+pub trait People: Send + Sync {
+    /// Finds an approver or recipient as a definition writes it.
+    fn find(&self, name: &str, is_approver: bool) -> Result<(), UnknownPrincipal>;
+}
+
+/// Why an approver or recipient is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownPrincipal {
+    /// The problem.
+    pub message: String,
+    /// How to fix it.
+    pub hint: Option<String>,
+    /// Whether a definition with it is not stored. Otherwise it is a warning.
+    pub is_error: bool,
+}
+
+/// An event that a program which embeds the engine can follow without reading the log.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// A gate waits for a decision.
@@ -257,7 +274,8 @@ pub enum Notice {
     },
 }
 
-/// Delivers notices. Called after the commit of the events that they are about.
+/// Receives notices in the process, after the commit of the events that they are about. A notice is lost in a crash: messages
+/// to people go through [`crate::Courier`], which has an outbox.
 pub trait Notifier: Send + Sync {
     /// Delivers a notice.
     fn notify(&self, notice: Notice) -> BoxFuture<'_, ()>;

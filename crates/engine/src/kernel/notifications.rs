@@ -1,5 +1,7 @@
 //! Which events cause notifications, and what these say. The commit that contains the event contains the notification.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use steprail_core::run::{Event, Record};
@@ -14,7 +16,8 @@ impl Kernel {
         if !self.has_outbox {
             return;
         }
-        let Some(head) = self.runs.get(&key).map(|entry| entry.head.clone()) else { return };
+        let Some(entry) = self.runs.get(&key) else { return };
+        let (head, compiled) = (entry.head.clone(), entry.compiled.clone());
         // The outbox records a notification that cannot be delivered; another one could not be delivered either.
         if head.principal.origin == Some(Origin::Notification) {
             return;
@@ -23,9 +26,22 @@ impl Kernel {
         if head.parent.is_some() && record.event.step().is_none() {
             return;
         }
-        for new in notifications(key, &head.principal.id, &record.event) {
+        for mut new in notifications(key, &head.principal.id, &record.event) {
+            add_labels(&mut new, &compiled.plan.settings.labels);
             self.batch.commit.outbox.push(OutboxChange::Add(Box::new(new)));
         }
+    }
+}
+
+/// Adds the labels of the definition, which subscriptions can select.
+fn add_labels(new: &mut NewNotification, labels: &BTreeMap<String, String>) {
+    if labels.is_empty() {
+        return;
+    }
+    let mut body: serde_json::Value = serde_json::from_str(new.body.get()).unwrap_or_default();
+    if body.is_object() {
+        body["labels"] = json!(labels);
+        new.body = to_raw_value(&body).unwrap_or_default();
     }
 }
 

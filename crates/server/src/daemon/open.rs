@@ -68,6 +68,7 @@ impl Daemon {
             Some((courier, attach)) => (builder.courier(courier), Some(attach)),
             None => (builder, None),
         };
+        let builder = builder.people(notify::KnownPeople::new(config, accounts.access())?);
         let engine = builder.authorizer(accounts.access()).spawn()?;
         attach.into_iter().for_each(|attach| drop(attach.send(Some(engine.downgrade()))));
         let settings = Settings {

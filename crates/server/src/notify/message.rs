@@ -1,6 +1,8 @@
 //! What a notification says: its own facts, and those of its run and its approval as the engine has them. Values that the
 //! engine stores are redacted already.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use steprail_core::run::{GuardedCall, Millis, Subject};
 use steprail_engine::{Approval, Engine, Notification, NotificationKind, RunId};
@@ -17,6 +19,7 @@ struct Body {
     by: Option<String>,
     reason: Option<String>,
     approved: bool,
+    labels: BTreeMap<String, String>,
     /// What the error is about, if no run is: a server, a schedule, a definition, or a part of the database.
     server: Option<String>,
     schedule: Option<String>,
@@ -61,6 +64,7 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
         comment: body.reason.filter(|reason| !reason.is_empty()),
         deadline: body.until,
         digest: body.digest,
+        labels: body.labels,
         ..Message::default()
     };
     if kind == Kind::Test {

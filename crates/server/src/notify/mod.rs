@@ -4,6 +4,7 @@ mod bursts;
 mod channels;
 mod message;
 mod open;
+mod people;
 mod recipients;
 mod tool;
 
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use bursts::Bursts;
 pub(crate) use channels::ChannelSet;
 pub(crate) use open::open;
+pub(crate) use people::KnownPeople;
 use recipients::People;
 pub(crate) use tool::refusals;
 

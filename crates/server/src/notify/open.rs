@@ -43,7 +43,7 @@ pub(crate) fn open(
     Ok(Some((courier, attach)))
 }
 
-fn invalid(problems: &[ConfigError]) -> Error {
+pub(super) fn invalid(problems: &[ConfigError]) -> Error {
     let lines: Vec<String> = problems.iter().map(|problem| format!("notify.{problem}")).collect();
     Error::BadInput(format!("cannot deliver notifications: {}", lines.join("; ")))
 }

@@ -302,3 +302,47 @@ fn a_tool_that_requires_an_approval_later_fails_without_one() {
     let runs: Vec<_> = open.as_array().expect("approvals").iter().map(|open| &open["run_id"]).collect();
     assert_eq!(runs, [&json!(run)], "only the gate of the run");
 }
+
+#[test]
+fn operators_subscribe_to_runs_by_label() {
+    let hook = Receiver::listen(any_port());
+    let url = hook.url("/hook");
+    let secrets = [("hook", &*url), ("hook-key", "a key of at least 16 bytes")];
+    let subscription =
+        "subscriptions = [{ to = ['kim'], kinds = ['approval_requested'], labels = { team = 'pay*' } }]\n";
+    let settings = webhooks(&["hook"]) + "users.kim.addresses = { hook = 'kim' }\n" + subscription;
+    let daemon = serve(folder(&settings, &secrets));
+    start(&daemon);
+    assert_eq!(hook.next()["address"], "");
+    let labelled = GATED.replace("name: gated", "name: gated\nlabels: { team: payments }");
+    std::fs::write(daemon.folder.path().join("gated.yaml"), labelled).expect("written");
+    let run = start(&daemon);
+    let mut addresses = [hook.next(), hook.next()].map(|request| {
+        assert_eq!(request["message"]["run"], json!(run), "{request}");
+        request["address"].as_str().expect("an address").to_owned()
+    });
+    addresses.sort();
+    assert_eq!(addresses, ["", "kim"]);
+}
+
+#[test]
+fn definitions_name_known_people() {
+    let accounts = "[auth]\nmode = 'users'\n";
+    let daemon = serve(folder(accounts, &[]));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(steprail());
+        let done =
+            command.args(arguments).args(["--data"]).arg(daemon.folder.path()).output().expect("an end");
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let file = daemon.folder.path().join("gated.yaml").display().to_string();
+    let (stored, stderr) = run(&["define", &file]);
+    assert!(
+        !stored && stderr.contains("SR515") && stderr.contains("unknown user or group `lea`"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("gated.yaml:3:"), "with its position: {stderr}");
+    assert!(run(&["user", "add", "lea"]).0);
+    let (stored, stderr) = run(&["define", &file]);
+    assert!(stored, "{stderr}");
+}
