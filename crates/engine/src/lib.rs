@@ -67,7 +67,7 @@ pub use outbox::Courier;
 pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
-    OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
+    OnToolChange, Outage, Outcome, People, ToolCall, ToolCaller, Tools, UnknownPrincipal,
 };
 pub use proposals::ProposalView;
 pub use queries::RunView;
@@ -91,7 +91,7 @@ pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, AttemptOutcome, Binding,
-    ChainHead, Cursor, Definition, Delivery, DeliveryStatus, EventPage, Expected, Fired, Freeze,
+    ChainHead, Cursor, Definition, Delivery, DeliveryStatus, DueMessage, EventPage, Expected, Fired, Freeze,
     InvalidCursor, ListRuns, ListSteps, NameCursor, NewDelivery, NewNotification, Notification,
     NotificationKind, NotificationQuery, Overlap, Principal, Proposal, RawEvent, Reads, Relay, Remembered,
     Right, RowKind, RunCursor, RunId, RunRow, Schedule, ScheduledVersion, Session, Starter, StepCounts,

@@ -121,3 +121,5 @@ pub(crate) const OUTBOX_SENDS: usize = 16;
 pub(crate) const OUTBOX_SEND_TIME: Duration = Duration::from_mins(1);
 /// The maximum time between two looks at the outbox.
 pub(crate) const OUTBOX_IDLE: Duration = Duration::from_secs(30);
+/// The maximum time for which a tool that delivers a notification can run, or wait for its server.
+pub(crate) const NOTIFICATION_TIME: &str = "30s";

@@ -42,8 +42,8 @@ pub use error::StoreError;
 pub use id_map::{IdHasher, IdMap};
 pub use log_row::{RowContent, link};
 pub use outbox::{
-    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
-    NotificationQuery, OutboxChange, OutboxWork,
+    AttemptOutcome, Delivery, DeliveryStatus, DueMessage, NewDelivery, NewNotification, Notification,
+    NotificationKind, NotificationQuery, OutboxChange, OutboxWork,
 };
 pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
 pub use principal::{Origin, Principal, Relay, Right, TokenScope};

@@ -30,6 +30,7 @@ pub(crate) use expressions::SourceText;
 pub(crate) use gate_times::{GateTimes, LevelTimes};
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -37,6 +38,7 @@ use serde_json::Value;
 use crate::expr::{Condition, SecretText, Template, ValueTemplate};
 use crate::limits::RunLimits;
 use crate::schema::Schema;
+use crate::source::Span;
 use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
@@ -63,8 +65,32 @@ pub struct Plan {
     pub on_failure: Option<BlockIx>,
     /// The other settings of the definition.
     pub settings: Settings,
+    /// The users and groups that gates name.
+    pub principals: Box<[NamedPrincipal]>,
     /// The steps by their ids.
     ids: BTreeMap<Box<str>, StepIx>,
+}
+
+/// An approver or a recipient that a gate names.
+#[derive(Clone)]
+pub struct NamedPrincipal {
+    /// The name as written: `lea`, `user:lea`, `group:ops`, `mail:ann@example.org`.
+    pub name: Box<str>,
+    /// Whether it is an approver; otherwise it is only notified.
+    pub is_approver: bool,
+    /// The step of the gate.
+    pub step: Option<StepIx>,
+    /// Position in the text of the definition.
+    pub span: Span,
+}
+
+/// Without the position: the plan of a definition does not depend on how it is written.
+impl fmt::Debug for NamedPrincipal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, is_approver, step, .. } = self;
+        let mut shown = out.debug_struct("NamedPrincipal");
+        shown.field("name", name).field("is_approver", is_approver).field("step", step).finish()
+    }
 }
 
 impl Plan {

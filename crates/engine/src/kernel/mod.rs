@@ -31,6 +31,7 @@ mod world;
 pub use definitions::Compiled;
 pub(crate) use definitions::{pins_hash, tool_pins};
 pub use effects::{CallId, CallOrder, Continuation, Effect};
+pub(crate) use notifications::audit_failure;
 pub use request::{
     AcceptedProposal, Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request,
     Response, RunSource, Signal, StartRun,
@@ -118,6 +119,8 @@ pub struct Kernel {
     quotas: QuotaLedger,
     /// Whether commits contain the notifications that they cause.
     has_outbox: bool,
+    /// Whether a commit within the batch in progress changed the outbox.
+    outbox_changed: bool,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
     /// The factor that every decision requires.
@@ -183,6 +186,7 @@ impl Kernel {
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
             has_outbox: setup.outbox,
+            outbox_changed: false,
             restore_finished: false,
             presence: Presence::None,
         })

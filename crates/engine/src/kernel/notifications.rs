@@ -1,12 +1,15 @@
 //! Which events cause notifications, and what these say. The commit that contains the event contains the notification.
 
+use std::collections::BTreeMap;
+
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use steprail_core::plan::{EscalationLevel, GateRules};
 use steprail_core::run::{DENIED, Event, OpenGate, Phase, Record};
-use steprail_store::{NewNotification, NotificationKind, OutboxChange, RunId};
+use steprail_store::{NewNotification, NotificationKind, Origin, OutboxChange, RunId, Schedule};
 
 use super::Kernel;
+use crate::ports::Outage;
 
 impl Kernel {
     /// Adds the notifications of an event to the batch.
@@ -14,13 +17,19 @@ impl Kernel {
         if !self.has_outbox {
             return;
         }
-        let Some(head) = self.runs.get(&key).map(|entry| entry.head.clone()) else { return };
+        let Some(entry) = self.runs.get(&key) else { return };
+        let (head, compiled) = (entry.head.clone(), entry.compiled.clone());
+        // The outbox records a notification that cannot be delivered; another one could not be delivered either.
+        if head.principal.origin == Some(Origin::Notification) {
+            return;
+        }
         // The end of a child run is the matter of the run that waits for it.
         if head.parent.is_some() && record.event.step().is_none() {
             return;
         }
         let new = notifications(key, &head.principal.id, &record.event, self.gate_of(key, record));
-        for new in new {
+        for mut new in new {
+            add_labels(&mut new, &compiled.plan.settings.labels);
             self.batch.commit.outbox.push(OutboxChange::Add(Box::new(new)));
         }
     }
@@ -31,6 +40,70 @@ impl Kernel {
         let live = self.runs.get(&key)?.run.live().get(&step.n)?;
         if let Phase::Gate { open, .. } = &live.phase { Some(open) } else { None }
     }
+}
+
+/// Adds the labels of the definition, which subscriptions can select.
+fn add_labels(new: &mut NewNotification, labels: &BTreeMap<String, String>) {
+    if labels.is_empty() {
+        return;
+    }
+    let mut body: Value = serde_json::from_str(new.body.get()).unwrap_or_default();
+    if body.is_object() {
+        body["labels"] = json!(labels);
+        new.body = to_raw_value(&body).unwrap_or_default();
+    }
+}
+
+/// The recipients of events that concern the operation of the daemon.
+const OPERATORS: &str = "right:administer";
+
+impl Kernel {
+    /// Adds a notification that no run causes to the batch.
+    pub(super) fn notify_of(&mut self, kind: NotificationKind, to: Vec<String>, body: &Value) {
+        if self.has_outbox {
+            self.batch.commit.outbox.push(without_run(kind, to, body));
+        }
+    }
+
+    /// Tells the owner of a schedule that its run was not started. Further times that fail for a reason are not told, until a
+    /// run was started.
+    pub(super) fn notify_missed(&mut self, schedule: &Schedule, reason: &str) {
+        let body = json!({ "schedule": schedule.name, "definition": schedule.definition, "error": reason });
+        let owner = vec![format!("user:{}", schedule.principal.id)];
+        self.notify_of(NotificationKind::ScheduleMissed, owner, &body);
+    }
+
+    /// Tells the operators, or the user whose login is needed, that a server cannot be reached.
+    pub(super) fn notify_outage(&mut self, outage: &Outage) {
+        let Outage { server, reason, needs_login, user } = outage;
+        let to = match user {
+            Some(user) if *needs_login => format!("user:{user}"),
+            _ => OPERATORS.to_owned(),
+        };
+        let kind = match needs_login {
+            true => NotificationKind::LoginExpired,
+            false => NotificationKind::ServerUnavailable,
+        };
+        self.notify_of(kind, vec![to], &json!({ "server": server, "error": reason }));
+    }
+
+    /// The notification of a proposal for those who may accept it.
+    pub(super) fn proposal_notification(&self, name: &str, by: &str) -> Option<OutboxChange> {
+        let to = vec![format!("user:{by}"), OPERATORS.to_owned()];
+        let body = json!({ "definition": name, "by": by });
+        self.has_outbox.then(|| without_run(NotificationKind::ProposalWaiting, to, &body))
+    }
+}
+
+/// The notification of a failed check of stored rows.
+pub(crate) fn audit_failure(what: &str, error: &str) -> OutboxChange {
+    let body = json!({ "what": what, "error": error });
+    without_run(NotificationKind::AuditFailed, vec![OPERATORS.to_owned()], &body)
+}
+
+fn without_run(kind: NotificationKind, to: Vec<String>, body: &Value) -> OutboxChange {
+    let body = to_raw_value(body).unwrap_or_default();
+    OutboxChange::Add(Box::new(NewNotification { kind, run: None, path: None, to, body }))
 }
 
 /// Those who are asked first. Empty: everyone who may decide.

@@ -16,6 +16,7 @@ use super::CallId;
 use super::Compiled;
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
+use crate::ports::Outage;
 
 /// A request to the kernel.
 #[derive(Debug)]
@@ -379,6 +380,8 @@ pub enum Notification {
         /// Name of the server ([`crate::Capacity::server`]).
         server: Box<str>,
     },
+    /// A server cannot be reached ([`crate::ToolCaller::on_outage`]).
+    ServerUnavailable(Box<Outage>),
     /// Timers are due.
     TimersDue,
 }

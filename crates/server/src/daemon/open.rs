@@ -51,17 +51,26 @@ impl Daemon {
         };
         let recipient = owner.clone();
         let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
-        let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy);
+        let builder =
+            Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy.clone());
         let variables =
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
         let builder = builder.presence(config.auth.presence);
-        let secrets = Arc::new(vault.clone());
-        let courier = notify::open(&config.notify, secrets, accounts.access(), recipient, links.clone())?;
+        let courier = notify::open(
+            &config.notify,
+            Arc::new(vault.clone()),
+            accounts.access(),
+            recipient,
+            &policy,
+            &tools,
+            links.clone(),
+        )?;
         let (builder, attach) = match courier {
             Some((courier, attach)) => (builder.courier(courier), Some(attach)),
             None => (builder, None),
         };
+        let builder = builder.people(notify::KnownPeople::new(config, accounts.access())?);
         let engine = builder.authorizer(accounts.access()).spawn()?;
         attach.into_iter().for_each(|attach| drop(attach.send(Some(engine.downgrade()))));
         let settings = Settings {

@@ -1,6 +1,8 @@
 //! What a notification says: its own facts, and those of its run and its approval as the engine has them. Values that the
 //! engine stores are redacted already.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use steprail_core::run::{GuardedCall, Millis, Subject};
 use steprail_engine::{Approval, Engine, Notification, NotificationKind, RunId};
@@ -18,6 +20,27 @@ struct Body {
     by: Option<String>,
     reason: Option<String>,
     approved: bool,
+    labels: BTreeMap<String, String>,
+    /// What the error is about, if no run is: a server, a schedule, a definition, or a part of the database.
+    server: Option<String>,
+    schedule: Option<String>,
+    definition: Option<String>,
+    what: Option<String>,
+}
+
+impl Body {
+    /// What happened, in one line.
+    fn detail(&self) -> Option<String> {
+        let named = |name: &str, value: &Option<String>| Some(format!("{name} `{}`", value.as_ref()?));
+        let about = named("server", &self.server)
+            .or_else(|| named("schedule", &self.schedule))
+            .or_else(|| self.what.clone())
+            .or_else(|| named("definition", &self.definition));
+        match (about, &self.error) {
+            (Some(about), Some(error)) => Some(format!("{about}: {error}")),
+            (about, error) => about.or_else(|| error.clone()),
+        }
+    }
 }
 
 fn body(notification: &Notification) -> Body {
@@ -28,6 +51,7 @@ fn body(notification: &Notification) -> Body {
 pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> Message {
     let (kind, urgency) = kind(notification.kind);
     let body = body(notification);
+    let detail = body.detail();
     let mut message = Message {
         // The number alone is not unique among installations that share a receiver.
         id: format!("{}-{}", notification.id, notification.created_at),
@@ -36,13 +60,17 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
         run: notification.run.map(|run| run.to_string()),
         step: notification.path.clone(),
         prompt: body.prompt.filter(|prompt| !prompt.is_empty()),
-        detail: body.error,
+        detail,
         decider: body.by,
         comment: body.reason.filter(|reason| !reason.is_empty()),
         deadline: body.until,
         digest: body.digest,
+        labels: body.labels,
         ..Message::default()
     };
+    if kind == Kind::Test {
+        message.detail = Some("This message tests the channel. Nothing has to be done.".to_owned());
+    }
     if let (Some(engine), Some(run)) = (engine, notification.run) {
         add_run(&mut message, engine, run).await;
         if let Some(path) = notification.path.as_deref().filter(|_| kind.is_approval()) {
@@ -95,6 +123,7 @@ fn kind(kind: NotificationKind) -> (Kind, Urgency) {
         Stored::RunCancelled => (Kind::RunCancelled, Urgency::Low),
         Stored::ScheduleMissed => (Kind::ScheduleMissed, Urgency::Normal),
         Stored::LoginExpired => (Kind::LoginExpired, Urgency::High),
+        Stored::ProposalWaiting => (Kind::ProposalWaiting, Urgency::Normal),
         Stored::AuditFailed => (Kind::AuditFailure, Urgency::Emergency),
         Stored::Test => (Kind::Test, Urgency::Normal),
     }

@@ -28,6 +28,8 @@ struct Level {
     to: Vec<String>,
     channels: Vec<String>,
 }
+/// The recipients of events that concern the operation of the daemon.
+const OPERATORS: &str = "right:administer";
 
 /// The people of a daemon and their addresses.
 pub(super) struct People {
@@ -107,14 +109,21 @@ impl People {
 
     /// Everyone who may decide and has an address. If nobody has, the owner.
     fn deciders(&self) -> Vec<String> {
-        let mut deciders =
-            if self.owner.sole_user { Vec::new() } else { self.access.holders(Right::Approve) };
-        deciders.retain(|user| self.users.contains_key(user));
-        if deciders.is_empty() { vec![self.owner.id.clone()] } else { deciders }
+        self.holders(Right::Approve)
+    }
+
+    /// Everyone who has a right and an address. If nobody has, the owner.
+    fn holders(&self, right: Right) -> Vec<String> {
+        let mut holders = if self.owner.sole_user { Vec::new() } else { self.access.holders(right) };
+        holders.retain(|user| self.users.contains_key(user));
+        if holders.is_empty() { vec![self.owner.id.clone()] } else { holders }
     }
 
     /// A recipient, and the users whose accounts are in the group.
     fn expand(&self, to: &str) -> Vec<String> {
+        if to == OPERATORS {
+            return self.holders(Right::Administer);
+        }
         let recipient = self.name(to);
         let Some(group) = recipient.strip_prefix("group:") else { return vec![recipient] };
         let mut members = self.access.members(group);

@@ -9,7 +9,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    Access, Engine, Grants, ManualClock, Options, Principal, Right, RunHandle, SqliteStore, Start,
+    Access, Engine, Grants, ManualClock, Options, PolicyHandle, Principal, Right, RunHandle, SqliteStore,
+    Start, Tools,
 };
 use steprail_mcp::MemorySecrets;
 use steprail_notify::{
@@ -169,8 +170,9 @@ impl Fixture {
         let accounts = accounts.into_iter().chain(ops).map(|(name, grants)| (name.to_owned(), grants));
         let access = Access::new(accounts.collect());
         let secrets = Arc::new(MemorySecrets::default());
-        let (courier, attach) =
-            super::open(&settings, secrets, access.clone(), Principal::user("ann"), None).unwrap().unwrap();
+        let (owner, policy, tools) = (Principal::user("ann"), PolicyHandle::default(), Tools::new());
+        let opened = super::open(&settings, secrets, access.clone(), owner, &policy, &tools, None);
+        let (courier, attach) = opened.unwrap().unwrap();
         for channel in ["mail", "phone"] {
             let recorder = Recorder { channel, received: self.received.clone() };
             courier.channels.replace(channel, Arc::new(recorder));

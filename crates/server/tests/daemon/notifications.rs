@@ -1,22 +1,17 @@
 //! Notifications over a webhook: an approval reaches its receiver, and a receiver that is down gets it after a `kill -9`.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::receiver::{Receiver, Reply, any_port};
 use super::support::{Daemon, output, steprail, test_file};
-
-/// How long a test waits for a request.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 const CONFIG: &str = "\
 [store.secrets]
@@ -36,71 +31,14 @@ withdraw = true
 addresses = { hook = \"lea\" }
 ";
 
-const GATED: &str = "\
+pub(crate) const GATED: &str = "\
 name: gated
 steps:
   - { id: ask, kind: approve, prompt: Delete it?, notify_user: lea }
   - { id: write, tool: chat__post, args: { path: /srv/old }, depends_on: [ask] }
 ";
 
-/// A webhook receiver on loopback, until it is dropped.
-pub(crate) struct Hook {
-    pub(crate) address: SocketAddr,
-    requests: Receiver<Value>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Hook {
-    pub(crate) fn listen(address: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address).expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let (sender, requests) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let Some(request) = stream.ok().and_then(answer) else { continue };
-                if sender.send(request).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { address, requests, stop }
-    }
-
-    pub(crate) fn next(&self) -> Value {
-        self.requests.recv_timeout(PATIENCE).expect("a request")
-    }
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-/// Reads a request and accepts it. Returns its JSON.
-fn answer(stream: TcpStream) -> Option<Value> {
-    let mut reader = BufReader::new(stream);
-    let (mut length, mut line) = (0, String::new());
-    while reader.read_line(&mut line).ok()? > 2 {
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-    reader.get_mut().write_all(response).ok()?;
-    serde_json::from_slice(&body).ok()
-}
-
-fn private(path: &Path, text: &str) {
+pub(crate) fn private(path: &Path, text: &str) {
     let mut options = std::fs::OpenOptions::new();
     let file = options.create(true).truncate(true).write(true).mode(0o600).open(path);
     file.expect("a file").write_all(text.as_bytes()).expect("written");
@@ -120,24 +58,24 @@ fn daemon_in(folder: TempDir, address: SocketAddr, config: &str) -> Daemon {
     Daemon::start_in(folder, &["--tools", &tools])
 }
 
-fn steprail_json(daemon: &Daemon, arguments: &[&str]) -> Value {
+pub(crate) fn steprail_json(daemon: &Daemon, arguments: &[&str]) -> Value {
     let mut command = Command::new(steprail());
     let text = output(command.args(arguments).args(["--json", "--data"]).arg(daemon.folder.path()));
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
 }
 
-fn start(daemon: &Daemon) -> String {
+pub(crate) fn start(daemon: &Daemon) -> String {
     let file = daemon.folder.path().join("gated.yaml").display().to_string();
     let started = steprail_json(daemon, &["run", &file, "--detach"]);
     started["run_id"].as_str().expect("an id").to_owned()
 }
 
-fn approve(daemon: &Daemon, run: &str) {
+pub(crate) fn approve(daemon: &Daemon, run: &str) {
     output(Command::new(steprail()).args(["approve", run, "--yes", "--data"]).arg(daemon.folder.path()));
 }
 
 /// The delivery of the approval, once it has a status. One that is queued was tried at least once.
-fn delivery_with(daemon: &Daemon, run: &str, status: &str) -> Value {
+pub(crate) fn delivery_with(daemon: &Daemon, run: &str, status: &str) -> Value {
     loop {
         let listed = steprail_json(daemon, &["notifications", run]);
         let deliveries = listed[0]["deliveries"].as_array().cloned().unwrap_or_default();
@@ -151,13 +89,9 @@ fn delivery_with(daemon: &Daemon, run: &str, status: &str) -> Value {
     }
 }
 
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
 #[test]
 fn an_approval_reaches_its_receiver_and_is_withdrawn_after_the_decision() {
-    let hook = Hook::listen(any_port());
+    let hook = Receiver::listen(any_port());
     let daemon = daemon(hook.address);
     let run = start(&daemon);
     let request = hook.next();
@@ -191,7 +125,9 @@ fn an_approval_reaches_its_receiver_and_is_withdrawn_after_the_decision() {
 
     let tested = steprail_json(&daemon, &["notify", "test", "lea"]);
     assert_eq!(tested["deliveries"][0]["status"], "sent", "{tested}");
-    assert_eq!(hook.next()["message"]["kind"], "test");
+    let test = hook.next();
+    assert_eq!(test["message"]["kind"], "test");
+    assert!(test["text"].as_str().is_some_and(|text| text.contains("tests the channel")), "{test}");
 }
 
 /// Sends a request to a link as a proxy does. Returns the status and the page.
@@ -213,7 +149,7 @@ async fn open_link(local: &str, link: &str, form: Option<&str>) -> (u16, String)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_of_a_notification_decides_with_a_pin() {
-    let hook = Hook::listen(any_port());
+    let hook = Receiver::listen(any_port());
     let folder = TempDir::new().expect("a folder");
     private(&folder.path().join("owner"), "lea");
     let mut daemon = daemon_in(folder, hook.address, CONFIG);
@@ -270,7 +206,7 @@ fn a_receiver_that_is_down_gets_the_request_after_a_kill() {
     }
 
     daemon.kill();
-    let hook = Hook::listen(address);
+    let hook = Receiver::listen(address);
     daemon.restart();
     let request = hook.next();
     assert_eq!(
@@ -283,7 +219,7 @@ fn a_receiver_that_is_down_gets_the_request_after_a_kill() {
 
 #[test]
 fn a_channel_without_its_secret_is_reported_and_works_once_the_secret_is_there() {
-    let hook = Hook::listen(any_port());
+    let hook = Receiver::listen(any_port());
     let mut daemon = daemon(hook.address);
     daemon.kill();
     let key = daemon.folder.path().join("hook-key");
@@ -305,8 +241,8 @@ fn a_channel_without_its_secret_is_reported_and_works_once_the_secret_is_there()
 }
 
 #[test]
-fn an_unknown_recipient_is_a_dead_letter_that_can_be_sent_again() {
-    let hook = Hook::listen(any_port());
+fn an_unknown_recipient_is_a_dead_letter() {
+    let hook = Receiver::listen(any_port());
     let daemon = daemon(hook.address);
     let definition = GATED.replace("notify_user: lea", "notify_user: leah");
     std::fs::write(daemon.folder.path().join("gated.yaml"), definition).expect("written");
@@ -315,6 +251,19 @@ fn an_unknown_recipient_is_a_dead_letter_that_can_be_sent_again() {
     assert!(failed["error"].as_str().is_some_and(|error| error.contains("unknown user `leah`")), "{failed}");
     let dead = steprail_json(&daemon, &["notifications", "--dead"]);
     assert_eq!(dead[0]["deliveries"][0]["id"], failed["id"], "{dead}");
+}
+
+#[test]
+fn a_dead_letter_is_sent_again() {
+    let hook = Receiver::replying(&[Reply::Status(410)]);
+    let daemon = daemon(hook.address);
+    let run = start(&daemon);
+    let first = hook.next_request();
+    let failed = delivery_with(&daemon, &run, "failed");
+    assert!(failed["error"].as_str().is_some_and(|error| error.contains("410")), "{failed}");
     steprail_json(&daemon, &["notifications", "resend", &failed["id"].to_string()]);
-    delivery_with(&daemon, &run, "failed");
+    let second = hook.next_request();
+    assert_eq!(first.header("Idempotency-Key"), second.header("Idempotency-Key"));
+    delivery_with(&daemon, &run, "sent");
+    assert_eq!(steprail_json(&daemon, &["notifications", "--dead"]), json!([]));
 }
