@@ -13,6 +13,8 @@ choice! {
         Pin = "pin",
         /// A one-time code of an authenticator app (RFC 6238).
         Totp = "totp",
+        /// A passkey (WebAuthn) with user verification.
+        Passkey = "passkey",
     }
 }
 
@@ -22,7 +24,8 @@ impl Presence {
         *self == Self::None
     }
 
-    /// Whether this factor is enough where another one is required. A one-time code also satisfies a requirement of a PIN.
+    /// Whether this factor is enough where another one is required. A one-time code also satisfies a requirement of a PIN,
+    /// and a passkey satisfies every requirement.
     pub fn satisfies(self, required: Self) -> bool {
         self.strength() >= required.strength()
     }
@@ -38,6 +41,28 @@ impl Presence {
             Self::None => 0,
             Self::Pin => 1,
             Self::Totp => 2,
+            Self::Passkey => 3,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Presence::{self, None, Passkey, Pin, Totp};
+
+    #[test]
+    fn stronger_factors_satisfy_weaker_requirements() {
+        let order = [None, Pin, Totp, Passkey];
+        for (strength, factor) in order.into_iter().enumerate() {
+            for (required_strength, required) in order.into_iter().enumerate() {
+                assert_eq!(
+                    factor.satisfies(required),
+                    strength >= required_strength,
+                    "{factor:?} {required:?}"
+                );
+            }
+        }
+        assert_eq!(Presence::from_name("passkey"), Some(Passkey));
+        assert_eq!(Totp.or_stronger(Passkey), Passkey);
     }
 }

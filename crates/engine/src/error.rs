@@ -76,6 +76,7 @@ fn described(factor: Presence) -> &'static str {
         Presence::None => "none",
         Presence::Pin => "your PIN",
         Presence::Totp => "a one-time code of your authenticator",
+        Presence::Passkey => "your passkey",
     }
 }
 

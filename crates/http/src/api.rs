@@ -8,6 +8,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::App;
+use super::limits::ASSERTION_CHARS;
 use super::problem::Problem;
 
 /// Routes with their description.
@@ -93,7 +94,9 @@ impl Operation {
 
     /// Adds an optional header.
     pub(super) fn header(mut self, name: &str, description: &str) -> Self {
-        let schema = json!({ "type": "string", "maxLength": 256 });
+        // An assertion of a passkey is longer than other values.
+        let max = if name == "X-Steprail-Presence" { ASSERTION_CHARS + "passkey ".len() } else { 256 };
+        let schema = json!({ "type": "string", "maxLength": max });
         self.parameters
             .push(json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema }));
         self

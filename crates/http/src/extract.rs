@@ -10,9 +10,10 @@ use steprail_engine::{Principal, RunId, User};
 use super::App;
 use super::accounts::PresenceError;
 use super::problem::Problem;
+use super::request_binding::RequestBinding;
 
-/// The header that proves that the user is present: `pin …` or `totp …`.
-const PRESENCE_HEADER: &str = "x-steprail-presence";
+/// The header that proves that the user is present: `pin …`, `totp …` or `passkey …`.
+pub(crate) const PRESENCE_HEADER: &str = "x-steprail-presence";
 
 /// The authenticated caller, who may have proved that they are present.
 pub(crate) struct Caller(pub User);
@@ -25,13 +26,19 @@ impl FromRequestParts<App> for Caller {
         let unauthenticated =
             || Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "the request is not authenticated");
         let mut principal = principal.ok_or_else(unauthenticated)?;
-        prove_presence(app, &parts.headers, &mut principal).await?;
+        let binding = parts.extensions.get::<RequestBinding>().copied();
+        prove_presence(app, &parts.headers, binding.as_ref(), &mut principal).await?;
         Ok(Self(app.engine.as_user(principal)))
     }
 }
 
 /// Verifies the proof of presence of a request, if it has one. It counts for this request only.
-async fn prove_presence(app: &App, headers: &HeaderMap, principal: &mut Principal) -> Result<(), Problem> {
+async fn prove_presence(
+    app: &App,
+    headers: &HeaderMap,
+    binding: Option<&RequestBinding>,
+    principal: &mut Principal,
+) -> Result<(), Problem> {
     let Some(proof) = headers.get(PRESENCE_HEADER) else { return Ok(()) };
     // An agent could guess, and lock its user out.
     if principal.agent {
@@ -42,7 +49,7 @@ async fn prove_presence(app: &App, headers: &HeaderMap, principal: &mut Principa
         ));
     }
     let proof = proof.to_str().map_err(|_| PresenceError::Malformed)?;
-    principal.provenance.presence = app.accounts.verify_presence(principal, proof).await?;
+    principal.provenance.presence = app.accounts.verify_presence(principal, proof, binding).await?;
     Ok(())
 }
 

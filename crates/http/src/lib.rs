@@ -18,8 +18,10 @@ mod listen;
 mod metrics;
 mod operations;
 mod page;
+mod passkey_page;
 mod peer;
 mod problem;
+mod request_binding;
 mod routes;
 mod security_headers;
 mod sign_in;
@@ -58,7 +60,7 @@ impl App {
 
     /// Creates a link that signs one browser in as the owner.
     pub fn sign_in_link(&self) -> Result<String, Problem> {
-        sign_in::create_link(self, None)
+        sign_in::create_link(self, None, None)
     }
 
     /// Serves a port for all clients. Returns the base URL.
@@ -102,6 +104,7 @@ fn authenticated_routes(app: &App) -> Router<App> {
         .route("/api/v1/socket", get(stream::socket))
         .route("/metrics", get(operations::metrics))
         .layer(DefaultBodyLimit::max(app.max_body_bytes))
+        .layer(from_fn_with_state(app.clone(), request_binding::bind))
 }
 
 /// Routes that need no authentication.
@@ -115,6 +118,8 @@ fn open_routes() -> Router<App> {
         .route("/", get(async || Redirect::to("/api")))
         .route("/sign-in", get(sign_in::page).post(sign_in::sign_in))
         .route("/sign-in.js", get(sign_in::script))
+        .route(passkey_page::PATH, get(passkey_page::page))
+        .route("/passkeys.js", get(passkey_page::script))
         .route("/.well-known/oauth-protected-resource", get(operations::protected_resource))
         .route("/.well-known/{*rest}", any(not_found))
 }

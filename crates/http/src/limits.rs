@@ -1,4 +1,4 @@
-//! The limits of approval links.
+//! The limits of approval links and passkeys.
 
 use steprail_core::run::Millis;
 
@@ -18,3 +18,20 @@ pub(crate) const COUNTED_LINKS: usize = 10_000;
 pub(crate) const FORM_FIELDS: usize = 50;
 /// The maximum length of a comment, in characters.
 pub(crate) const COMMENT_CHARS: usize = 1_000;
+
+/// The maximum number of passkeys of a user.
+pub(crate) const PASSKEYS_PER_USER: usize = 10;
+/// The maximum length of the name of a passkey, in characters.
+pub(crate) const PASSKEY_NAME_CHARS: usize = 64;
+/// The maximum length of the assertion of a passkey in a header, in characters of base64url.
+pub(crate) const ASSERTION_CHARS: usize = 8 * 1024;
+/// How long a registration waits for the authenticator, in milliseconds.
+pub(crate) const REGISTRATION_MS: Millis = 5 * 60 * 1_000;
+/// How long the challenge of a passkey is valid, in milliseconds.
+pub(crate) const CHALLENGE_MS: Millis = 2 * 60 * 1_000;
+/// The maximum number of open challenges of a user. A newer one replaces the oldest.
+pub(crate) const CHALLENGES_PER_USER: usize = 8;
+/// The maximum number of open challenges.
+pub(crate) const CHALLENGES: usize = 10_000;
+/// The maximum length of the page that a sign-in link leads to, in characters. Browsers accept such addresses.
+pub(crate) const PAGE_CHARS: usize = 16 * 1024;

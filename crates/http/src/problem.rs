@@ -108,6 +108,10 @@ impl From<Error> for Problem {
                 let retry_after = exceeded.retry_after_secs().and_then(|seconds| u32::try_from(seconds).ok());
                 Self { retry_after, ..problem }.hint(exceeded.hint())
             }
+            Error::PresenceRequired(Presence::Passkey) => Self { presence: Presence::Passkey, ..problem }.hint(
+                "confirm it on the page /passkeys, or send `X-Steprail-Presence: passkey …` with an assertion for a challenge of \
+                 `POST /api/v1/me/presence/challenge`",
+            ),
             Error::PresenceRequired(presence) => Self { presence, ..problem }.hint(format!(
                 "send `X-Steprail-Presence: {} …`; `steprail presence` sets a PIN or enrolls an authenticator",
                 presence.name()
@@ -125,8 +129,12 @@ impl From<PresenceError> for Problem {
     fn from(error: PresenceError) -> Self {
         let rejected = |code: &str, detail: String| Self::new(StatusCode::FORBIDDEN, code, detail);
         match error {
-            PresenceError::Malformed => {
-                Self::bad("`X-Steprail-Presence` is `pin …` or `totp …`, with up to 64 characters")
+            PresenceError::Malformed => Self::bad(
+                "`X-Steprail-Presence` is `pin …` or `totp …` with up to 64 characters, or `passkey …` with an assertion",
+            ),
+            PresenceError::NotSet(Presence::Passkey) => {
+                rejected("presence_not_set", "you have not registered a passkey".to_owned())
+                    .hint("`steprail presence` prints the address of the page that registers one")
             }
             PresenceError::NotSet(factor) => {
                 let detail = format!("you have not set the factor `{}`", factor.name());
@@ -137,6 +145,9 @@ impl From<PresenceError> for Problem {
                 "presence_rejected",
                 "the one-time code is wrong, or it was used already; wait for the next one".to_owned(),
             ),
+            PresenceError::WrongPasskey(reason) => {
+                rejected("presence_rejected", format!("the passkey is rejected: {reason}"))
+            }
             PresenceError::Wrong(_) => rejected("presence_rejected", "the PIN is wrong".to_owned()),
             PresenceError::Locked(seconds) => {
                 let detail = format!("too many wrong attempts to prove presence; try again in {seconds} s");

@@ -14,7 +14,7 @@ use crate::authentication::rejected;
 use crate::extract::Body as JsonBody;
 use crate::peer::Peer;
 use crate::problem::Problem;
-use crate::{App, audit};
+use crate::{App, audit, passkey_page};
 
 /// Name of the session cookie. It contains the port, because browsers share cookies between the ports of a host.
 fn cookie_name(headers: &HeaderMap) -> String {
@@ -29,10 +29,21 @@ fn host(headers: &HeaderMap) -> Option<Authority> {
 /// Creates a sign-in link for the owner, for one user of the operating system. Fails if the server does not listen on a
 /// port. The key is in the fragment of the link, which browsers do not send: it reaches no log, and a link preview that
 /// opens the link does not use the key up.
-pub(crate) fn create_link(app: &App, os_user: Option<u32>) -> Result<String, Problem> {
+///
+/// A link to a page for passkeys has the host name that passkeys need, because a session belongs to one host name.
+pub(crate) fn create_link(app: &App, os_user: Option<u32>, page: Option<&str>) -> Result<String, Problem> {
     let none = || Problem::new(StatusCode::CONFLICT, "no_address", "this server does not listen on a port");
-    let url = app.url.get().ok_or_else(none)?;
-    Ok(format!("{url}/sign-in#key={}", app.accounts.create_link(os_user)?))
+    let (url, next) = match page {
+        Some(page) if !passkey_page::is_page(page) => {
+            return Err(Problem::bad("a sign-in link leads to `/passkeys` or to no page"));
+        }
+        Some(page) => {
+            let next = form_urlencoded::byte_serialize(page.as_bytes()).collect::<String>();
+            (app.accounts.passkey_origin()?, format!("&next={next}"))
+        }
+        None => (app.url.get().ok_or_else(none)?.clone(), String::new()),
+    };
+    Ok(format!("{url}/sign-in#key={}{next}", app.accounts.create_link(os_user)?))
 }
 
 /// The page that a sign-in link opens. Its script sends the key of the link.
@@ -46,7 +57,9 @@ pub(super) async fn page() -> Html<&'static str> {
 
 /// The script of the page. It keeps the page secret where only pages of this origin can read it.
 pub(super) async fn script() -> impl IntoResponse {
-    const SCRIPT: &str = r#"const key = new URLSearchParams(location.hash.slice(1)).get("key") ?? "";
+    const SCRIPT: &str = r#"const link = new URLSearchParams(location.hash.slice(1));
+const key = link.get("key") ?? "";
+const next = link.get("next") ?? "/";
 history.replaceState(null, "", "/sign-in");
 const response = await fetch("/sign-in", {
   method: "POST",
@@ -56,7 +69,7 @@ const response = await fetch("/sign-in", {
 const reply = await response.json();
 if (response.ok) {
   sessionStorage.setItem("steprail.page", reply.page_secret);
-  location.replace("/");
+  location.replace(/^\/passkeys([?#]|$)/.test(next) ? next : "/");
 } else {
   document.getElementById("state").textContent = `${reply.detail}. ${reply.hint ?? ""}`;
 }

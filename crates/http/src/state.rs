@@ -64,7 +64,7 @@ pub struct State {
     pub(crate) access_policy: AccessPolicy,
     pub(crate) oidc: Option<Oidc>,
     pub(crate) metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    pub(crate) url: OnceLock<String>,
+    pub(crate) url: Arc<OnceLock<String>>,
     pub(crate) links: Option<LinkSigner>,
     pub(crate) link_attempts: LinkAttempts,
     pub(crate) max_body_bytes: usize,
@@ -87,11 +87,13 @@ impl App {
     /// Creates the surface. Streams end when `stop` is cancelled.
     pub fn new(options: Options, stop: CancellationToken) -> Self {
         let engine = options.engine;
+        let url = Arc::new(options.url.map_or_else(OnceLock::new, OnceLock::from));
         Self(Arc::new(State {
             accounts: options.accounts.attach(
                 engine.clone(),
                 options.session_lifetime,
                 options.secrets.clone(),
+                url.clone(),
             ),
             gateway: options.gateway,
             tools: options.tools,
@@ -101,7 +103,7 @@ impl App {
             access_policy: options.access_policy,
             oidc: options.oidc,
             metrics: options.metrics,
-            url: options.url.map_or_else(OnceLock::new, OnceLock::from),
+            url,
             links: options.links,
             link_attempts: LinkAttempts::default(),
             max_body_bytes: options.max_body_bytes,

@@ -6,6 +6,7 @@ pub use crate::routes::definitions::Definition;
 pub use crate::routes::events::{Event, RawEvent};
 pub use crate::routes::logins::{CompletedLogin, StartedLogin};
 pub use crate::routes::notifications::{DeliveryInfo, NotificationInfo};
+pub use crate::routes::passkeys::PasskeyInfo;
 pub use crate::routes::policy::{ComparedRule, Explanation, FreezeInfo, PolicyStatus, RememberedApproval};
 pub use crate::routes::presence::{NewAuthenticator, PresenceStatus};
 pub use crate::routes::proposals::{ProposalInfo, ShownProposal};

@@ -132,7 +132,8 @@ impl Client {
             (Err(ClientError::Problem(problem)), Some(again)) if &*problem.code == "presence_required" => {
                 match presence::ask(problem.presence).await {
                     Some(proof) => self.send_once(again.header(presence::HEADER, proof)).await,
-                    None => Err(ClientError::Problem(Box::new(presence::unproved(*problem)))),
+                    // Boxed, because it sends a request itself.
+                    None => Err(Box::pin(presence::unproved(self, *problem, again)).await),
                 }
             }
             (result, _) => result,

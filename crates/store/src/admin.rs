@@ -257,7 +257,12 @@ pub enum AdminAction {
     PresenceRemoved {
         user: String,
     },
-    /// A wrong PIN or one-time code. `locked`: further attempts are refused for a while.
+    /// A passkey of a user was removed.
+    PasskeyRemoved {
+        user: String,
+        passkey: String,
+    },
+    /// A wrong PIN, one-time code or passkey. `locked`: further attempts are refused for a while.
     PresenceRejected {
         user: String,
         factor: Presence,

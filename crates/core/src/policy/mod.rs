@@ -228,6 +228,12 @@ impl Policy {
         self.rules.iter().map(|rule| &*rule.name)
     }
 
+    /// Whether a rule requires a factor of presence, or a stronger one.
+    pub fn requires(&self, factor: Presence) -> bool {
+        let is_required = |rule: &Rule| matches!(&rule.action, Action::RequireApproval(approval) if approval.presence.satisfies(factor));
+        self.rules.iter().any(is_required)
+    }
+
     /// The start of the window that a budget counts in, in milliseconds; 0 without a unit of time. Days and weeks start at
     /// midnight in the time zone of the policy, weeks on Monday.
     pub fn window_start(&self, limit: &Limit, now: Millis) -> Millis {

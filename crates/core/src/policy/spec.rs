@@ -174,7 +174,7 @@ record! {
         escalate: Vec<Spanned<EscalationSpec>>,
         /// Whether the user who started the run may decide. Default: `false`.
         allow_self: bool,
-        /// The factor with which approvers prove that they are present: `pin` or `totp`. Default: the setting `auth.presence`.
+        /// The factor with which approvers prove that they are present: `pin`, `totp` or `passkey`. Default: the setting `auth.presence`.
         presence: Presence,
     }
 }

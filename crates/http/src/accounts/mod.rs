@@ -4,6 +4,7 @@ mod cache;
 mod directory;
 mod factors;
 pub mod oidc;
+mod passkeys;
 mod presence;
 mod rate_limit;
 mod secret;
@@ -11,9 +12,14 @@ mod sessions;
 mod tickets;
 mod tokens;
 mod users;
+#[cfg(not(feature = "passkey"))]
+#[path = "no_webauthn.rs"]
+mod webauthn;
+#[cfg(feature = "passkey")]
+mod webauthn;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use serde::Serialize;
 use steprail_core::run::Millis;
@@ -27,6 +33,9 @@ use cache::AccountCache;
 pub(crate) use cache::Stored;
 #[cfg(test)]
 pub(crate) use factors::code_at;
+use passkeys::OpenChallenges;
+pub(crate) use passkeys::StoredPasskey;
+pub use passkeys::{PASSKEYS_SUPPORTED, passkey_origin};
 use presence::Enrollments;
 pub(crate) use presence::{PresenceError, TotpEnrollment};
 pub(crate) use rate_limit::FailureLimiter;
@@ -37,6 +46,7 @@ pub(crate) use tickets::TICKET_SECS;
 use tickets::Tickets;
 pub(crate) use tokens::{NewToken, TOKEN_DAYS, Token};
 pub use users::{GroupRecord, Role, UserRecord};
+use webauthn::RelyingParty;
 
 /// Milliseconds in a day.
 pub(crate) const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
@@ -58,6 +68,10 @@ pub(crate) struct Accounts {
     /// Serializes attempts to prove presence.
     verifying: tokio::sync::Mutex<()>,
     enrollments: Enrollments,
+    open_challenges: OpenChallenges,
+    /// Public base URL, from the settings or the first port that is served.
+    url: Arc<OnceLock<String>>,
+    relying_party: OnceLock<RelyingParty>,
     /// The number of changes to accounts. Streams re-check their credentials at each.
     changes: watch::Sender<u64>,
     lifetime: SessionLifetime,
@@ -107,6 +121,7 @@ impl LoadedAccounts {
         engine: Engine,
         lifetime: SessionLifetime,
         secrets: Arc<dyn SecretStore>,
+        url: Arc<OnceLock<String>>,
     ) -> Accounts {
         Accounts {
             engine,
@@ -119,6 +134,9 @@ impl LoadedAccounts {
             secrets,
             verifying: tokio::sync::Mutex::default(),
             enrollments: Enrollments::default(),
+            open_challenges: OpenChallenges::default(),
+            url,
+            relying_party: OnceLock::new(),
             changes: watch::Sender::new(0),
             lifetime,
             failures: FailureLimiter::default(),

@@ -1,4 +1,4 @@
-//! Presence of users: PINs and one-time codes, their verification, and the lockout after wrong ones.
+//! Presence of users: PINs, one-time codes and passkeys, their verification, and the lockout after wrong ones.
 //!
 //! The hash of the PIN, the last used time step and the count of failures are in the row of the user: a restart lifts no
 //! lockout, and a one-time code works once. The secret of the authenticator is in the secret store, which backups of the
@@ -15,7 +15,10 @@ use steprail_mcp::{Secret, SecretError, SecretScope};
 use tokio::sync::MutexGuard;
 
 use super::factors::{PIN_CHARS, PinHash, TotpSecret};
+use super::passkeys::PasskeyRecord;
 use super::{Accounts, Stored, UserRecord, need_in_person};
+use crate::limits::ASSERTION_CHARS;
+use crate::request_binding::RequestBinding;
 
 /// Name of the secret of an authenticator. Names of users' secrets contain no slash.
 const TOTP_SECRET: &str = "presence/totp";
@@ -37,6 +40,8 @@ pub(crate) struct PresenceRecord {
     /// The last time step whose code was used, if the user has an authenticator.
     #[serde(skip_serializing_if = "Option::is_none")]
     totp_step: Option<u64>,
+    #[serde(skip_serializing_if = "PasskeyRecord::is_empty")]
+    pub(super) passkeys: PasskeyRecord,
     /// Failures since the last success.
     failures: u32,
     /// No attempt is accepted before this time.
@@ -50,12 +55,14 @@ impl PresenceRecord {
             Presence::None => true,
             Presence::Pin => self.pin.is_some(),
             Presence::Totp => self.totp_step.is_some(),
+            Presence::Passkey => !self.passkeys.keys.is_empty(),
         }
     }
 
     /// The factor that a user has to prove before they set a factor: the same one, otherwise another one that they have.
     fn needed_to_set(&self, factor: Presence) -> Presence {
-        let known = [factor, Presence::Totp, Presence::Pin].into_iter().find(|known| self.has(*known));
+        let known = [factor, Presence::Passkey, Presence::Totp, Presence::Pin];
+        let known = known.into_iter().find(|known| self.has(*known));
         known.unwrap_or(Presence::None)
     }
 
@@ -75,12 +82,14 @@ impl PresenceRecord {
 /// Why a proof of presence is rejected.
 #[derive(Debug)]
 pub(crate) enum PresenceError {
-    /// It is not `pin …` or `totp …`.
+    /// It is not `pin …`, `totp …` or `passkey …`.
     Malformed,
     /// The user has not set this factor.
     NotSet(Presence),
     /// The PIN or code is wrong.
     Wrong(Presence),
+    /// The assertion of a passkey is rejected, with the reason.
+    WrongPasskey(&'static str),
     /// Too many wrong ones; seconds until the next attempt.
     Locked(u32),
     /// The factor cannot be checked or stored.
@@ -105,7 +114,7 @@ impl Enrollments {
     }
 
     /// Ends the enrollment of a user. Returns its secret, and until when it counts.
-    fn end(&self, user: &str) -> Option<(TotpSecret, Millis)> {
+    pub(super) fn end(&self, user: &str) -> Option<(TotpSecret, Millis)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(user)
     }
 }
@@ -125,11 +134,13 @@ impl Accounts {
         presence.unwrap_or_default()
     }
 
-    /// Verifies `pin …` or `totp …` of a user. Returns the factor that it proves.
+    /// Verifies `pin …`, `totp …` or `passkey …` of a user. Returns the factor that it proves. A passkey proves it for the request
+    /// that it is bound to.
     pub(crate) async fn verify_presence(
         &self,
         by: &Principal,
         proof: &str,
+        binding: Option<&RequestBinding>,
     ) -> Result<Presence, PresenceError> {
         let (factor, value) = parse(proof).ok_or(PresenceError::Malformed)?;
         // One attempt at a time, so that parallel ones cannot exceed the limit.
@@ -143,20 +154,31 @@ impl Accounts {
             return Err(PresenceError::Locked(u32::try_from(seconds).unwrap_or(u32::MAX)));
         }
         let before = record.clone();
-        if self.matches(&mut record, &by.id, factor, value, now).await? {
+        let matched = match (factor, binding) {
+            (Presence::Passkey, None) => return Err(PresenceError::Malformed),
+            (Presence::Passkey, Some(binding)) => {
+                let verified = self.verify_passkey(&mut record, &by.id, value, binding)?;
+                verified.map_err(PresenceError::WrongPasskey)
+            }
+            _ if self.matches(&mut record, &by.id, factor, value, now).await? => Ok(()),
+            _ => Err(PresenceError::Wrong(factor)),
+        };
+        let Err(wrong) = matched else {
             (record.failures, record.locked_until) = (0, 0);
             if record != before {
                 self.store_presence(&by.id, Some(record), by).await?;
             }
             return Ok(factor);
-        }
+        };
+        // A rejected assertion changes nothing but the count.
+        record = before;
         record.fail(now);
         let locked = record.is_locked(now);
         self.store_presence(&by.id, Some(record), by).await?;
         let user = by.id.clone();
         self.record_action(AdminAction::PresenceRejected { user, factor, locked }, by).await?;
         tracing::warn!(target: crate::audit::TARGET, action = "presence_rejected", user = by.id, locked, "wrong {}", factor.name());
-        Err(PresenceError::Wrong(factor))
+        Err(wrong)
     }
 
     /// Whether a value is the PIN or the current code of a user. A code is used up.
@@ -256,12 +278,13 @@ impl Accounts {
         }
         let _verifying = self.verifying.lock().await;
         self.enrollments.end(user);
+        self.open_challenges.end_registration(user);
         self.store_presence(user, None, by.principal()).await?;
         self.record_action(AdminAction::PresenceRemoved { user: user.to_owned() }, by.principal()).await
     }
 
     /// The factors of the caller, if the caller proved the one that is needed to set another.
-    fn presence_to_set(&self, by: &User, factor: Presence) -> Result<PresenceRecord, Error> {
+    pub(super) fn presence_to_set(&self, by: &User, factor: Presence) -> Result<PresenceRecord, Error> {
         let record = self.presence_of(&by.principal().id);
         let needed = record.needed_to_set(factor);
         if !by.principal().provenance.presence.satisfies(needed) {
@@ -271,7 +294,7 @@ impl Accounts {
     }
 
     /// Stores a factor of the caller, and ends an enrollment that began before.
-    async fn enroll(
+    pub(super) async fn enroll(
         &self,
         _verifying: &MutexGuard<'_, ()>,
         by: &User,
@@ -280,13 +303,14 @@ impl Accounts {
     ) -> Result<(), Error> {
         let by = by.principal();
         self.enrollments.end(&by.id);
+        self.open_challenges.end_registration(&by.id);
         let record = PresenceRecord { failures: 0, locked_until: 0, ..record };
         self.store_presence(&by.id, Some(record), by).await?;
         self.record_action(AdminAction::PresenceEnrolled { user: by.id.clone(), factor }, by).await
     }
 
     /// Stores the factors in the row of the user. The owner has a row only for them.
-    async fn store_presence(
+    pub(super) async fn store_presence(
         &self,
         user: &str,
         presence: Option<PresenceRecord>,
@@ -298,16 +322,17 @@ impl Accounts {
         self.put(AccountKind::User, user, &Stored { presence, ..stored }, Some(by)).await
     }
 
-    async fn record_action(&self, action: AdminAction, by: &Principal) -> Result<(), Error> {
+    pub(super) async fn record_action(&self, action: AdminAction, by: &Principal) -> Result<(), Error> {
         self.engine.registry().record(vec![AdminEvent::new(action, Some(Actor::from(by)))]).await
     }
 }
 
-/// Splits `pin 123456` or `totp 123456`.
+/// Splits `pin 123456`, `totp 123456` or `passkey …`.
 fn parse(proof: &str) -> Option<(Presence, &str)> {
     let (factor, value) = proof.trim().split_once(' ')?;
     let factor = Presence::from_name(factor).filter(|factor| !factor.is_none())?;
-    Some((factor, value.trim())).filter(|(_, value)| (1..=*PIN_CHARS.end()).contains(&value.len()))
+    let max = if factor == Presence::Passkey { ASSERTION_CHARS } else { *PIN_CHARS.end() };
+    Some((factor, value.trim())).filter(|(_, value)| (1..=max).contains(&value.len()))
 }
 
 /// Runs a blocking operation on secrets.

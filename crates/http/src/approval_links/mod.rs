@@ -232,6 +232,9 @@ impl<'a> Visit<'a> {
             return Deciding::Refused(format!("{} has approved. Further approvers are needed.", by.id));
         }
         let (user, factor) = (by.id.clone(), self.app.engine.presence_at(approval));
+        if factor == Presence::Passkey {
+            return Deciding::Passkey;
+        }
         let Some(session) = &self.session else {
             return Deciding::Form { user, session_value: None, factor };
         };
@@ -300,16 +303,19 @@ impl<'a> Visit<'a> {
             return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
         }
         let verified =
-            self.app.accounts.verify_presence(by, &format!("{} {proof}", sent.get("factor"))).await;
+            self.app.accounts.verify_presence(by, &format!("{} {proof}", sent.get("factor")), None).await;
         let text = match verified {
             Ok(factor) => {
                 self.app.link_attempts.succeed(&self.link);
                 return Ok(factor);
             }
             // Whoever has the link does not learn which factors its recipient has.
-            Err(PresenceError::Malformed | PresenceError::NotSet(_) | PresenceError::Wrong(_)) => {
-                "The PIN or code is wrong, was used already, or is not set.".to_owned()
-            }
+            Err(
+                PresenceError::Malformed
+                | PresenceError::NotSet(_)
+                | PresenceError::Wrong(_)
+                | PresenceError::WrongPasskey(_),
+            ) => "The PIN or code is wrong, was used already, or is not set.".to_owned(),
             Err(error) => Problem::from(error).detail.into(),
         };
         Err((StatusCode::FORBIDDEN, text))

@@ -10,11 +10,14 @@ use steprail_engine::Approval;
 use super::form::Form;
 use super::html::{escaped, line, text, time};
 use crate::limits::COMMENT_CHARS;
+use crate::passkey_page;
 
 /// What the page says about deciding.
 pub(super) enum Deciding {
     /// The form for a user, with the factor that they have to prove. Without a session, some factor is always needed.
     Form { user: String, session_value: Option<String>, factor: Presence },
+    /// The request needs a passkey, which a page without scripts cannot use.
+    Passkey,
     /// Why there is no form.
     Refused(String),
 }
@@ -141,6 +144,14 @@ impl View<'_> {
                     escaped(reason)
                 )
             }
+            Deciding::Passkey => {
+                let path = passkey_page::path_of(self.approval.run_id, &self.approval.path);
+                format!(
+                    "<section>\n<h2>Decision</h2>\n<p>This request needs a passkey, which cannot be used on this page.</p>\n\
+                     <p><a href=\"{}\">Sign in and decide with your passkey.</a></p>\n</section>\n",
+                    escaped(&path)
+                )
+            }
             Deciding::Form { user, session_value, factor } => {
                 self.form(user, session_value.as_deref(), *factor) + &continue_link
             }
@@ -194,6 +205,8 @@ fn factor_fields(has_session: bool, factor: Presence) -> String {
     let hidden = |factor: &str| format!("<input type=\"hidden\" name=\"factor\" value=\"{factor}\">\n");
     match factor {
         Presence::None if has_session => String::new(),
+        // A page with a form needs none: the decision is made elsewhere.
+        Presence::Passkey => String::new(),
         Presence::Totp => hidden("totp") + &input("One-time code", "numeric"),
         Presence::None | Presence::Pin => {
             "<fieldset><legend>Prove that it is you</legend>\n\

@@ -8,12 +8,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use steprail_core::display::ApprovalText;
 use steprail_core::plan::Hash;
+use steprail_core::presence::Presence;
 use steprail_core::run::Subject;
 use steprail_core::spec::value::DurationSpec;
 use steprail_engine::{CodeRequest, Error, IssuedCode, Remember, RunId, User};
 
 use crate::api::{Api, get, post};
-use crate::extract::{Body, Caller, RunParam};
+use crate::extract::{Body, Caller, QueryParams, RunParam};
 use crate::page::Page;
 use crate::problem::Problem;
 use crate::timestamp;
@@ -25,11 +26,19 @@ const MAX_LISTED: usize = 100;
 pub(super) fn routes(api: Api) -> Api {
     let binding = "The decision applies only to what `digest` identifies. The first decision wins; later ones get 409 with the \
                    name of the approver.";
-    let presence = "Proof of presence, where it is required: `pin …` or `totp …`.";
+    let presence = "Proof of presence, where it is required: `pin …`, `totp …` or `passkey …`.";
     api.route(
         TAG,
         get("/api/v1/approvals", "List open approvals").returns::<Page<Approval>>(200, "Oldest first."),
         list,
+    )
+    .route(
+        TAG,
+        get("/api/v1/approvals/{run_id}", "Show an open approval as text")
+            .details("For pages that show it to a person: the facts first, then the prompt as a quotation.")
+            .query::<ShownQuery>()
+            .returns::<ShownApproval>(200, "The approval."),
+        show,
     )
     .route(
         TAG,
@@ -157,6 +166,36 @@ impl Approval {
     }
 }
 
+/// Selects an open approval of a run.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ShownQuery {
+    /// Path of the step that waits; optional if only one does.
+    step: Option<String>,
+}
+
+/// An open approval as text.
+#[derive(Serialize, JsonSchema)]
+struct ShownApproval {
+    /// Id of the run.
+    #[schemars(with = "String", extend("format" = "uuid"))]
+    run_id: RunId,
+    /// Path of the step that waits.
+    step: String,
+    /// Digest of what the approver sees. A decision must carry it.
+    digest: String,
+    /// The facts, then the prompt as a quotation. Untrusted characters are made visible.
+    text: String,
+    /// JSON Schema of the answer, where a tool requests input.
+    #[schemars(with = "Option<Value>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    form: Option<Box<RawValue>>,
+    /// The factor of presence that a decision needs.
+    presence: Presence,
+    /// Whether the caller may decide.
+    may_decide: bool,
+}
+
 /// A decision at a gate.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -275,6 +314,26 @@ async fn issue_code(
 
 async fn list(Caller(user): Caller) -> Result<Json<Page<Approval>>, Problem> {
     open(&user).await.map(Json)
+}
+
+async fn show(
+    Caller(user): Caller,
+    RunParam(run): RunParam,
+    QueryParams(ShownQuery { step }): QueryParams<ShownQuery>,
+) -> Result<Json<ShownApproval>, Problem> {
+    // Approvals of sub-workflows belong to other runs.
+    let open = user.run_approvals(run).await?.into_iter().filter(|open| open.run_id == run);
+    let mut open = open.filter(|open| step.as_ref().is_none_or(|step| *step == open.path));
+    let none = || Problem::not_found("the run has no such open approval; it may have been decided already");
+    let row = open.next().ok_or_else(none)?;
+    if open.next().is_some() {
+        return Err(Problem::bad("several steps wait for an approval; name one with `step`"));
+    }
+    let (presence, may_decide) = (user.presence_at(&row), user.may_decide(run, &row.path).await);
+    let approval = Approval::from(row);
+    let text = approval.shown();
+    let Approval { run_id, step, digest, form, .. } = approval;
+    Ok(Json(ShownApproval { run_id, step, digest, text, form, presence, may_decide }))
 }
 
 /// Open approvals, with whether the user may decide.

@@ -24,7 +24,7 @@ const TAG: &str = "definitions";
 const YAML: &[&str] = &["application/yaml", "text/plain"];
 
 pub(super) fn routes(api: Api) -> Api {
-    let proof = "Proof of presence of a person, where it is required: `pin …` or `totp …`.";
+    let proof = "Proof of presence of a person, where it is required: `pin …`, `totp …` or `passkey …`.";
     let define = post("/api/v1/definitions", "Store a definition")
         .details(
             "Equal content is the same version; other content is a new version. Runs keep the version that they started with. \

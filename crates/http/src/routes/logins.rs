@@ -17,7 +17,7 @@ use crate::problem::Problem;
 const TAG: &str = "servers";
 
 pub(super) fn routes(api: Api) -> Api {
-    let proof = "Proof of presence, where it is required: `pin …` or `totp …`.";
+    let proof = "Proof of presence, where it is required: `pin …`, `totp …` or `passkey …`.";
     api.route(
         TAG,
         post("/api/v1/servers/{name}/login", "Start a login at a server")

@@ -8,6 +8,7 @@ pub(crate) mod definitions;
 pub(crate) mod events;
 pub(crate) mod logins;
 pub(crate) mod notifications;
+pub(crate) mod passkeys;
 pub(crate) mod policy;
 pub(crate) mod presence;
 pub(crate) mod proposals;
@@ -45,6 +46,7 @@ pub(super) fn all() -> Api {
         tokens::routes,
         session::routes,
         presence::routes,
+        passkeys::routes,
         audit::routes,
         compat::routes,
     ];

@@ -1,4 +1,4 @@
-//! Presence: the PIN and the authenticator with which users prove that they are present when they decide.
+//! Presence: the PIN, the authenticator and the passkeys with which users prove that they are present when they decide.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ const TAG: &str = "presence";
 
 pub(super) fn routes(api: Api) -> Api {
     let proof = "A caller who has a factor already proves it in `X-Steprail-Presence`.";
-    let header = "Proof of presence: `pin …` or `totp …`.";
+    let header = "Proof of presence: `pin …`, `totp …` or `passkey …`.";
     api.route(
         TAG,
         get("/api/v1/presence", "Get the factors of the caller")
@@ -68,6 +68,12 @@ pub struct PresenceStatus {
     pub pin: bool,
     /// Whether the caller has an authenticator.
     pub totp: bool,
+    /// The number of passkeys of the caller.
+    #[serde(default)]
+    pub passkeys: usize,
+    /// Address of the page that registers and uses passkeys, where they work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passkey_page: Option<String>,
 }
 
 /// A PIN to set.
@@ -103,6 +109,8 @@ async fn status(State(app): State<App>, Caller(user): Caller) -> Json<PresenceSt
         required: app.engine.presence(),
         pin: factors.has(Presence::Pin),
         totp: factors.has(Presence::Totp),
+        passkeys: app.accounts.passkeys_of(&user.principal().id).len(),
+        passkey_page: app.accounts.passkey_origin().ok().map(|origin| format!("{origin}/passkeys")),
     })
 }
 

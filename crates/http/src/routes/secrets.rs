@@ -18,7 +18,7 @@ use crate::timestamp;
 const TAG: &str = "secrets";
 
 pub(super) fn routes(api: Api) -> Api {
-    let proof = "Proof of presence, where it is required: `pin …` or `totp …`.";
+    let proof = "Proof of presence, where it is required: `pin …`, `totp …` or `passkey …`.";
     api.route(
         TAG,
         get("/api/v1/secrets", "List secrets")

@@ -14,7 +14,7 @@ use crate::App;
 use crate::accounts::TICKET_SECS;
 use crate::api::{Api, delete, get, post};
 use crate::authentication::Credential;
-use crate::extract::Caller;
+use crate::extract::{Caller, OptionalBody};
 use crate::peer::Peer;
 use crate::problem::Problem;
 use crate::sign_in::{self, SignedIn};
@@ -53,6 +53,7 @@ pub(super) fn routes(api: Api) -> Api {
             TAG,
             post("/api/v1/links", "Create a sign-in link")
                 .details("For the owner in person. The link works once, within ten minutes.")
+                .optional_body::<LinkRequest>()
                 .returns::<SignInLink>(201, "The link."),
             link,
         )
@@ -78,6 +79,15 @@ struct StreamTicket {
     ticket: String,
     /// Seconds until it expires.
     expires_in: u32,
+}
+
+/// Where a sign-in link leads.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct LinkRequest {
+    /// The page to open after signing in: `/passkeys`, with its query or fragment. By default the start page.
+    #[schemars(length(max = 16384))]
+    page: Option<String>,
 }
 
 /// A link to open in a browser.
@@ -135,12 +145,13 @@ async fn link(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Caller(user): Caller,
+    OptionalBody(LinkRequest { page }): OptionalBody<LinkRequest>,
 ) -> Result<Response, Problem> {
     let principal = user.principal();
     if principal.agent || principal.scope.is_some() || principal.id != app.accounts.owner().id {
         let detail = "only the owner of this server can create a sign-in link, in person";
         return Err(Problem::new(StatusCode::FORBIDDEN, "denied", detail).hint("use `steprail open`"));
     }
-    let url = sign_in::create_link(&app, peer.os_user)?;
+    let url = sign_in::create_link(&app, peer.os_user, page.as_deref())?;
     Ok((StatusCode::CREATED, Json(SignInLink { url })).into_response())
 }

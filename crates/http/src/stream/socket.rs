@@ -21,6 +21,7 @@ use crate::authentication::Credential;
 use crate::extract::Caller;
 use crate::page;
 use crate::problem::Problem;
+use crate::request_binding::RequestBinding;
 use crate::routes::approvals::{self, Approval, DecisionRequest};
 
 /// The maximum size of a client's message.
@@ -206,7 +207,7 @@ async fn subscribe(
 #[derive(Deserialize)]
 struct DecisionParams {
     run_id: RunId,
-    /// Proof that the user is present: `pin …` or `totp …`.
+    /// Proof that the user is present: `pin …`, `totp …` or `passkey …`.
     presence: Option<String>,
     #[serde(flatten)]
     decision: DecisionRequest,
@@ -216,10 +217,22 @@ async fn decide(app: &App, user: &User, approved: bool, params: Option<&RawValue
     let DecisionParams { run_id, presence, decision } = read(params)?;
     let mut by = user.principal().clone();
     if let Some(proof) = presence.filter(|_| !by.agent) {
-        by.provenance.presence = app.accounts.verify_presence(&by, &proof).await?;
+        let binding = binding_of(run_id, approved, params);
+        by.provenance.presence = app.accounts.verify_presence(&by, &proof, Some(&binding)).await?;
     }
     let decided = approvals::decide(&app.engine.as_user(by), run_id, approved, decision).await?;
     Ok(json!(decided))
+}
+
+/// A passkey confirms the same decision over the WebSocket and over REST: the parameters without those of the envelope are the body.
+fn binding_of(run: RunId, approved: bool, params: Option<&RawValue>) -> RequestBinding {
+    let mut body: Value =
+        params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
+    if let Some(body) = body.as_object_mut() {
+        body.retain(|name, _| name != "run_id" && name != "presence");
+    }
+    let action = if approved { "approve" } else { "deny" };
+    RequestBinding::new("POST", &format!("/api/v1/runs/{run}/{action}"), &body)
 }
 
 fn without_presence(mut principal: Principal) -> Principal {

@@ -399,6 +399,14 @@ async fn a_session_proves_the_factor_that_is_required() {
     assert_eq!(fixture.send(session.sign(form(&link, &fields))).await.status, 403);
     let fields = [&fields[..], &[("factor", "pin"), ("proof", PIN)]].concat();
     assert_eq!(fixture.send(session.sign(form(&link, &fields))).await.status, 200);
+    let passkeys = Fixture::new(Presence::Passkey).await;
+    let approval = passkeys.start(GATED).await;
+    let link = passkeys.link(&approval, "paul");
+    let page = passkeys.open(&link).await;
+    let target = format!("href=\"/passkeys?run={}&amp;step=ask\"", approval.run_id);
+    assert!(page.text.contains("needs a passkey") && page.text.contains(&target), "{}", page.text);
+    assert!(!page.text.contains("<form"), "{}", page.text);
+    assert_eq!(passkeys.approve(&link, PIN).await.status, 403, "a PIN is not enough");
     let strict = Fixture::new(Presence::Totp).await;
     let link = strict.link(&strict.start(GATED).await, "paul");
     let page = strict.approve(&link, PIN).await;

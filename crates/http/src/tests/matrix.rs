@@ -40,6 +40,10 @@ fn body(method: &str, path: &str) -> Value {
         ("post", "/api/v1/notifications/test") => json!({}),
         ("put", "/api/v1/presence/pin") => json!({ "pin": "314159" }),
         ("post", "/api/v1/presence/totp/confirm") => json!({ "code": "000000" }),
+        ("post", "/api/v1/me/passkeys/finish") => json!({ "name": "key", "credential": {} }),
+        ("post", "/api/v1/me/presence/challenge") => {
+            json!({ "method": "DELETE", "path": "/api/v1/tokens/0123456789abcdef" })
+        }
         ("post", "/api/v1/tokens") => json!({ "name": "t" }),
         ("put", "/api/v1/secrets/{name}") => json!({ "value": "s3cret" }),
         ("post", "/api/v1/servers/{name}/login") => json!({ "redirect_uri": "http://127.0.0.1:9/callback" }),
@@ -58,6 +62,7 @@ pub(super) fn with_parameters(path: &str, run: &str) -> String {
         "/api/workflow/{id}" => format!("/api/workflow/{run}"),
         "/api/v1/users/{id}" => "/api/v1/users/bob".to_owned(),
         "/api/v1/users/{id}/presence" => "/api/v1/users/bob/presence".to_owned(),
+        "/api/v1/me/passkeys/{id}" => "/api/v1/me/passkeys/0123456789abcdef".to_owned(),
         "/api/v1/groups/{id}" => "/api/v1/groups/ops".to_owned(),
         "/api/v1/tokens/{id}" => "/api/v1/tokens/0123456789abcdef".to_owned(),
         "/api/v1/servers/{name}/restart" => "/api/v1/servers/none/restart".to_owned(),

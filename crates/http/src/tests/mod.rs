@@ -4,6 +4,8 @@ mod headers;
 mod links;
 mod matrix;
 mod ownership;
+#[cfg(feature = "passkey")]
+mod passkeys;
 mod presence;
 mod quotas;
 mod rest;
@@ -13,6 +15,8 @@ mod secrets;
 mod security;
 mod sessions;
 mod sockets;
+#[cfg(feature = "passkey")]
+mod soft_authenticator;
 mod steps;
 mod streams;
 

@@ -11,7 +11,7 @@ use crate::accounts::Role;
 use crate::openapi;
 
 /// Routes that the document does not describe, with the reason.
-const UNDOCUMENTED: [(&str, &str); 17] = [
+const UNDOCUMENTED: [(&str, &str); 19] = [
     ("/", "redirects browsers to /api"),
     ("/api", "the document as a web page"),
     ("/api/openapi.json", "the document itself"),
@@ -24,6 +24,8 @@ const UNDOCUMENTED: [(&str, &str); 17] = [
     ("/api/style.css", "the style sheet of /api"),
     ("/a/{token}", "opened by browsers from an approval link"),
     ("/links.css", "the style sheet of that page"),
+    ("/passkeys", "the page for passkeys"),
+    ("/passkeys.js", "the script of that page"),
     ("/mcp", "defined by MCP"),
     ("/mcp/", "defined by MCP"),
     ("/mcp/{*__private__axum_nest_tail_param}", "defined by MCP"),

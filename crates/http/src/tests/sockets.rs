@@ -10,10 +10,10 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use super::TestServer;
 use crate::accounts::Role;
 
-struct Page(WebSocketStream<MaybeTlsStream<TcpStream>>);
+pub(super) struct Page(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Page {
-    async fn open(server: &TestServer, token: &str, origin: Option<&str>) -> Result<Self, u16> {
+    pub(super) async fn open(server: &TestServer, token: &str, origin: Option<&str>) -> Result<Self, u16> {
         let address = format!("ws://{}/api/v1/socket", server.listen().await);
         let mut request = address.into_client_request().expect("a request");
         let headers = request.headers_mut();
@@ -28,12 +28,12 @@ impl Page {
         }
     }
 
-    async fn send(&mut self, message: Value) {
+    pub(super) async fn send(&mut self, message: Value) {
         self.0.send(Message::text(message.to_string())).await.expect("sent");
     }
 
     /// The next response with an id, or the next notification with a method.
-    async fn receive(&mut self, id_or_method: Value) -> Value {
+    pub(super) async fn receive(&mut self, id_or_method: Value) -> Value {
         loop {
             let message = self.0.next().await.expect("more").expect("a message");
             let Message::Text(text) = message else { continue };

@@ -13,13 +13,14 @@ use steprail_store::{
 
 use super::shared::database::Database;
 use super::shared::error::CliError;
-use super::shared::os_user;
 use super::shared::server_args::RequestArgs;
+use super::shared::{os_user, presence};
 use super::terminal::{hidden_input, output, prompt};
 use crate::client::percent_encode;
 
-/// Set a PIN or enroll an authenticator that proves your presence
+/// Set a PIN, enroll an authenticator or register a passkey that proves your presence
 ///
+/// Passkeys are registered in the browser: the status prints the address of the page.
 /// With `auth.presence` in steprail.toml, decisions and changes of accounts, definitions and secrets need the factor. `presence` in
 /// a rule of the policy requires it for the approvals of the rule.
 /// Set it before you connect agents: a program that runs as you can set a factor as long as there is none.
@@ -68,11 +69,24 @@ impl Presence {
     }
 
     async fn status(&self) -> Result<ExitCode, CliError> {
-        let status: PresenceStatus = self.request.connect().await?.get("/presence").await?;
+        let client = self.request.connect().await?;
+        let mut status: PresenceStatus = client.get("/presence").await?;
+        // The page with a sign-in, where the caller may have one.
+        if status.passkey_page.is_some() {
+            status.passkey_page = presence::passkey_page(&client, None).await?;
+        }
         self.request.print(&status, |status| {
             let set = |is_set: bool| if is_set { "set" } else { "not set" };
             let required = status.required.name();
-            format!("required {required}\npin      {}\ntotp     {}", set(status.pin), set(status.totp))
+            let page =
+                status.passkey_page.as_ref().map(|page| format!("\nregister and remove passkeys: {page}"));
+            format!(
+                "required {required}\npin      {}\ntotp     {}\npasskeys {}{}",
+                set(status.pin),
+                set(status.totp),
+                status.passkeys,
+                page.unwrap_or_default()
+            )
         })
     }
 

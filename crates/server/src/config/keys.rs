@@ -42,7 +42,7 @@ settings! {
         /// token or a session.
         mode: AuthMode = AuthMode::Single;
         /// Factor with which users prove that they are present when they decide at a gate or change accounts, definitions or
-        /// secrets: `none`, `pin` or `totp`. Rules of the policy can require a stronger one.
+        /// secrets: `none`, `pin`, `totp` or `passkey`. Rules of the policy can require a stronger one.
         presence: Presence = Presence::None;
         /// Whether members of the group that the daemon runs as can open its sockets and act as the owner. The system service
         /// needs it, because it runs as a user of its own.

@@ -144,7 +144,7 @@ pub(crate) enum LogFormat {
 }
 
 keywords!(AuthMode { Single = "single", Users = "users" });
-keywords!(Presence { None = "none", Pin = "pin", Totp = "totp" });
+keywords!(Presence { None = "none", Pin = "pin", Totp = "totp", Passkey = "passkey" });
 keywords!(LogFormat { Text = "text", Json = "json" });
 keywords!(Durability { Full = "full", Process = "process" });
 keywords!(ToolNames { Underscore = "underscore", Dotted = "dotted", Both = "both" });

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use steprail_core::run::Millis;
-use steprail_engine::{Engine, Error, Limits, Options, PolicyHandle, Principal, Quotas, SqliteStore};
+use steprail_engine::{
+    Engine, Error, Limits, Options, PolicyHandle, Presence, Principal, Quotas, SqliteStore,
+};
 use steprail_http::accounts::oidc::{Oidc, OidcSettings};
-use steprail_http::accounts::{LoadedAccounts, SessionLifetime};
+use steprail_http::accounts::{LoadedAccounts, PASSKEYS_SUPPORTED, SessionLifetime, passkey_origin};
 use steprail_http::{AccessPolicy, App, ConnectionLimits, LinkSigner};
 use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
@@ -39,6 +41,7 @@ impl Daemon {
         links: Option<LinkSigner>,
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
+        check_passkeys(config, &policy)?;
         let requires_sign_in = config.auth.mode == AuthMode::Users;
         let owner = Principal { sole_user: !requires_sign_in, ..Principal::user(owner) };
         let no_readers = || StoreError::Other("cannot read the database".to_owned());
@@ -104,6 +107,25 @@ impl Daemon {
             stop.clone(),
         );
         Ok(Self { engine, tools, server, app })
+    }
+}
+
+/// Rejects settings that require a passkey where none can be verified.
+fn check_passkeys(config: &Config, policy: &PolicyHandle) -> Result<(), Error> {
+    let by_policy = policy.current().is_some_and(|policy| policy.requires(Presence::Passkey));
+    let source = match config.auth.presence {
+        Presence::Passkey => "`auth.presence`",
+        _ if by_policy => "a rule of the policy",
+        _ => return Ok(()),
+    };
+    if !PASSKEYS_SUPPORTED {
+        return Err(Error::BadInput(format!(
+            "{source} requires a passkey, but this program was built without the feature `passkey`"
+        )));
+    }
+    match config.http.url.as_ref().map(|url| passkey_origin(url)) {
+        Some(Err(problem)) => Err(Error::BadInput(format!("{source} requires a passkey, but {problem}"))),
+        _ => Ok(()),
     }
 }
 

@@ -173,7 +173,8 @@ async fn shell_cannot_decide_without_the_pin() {
     let (code, text) = run(folder, &["resume", "--db", &database, "--approve", "ask", "--as", "lea"]);
     assert!(code != 0 && text.contains("this needs proof that you are present"), "{code} {text}");
     let (code, text) = run(folder, &["presence"]);
-    assert_eq!((code, &*text), (0, "required pin\npin      set\ntotp     not set\n"));
+    let expected = "required pin\npin      set\ntotp     not set\npasskeys 0\nregister and remove passkeys: ";
+    assert!(code == 0 && text.starts_with(&format!("{expected}http://localhost:")), "{text}");
     // Another PIN needs the current one.
     let mut reset = command(folder, &["presence", "set-pin"])
         .stdin(Stdio::piped())
@@ -202,13 +203,55 @@ async fn lost_factors_are_removed_without_the_daemon_and_the_log_says_so() {
     std::fs::write(folder.join("steprail.toml"), "").expect("written");
     daemon.restart();
     let (_, text) = run(&folder, &["presence"]);
-    assert_eq!(text, "required none\npin      not set\ntotp     not set\n");
+    assert!(text.starts_with("required none\npin      not set\ntotp     not set\npasskeys 0\n"), "{text}");
     assert_eq!(actions(&daemon, "presence_removed").await.len(), 1);
     let configured = actions(&daemon, "presence_configured").await;
     let factors: Vec<&Value> = configured.iter().map(|action| &action["factor"]).collect();
     assert_eq!(factors, ["pin", "none"]);
     let (code, text) = run(&folder, &["audit", "verify", "--db", &database]);
     assert_eq!(code, 0, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shell_gets_the_page_for_what_needs_a_passkey() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("steprail.toml"), "[auth]\npresence = \"passkey\"\n").expect("written");
+    let daemon = start(folder);
+    let folder = daemon.folder.path();
+    let id = waiting_run(folder);
+    let cases = [
+        (&["approve", &id, "--yes"][..], format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask")),
+        (&["deny", &id, "ask", "--yes"], format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask")),
+        (&["token", "create", "t", "--person"], "&next=%2Fpasskeys%23change%3D".to_owned()),
+    ];
+    for (arguments, page) in cases {
+        let (code, text) = run(folder, arguments);
+        assert_eq!(code, 2, "{arguments:?}: {text}");
+        assert!(text.contains("passkey") && text.contains("/sign-in#key="), "{text}");
+        assert!(text.contains("http://localhost:") && text.contains(&page), "{text}");
+    }
+    let mut set =
+        command(folder, &["secret", "set", "api"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let set = set.as_mut().expect("a process");
+    writeln!(set.stdin.take().expect("stdin"), "s3cret-value").expect("written");
+    let mut text = String::new();
+    set.stderr.take().expect("stderr").read_to_string(&mut text).expect("text");
+    assert!(
+        !set.wait().expect("the end").success() && !text.contains("#change"),
+        "no secrets in links: {text}"
+    );
+    assert_eq!(status(folder, &id), "paused");
+}
+
+#[test]
+fn url_without_passkeys_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = "[auth]\npresence = \"passkey\"\n[http]\nurl = \"http://steprail.example\"\n";
+    std::fs::write(folder.path().join("steprail.toml"), settings).expect("written");
+    let tools = test_file(TOOLS).display().to_string();
+    let (code, text) = run(folder.path(), &["serve", "--tools", &tools, "--listen", "127.0.0.1:0"]);
+    assert_ne!(code, 0);
+    assert!(text.contains("`auth.presence` requires a passkey, but passkeys cannot be used at"), "{text}");
 }
 
 #[test]
