@@ -13,7 +13,7 @@ choice! {
         Pin = "pin",
         /// A one-time code of an authenticator app (RFC 6238).
         Totp = "totp",
-        /// A passkey (WebAuthn) with user verification.
+        /// A passkey whose authenticator verified its user.
         Passkey = "passkey",
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct StoredPasskey {
     /// The name that the user gave it.
     pub name: String,
     pub created_at: Millis,
-    /// The credential as the WebAuthn library writes it: its id, public key and signature counter.
+    /// The credential as the `WebAuthn` library writes it: its id, public key and signature counter.
     credential: Value,
 }
 

@@ -1,4 +1,4 @@
-//! WebAuthn: registers passkeys and verifies their assertions for the origin of this server.
+//! `WebAuthn`: registers passkeys and verifies their assertions for the origin of this server.
 //!
 //! Attestation is not requested, and the authenticator has to verify its user (a fingerprint, a face or its own PIN).
 
@@ -45,7 +45,7 @@ impl RelyingParty {
     ) -> Result<(Value, Registration), String> {
         let known = known.iter().filter_map(|known| read(known)).map(|known| known.cred_id().clone());
         let begun = self.0.start_passkey_registration(handle, user, user, Some(known.collect()));
-        begun.map(|(options, state)| (json!(options), state)).map_err(failed)
+        begun.map(|(options, state)| (json!(options), state)).map_err(|error| failed(&error))
     }
 
     /// Finishes a registration. Returns the credential id and the credential to store.
@@ -57,13 +57,13 @@ impl RelyingParty {
         let answer: RegisterPublicKeyCredential =
             serde_json::from_value(answer).map_err(|_| "it is not a credential in JSON")?;
         let passkey = self.0.finish_passkey_registration(&answer, state).map_err(|error| reason(&error))?;
-        Ok((passkey.cred_id().to_vec(), json!(passkey)))
+        Ok((passkey.cred_id().clone(), json!(passkey)))
     }
 
     /// Begins an authentication. Returns the request options for the browser, and their challenge in base64url.
     pub(super) fn begin(&self, known: &[&Value]) -> Result<(Value, String, Authentication), String> {
         let known: Vec<Passkey> = known.iter().filter_map(|known| read(known)).collect();
-        let (options, state) = self.0.start_passkey_authentication(&known).map_err(failed)?;
+        let (options, state) = self.0.start_passkey_authentication(&known).map_err(|error| failed(&error))?;
         let options = json!(options);
         let challenge = options["publicKey"]["challenge"].as_str().unwrap_or_default().to_owned();
         Ok((options, challenge, state))
@@ -96,7 +96,7 @@ fn read(credential: &Value) -> Option<Passkey> {
     serde_json::from_value(credential.clone()).ok()
 }
 
-fn failed(error: WebauthnError) -> String {
+fn failed(error: &WebauthnError) -> String {
     format!("cannot create the challenge of a passkey: {error}")
 }
 

@@ -119,10 +119,7 @@ function entry({ id, name, created_at }) {
 
 let request = null;
 
-async function showRequest() {
-  const query = new URLSearchParams(location.search);
-  const [runId, step] = [query.get("run"), query.get("step")];
-  if (!runId) return;
+async function showRequest(runId, step) {
   const suffix = step === null ? "" : `?step=${encodeURIComponent(step)}`;
   request = await call("GET", `/api/v1/approvals/${encodeURIComponent(runId)}${suffix}`);
   $("request-text").textContent = request.text;
@@ -156,14 +153,22 @@ let change = null;
 const visible = (text) =>
   text.replace(/[^\P{C}\n]|[\p{Zl}\p{Zp}]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
-function showChange() {
+/** The request that a command asks to confirm. It is one of the API of this server: another origin gets no page secret. */
+function readChange() {
   const text = new URLSearchParams(location.hash.slice(1)).get("change");
-  if (!text) return;
-  change = JSON.parse(new TextDecoder().decode(bytes(text)));
-  // Another origin must not get the page secret.
-  if (!change.path.startsWith("/api/")) throw new Error("This is no request of the API.");
+  if (!text) return null;
+  const { method, path, body } = JSON.parse(new TextDecoder().decode(bytes(text)));
+  const url = new URL(path, location.origin);
+  if (url.origin !== location.origin || !url.pathname.startsWith("/api/v1/")) {
+    throw new Error("This is no request of the API.");
+  }
+  return { method, path: url.pathname + url.search, body };
+}
+
+function showChange() {
   const body = change.body === undefined ? "" : `\n${JSON.stringify(change.body, null, 2)}`;
   $("change-text").textContent = visible(`${change.method} ${change.path}${body}`);
+  $("decision").hidden = true;
   $("change").hidden = false;
 }
 
@@ -197,10 +202,21 @@ async function signIn() {
   await start();
 }
 
+const DECISION = /^\/api\/v1\/runs\/([^/?]+)\/(approve|deny|codes)(\?|$)/;
+
 async function start() {
   await showKeys();
-  await showRequest();
-  showChange();
+  change = readChange();
+  const decision = change?.path.match(DECISION);
+  const query = new URLSearchParams(location.search);
+  // A decision is not confirmed without the facts about its own request, whatever the address says.
+  if (decision) await showRequest(decision[1], change.body?.step ?? null);
+  else if (query.has("run")) await showRequest(query.get("run"), query.get("step"));
+  if (decision && request.digest !== change.body?.digest) {
+    $("decision").hidden = true;
+    throw new Error("The request has changed since the command was run. Run it again.");
+  }
+  if (change) showChange();
 }
 
 const on = (id, event, action) => $(id).addEventListener(event, (happened) => {

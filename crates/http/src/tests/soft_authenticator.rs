@@ -46,7 +46,9 @@ impl SoftAuthenticator {
         let mut attestation = b"\xa3\x63fmt\x64none\x67attStmt\xa0\x68authData\x58".to_vec();
         attestation.push(u8::try_from(authenticator_data.len()).expect("short"));
         attestation.extend(authenticator_data);
-        self.credential(json!({ "clientDataJSON": encode(&data), "attestationObject": encode(&attestation) }))
+        self.credential(
+            &json!({ "clientDataJSON": encode(&data), "attestationObject": encode(&attestation) }),
+        )
     }
 
     /// Answers request options (`publicKey`).
@@ -55,14 +57,14 @@ impl SoftAuthenticator {
         let authenticator_data = self.data(options["rpId"].as_str().expect("an id"), 0);
         let signed = [&*authenticator_data, &*Sha256::digest(&data)].concat();
         let signature = self.key.sign(&SystemRandom::new(), &signed).expect("a signature");
-        self.credential(json!({
+        self.credential(&json!({
             "clientDataJSON": encode(&data),
             "authenticatorData": encode(&authenticator_data),
             "signature": encode(signature.as_ref()),
         }))
     }
 
-    fn credential(&self, response: Value) -> Value {
+    fn credential(&self, response: &Value) -> Value {
         let id = encode(&self.id);
         json!({ "id": id, "rawId": id, "type": "public-key", "response": response })
     }

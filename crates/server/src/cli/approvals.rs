@@ -8,8 +8,9 @@ use steprail_http::views::{Approval, DecisionCode, Page, Run};
 
 use super::shared::decision::{answer, require_confirmation, select};
 use super::shared::error::CliError;
+use super::shared::presence::Deciding;
 use super::shared::server_args::{RequestArgs, find_run};
-use super::shared::{presence, values};
+use super::shared::values;
 use super::terminal::prompt::print_approval;
 use super::terminal::text::{format_age, sanitize};
 
@@ -79,8 +80,8 @@ impl Approvals {
             "answer": answer(approval, !args.deny, args.answer.as_ref()),
             "decision": if args.deny { "deny" } else { "approve" },
         });
-        let proof = presence::for_decision(&client, approval).await?;
         let path = format!("/runs/{}/codes", approval.run_id);
+        let proof = Deciding { approval, path: &path, body: &body }.proof(&client).await?;
         let code: DecisionCode = client.post_with_proof(&path, &body, proof).await?;
         self.request.print(&code, |code| {
             format!("{}\nvalid once, until {}, for this decision only", code.code, code.expires_at)

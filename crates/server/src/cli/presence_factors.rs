@@ -73,7 +73,7 @@ impl Presence {
         let mut status: PresenceStatus = client.get("/presence").await?;
         // The page with a sign-in, where the caller may have one.
         if status.passkey_page.is_some() {
-            status.passkey_page = presence::passkey_page(&client, None).await?;
+            status.passkey_page = presence::passkey_page(&client).await?;
         }
         self.request.print(&status, |status| {
             let set = |is_set: bool| if is_set { "set" } else { "not set" };

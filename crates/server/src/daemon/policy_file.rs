@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime};
 use steprail_core::diagnostic::{Diagnostic, Severity, render};
 use steprail_core::plan::Hash;
 use steprail_core::policy::Policy;
+use steprail_core::presence::Presence;
 use steprail_core::source::Source;
 use steprail_engine::{
     AdminAction, AdminEvent, Binding, Engine, Error, PolicyHandle, RowKind, compile_policy,
 };
+use steprail_http::accounts::PASSKEYS_SUPPORTED;
 use tokio_util::sync::CancellationToken;
 
 /// The policy that `steprail init` writes.
@@ -141,6 +143,12 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64, Option<Hash>)> {
 
 fn reload(path: &Path, handle: &PolicyHandle) {
     match load(path) {
+        Ok(Some(policy)) if !PASSKEYS_SUPPORTED && policy.requires(Presence::Passkey) => {
+            let problem =
+                "a rule requires a passkey, but this program was built without the feature `passkey`";
+            tracing::error!(problem, "the policy was not changed");
+            handle.reject(problem);
+        }
         Ok(Some(policy)) => {
             tracing::info!(version = &**policy.version(), "the policy was loaded");
             handle.replace(Some(policy));

@@ -212,6 +212,7 @@ async fn lost_factors_are_removed_without_the_daemon_and_the_log_says_so() {
     assert_eq!(code, 0, "{text}");
 }
 
+#[cfg(feature = "passkey")]
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_gets_the_page_for_what_needs_a_passkey() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -222,6 +223,14 @@ async fn shell_gets_the_page_for_what_needs_a_passkey() {
     let cases = [
         (&["approve", &id, "--yes"][..], format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask")),
         (&["deny", &id, "ask", "--yes"], format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask")),
+        (
+            &["approve", &id, "--yes", "--reason", "ok"],
+            format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask%23change%3D"),
+        ),
+        (
+            &["approvals", "code", &id, "--yes"],
+            format!("&next=%2Fpasskeys%3Frun%3D{id}%26step%3Dask%23change%3D"),
+        ),
         (&["token", "create", "t", "--person"], "&next=%2Fpasskeys%23change%3D".to_owned()),
     ];
     for (arguments, page) in cases {
@@ -244,14 +253,19 @@ async fn shell_gets_the_page_for_what_needs_a_passkey() {
 }
 
 #[test]
-fn url_without_passkeys_is_refused_at_the_start() {
+fn passkey_that_cannot_be_verified_is_refused_at_the_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = "[auth]\npresence = \"passkey\"\n[http]\nurl = \"http://steprail.example\"\n";
     std::fs::write(folder.path().join("steprail.toml"), settings).expect("written");
     let tools = test_file(TOOLS).display().to_string();
     let (code, text) = run(folder.path(), &["serve", "--tools", &tools, "--listen", "127.0.0.1:0"]);
     assert_ne!(code, 0);
-    assert!(text.contains("`auth.presence` requires a passkey, but passkeys cannot be used at"), "{text}");
+    let reason = if cfg!(feature = "passkey") {
+        "passkeys cannot be used at http://steprail.example"
+    } else {
+        "this program was built without the feature `passkey`"
+    };
+    assert!(text.contains(&format!("`auth.presence` requires a passkey, but {reason}")), "{text}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use steprail_engine::{Resolution, RunId, RunStatus};
 use steprail_http::views::{Approval, Run, UnknownCall};
 
 use super::run_client::{Definition, RunClient, RunUpdate};
-use crate::cli::presence;
+use crate::cli::presence::Deciding;
 use crate::client::{Client, ClientError};
 
 /// The runs of a server.
@@ -76,8 +76,8 @@ impl RunClient for RestRuns {
     async fn decide(&self, approval: &Approval, approved: bool) -> Result<(), ClientError> {
         let action = if approved { "approve" } else { "deny" };
         let body = json!({ "step": approval.step, "digest": approval.digest });
-        let proof = presence::proof_for(&self.client, approval).await?;
         let path = format!("/runs/{}/{action}", approval.run_id);
+        let proof = Deciding { approval, path: &path, body: &body }.proof(&self.client).await?;
         self.client.post_with_proof::<Value>(&path, &body, proof).await.map(drop)
     }
 

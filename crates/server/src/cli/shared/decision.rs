@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use steprail_http::views::{Approval, Run};
 
 use super::error::CliError;
-use super::presence;
+use super::presence::Deciding;
 use super::server_args::{RequestArgs, find_run};
 use super::values;
 use crate::cli::terminal::prompt::{confirm, print_approval, print_edited};
@@ -64,8 +64,8 @@ impl Decision {
             "remember": self.remember.as_ref().map(|time| json!({ "scope": self.remember_scope, "for": time })),
         });
         let action = if approved { "approve" } else { "deny" };
-        let proof = presence::for_decision(&client, approval).await?;
         let path = format!("/runs/{}/{action}", approval.run_id);
+        let proof = Deciding { approval, path: &path, body: &body }.proof(&client).await?;
         let decision: Value = client.post_with_proof(&path, &body, proof).await?;
         self.request.print(&decision, |decision| {
             let text = |key: &str| decision[key].as_str().unwrap_or_default();

@@ -4,12 +4,11 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::RequestBuilder;
-use serde_json::json;
+use serde_json::{Value, json};
 use steprail_engine::Presence;
 use steprail_http::Problem;
 use steprail_http::views::{Approval, PresenceStatus, SignInLink};
 
-use super::error::CliError;
 use crate::cli::terminal::{hidden_input, prompt};
 use crate::client::{Client, ClientError, percent_encode};
 
@@ -57,31 +56,30 @@ async fn confirm_change(client: &Client, problem: Problem, request: RequestBuild
     ClientError::Problem(Box::new(Problem { hint: Some(hint.into()), ..problem }))
 }
 
-/// A request as the page reads it: JSON in base64url. Requests with secrets, and large ones, do not go into a link.
+/// A request for the page, unless its body is no JSON.
 fn change_fragment(request: &reqwest::Request) -> Option<String> {
     let url = request.url();
-    let has_secret = url.path().contains("/secrets/") || url.path().ends_with("/presence/pin");
     let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
     let body = request.body().map_or(Some(&b""[..]), |body| body.as_bytes())?;
-    let mut change = json!({ "method": request.method().as_str(), "path": path });
-    if !body.is_empty() {
-        change["body"] = serde_json::from_slice(body).ok()?;
-    }
+    let body = if body.is_empty() { None } else { Some(serde_json::from_slice(body).ok()?) };
+    encode_change(request.method().as_str(), &path, body.as_ref())
+}
+
+/// A request as the page reads it: JSON in base64url. Requests with secrets, and large ones, do not go into a link.
+fn encode_change(method: &str, path: &str, body: Option<&Value>) -> Option<String> {
+    let mut change = json!({ "method": method, "path": path });
+    body.into_iter().for_each(|body| change["body"] = body.clone());
     let text = URL_SAFE_NO_PAD.encode(change.to_string());
+    let has_secret = path.contains("/secrets/") || path.ends_with("/presence/pin");
     (!has_secret && text.len() <= CHANGE_CHARS).then_some(text)
 }
 
-/// Address of the page where the user registers passkeys, or decides about an approval with one. For the owner it signs the
-/// browser in.
-pub(crate) async fn passkey_page(
-    client: &Client,
-    approval: Option<&Approval>,
-) -> Result<Option<String>, ClientError> {
-    let query = approval.map(|open| format!("?run={}&step={}", open.run_id, percent_encode(&open.step)));
-    page_url(client, &query.unwrap_or_default()).await
+/// Address of the page where the user registers and removes passkeys.
+pub(crate) async fn passkey_page(client: &Client) -> Result<Option<String>, ClientError> {
+    page_url(client, "").await
 }
 
-/// Address of the page with a query or a fragment.
+/// Address of the page with a query or a fragment. For the owner it signs the browser in.
 async fn page_url(client: &Client, suffix: &str) -> Result<Option<String>, ClientError> {
     let page = format!("/passkeys{suffix}");
     match client.post::<SignInLink>("/links", &json!({ "page": page })).await {
@@ -94,31 +92,54 @@ async fn page_url(client: &Client, suffix: &str) -> Result<Option<String>, Clien
     }
 }
 
-/// The problem of a decision that needs a passkey: it is made in the browser.
-async fn in_browser(client: &Client, approval: &Approval) -> Result<ClientError, ClientError> {
-    let detail = "this decision needs your passkey; nothing was decided yet";
-    let mut problem = Problem::new(StatusCode::FORBIDDEN, "presence_required", detail);
-    problem.presence = Presence::Passkey;
-    problem.hint = Some(match passkey_page(client, Some(approval)).await? {
-        Some(page) => format!("decide in your browser: {page}").into(),
-        None => {
-            "passkeys need a port and, for another host than localhost, an https URL in `http.url`".into()
+/// A decision that is about to be sent.
+pub(crate) struct Deciding<'d> {
+    pub approval: &'d Approval,
+    /// Path below `/api/v1`.
+    pub path: &'d str,
+    pub body: &'d Value,
+}
+
+impl Deciding<'_> {
+    /// The page that makes the decision. It approves or denies the request as it is. Anything else, such as changed
+    /// arguments or a code, is shown and sent as it was asked for here.
+    fn page(&self) -> Option<String> {
+        let Approval { run_id, step, .. } = self.approval;
+        let query = format!("?run={run_id}&step={}", percent_encode(step));
+        let set = self.body.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        let is_plain = set.into_iter().all(|(name, _)| matches!(&**name, "step" | "digest"));
+        if is_plain {
+            return Some(query);
         }
-    });
-    Ok(ClientError::Problem(Box::new(problem)))
-}
-
-/// The proof that a decision about an approval needs, if it needs one and there is a terminal.
-pub(crate) async fn proof_for(client: &Client, approval: &Approval) -> Result<Option<String>, ClientError> {
-    let status: PresenceStatus = client.get("/presence").await?;
-    let of_gate = approval.covers.as_ref().map_or(Presence::None, |covers| covers.rules.presence);
-    match status.required.or_stronger(of_gate) {
-        Presence::Passkey => Err(in_browser(client, approval).await?),
-        factor => Ok(ask(factor).await),
+        let change = encode_change("POST", &format!("/api/v1{}", self.path), Some(self.body))?;
+        Some(format!("{query}#change={change}"))
     }
-}
 
-/// `proof_for`, as the error of a command.
-pub(crate) async fn for_decision(client: &Client, approval: &Approval) -> Result<Option<String>, CliError> {
-    Ok(proof_for(client, approval).await?)
+    /// The problem of a decision that needs a passkey: it is made in the browser.
+    async fn in_browser(&self, client: &Client) -> Result<ClientError, ClientError> {
+        let detail = "this decision needs your passkey; nothing was decided yet";
+        let mut problem = Problem::new(StatusCode::FORBIDDEN, "presence_required", detail);
+        problem.presence = Presence::Passkey;
+        problem.hint = Some(match self.page() {
+            None => "the decision is too large for a link; decide without changes, or over the API".into(),
+            Some(page) => match page_url(client, &page).await? {
+                Some(page) => format!("decide in your browser: {page}").into(),
+                None => {
+                    "passkeys need a port and, for a host other than localhost, an https URL in `http.url`"
+                        .into()
+                }
+            },
+        });
+        Ok(ClientError::Problem(Box::new(problem)))
+    }
+
+    /// The proof that the decision needs, if it needs one and there is a terminal.
+    pub(crate) async fn proof(&self, client: &Client) -> Result<Option<String>, ClientError> {
+        let status: PresenceStatus = client.get("/presence").await?;
+        let of_gate = self.approval.covers.as_ref().map_or(Presence::None, |covers| covers.rules.presence);
+        match status.required.or_stronger(of_gate) {
+            Presence::Passkey => Err(self.in_browser(client).await?),
+            factor => Ok(ask(factor).await),
+        }
+    }
 }
