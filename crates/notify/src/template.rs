@@ -102,7 +102,9 @@ impl ArgsTemplate {
     /// The arguments for a message to an address.
     pub fn eval(&self, message: &Message, address: &str) -> Result<Value, String> {
         let mut fields = fields(message);
-        fields["address"] = Value::from(address);
+        if let Value::Object(fields) = &mut fields {
+            fields.insert("address".to_owned(), Value::from(address));
+        }
         self.0.eval(&Fields(fields), &mut Budget::evaluation()).map_err(|error| error.to_string())
     }
 }

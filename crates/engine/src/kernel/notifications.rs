@@ -39,8 +39,8 @@ fn add_labels(new: &mut NewNotification, labels: &BTreeMap<String, String>) {
         return;
     }
     let mut body: serde_json::Value = serde_json::from_str(new.body.get()).unwrap_or_default();
-    if body.is_object() {
-        body["labels"] = json!(labels);
+    if let serde_json::Value::Object(fields) = &mut body {
+        fields.insert("labels".to_owned(), json!(labels));
         new.body = to_raw_value(&body).unwrap_or_default();
     }
 }
