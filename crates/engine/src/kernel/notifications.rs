@@ -48,8 +48,8 @@ fn add_labels(new: &mut NewNotification, labels: &BTreeMap<String, String>) {
         return;
     }
     let mut body: Value = serde_json::from_str(new.body.get()).unwrap_or_default();
-    if body.is_object() {
-        body["labels"] = json!(labels);
+    if let Value::Object(fields) = &mut body {
+        fields.insert("labels".to_owned(), json!(labels));
         new.body = to_raw_value(&body).unwrap_or_default();
     }
 }

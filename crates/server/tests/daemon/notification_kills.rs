@@ -88,10 +88,10 @@ impl Requests {
             if stop.load(Ordering::SeqCst) {
                 break;
             }
-            let step = json!({
+            let gate = json!({
                 "id": "ask", "kind": "approve", "prompt": "Go on?", "notify_user": format!("u{}", number % USERS),
             });
-            self.post("/runs", &json!({ "spec": { "name": "gate", "steps": [step] } })).await;
+            self.post("/runs", &json!({ "spec": { "name": "gate", "steps": [gate] } })).await;
             let open = accepted.lock().expect("the messages").open.pop();
             if let Some((run, decision)) = open.filter(|_| number % 2 == 0) {
                 let body = json!({ "step": decision["step"], "digest": decision["digest"] });
