@@ -47,7 +47,8 @@ impl Engine {
     pub async fn deliver_notifications(&self) -> Result<Option<Millis>, Error> {
         loop {
             let (next, sending) = self.start_deliveries().await?;
-            if sending.is_empty() && self.busy_channels().is_empty() {
+            let is_later = next.is_none_or(|next| next > self.now());
+            if is_later && sending.is_empty() && self.busy_channels().is_empty() {
                 return Ok(next);
             }
             futures::future::join_all(sending).await;
@@ -56,21 +57,27 @@ impl Engine {
         }
     }
 
-    /// Plans, and starts to send what is due, each channel in a task of its own. Returns when the next delivery is due.
+    /// Plans some notifications, and starts to send what is due, each channel in a task of its own. Returns when there is more
+    /// to do: the next delivery is due, or other notifications are to be planned. Those that keep arriving do not delay the
+    /// deliveries of earlier ones.
     async fn start_deliveries(&self) -> Result<(Option<Millis>, Vec<JoinHandle<()>>), Error> {
         let Some(courier) = self.0.courier.clone() else { return Ok((None, Vec::new())) };
         let _delivering = self.0.delivering.lock().await;
-        loop {
-            let (now, busy) = (self.now(), self.busy_channels().iter().cloned().collect::<Vec<_>>());
-            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await?;
-            let OutboxWork { unplanned, due, next } = work;
-            if unplanned.is_empty() {
-                let by_channel = by_channel(due).into_iter();
-                let sending = by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now));
-                return Ok((next, sending.collect()));
-            }
-            self.command(Command::Outbox(plan(&*courier, &unplanned, now).await)).await?;
+        let now = self.now();
+        let mut work = self.outbox_work(now).await?;
+        if !work.unplanned.is_empty() {
+            self.command(Command::Outbox(plan(&*courier, &work.unplanned, now).await)).await?;
+            work = self.outbox_work(now).await?;
         }
+        let next = if work.unplanned.is_empty() { work.next } else { Some(now) };
+        let by_channel = by_channel(work.due).into_iter();
+        let sending = by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now));
+        Ok((next, sending.collect()))
+    }
+
+    async fn outbox_work(&self, now: Millis) -> Result<OutboxWork, Error> {
+        let busy: Vec<String> = self.busy_channels().iter().cloned().collect();
+        self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await
     }
 
     /// Sends over one channel and records the results.
