@@ -88,19 +88,22 @@ impl Engine {
         due: Vec<DueMessage>,
         now: Millis,
     ) -> JoinHandle<()> {
-        self.busy_channels().insert(channel.clone());
         let (engine, courier) = (self.clone(), courier.clone());
+        let busy = BusyChannel::new(self, channel);
         tokio::spawn(async move {
             let results = stream::iter(due).map(|message| attempt(&*courier, message, now));
             let mut results = results.buffer_unordered(OUTBOX_SENDS).ready_chunks(OUTBOX_SENDS);
             while let Some(results) = results.next().await {
                 if let Err(error) = engine.command(Command::Outbox(results)).await {
                     tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
-                    return release_later(engine, channel).await;
+                    drop(engine);
+                    // Messages are not sent all the time while results cannot be stored.
+                    tokio::time::sleep(OUTBOX_IDLE).await;
+                    break;
                 }
             }
             // Not before: a delivery without a result is still due.
-            engine.busy_channels().remove(&channel);
+            drop(busy);
         })
     }
 
@@ -153,13 +156,24 @@ impl Engine {
     }
 }
 
-/// Releases a channel after a while, so that messages are not sent all the time while results cannot be stored.
-async fn release_later(engine: Engine, channel: String) {
-    let shared = Arc::downgrade(&engine.0);
-    drop(engine);
-    tokio::time::sleep(OUTBOX_IDLE).await;
-    if let Some(shared) = shared.upgrade() {
-        Engine(shared).busy_channels().remove(&channel);
+/// A channel that is sending. It is released in any case: a panic of a courier must not end its deliveries.
+struct BusyChannel {
+    shared: Weak<Shared>,
+    channel: String,
+}
+
+impl BusyChannel {
+    fn new(engine: &Engine, channel: String) -> Self {
+        engine.busy_channels().insert(channel.clone());
+        Self { shared: Arc::downgrade(&engine.0), channel }
+    }
+}
+
+impl Drop for BusyChannel {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            Engine(shared).busy_channels().remove(&self.channel);
+        }
     }
 }
 
@@ -196,7 +210,7 @@ async fn attempt(courier: &dyn Courier, message: DueMessage, now: Millis) -> Out
         due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_secs() * 1_000),
         error: format!("the channel did not answer within {} s", OUTBOX_SEND_TIME.as_secs()),
     });
-    OutboxChange::Attempt { delivery: delivery.id, outcome }
+    OutboxChange::Attempt { delivery: delivery.id, last: message.last, outcome }
 }
 
 /// Delivers until the engine stops.

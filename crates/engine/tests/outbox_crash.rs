@@ -49,8 +49,7 @@ impl Courier for Recorder {
             recipient: recipient.clone(),
             channel: channel.to_owned(),
             address: String::new(),
-            // A digest is due after it is planned.
-            due: if self.in_digest { now + 1 } else { now },
+            due: now,
             in_digest: self.in_digest,
         };
         let plan = notification.to.iter().flat_map(|to| CHANNELS.map(|channel| over(to, channel)));
