@@ -112,12 +112,13 @@ impl OutboxTables {
     /// Records an attempt of a delivery, or of all deliveries of its digest.
     fn attempt(&mut self, (id, last): (i64, i64), outcome: &AttemptOutcome, now: Millis) {
         let Some(of) = self.deliveries.get(&id).cloned() else { return };
-        let is_part = |delivery: &&mut Delivery| match of.digest_at {
-            None => delivery.id == id,
-            Some(_) => {
-                let is_due = delivery.due.is_some_and(|due| due <= now);
-                is_due && delivery.id <= last && digest(delivery) == digest(&of)
-            }
+        let is_in_digest = |delivery: &Delivery| {
+            let is_due = delivery.due.is_some_and(|due| due <= now);
+            is_due && delivery.id <= last && digest(delivery) == digest(&of)
+        };
+        let is_alone = of.digest_at.is_none();
+        let is_part = |delivery: &&mut Delivery| {
+            if is_alone { delivery.id == id } else { is_in_digest(delivery) }
         };
         let mut recorded = 0;
         for delivery in self.deliveries.values_mut().filter(is_part) {
