@@ -72,7 +72,7 @@ impl Engine {
             propose: options.propose,
             accepts: options.accepts,
         };
-        let defined = self.send(|reply| Request::Define(define, reply)).await?;
+        let defined = self.send(|reply| Request::Define(Box::new(define), reply)).await?;
         self.definitions_changed();
         Ok((defined, warnings))
     }

@@ -47,7 +47,8 @@ impl Engine {
     pub async fn deliver_notifications(&self) -> Result<Option<Millis>, Error> {
         loop {
             let (next, sending) = self.start_deliveries().await?;
-            if sending.is_empty() && self.busy_channels().is_empty() {
+            let is_later = next.is_none_or(|next| next > self.now());
+            if is_later && sending.is_empty() && self.busy_channels().is_empty() {
                 return Ok(next);
             }
             futures::future::join_all(sending).await;
@@ -56,21 +57,27 @@ impl Engine {
         }
     }
 
-    /// Plans, and starts to send what is due, each channel in a task of its own. Returns when the next delivery is due.
+    /// Plans some notifications, and starts to send what is due, each channel in a task of its own. Returns when there is more
+    /// to do: the next delivery is due, or other notifications are to be planned. Those that keep arriving do not delay the
+    /// deliveries of earlier ones.
     async fn start_deliveries(&self) -> Result<(Option<Millis>, Vec<JoinHandle<()>>), Error> {
         let Some(courier) = self.0.courier.clone() else { return Ok((None, Vec::new())) };
         let _delivering = self.0.delivering.lock().await;
-        loop {
-            let (now, busy) = (self.now(), self.busy_channels().iter().cloned().collect::<Vec<_>>());
-            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await?;
-            let OutboxWork { unplanned, due, next } = work;
-            if unplanned.is_empty() {
-                let by_channel = by_channel(due).into_iter();
-                let sending = by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now));
-                return Ok((next, sending.collect()));
-            }
-            self.command(Command::Outbox(plan(&*courier, &unplanned, now).await)).await?;
+        let now = self.now();
+        let mut work = self.outbox_work(now).await?;
+        if !work.unplanned.is_empty() {
+            self.command(Command::Outbox(plan(&*courier, &work.unplanned, now).await)).await?;
+            work = self.outbox_work(now).await?;
         }
+        let next = if work.unplanned.is_empty() { work.next } else { Some(now) };
+        let by_channel = by_channel(work.due).into_iter();
+        let sending = by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now));
+        Ok((next, sending.collect()))
+    }
+
+    async fn outbox_work(&self, now: Millis) -> Result<OutboxWork, Error> {
+        let busy: Vec<String> = self.busy_channels().iter().cloned().collect();
+        self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await
     }
 
     /// Sends over one channel and records the results.
@@ -81,19 +88,22 @@ impl Engine {
         due: Vec<DueMessage>,
         now: Millis,
     ) -> JoinHandle<()> {
-        self.busy_channels().insert(channel.clone());
         let (engine, courier) = (self.clone(), courier.clone());
+        let busy = BusyChannel::new(self, channel);
         tokio::spawn(async move {
             let results = stream::iter(due).map(|message| attempt(&*courier, message, now));
             let mut results = results.buffer_unordered(OUTBOX_SENDS).ready_chunks(OUTBOX_SENDS);
             while let Some(results) = results.next().await {
                 if let Err(error) = engine.command(Command::Outbox(results)).await {
                     tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
-                    return release_later(engine, channel).await;
+                    drop(engine);
+                    // Messages are not sent all the time while results cannot be stored.
+                    tokio::time::sleep(OUTBOX_IDLE).await;
+                    break;
                 }
             }
             // Not before: a delivery without a result is still due.
-            engine.busy_channels().remove(&channel);
+            drop(busy);
         })
     }
 
@@ -146,13 +156,24 @@ impl Engine {
     }
 }
 
-/// Releases a channel after a while, so that messages are not sent all the time while results cannot be stored.
-async fn release_later(engine: Engine, channel: String) {
-    let shared = Arc::downgrade(&engine.0);
-    drop(engine);
-    tokio::time::sleep(OUTBOX_IDLE).await;
-    if let Some(shared) = shared.upgrade() {
-        Engine(shared).busy_channels().remove(&channel);
+/// A channel that is sending. It is released in any case: a panic of a courier must not end its deliveries.
+struct BusyChannel {
+    shared: Weak<Shared>,
+    channel: String,
+}
+
+impl BusyChannel {
+    fn new(engine: &Engine, channel: String) -> Self {
+        engine.busy_channels().insert(channel.clone());
+        Self { shared: Arc::downgrade(&engine.0), channel }
+    }
+}
+
+impl Drop for BusyChannel {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            Engine(shared).busy_channels().remove(&self.channel);
+        }
     }
 }
 
@@ -189,7 +210,7 @@ async fn attempt(courier: &dyn Courier, message: DueMessage, now: Millis) -> Out
         due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_secs() * 1_000),
         error: format!("the channel did not answer within {} s", OUTBOX_SEND_TIME.as_secs()),
     });
-    OutboxChange::Attempt { delivery: delivery.id, outcome }
+    OutboxChange::Attempt { delivery: delivery.id, last: message.last, outcome }
 }
 
 /// Delivers until the engine stops.

@@ -141,6 +141,18 @@ async fn an_approval_is_told_and_taken_back() {
 }
 
 #[tokio::test]
+async fn a_request_is_taken_back_when_its_run_is_cancelled() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let run = waiting(&engine).await;
+    engine.deliver_notifications().await.expect("delivered");
+    engine.cancel(run.id(), &Principal::user("ann"), "not needed").await.expect("cancelled");
+    run.wait().await.expect("an end");
+    engine.deliver_notifications().await.expect("delivered");
+    assert_eq!(fixture.recorder.received(), ["approval_requested to lea", "taken back from lea"]);
+}
+
+#[tokio::test]
 async fn an_unavailable_channel_is_tried_again_and_a_dead_letter_can_be_sent_again() {
     let fixture = Fixture::new();
     let engine = fixture.engine();

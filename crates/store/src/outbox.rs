@@ -230,6 +230,8 @@ pub enum OutboxChange {
     Attempt {
         /// The delivery.
         delivery: i64,
+        /// The last delivery of the message. Later ones of the same digest were not part of it.
+        last: i64,
         /// How it ended.
         outcome: AttemptOutcome,
     },
@@ -327,6 +329,8 @@ pub struct DueMessage {
     pub notifications: Vec<Notification>,
     /// The number of notifications.
     pub count: u64,
+    /// The last delivery.
+    pub last: i64,
 }
 
 /// Selects notifications.

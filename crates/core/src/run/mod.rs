@@ -23,6 +23,7 @@ mod event;
 mod failure;
 mod flow;
 mod foreach;
+mod gate_timers;
 mod input;
 mod intervene;
 mod lost;

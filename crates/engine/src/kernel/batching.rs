@@ -145,7 +145,7 @@ impl Kernel {
             let changed = self.batch.changed_runs();
             let policy_changes = self.batch.commit.policy.clone();
             let outbox_changed =
-                std::mem::take(&mut self.outbox_changed) || !self.batch.commit.outbox.is_empty();
+                std::mem::take(&mut self.batch.outbox_committed) || !self.batch.commit.outbox.is_empty();
             match self.batch.commit() {
                 Ok(committed) => {
                     policy_changes.iter().for_each(|change| self.policy.apply(change));

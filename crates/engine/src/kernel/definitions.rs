@@ -169,7 +169,7 @@ impl Kernel {
         };
         let outbox = self.proposal_notification(&name, &define.by.id).into_iter().collect();
         let definitions = vec![DefinitionChange::Propose(new)];
-        let proposed = self.commit_now(Commit { now, definitions, outbox, ..Commit::default() })?;
+        let proposed = self.commit_now(&Commit { now, definitions, outbox, ..Commit::default() })?;
         Ok(proposed.map(|_| DefinitionVersion { id: 0, name, version: 0, hash, proposed: true }))
     }
 
@@ -254,13 +254,13 @@ impl Kernel {
         definitions: Vec<DefinitionChange>,
         now: Millis,
     ) -> Result<Result<Option<Definition>, Error>, StoreError> {
-        self.commit_now(Commit { now, definitions, ..Commit::default() })
+        self.commit_now(&Commit { now, definitions, ..Commit::default() })
     }
 
-    fn commit_now(&mut self, commit: Commit) -> Result<Result<Option<Definition>, Error>, StoreError> {
-        match self.batch.store().commit(&commit) {
+    fn commit_now(&mut self, commit: &Commit) -> Result<Result<Option<Definition>, Error>, StoreError> {
+        match self.batch.store().commit(commit) {
             Ok(mut committed) => {
-                self.outbox_changed |= !commit.outbox.is_empty();
+                self.batch.outbox_committed |= !commit.outbox.is_empty();
                 Ok(Ok(committed.definitions.pop()))
             }
             Err(Refused::Conflict(conflict)) => Ok(Err(conflict.into())),

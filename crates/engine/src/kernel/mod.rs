@@ -119,8 +119,6 @@ pub struct Kernel {
     quotas: QuotaLedger,
     /// Whether commits contain the notifications that they cause.
     has_outbox: bool,
-    /// Whether a commit within the batch in progress changed the outbox.
-    outbox_changed: bool,
     /// Whether the batch interrupts the last runs of a restored database.
     restore_finished: bool,
     /// The factor that every decision requires.
@@ -186,7 +184,6 @@ impl Kernel {
             damaged: BTreeMap::new(),
             quotas: QuotaLedger::default(),
             has_outbox: setup.outbox,
-            outbox_changed: false,
             restore_finished: false,
             presence: Presence::None,
         })

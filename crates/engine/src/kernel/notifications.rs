@@ -27,8 +27,12 @@ impl Kernel {
         if head.parent.is_some() && record.event.step().is_none() {
             return;
         }
-        let new = notifications(key, &head.principal.id, &record.event, self.gate_of(key, record));
-        for mut new in new {
+        let gate = self.gate_of(key, record);
+        let mut news = notifications(key, &head.principal.id, &record.event, gate);
+        if record.had_gate && gate.is_none() && news.is_empty() {
+            news.extend(closed(key, &record.event));
+        }
+        for mut new in news {
             add_labels(&mut new, &compiled.plan.settings.labels);
             self.batch.commit.outbox.push(OutboxChange::Add(Box::new(new)));
         }
@@ -42,14 +46,25 @@ impl Kernel {
     }
 }
 
+/// Takes back the requests of a gate that was closed without a decision: its run ended, or it was skipped.
+fn closed(run: RunId, event: &Event) -> Option<NewNotification> {
+    Some(NewNotification {
+        kind: NotificationKind::ApprovalDecided,
+        run: Some(run),
+        path: Some(event.step()?.path.to_string()),
+        to: Vec::new(),
+        body: to_raw_value(&json!({ "closed": true })).ok()?,
+    })
+}
+
 /// Adds the labels of the definition, which subscriptions can select.
 fn add_labels(new: &mut NewNotification, labels: &BTreeMap<String, String>) {
     if labels.is_empty() {
         return;
     }
     let mut body: Value = serde_json::from_str(new.body.get()).unwrap_or_default();
-    if body.is_object() {
-        body["labels"] = json!(labels);
+    if let Value::Object(fields) = &mut body {
+        fields.insert("labels".to_owned(), json!(labels));
         new.body = to_raw_value(&body).unwrap_or_default();
     }
 }

@@ -22,7 +22,7 @@ use crate::ports::Outage;
 #[derive(Debug)]
 pub enum Request {
     /// Stores a definition.
-    Define(Define, Reply<DefinitionVersion>),
+    Define(Box<Define>, Reply<DefinitionVersion>),
     /// Starts a run. A repeated start with the same request key replies with the id of the first run.
     Start(Box<StartRun>, Reply<RunId>),
     /// Waits until a run has ended. Other requests are handled meanwhile.

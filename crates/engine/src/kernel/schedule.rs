@@ -15,6 +15,9 @@ use crate::cron::CronSchedule;
 use crate::error::Error;
 use crate::limits::BATCH;
 
+/// Why a schedule skips a time. Nobody is told of it.
+const NOT_ENDED: &str = "has not ended";
+
 impl Kernel {
     /// Stores a schedule and replaces the one with the same name. Its next time is computed from now.
     pub(super) fn schedule(
@@ -99,14 +102,7 @@ impl Kernel {
             let mut schedule = schedule;
             let outcome = match self.overlaps(&schedule)? {
                 Some(reason) => Err(reason),
-                None => {
-                    let outcome = self.start_scheduled(&mut schedule, at, now)?;
-                    let was_told = schedule.last.as_ref().is_some_and(|last| last.error.is_some());
-                    if let (Err(reason), false) = (&outcome, was_told) {
-                        self.notify_missed(&schedule, reason);
-                    }
-                    outcome
-                }
+                None => self.start_or_notify(&mut schedule, at, now)?,
             };
             let next =
                 CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
@@ -184,12 +180,28 @@ impl Kernel {
         }
     }
 
+    /// Starts the run of a schedule. If it cannot be started, the owner is told once, until a run was started.
+    fn start_or_notify(
+        &mut self,
+        schedule: &mut Schedule,
+        at: Millis,
+        now: Millis,
+    ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
+        let outcome = self.start_scheduled(schedule, at, now)?;
+        let error = schedule.last.as_ref().and_then(|last| last.error.as_ref());
+        let was_told = error.is_some_and(|error| !error.ends_with(NOT_ENDED));
+        if let (Err(reason), false) = (&outcome, was_told) {
+            self.notify_missed(schedule, reason);
+        }
+        Ok(outcome)
+    }
+
     /// Why a schedule skips a time: its last run has not ended.
     fn overlaps(&mut self, schedule: &Schedule) -> Result<Option<String>, StoreError> {
         let last = schedule.last.as_ref().and_then(|last| last.run);
         let Some(last) = last.filter(|_| schedule.overlap == Overlap::Skip) else { return Ok(None) };
         let is_running = self.find_head(last)?.is_some_and(|head| !head.state.status.is_terminal());
-        Ok(is_running.then(|| format!("run {last} has not ended")))
+        Ok(is_running.then(|| format!("run {last} {NOT_ENDED}")))
     }
 
     fn start_scheduled(

@@ -113,7 +113,7 @@ impl Checker<'_> {
         match event {
             Event::RunInterrupted { .. } => self.interrupted = true,
             Event::RunPaused { reason: PauseReason::Requested | PauseReason::RequestedByAgent, .. } => {
-                self.held = true
+                self.held = true;
             }
             Event::RunResumed { .. } => self.held = false,
             _ => self.check_step(at, event),

@@ -20,6 +20,8 @@ struct Body {
     by: Option<String>,
     reason: Option<String>,
     approved: bool,
+    /// Whether the request was closed without a decision.
+    closed: bool,
     labels: BTreeMap<String, String>,
     /// What the error is about, if no run is: a server, a schedule, a definition, or a part of the database.
     server: Option<String>,
@@ -100,8 +102,9 @@ pub(super) async fn link(
 
 /// The decision of an approval in words: `approved by ann`.
 pub(super) fn decision(notification: &Notification) -> String {
-    let Body { by, approved, .. } = body(notification);
+    let Body { by, approved, closed, .. } = body(notification);
     match (by, approved) {
+        (None, _) if closed => "no longer needed".to_owned(),
         (Some(by), true) => format!("approved by {by}"),
         (Some(by), false) => format!("denied by {by}"),
         (None, _) => "expired".to_owned(),

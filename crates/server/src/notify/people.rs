@@ -21,10 +21,8 @@ pub(crate) struct KnownPeople {
 impl KnownPeople {
     pub(crate) fn new(config: &Config, access: Access) -> Result<Self, Error> {
         let notify = config.notify.config();
-        let directory = match notify.channels.is_empty() {
-            true => None,
-            false => Some(Directory::compile(&notify).map_err(|problems| super::open::invalid(&problems))?),
-        };
+        let directory = Directory::compile(&notify).map_err(|problems| super::open::invalid(&problems))?;
+        let directory = Some(directory).filter(|_| !notify.channels.is_empty());
         let has_accounts = config.auth.mode == AuthMode::Users;
         let is_complete = has_accounts && config.auth.oidc_issuer.is_none();
         Ok(Self { access, directory, has_accounts, is_complete })

@@ -159,8 +159,8 @@ fn every_channel_delivers_once() {
     let paths: Vec<&str> = requests.iter().map(|request| &*request.path).collect();
     assert_eq!(paths, ["/hook", "/ntfy", "/pushover/1/messages.json", "/slack", "/teams"]);
     assert!(requests.iter().all(|request| request.body.contains("gated")), "{requests:#?}");
-    let received = mail.next();
-    assert_eq!(received["to"], json!(["lea@example.org"]), "{received}");
+    let sent = mail.next();
+    assert_eq!(sent["to"], json!(["lea@example.org"]), "{sent}");
     let input = std::fs::read_to_string(&program).expect("the input of the program");
     assert_eq!(input.lines().count(), 1, "{input}");
     // The call of the tool is a run of the service principal, of which nobody is told.

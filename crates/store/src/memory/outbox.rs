@@ -44,7 +44,9 @@ impl OutboxTables {
                 }
             }
             OutboxChange::Withdraw { decided } => self.withdraw(*decided, now),
-            OutboxChange::Attempt { delivery, outcome } => self.attempt(*delivery, outcome, now),
+            OutboxChange::Attempt { delivery, last, outcome } => {
+                self.attempt((*delivery, *last), outcome, now);
+            }
             OutboxChange::Read { delivery } => {
                 let found = self.deliveries.get_mut(delivery);
                 if let Some(found) = found.filter(|found| found.status == DeliveryStatus::Sent) {
@@ -108,11 +110,15 @@ impl OutboxTables {
     }
 
     /// Records an attempt of a delivery, or of all deliveries of its digest.
-    fn attempt(&mut self, id: i64, outcome: &AttemptOutcome, now: Millis) {
+    fn attempt(&mut self, (id, last): (i64, i64), outcome: &AttemptOutcome, now: Millis) {
         let Some(of) = self.deliveries.get(&id).cloned() else { return };
-        let is_part = |delivery: &&mut Delivery| match of.digest_at {
-            None => delivery.id == id,
-            Some(_) => digest(delivery) == digest(&of) && delivery.due.is_some_and(|due| due <= now),
+        let is_in_digest = |delivery: &Delivery| {
+            let is_due = delivery.due.is_some_and(|due| due <= now);
+            is_due && delivery.id <= last && digest(delivery) == digest(&of)
+        };
+        let is_alone = of.digest_at.is_none();
+        let is_part = |delivery: &&mut Delivery| {
+            if is_alone { delivery.id == id } else { is_in_digest(delivery) }
         };
         let mut recorded = 0;
         for delivery in self.deliveries.values_mut().filter(is_part) {
@@ -145,7 +151,7 @@ impl OutboxTables {
             };
             match due.iter_mut().find(is_same) {
                 Some(digest) => {
-                    digest.count += 1;
+                    (digest.count, digest.last) = (digest.count + 1, digest.last.max(delivery.id));
                     if digest.notifications.len() < DIGEST_PARTS {
                         digest.notifications.push(notification.clone());
                     }
@@ -154,6 +160,7 @@ impl OutboxTables {
                     delivery: (*delivery).clone(),
                     notifications: vec![notification.clone()],
                     count: 1,
+                    last: delivery.id,
                 }),
             }
         }

@@ -21,7 +21,7 @@ const ATTEMPT: &str = "UPDATE deliveries SET status = ?2, attempts = attempts + 
     receipt_json = coalesce(?5, receipt_json), ended_at = ?6 WHERE id = ?1";
 const ATTEMPT_DIGEST: &str = "UPDATE deliveries SET status = ?1, attempts = attempts + 1, due_at = ?2, error = ?3,
     receipt_json = coalesce(?4, receipt_json), ended_at = ?5 WHERE recipient = ?6 AND channel = ?7 AND address = ?8
-    AND digest_at = ?9 AND due_at <= ?10";
+    AND digest_at = ?9 AND due_at <= ?10 AND id <= ?11";
 const SEND_ALONE: &str = "UPDATE deliveries SET digest_at = NULL WHERE id = ?1";
 const READ: &str = "UPDATE deliveries SET status = 'read', ended_at = ?2 WHERE id = ?1 AND status = 'sent'";
 const RESEND: &str =
@@ -55,7 +55,9 @@ impl Transaction<'_> {
                 }
             }
             OutboxChange::Withdraw { decided } => withdraw(connection, *decided, now)?,
-            OutboxChange::Attempt { delivery, outcome } => record(connection, *delivery, outcome, now)?,
+            OutboxChange::Attempt { delivery, last, outcome } => {
+                record(connection, (*delivery, *last), outcome, now)?;
+            }
             OutboxChange::Read { delivery } => {
                 run(READ, params![delivery, now])?;
             }
@@ -98,7 +100,12 @@ fn withdraw(connection: &Connection, decided: i64, now: Millis) -> Result<(), St
 }
 
 /// Records an attempt of a delivery, or of all deliveries of its digest.
-fn record(connection: &Connection, id: i64, outcome: &AttemptOutcome, now: Millis) -> Result<(), StoreError> {
+fn record(
+    connection: &Connection,
+    (id, last): (i64, i64),
+    outcome: &AttemptOutcome,
+    now: Millis,
+) -> Result<(), StoreError> {
     let sql = format!("SELECT {DELIVERY} FROM deliveries d WHERE d.id = ?1");
     let Some(of) = rows::all(connection, &sql, [id], delivery)?.pop() else { return Ok(()) };
     // Further deliveries of a digest can be queued after the first one was dropped.
@@ -111,9 +118,9 @@ fn record(connection: &Connection, id: i64, outcome: &AttemptOutcome, now: Milli
         return Ok(());
     };
     let Delivery { recipient, channel, address, .. } = of;
-    let recorded = connection
-        .prepare_cached(ATTEMPT_DIGEST)?
-        .execute(params![status, due, error, receipt, ended, recipient, channel, address, digest_at, now])?;
+    let recorded = connection.prepare_cached(ATTEMPT_DIGEST)?.execute(params![
+        status, due, error, receipt, ended, recipient, channel, address, digest_at, now, last
+    ])?;
     if recorded == 1 {
         connection.prepare_cached(SEND_ALONE)?.execute([id])?;
     }
@@ -175,7 +182,8 @@ fn due_alone(
     );
     rows::all(connection, &sql, params![now, limit, serde_json::to_string(busy)?], |row| {
         let notifications = vec![notification(row, DELIVERY_COLUMNS)?];
-        Ok(DueMessage { delivery: delivery(row)?, notifications, count: 1 })
+        let delivery = delivery(row)?;
+        Ok(DueMessage { last: delivery.id, delivery, notifications, count: 1 })
     })
 }
 
@@ -187,11 +195,11 @@ fn due_digests(
     busy: &[String],
 ) -> Result<Vec<DueMessage>, StoreError> {
     let digests =
-        "SELECT min(d.id), count(*) FROM deliveries d WHERE d.due_at <= ?1 AND d.digest_at IS NOT NULL
+        "SELECT min(d.id), max(d.id), count(*) FROM deliveries d WHERE d.due_at <= ?1 AND d.digest_at IS NOT NULL
          AND d.channel NOT IN (SELECT value FROM json_each(?3))
          GROUP BY d.due_at, d.recipient, d.channel, d.address, d.digest_at LIMIT ?2";
     let found = rows::all(connection, digests, params![now, limit, serde_json::to_string(busy)?], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, u64>(1)?))
+        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, u64>(2)?))
     })?;
     let first = format!("SELECT {DELIVERY} FROM deliveries d WHERE d.id = ?1");
     let parts = format!(
@@ -200,12 +208,12 @@ fn due_digests(
          ORDER BY d.id LIMIT ?6"
     );
     let mut due = Vec::with_capacity(found.len());
-    for (id, count) in found {
+    for (id, last, count) in found {
         let Some(delivery) = rows::all(connection, &first, [id], delivery)?.pop() else { continue };
         let Delivery { recipient, channel, address, digest_at, .. } = &delivery;
         let params = params![recipient, channel, address, digest_at, now, DIGEST_PARTS];
         let notifications = rows::all(connection, &parts, params, |row| notification(row, 0))?;
-        due.push(DueMessage { delivery, notifications, count });
+        due.push(DueMessage { delivery, notifications, count, last });
     }
     Ok(due)
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use steprail_store::{
-    AttemptOutcome, Commit, DeliveryStatus, NewDelivery, NewNotification, NotificationKind,
+    AttemptOutcome, Commit, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
     NotificationQuery, OutboxChange, Purge, Reads, RunId, Store,
 };
 
@@ -39,7 +39,7 @@ fn to(recipient: &str, due: i64) -> NewDelivery {
 }
 
 fn attempt(delivery: i64, outcome: AttemptOutcome) -> OutboxChange {
-    OutboxChange::Attempt { delivery, outcome }
+    OutboxChange::Attempt { delivery, last: i64::MAX, outcome }
 }
 
 fn statuses(reads: &dyn Reads, run: RunId) -> Vec<(String, DeliveryStatus, u32)> {
@@ -185,6 +185,29 @@ fn a_digest_has_all_due_notifications_of_its_time_and_is_recorded_as_one() {
         assert_eq!((work.due.len(), work.next), (0, None));
         let all = reads.notifications(NotificationQuery::Newest, count).expect("notifications");
         assert!(all.iter().all(|(_, deliveries)| deliveries[0].status == DeliveryStatus::Sent));
+    });
+}
+
+#[test]
+fn a_delivery_that_is_planned_while_its_digest_is_sent_is_not_lost() {
+    on_every_storage(|store, reads| {
+        let digest = || NewDelivery { in_digest: true, ..to("lea", 5) };
+        let plan_all = |store: &mut dyn Store, reads: &dyn Reads| {
+            let unplanned = reads.outbox_work(5, 10, &[]).expect("work").unplanned;
+            let plan =
+                |of: &Notification| OutboxChange::Plan { notification: of.id, deliveries: vec![digest()] };
+            change(store, 5, unplanned.iter().map(plan).collect());
+        };
+        change(store, 1, vec![requested(None), requested(None)]);
+        plan_all(store, reads);
+        let sending = reads.outbox_work(5, 10, &[]).expect("work").due.remove(0);
+        change(store, 5, vec![requested(None)]);
+        plan_all(store, reads);
+        let (delivery, last) = (sending.delivery.id, sending.last);
+        let outcome = AttemptOutcome::Sent { receipt: None };
+        change(store, 6, vec![OutboxChange::Attempt { delivery, last, outcome }]);
+        let left = reads.outbox_work(6, 10, &[]).expect("work").due;
+        assert_eq!(left.iter().map(|due| due.count).collect::<Vec<_>>(), [1]);
     });
 }
 
