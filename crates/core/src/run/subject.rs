@@ -178,7 +178,7 @@ impl Decision<'_> {
             }
             Root::Item(step) => self.is_item(scope, *step),
             Root::Failure => self.run.failing.is_some(),
-            Root::Probe | Root::Call(_) => false,
+            Root::Probe | Root::Call(_) | Root::Variable(_) | Root::Let(_) | Root::Now => false,
         }
     }
 
@@ -224,7 +224,10 @@ impl Decision<'_> {
                 | Root::Ambient(_)
                 | Root::Status(_)
                 | Root::Probe
-                | Root::Call(_) => false,
+                | Root::Call(_)
+                | Root::Variable(_)
+                | Root::Let(_)
+                | Root::Now => false,
             };
         });
         found

@@ -164,7 +164,7 @@ impl Decision<'_> {
             Root::Env => Some(Source::Value((*self.world.env()).clone())),
             Root::Ambient(what) => Some(Source::Value(self.world.ambient(*what))),
             Root::Failure => self.run.failing.as_ref().map(|error| Source::Value(serde_json::json!(error))),
-            Root::Probe | Root::Call(_) => None,
+            Root::Probe | Root::Call(_) | Root::Variable(_) | Root::Let(_) | Root::Now => None,
         })
     }
 

@@ -162,7 +162,12 @@ impl Run<'_> {
             Root::Ambient(Ambient::UserName) => Some("Ann".into()),
             Root::Ambient(Ambient::UserEmail) => Some("ann@example.org".into()),
             Root::Ambient(Ambient::UserId) => Some("ann".into()),
-            Root::Ambient(Ambient::RunId) | Root::Probe | Root::Call(_) => None,
+            Root::Ambient(Ambient::RunId)
+            | Root::Probe
+            | Root::Call(_)
+            | Root::Variable(_)
+            | Root::Let(_)
+            | Root::Now => None,
             Root::Failure => self.failure.borrow().as_ref().map(|failure| json!(failure)),
         }
     }
