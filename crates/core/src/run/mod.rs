@@ -25,6 +25,7 @@ mod flow;
 mod foreach;
 mod input;
 mod intervene;
+mod r#let;
 mod lost;
 mod missing;
 mod owed;

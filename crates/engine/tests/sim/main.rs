@@ -12,7 +12,7 @@ mod process;
 mod stored;
 mod tools;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -85,6 +85,9 @@ struct Tally {
     late: u64,
     /// Commits that continued runs.
     slices: u64,
+    /// Runs with computed values, and `let` steps that completed.
+    runs_with_values: usize,
+    values: usize,
     simulated_days: i64,
 }
 
@@ -98,6 +101,9 @@ impl Tally {
         self.uncertain += sim.uncertain;
         self.late += sim.late;
         self.slices += sim.slices;
+        let runs: BTreeSet<RunId> = sim.values.keys().map(|(run, _)| *run).collect();
+        self.runs_with_values += runs.len();
+        self.values += sim.values.len();
         self.simulated_days += (sim.bench.now - common::EPOCH) / 86_400_000;
     }
 }
@@ -126,6 +132,8 @@ struct Sim {
     late: u64,
     /// Commits that continued runs.
     slices: u64,
+    /// The outputs of `let` steps when they were first seen.
+    values: BTreeMap<(RunId, u32), String>,
     violations: Vec<String>,
     trace_log: String,
     verbose: bool,
@@ -189,6 +197,7 @@ impl Sim {
             uncertain: 0,
             late: 0,
             slices: 0,
+            values: BTreeMap::new(),
             violations: Vec::new(),
             trace_log: String::new(),
             verbose,
