@@ -193,6 +193,32 @@ fn each_example_of_a_function_has_its_value() {
     }
 }
 
+/// Every function with every combination of extreme values, up to three arguments.
+#[test]
+fn functions_return_a_value_or_an_error_for_all_arguments() {
+    let extremes = json!([
+        null, true, 0, -1, i64::MIN, i64::MAX, u64::MAX, 1e308, -0.0, 0.5, "", "é%-$'\0", "%d%.9f%",
+        "9999-12-31T23:59:59Z", "-009999-01-01T00:00:00Z", "P1Y", "UTC", [], [1, "a", null, [[]]],
+        [["k", 1]], ["%s"], {}, { "key": "a", "value": {} },
+    ]);
+    let extremes = extremes.as_array().expect("a list");
+    for function in Function::all() {
+        for arguments in 0..=3_usize {
+            let names = ["a", "b", "c"][..arguments].join(", ");
+            let text = format!("{}({names})", function.name);
+            let mut names = Names::new(&json!({ "a": 1, "b": 1, "c": 1 }));
+            let Ok(expr) = parse(&text, &mut names) else { continue };
+            for number in 0..extremes.len().pow(u32::try_from(arguments).expect("a small number")) {
+                let at = |place: u32| extremes[number / extremes.len().pow(place) % extremes.len()].clone();
+                let values = Names::new(&json!({ "a": at(0), "b": at(1), "c": at(2) }));
+                let mut budget = Budget::evaluation();
+                let _ = expr.eval(&values, &mut budget);
+                assert!(budget.spent() < 200_000, "{text}: {} units", budget.spent());
+            }
+        }
+    }
+}
+
 #[test]
 fn functions_of_text() {
     insta::assert_snapshot!(evaluated(

@@ -242,6 +242,28 @@ proptest! {
     }
 }
 
+/// Texts of the tokens of the language, most of them invalid.
+fn tokens() -> impl Strategy<Value = String> {
+    let token = prop::sample::select(vec![
+        "x", "a", "1", "-1", "\"t\"", "'", "(", ")", "[", "]", "{", "}", "}}", ":", ",", ".", "|", "?", "+",
+        "/", "in", "not", "map", "filter", "sortBy", "size", "first", " ", "$.a", "[*]", "null", "%",
+    ]);
+    prop::collection::vec(token, 0..24).prop_map(|tokens| tokens.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn expressions_of_any_tokens_do_not_panic(text in tokens()) {
+        let mut names = Names::new(&json!({ "a": [1, { "b": "t" }] }));
+        if let Ok(expr) = parse(&text, &mut names) {
+            let _ = expr.eval(&names, &mut Budget::evaluation());
+        }
+        let _ = Template::parse(&format!("{{{{{text}}}}}"), &mut names, &mut Vec::new());
+    }
+}
+
 /// Expressions that are valid in CEL too. Division is left out: it is real division here.
 fn common_expression() -> impl Strategy<Value = String> {
     let number = (-50..50i64).prop_map(|n| if n < 0 { format!("({n})") } else { n.to_string() });

@@ -429,13 +429,12 @@ impl Parser<'_, '_> {
         at: std::ops::Range<usize>,
         first: Option<ParsedExpr>,
     ) -> Result<ParsedExpr, Problem> {
-        let list = match first {
-            Some(list) => list,
-            None => {
-                let list = self.nested(Self::choose)?;
-                self.expect(",")?;
-                list
-            }
+        let list = if let Some(list) = first {
+            list
+        } else {
+            let list = self.nested(Self::choose)?;
+            self.expect(",")?;
+            list
         };
         let slot = self.variables.len();
         let variable = self.variable(function, at)?;

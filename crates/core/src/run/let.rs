@@ -50,8 +50,10 @@ impl Decision<'_> {
     }
 }
 
-fn of_name(error: EvalError, name: &str) -> EvalError {
-    EvalError { message: format!("`{name}`: {}", error.message), ..error }
+/// Adds the name of the value to an error.
+fn of_name(mut error: EvalError, name: &str) -> EvalError {
+    error.message.insert_str(0, &format!("`{name}`: "));
+    error
 }
 
 /// UUIDs that are derived from the attempt of a step. The same attempt always has the same ones, so a decision that is

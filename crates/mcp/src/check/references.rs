@@ -18,7 +18,7 @@ struct DanglingReference {
 }
 
 impl Check<'_> {
-    /// Checks the references of arguments, loop items, workflow inputs and the output.
+    /// Checks the references of arguments, loop items, workflow inputs, computed values and the output.
     pub(super) fn references(&mut self) {
         let plan = self.plan;
         for step in &plan.steps {
@@ -26,6 +26,11 @@ impl Check<'_> {
                 Kind::Call(call) => (&call.args, &["args"]),
                 Kind::Foreach(foreach) => (&foreach.items, &["items"]),
                 Kind::Workflow(workflow) => (&workflow.inputs, &["inputs"]),
+                Kind::Let(values) => {
+                    let span = self.field(step, &["let"]);
+                    values.values.iter().for_each(|value| self.template(&value.value, span, Some(&step.id)));
+                    continue;
+                }
                 _ => continue,
             };
             let span = self.field(step, fields);

@@ -220,9 +220,10 @@ fn zip<'v>(arguments: &mut Arguments<'v>, budget: &mut Budget) -> EvalResult<'v>
 }
 
 fn range<'v>(arguments: &mut Arguments<'v>, budget: &mut Budget) -> EvalResult<'v> {
-    let (start, end) = match arguments.has(1) {
-        true => (arguments.integer(0)?, arguments.integer(1)?),
-        false => (0, arguments.integer(0)?),
+    let (start, end) = if arguments.has(1) {
+        (arguments.integer(0)?, arguments.integer(1)?)
+    } else {
+        (0, arguments.integer(0)?)
     };
     let step = arguments.integer_or(2, 1)?;
     if step == 0 {
