@@ -19,6 +19,11 @@ const POSITIONS_PER_UNIT: usize = 4;
 /// How much longer a search for the groups of a match takes than a match.
 const GROUPS_FACTOR: usize = 2;
 
+/// Positions of a pattern whose automaton is small, so that a search reads a byte with one lookup.
+const SMALL_POSITIONS: usize = 8;
+/// Bytes that such a search reads for one unit.
+const SMALL_BYTES_PER_UNIT: usize = 8;
+
 /// Ranges of bytes that a class needs for characters beyond ASCII, besides its own: `.` is compiled to about ten.
 const UTF8_RANGES: usize = 8;
 
@@ -97,10 +102,19 @@ impl BoundedRegex {
         for captures in self.regex.captures_iter(text).take(most) {
             found(&captures, budget)?;
             let rest = text.len() - captures.get(0).map_or(0, |whole| whole.end());
-            let read = self.longest.unwrap_or(usize::MAX).min(rest);
-            budget.charge(read.saturating_add(1).saturating_mul(per_byte))?;
+            budget.charge(1 + self.cost_of_search(rest, per_byte))?;
         }
         Ok(())
+    }
+}
+
+impl BoundedRegex {
+    /// The cost of the search for a further match in the rest of a text. It can read all of it, unless the length of matches is
+    /// bounded.
+    fn cost_of_search(&self, rest: usize, per_byte: usize) -> usize {
+        let read = self.longest.unwrap_or(usize::MAX).min(rest);
+        let is_small = self.size.positions <= SMALL_POSITIONS;
+        if is_small { read / SMALL_BYTES_PER_UNIT } else { read.saturating_mul(per_byte) }
     }
 }
 

@@ -1,7 +1,5 @@
 //! Text as a part of a command, a URL or a query.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use super::arguments::Arguments;
@@ -9,6 +7,8 @@ use super::{CONVERTED_BYTES, EvalResult, FunctionSpec, owned, plain};
 use crate::budget::Budget;
 use crate::expr::eval::{EvalError, bounded, push_text};
 use crate::limits;
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
 pub(super) const FUNCTIONS: &[FunctionSpec] = &[
     plain(
@@ -80,7 +80,8 @@ fn url_encode<'v>(arguments: &mut Arguments<'v>, budget: &mut Budget) -> EvalRes
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            let _ = write!(out, "%{byte:02X}");
+            let digit = |value: u8| char::from(HEX_DIGITS[usize::from(value & 15)]);
+            out.extend(['%', digit(byte >> 4), digit(byte)]);
         }
     }
     bounded(out)
