@@ -94,6 +94,12 @@ pub const POLICY_CASES: usize = 10_000;
 pub const KEY_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
 /// Maximum length of a step id or definition name, in characters.
 pub const NAME_CHARS: usize = 128;
+/// Minimum `remind` of a gate, in milliseconds.
+pub const REMIND_MS: u64 = 60_000;
+/// Maximum number of reminders of one request.
+pub const REMINDERS: u32 = 100;
+/// Maximum number of escalation levels of a gate.
+pub const ESCALATION_LEVELS: usize = 20;
 /// Maximum `quorum` of a gate.
 pub const APPROVERS: u32 = 100;
 /// Maximum number of calls after a gate that its approval shows. Further ones are counted.

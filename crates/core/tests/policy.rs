@@ -115,7 +115,7 @@ fn settings_are_exposed() {
     let Action::RequireApproval(approval) = verdict.action else { panic!("{verdict:?}") };
     assert_eq!((approval.quorum, approval.timeout_ms), (2, Some(14_400_000)));
     assert_eq!(approval.approvers[0].to_string(), "group:finance");
-    assert_eq!(approval.escalate[0].0, 3_600_000);
+    assert_eq!(approval.escalate[0].after_ms, 3_600_000);
 }
 
 #[test]

@@ -99,6 +99,19 @@ impl Access {
         holders.map(|(user, _)| user.clone()).collect()
     }
 
+    /// The names of all users.
+    pub fn users(&self) -> Vec<String> {
+        self.tables().users.keys().cloned().collect()
+    }
+
+    /// The names of all groups.
+    pub fn all_groups(&self) -> Vec<String> {
+        let tables = self.tables();
+        let of_users = tables.users.values().flat_map(|grants| grants.groups.iter().cloned());
+        let all: BTreeSet<String> = tables.groups.iter().cloned().chain(of_users).collect();
+        all.into_iter().collect()
+    }
+
     /// The users of a group.
     pub fn members(&self, group: &str) -> Vec<String> {
         let tables = self.tables();

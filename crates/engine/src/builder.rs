@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::named_start::PlanCache;
 use crate::outbox::{self, Courier};
 use crate::policy::PolicyHandle;
-use crate::ports::{ArtefactStore, Authorizer, Notifier, ToolCaller, Tools};
+use crate::ports::{ArtefactStore, Authorizer, Notifier, People, ToolCaller, Tools};
 use crate::quotas::OpenSubscriptions;
 use crate::read_pool::ReadPool;
 use crate::run_signals::RunSignals;
@@ -38,6 +38,7 @@ pub struct Builder {
     authorizer: Option<Arc<dyn Authorizer>>,
     notifier: Option<Arc<dyn Notifier>>,
     courier: Option<Arc<dyn Courier>>,
+    people: Option<Arc<dyn People>>,
     artefacts: Option<Arc<dyn ArtefactStore>>,
     clock: Option<Arc<dyn Clock>>,
     limits: Limits,
@@ -52,6 +53,13 @@ impl Builder {
     #[must_use]
     pub fn store(mut self, store: SqliteStore) -> Self {
         self.storage = Some(store.into_storage());
+        self
+    }
+
+    /// Sets a store of another kind, with its readers.
+    #[must_use]
+    pub fn storage(mut self, storage: Storage) -> Self {
+        self.storage = Some(Ok(storage));
         self
     }
 
@@ -73,6 +81,13 @@ impl Builder {
     #[must_use]
     pub fn courier(mut self, courier: impl Courier + 'static) -> Self {
         self.courier = Some(Arc::new(courier));
+        self
+    }
+
+    /// Sets who knows the approvers and recipients that definitions name. By default every name is accepted.
+    #[must_use]
+    pub fn people(mut self, people: impl People + 'static) -> Self {
+        self.people = Some(Arc::new(people));
         self
     }
 
@@ -166,6 +181,7 @@ impl Builder {
         let (urgent_sender, urgent) = mpsc::channel();
         wake_on_change(&*clock, sender.clone());
         notify_when_available(&*tools, sender.clone());
+        notify_of_outages(&*tools, sender.clone());
         let (outbox, outbox_watch) = watch::channel(());
         let (last_event, last_event_watch) = watch::channel(storage.readers.last_event()?);
         let (fault, fault_watch) = watch::channel(None);
@@ -229,6 +245,7 @@ impl Builder {
             subscriptions: OpenSubscriptions::default(),
             scheduling: tokio::sync::Mutex::default(),
             presence: self.presence,
+            people: self.people,
             codes: ApprovalCodes::default(),
             publishing: tokio::sync::Mutex::default(),
         });
@@ -246,6 +263,13 @@ fn wake_on_change(clock: &dyn Clock, messages: mpsc::Sender<Message>) {
 fn notify_when_available(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>) {
     tools.on_available(Box::new(move |server| {
         let notification = Notification::ServerAvailable { server: server.into() };
+        let _ = messages.send(Message::Request(Request::Notification(notification)));
+    }));
+}
+
+fn notify_of_outages(tools: &dyn ToolCaller, messages: mpsc::Sender<Message>) {
+    tools.on_outage(Box::new(move |outage| {
+        let notification = Notification::ServerUnavailable(Box::new(outage));
         let _ = messages.send(Message::Request(Request::Notification(notification)));
     }));
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use steprail_core::limits::{CANCEL_GRACE_MS, REFUSED_DELAYS_MS};
 use steprail_core::pattern;
 use steprail_core::run::{Failure, FailureKind, Payload};
-use steprail_store::{Principal, RunId};
+use steprail_store::{Origin, Principal, RunId};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -127,6 +127,7 @@ async fn call_tool(
 ) -> Result<Payload, Failure> {
     authorize(ports, &order).await.map_err(|reason| Failure::new(FailureKind::Permission, reason))?;
     let (run, path, is_probe) = (order.run, order.path.clone(), order.probe);
+    let is_notification = order.principal.origin == Some(Origin::Notification);
     let call = tool_call(order, token.clone(), reporter);
     let call = async {
         let tools = &*ports.tools;
@@ -136,7 +137,16 @@ async fn call_tool(
             None => Ok(output),
         }
     };
-    until_cancelled(call, &token).await.map(Payload::new)
+    let outcome = until_cancelled(call, &token).await.map(Payload::new);
+    if is_notification { outcome.map_err(|failure| refuse_input(ports, failure)) } else { outcome }
+}
+
+/// Nobody answers an input request of a tool that delivers a notification: it would be a notification as well.
+fn refuse_input(ports: &Ports, failure: Failure) -> Failure {
+    let Some(request) = failure.request else { return failure };
+    ports.tools.forget(&request.state);
+    let message = "the tool requests input, and a notification cannot wait for it";
+    Failure::new(FailureKind::Permission, message)
 }
 
 fn tool_call(order: CallOrder, cancelled: CancellationToken, reporter: CallReporter) -> ToolCall {

@@ -1,11 +1,10 @@
 //! Definitions and schedules of an engine.
 
 use serde_json::Value;
-use steprail_core::diagnostic::{Code, Diagnostic};
+use steprail_core::diagnostic::{Code, Diagnostic, Severity};
 use steprail_core::names;
-use steprail_core::plan::{Gate, Kind, Plan};
+use steprail_core::plan::{Kind, NamedPrincipal, Plan};
 use steprail_core::run::Millis;
-use steprail_core::source::Span;
 use steprail_store::{Actor, Definition, Expected, Principal, Schedule, TokenScope};
 use tokio::sync::{MutexGuard, watch};
 
@@ -50,8 +49,8 @@ impl Engine {
         by: &Principal,
         options: &DefineOptions,
     ) -> Result<(DefinitionVersion, Vec<Diagnostic>), Error> {
-        let Checked { spec, plan, warnings } = check(UNNAMED, text, options.publish)?;
-        self.check_principals(&plan)?;
+        let Checked { spec, plan, mut warnings } = check(UNNAMED, text, options.publish)?;
+        warnings.extend(self.check_principals(&plan)?);
         if let Some(scope) = &options.scope {
             check_scope(&plan, scope).map_err(Error::Denied)?;
         }
@@ -73,7 +72,7 @@ impl Engine {
             propose: options.propose,
             accepts: options.accepts,
         };
-        let defined = self.send(|reply| Request::Define(define, reply)).await?;
+        let defined = self.send(|reply| Request::Define(Box::new(define), reply)).await?;
         self.definitions_changed();
         Ok((defined, warnings))
     }
@@ -98,21 +97,33 @@ impl Engine {
         }
     }
 
-    /// Returns an error if a gate names a user or group without its type, and both exist.
-    pub(crate) fn check_principals(&self, plan: &Plan) -> Result<(), Error> {
-        let mut problems = Vec::new();
-        for at in plan.all_steps() {
-            let names = plan.gates_of(at).flat_map(Gate::principals);
-            let ambiguous = names.filter(|name| !name.contains(':') && self.0.authorizer.is_ambiguous(name));
-            problems.extend(ambiguous.map(|name| {
-                let message = format!("`{name}` is a user and a group");
-                let hint = format!("write `user:{name}` or `group:{name}`");
-                let diagnostic =
-                    Diagnostic::new(Code::AmbiguousPrincipal, Span::default(), message).hint(hint);
-                Diagnostic { step: Some(plan.step(at).id.to_string()), ..diagnostic }
-            }));
+    /// Returns an error if a gate names an unknown user or group, or one without its type if both exist. Where names need not
+    /// be known, returns warnings.
+    pub(crate) fn check_principals(&self, plan: &Plan) -> Result<Vec<Diagnostic>, Error> {
+        let problems = plan.principals.iter().filter_map(|named| {
+            let problem = self.principal_problem(named)?;
+            let step = named.step.map(|step| plan.step(step).id.to_string());
+            Some(Diagnostic { step, ..problem })
+        });
+        let is_error = |problem: &Diagnostic| problem.code.severity() == Severity::Error;
+        let (errors, warnings): (Vec<_>, Vec<_>) = problems.partition(is_error);
+        if errors.is_empty() { Ok(warnings) } else { Err(Error::Invalid(errors)) }
+    }
+
+    fn principal_problem(&self, named: &NamedPrincipal) -> Option<Diagnostic> {
+        let NamedPrincipal { name, is_approver, span, .. } = named;
+        if !name.contains(':') && self.0.authorizer.is_ambiguous(name) {
+            let hint = format!("write `user:{name}` or `group:{name}`");
+            let message = format!("`{name}` is a user and a group");
+            return Some(Diagnostic::new(Code::AmbiguousPrincipal, *span, message).hint(hint));
         }
-        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+        let unknown = self.0.people.as_ref()?.find(name, *is_approver).err()?;
+        let code = if unknown.is_error { Code::UnknownPrincipal } else { Code::UnlistedPrincipal };
+        let problem = Diagnostic::new(code, *span, unknown.message);
+        Some(match unknown.hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        })
     }
 
     /// Makes a user the owner and author of all versions of a definition. Runs in progress keep their authors.

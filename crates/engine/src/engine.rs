@@ -21,7 +21,7 @@ use crate::kernel::{Command, Reply, Request};
 use crate::named_start::PlanCache;
 use crate::outbox::Courier;
 use crate::policy::PolicyHandle;
-use crate::ports::{Authorizer, ToolCaller};
+use crate::ports::{Authorizer, People, ToolCaller};
 use crate::quotas::{OpenSubscriptions, Quotas};
 use crate::read_pool::ReadPool;
 use crate::registry::Registry;
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     /// The fault of the store after which the engine writes nothing more.
     pub(crate) halt: watch::Receiver<Option<StoreError>>,
     /// Runs that do not continue, each with the reason.
+    pub(crate) people: Option<Arc<dyn People>>,
     pub(crate) damaged: watch::Receiver<BTreeMap<RunId, StoreError>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tools: Arc<dyn ToolCaller>,

@@ -39,6 +39,7 @@ mod proposals;
 mod queries;
 mod quotas;
 mod read_pool;
+mod reason;
 mod registry;
 mod reporter;
 mod restore_notice;
@@ -66,11 +67,12 @@ pub use outbox::Courier;
 pub use policy::{ExplainCall, PolicyExplanation, PolicyHandle, compile_policy};
 pub use ports::{
     Annotations, ArtefactStore, Authorizer, BoxFuture, CallSite, Capacity, Continuation, Notice, Notifier,
-    OnToolChange, Outcome, ToolCall, ToolCaller, Tools,
+    OnToolChange, Outage, Outcome, People, ToolCall, ToolCaller, Tools, UnknownPrincipal,
 };
 pub use proposals::ProposalView;
 pub use queries::RunView;
 pub use quotas::{Quota, QuotaExceeded, Quotas, SubscriptionSlot};
+pub use reason::{NextStep, ReasonKind, RunReason};
 pub use registry::Registry;
 pub use reporter::CallReporter;
 pub use restore_notice::restore_notice;
@@ -89,7 +91,7 @@ pub use steprail_core::spec::step::KindName;
 pub use steprail_store::sqlite::{Durability, Options, SqliteStore};
 pub use steprail_store::{
     Account, AccountKind, Actor, AdminAction, AdminEvent, After, Approval, AttemptOutcome, Binding,
-    ChainHead, Cursor, Definition, Delivery, DeliveryStatus, EventPage, Expected, Fired, Freeze,
+    ChainHead, Cursor, Definition, Delivery, DeliveryStatus, DueMessage, EventPage, Expected, Fired, Freeze,
     InvalidCursor, ListRuns, ListSteps, NameCursor, NewDelivery, NewNotification, Notification,
     NotificationKind, NotificationQuery, Overlap, Principal, Proposal, RawEvent, Reads, Relay, Remembered,
     Right, RowKind, RunCursor, RunId, RunRow, Schedule, ScheduledVersion, Session, Starter, StepCounts,

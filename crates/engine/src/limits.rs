@@ -105,6 +105,12 @@ pub(crate) const RATE_ENTRIES: usize = 10_000;
 pub(crate) const IDENTICAL_CALLS: usize = 10_000;
 /// Events at the end of a log that are searched for the start of steps that wait.
 pub(crate) const WAIT_EVENTS: usize = 500;
+/// The maximum number of events from the end of a log that the reason of a run is computed from.
+pub(crate) const REASON_EVENTS: usize = 64;
+/// The maximum number of approvals, and of calls with unknown outcomes, that the reason of a run counts.
+pub(crate) const REASON_WAITS: usize = 100;
+/// The maximum number of sub-workflows of a run whose reasons are read.
+pub(crate) const REASON_CHILDREN: usize = 3;
 /// The number of notifications that are planned or sent before their results are read again.
 pub(crate) const OUTBOX_BATCH: usize = 256;
 /// The number of notifications among which a dead letter or a test message is searched.
@@ -115,3 +121,5 @@ pub(crate) const OUTBOX_SENDS: usize = 16;
 pub(crate) const OUTBOX_SEND_TIME: Duration = Duration::from_mins(1);
 /// The maximum time between two looks at the outbox.
 pub(crate) const OUTBOX_IDLE: Duration = Duration::from_secs(30);
+/// The maximum time for which a tool that delivers a notification can run, or wait for its server.
+pub(crate) const NOTIFICATION_TIME: &str = "30s";

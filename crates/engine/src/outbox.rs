@@ -13,8 +13,8 @@ use serde_json::json;
 use serde_json::value::to_raw_value;
 use steprail_core::run::Millis;
 use steprail_store::{
-    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
-    NotificationQuery, OutboxChange, OutboxWork, RunId,
+    AttemptOutcome, Delivery, DeliveryStatus, DueMessage, NewDelivery, NewNotification, Notification,
+    NotificationKind, NotificationQuery, OutboxChange, OutboxWork, RunId, StoreError,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -30,15 +30,16 @@ pub trait Courier: Send + Sync {
     /// Plans who gets a notification, over which channels and when.
     fn plan<'a>(&'a self, notification: &'a Notification, now: Millis) -> BoxFuture<'a, Vec<NewDelivery>>;
 
-    /// Sends one or more notifications to one recipient over one channel, as one message.
-    fn send<'a>(
-        &'a self,
-        messages: &'a [(Delivery, Notification)],
-        now: Millis,
-    ) -> BoxFuture<'a, AttemptOutcome>;
+    /// Sends a notification, or a digest, to one recipient over one channel as one message.
+    fn send<'a>(&'a self, message: &'a DueMessage, now: Millis) -> BoxFuture<'a, AttemptOutcome>;
 
     /// Takes a message back that was sent, because nobody needs to act on it any more.
-    fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()>;
+    fn withdraw<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        notification: &'a Notification,
+        now: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome>;
 }
 
 impl Engine {
@@ -46,7 +47,8 @@ impl Engine {
     pub async fn deliver_notifications(&self) -> Result<Option<Millis>, Error> {
         loop {
             let (next, sending) = self.start_deliveries().await?;
-            if sending.is_empty() && self.busy_channels().is_empty() {
+            let is_later = next.is_none_or(|next| next > self.now());
+            if is_later && sending.is_empty() && self.busy_channels().is_empty() {
                 return Ok(next);
             }
             futures::future::join_all(sending).await;
@@ -55,26 +57,27 @@ impl Engine {
         }
     }
 
-    /// Plans, and starts to send what is due, each channel in a task of its own. Returns when the next delivery is due.
+    /// Plans some notifications, and starts to send what is due, each channel in a task of its own. Returns when there is more
+    /// to do: the next delivery is due, or other notifications are to be planned. Those that keep arriving do not delay the
+    /// deliveries of earlier ones.
     async fn start_deliveries(&self) -> Result<(Option<Millis>, Vec<JoinHandle<()>>), Error> {
         let Some(courier) = self.0.courier.clone() else { return Ok((None, Vec::new())) };
         let _delivering = self.0.delivering.lock().await;
-        loop {
-            let (now, busy) = (self.now(), self.busy_channels().iter().cloned().collect::<Vec<_>>());
-            let work = self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await?;
-            let OutboxWork { unplanned, due, next } = work;
-            for notification in &unplanned {
-                let changes = self.plan(&*courier, notification, now).await?;
-                self.command(Command::Outbox(changes)).await?;
-            }
-            if unplanned.is_empty() {
-                let by_channel = by_channel(due).into_iter();
-                return Ok((
-                    next,
-                    by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now)).collect(),
-                ));
-            }
+        let now = self.now();
+        let mut work = self.outbox_work(now).await?;
+        if !work.unplanned.is_empty() {
+            self.command(Command::Outbox(plan(&*courier, &work.unplanned, now).await)).await?;
+            work = self.outbox_work(now).await?;
         }
+        let next = if work.unplanned.is_empty() { work.next } else { Some(now) };
+        let by_channel = by_channel(work.due).into_iter();
+        let sending = by_channel.map(|(channel, due)| self.send_over(&courier, channel, due, now));
+        Ok((next, sending.collect()))
+    }
+
+    async fn outbox_work(&self, now: Millis) -> Result<OutboxWork, Error> {
+        let busy: Vec<String> = self.busy_channels().iter().cloned().collect();
+        self.read(move |readers| readers.outbox_work(now, OUTBOX_BATCH, &busy)).await
     }
 
     /// Sends over one channel and records the results.
@@ -82,72 +85,30 @@ impl Engine {
         &self,
         courier: &Arc<dyn Courier>,
         channel: String,
-        due: Vec<(Delivery, Notification)>,
+        due: Vec<DueMessage>,
         now: Millis,
     ) -> JoinHandle<()> {
-        self.busy_channels().insert(channel.clone());
         let (engine, courier) = (self.clone(), courier.clone());
+        let busy = BusyChannel::new(self, channel);
         tokio::spawn(async move {
-            let results = stream::iter(messages(due)).map(|message| attempt(&*courier, message, now));
-            let results: Vec<_> = results.buffer_unordered(OUTBOX_SENDS).collect().await;
-            if let Err(error) = engine.command(Command::Outbox(results.concat())).await {
-                tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
+            let results = stream::iter(due).map(|message| attempt(&*courier, message, now));
+            let mut results = results.buffer_unordered(OUTBOX_SENDS).ready_chunks(OUTBOX_SENDS);
+            while let Some(results) = results.next().await {
+                if let Err(error) = engine.command(Command::Outbox(results)).await {
+                    tracing::warn!("results of deliveries were not stored, and they are sent again: {error}");
+                    drop(engine);
+                    // Messages are not sent all the time while results cannot be stored.
+                    tokio::time::sleep(OUTBOX_IDLE).await;
+                    break;
+                }
             }
             // Not before: a delivery without a result is still due.
-            engine.busy_channels().remove(&channel);
+            drop(busy);
         })
     }
 
     fn busy_channels(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.0.busy_channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn plan(
-        &self,
-        courier: &dyn Courier,
-        notification: &Notification,
-        now: Millis,
-    ) -> Result<Vec<OutboxChange>, Error> {
-        let mut changes = Vec::new();
-        if let (NotificationKind::ApprovalDecided, Some(run)) = (notification.kind, notification.run) {
-            changes = self.withdraw(courier, run, notification.path.as_deref()).await?;
-        }
-        let deliveries = courier.plan(notification, now).await;
-        changes.push(OutboxChange::Plan { notification: notification.id, deliveries });
-        Ok(changes)
-    }
-
-    /// Takes back the requests of an approval that was decided.
-    async fn withdraw(
-        &self,
-        courier: &dyn Courier,
-        run: RunId,
-        path: Option<&str>,
-    ) -> Result<Vec<OutboxChange>, Error> {
-        let query = NotificationQuery::OfRun(run);
-        let of_run = self.read(move |readers| readers.notifications(query, OUTBOX_BATCH)).await?;
-        let (mut changes, mut sent) = (Vec::new(), Vec::new());
-        for (notification, deliveries) in of_run {
-            if notification.path.as_deref() != path || !asks_for_a_decision(notification.kind) {
-                continue;
-            }
-            for delivery in deliveries {
-                let close = OutboxChange::Close { delivery: delivery.id, status: DeliveryStatus::Withdrawn };
-                match delivery.status {
-                    DeliveryStatus::Sent => sent.push((delivery, notification.clone())),
-                    DeliveryStatus::Queued => {}
-                    DeliveryStatus::Failed | DeliveryStatus::Read | DeliveryStatus::Withdrawn => continue,
-                }
-                changes.push(close);
-            }
-        }
-        let take_back = |(delivery, notification): (Delivery, Notification)| async move {
-            // A message that cannot be taken back stays with its recipient; the decision counts all the same.
-            let taking = courier.withdraw(&delivery, &notification);
-            let _ = tokio::time::timeout(OUTBOX_SEND_TIME, taking).await;
-        };
-        stream::iter(sent).for_each_concurrent(OUTBOX_SENDS, take_back).await;
-        Ok(changes)
     }
 
     /// Notifications of a run with their deliveries, oldest first, at most `limit`.
@@ -161,9 +122,9 @@ impl Engine {
 
     /// Queues a dead letter again.
     pub async fn resend_notification(&self, delivery: i64) -> Result<(), Error> {
-        let dead = self.notifications(NotificationQuery::DeadLetters, OUTBOX_LISTED).await?;
+        let found = self.notifications(NotificationQuery::OfDelivery(delivery), 1).await?;
         let is_dead = |of: &Delivery| of.id == delivery && of.status == DeliveryStatus::Failed;
-        if !dead.iter().any(|(_, deliveries)| deliveries.iter().any(is_dead)) {
+        if !found.iter().any(|(_, deliveries)| deliveries.iter().any(is_dead)) {
             return Err(Error::NotFound(format!("there is no failed delivery {delivery}")));
         }
         self.command(Command::Outbox(vec![OutboxChange::Resend { delivery }])).await
@@ -195,53 +156,61 @@ impl Engine {
     }
 }
 
-fn asks_for_a_decision(kind: NotificationKind) -> bool {
-    use NotificationKind as Kind;
-    matches!(kind, Kind::ApprovalRequested | Kind::Reminder | Kind::ApprovalEscalated)
+/// A channel that is sending. It is released in any case: a panic of a courier must not end its deliveries.
+struct BusyChannel {
+    shared: Weak<Shared>,
+    channel: String,
 }
 
-fn by_channel(due: Vec<(Delivery, Notification)>) -> BTreeMap<String, Vec<(Delivery, Notification)>> {
+impl BusyChannel {
+    fn new(engine: &Engine, channel: String) -> Self {
+        engine.busy_channels().insert(channel.clone());
+        Self { shared: Arc::downgrade(&engine.0), channel }
+    }
+}
+
+impl Drop for BusyChannel {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            Engine(shared).busy_channels().remove(&self.channel);
+        }
+    }
+}
+
+/// The deliveries of notifications. A decision takes back the requests before it.
+async fn plan(courier: &dyn Courier, unplanned: &[Notification], now: Millis) -> Vec<OutboxChange> {
+    let mut changes = Vec::with_capacity(unplanned.len());
+    for notification in unplanned {
+        if notification.kind == NotificationKind::ApprovalDecided {
+            changes.push(OutboxChange::Withdraw { decided: notification.id });
+        }
+        let deliveries = courier.plan(notification, now).await;
+        changes.push(OutboxChange::Plan { notification: notification.id, deliveries });
+    }
+    changes
+}
+
+fn by_channel(due: Vec<DueMessage>) -> BTreeMap<String, Vec<DueMessage>> {
     let mut channels = BTreeMap::<String, Vec<_>>::new();
     for message in due {
-        channels.entry(message.0.channel.clone()).or_default().push(message);
+        channels.entry(message.delivery.channel.clone()).or_default().push(message);
     }
     channels
 }
 
-/// Deliveries that are sent as one message: those of a digest with the same recipient and channel.
-fn messages(due: Vec<(Delivery, Notification)>) -> Vec<Vec<(Delivery, Notification)>> {
-    let mut messages: Vec<Vec<(Delivery, Notification)>> = Vec::new();
-    for (delivery, notification) in due {
-        let same = |of: &&mut Vec<(Delivery, Notification)>| {
-            let of = &of[0].0;
-            of.in_digest
-                && (&of.recipient, &of.channel, &of.address)
-                    == (&delivery.recipient, &delivery.channel, &delivery.address)
-        };
-        match messages.iter_mut().find(same).filter(|_| delivery.in_digest) {
-            Some(digest) => digest.push((delivery, notification)),
-            None => messages.push(vec![(delivery, notification)]),
-        }
-    }
-    messages
-}
-
-/// Sends a message. A channel that does not answer in time has failed for now.
-async fn attempt(
-    courier: &dyn Courier,
-    message: Vec<(Delivery, Notification)>,
-    now: Millis,
-) -> Vec<OutboxChange> {
-    let sending = tokio::time::timeout(OUTBOX_SEND_TIME, courier.send(&message, now));
-    let outcome = sending.await.unwrap_or_else(|_| AttemptOutcome::Retry {
+/// Sends a message or takes it back. A channel that does not answer in time has failed for now.
+async fn attempt(courier: &dyn Courier, message: DueMessage, now: Millis) -> OutboxChange {
+    let DueMessage { delivery, notifications, .. } = &message;
+    let sending = match (delivery.status, notifications.first()) {
+        (DeliveryStatus::Withdrawing, Some(notification)) => courier.withdraw(delivery, notification, now),
+        _ => courier.send(&message, now),
+    };
+    let outcome = tokio::time::timeout(OUTBOX_SEND_TIME, sending).await;
+    let outcome = outcome.unwrap_or_else(|_| AttemptOutcome::Retry {
         due: now.saturating_add_unsigned(OUTBOX_SEND_TIME.as_secs() * 1_000),
         error: format!("the channel did not answer within {} s", OUTBOX_SEND_TIME.as_secs()),
     });
-    let change = |(delivery, _): &(Delivery, Notification)| OutboxChange::Attempt {
-        delivery: delivery.id,
-        outcome: outcome.clone(),
-    };
-    message.iter().map(change).collect()
+    OutboxChange::Attempt { delivery: delivery.id, last: message.last, outcome }
 }
 
 /// Delivers until the engine stops.
@@ -273,9 +242,34 @@ pub(crate) async fn deliver_forever(shared: Weak<Shared>, mut changed: watch::Re
     }
 }
 
+/// Writes a notification for each run that does not continue because its stored state is damaged. After a restart the damage
+/// is found and told again.
+async fn report_damage(shared: Weak<Shared>, mut damaged: watch::Receiver<BTreeMap<RunId, StoreError>>) {
+    let mut told = BTreeSet::new();
+    loop {
+        let found = damaged.borrow_and_update().clone();
+        let new: Vec<_> = found.iter().filter(|(run, _)| !told.contains(*run)).collect();
+        let failure = |(run, error): &(&RunId, &StoreError)| {
+            crate::kernel::audit_failure(&format!("run {run}"), &error.to_string())
+        };
+        let changes: Vec<OutboxChange> = new.iter().map(failure).collect();
+        told.extend(new.into_iter().map(|(run, _)| *run));
+        if !changes.is_empty() {
+            let Some(shared) = shared.upgrade() else { return };
+            if let Err(error) = Engine(shared).command(Command::Outbox(changes)).await {
+                tracing::warn!("the notification of damaged runs was not stored: {error}");
+            }
+        }
+        if damaged.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Starts the delivery of an engine with a courier.
 pub(crate) fn spawn(shared: &Arc<Shared>, changed: watch::Receiver<()>) {
     if shared.courier.is_some() {
         tokio::spawn(deliver_forever(Arc::downgrade(shared), changed));
+        tokio::spawn(report_damage(Arc::downgrade(shared), shared.damaged.clone()));
     }
 }

@@ -95,6 +95,19 @@ impl Capacity {
     }
 }
 
+/// A server that cannot be reached although calls wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// Name of the server.
+    pub server: Box<str>,
+    /// Why it cannot be reached.
+    pub reason: Box<str>,
+    /// Whether a login would end it.
+    pub needs_login: bool,
+    /// The user whose connection or login it is; `None` for a shared one.
+    pub user: Option<String>,
+}
+
 /// Calls tools.
 ///
 /// The kind of a failure decides about retries: [`FailureKind::Transport`] if the call was never sent,
@@ -118,6 +131,11 @@ pub trait ToolCaller: Send + Sync {
     /// Registers a function to call with the name of a server ([`Capacity::server`]) when it may accept calls again.
     fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
         drop(available);
+    }
+
+    /// Registers a function to call when a server that calls wait for cannot be reached, once per outage.
+    fn on_outage(&self, outage: Box<dyn Fn(Outage) + Send + Sync>) {
+        drop(outage);
     }
 
     /// Releases an input request that can no longer be answered, given its state.
@@ -187,7 +205,24 @@ pub trait Authorizer: Send + Sync {
     }
 }
 
-/// A notice to humans.
+/// Knows the users, groups and addresses that definitions can name.
+pub trait People: Send + Sync {
+    /// Finds an approver or recipient as a definition writes it.
+    fn find(&self, name: &str, is_approver: bool) -> Result<(), UnknownPrincipal>;
+}
+
+/// Why an approver or recipient is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownPrincipal {
+    /// The problem.
+    pub message: String,
+    /// How to fix it.
+    pub hint: Option<String>,
+    /// Whether a definition with it is not stored. Otherwise it is a warning.
+    pub is_error: bool,
+}
+
+/// An event that a program which embeds the engine can follow without reading the log.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// A gate waits for a decision.
@@ -208,6 +243,15 @@ pub enum Notice {
         /// Path of the step.
         path: Arc<str>,
         /// Recipients, as the definition names them.
+        notify: Vec<Box<str>>,
+    },
+    /// A gate still waits for a decision.
+    ApprovalReminded {
+        /// Id of the run.
+        run: RunId,
+        /// Path of the step.
+        path: Arc<str>,
+        /// Recipients, as the definition names them: those of the request and of the levels that were reached.
         notify: Vec<Box<str>>,
     },
     /// The outcome of a call is unknown.
@@ -239,7 +283,8 @@ pub enum Notice {
     },
 }
 
-/// Delivers notices. Called after the commit of the events that they are about.
+/// Receives notices in the process, after the commit of the events that they are about. A notice is lost in a crash: messages
+/// to people go through [`crate::Courier`], which has an outbox.
 pub trait Notifier: Send + Sync {
     /// Delivers a notice.
     fn notify(&self, notice: Notice) -> BoxFuture<'_, ()>;

@@ -225,6 +225,12 @@ impl Engine {
         self.read(move |readers| readers.open_approvals(&visible, limit)).await
     }
 
+    /// Returns the last approval of a step of a run, by its path: open or decided.
+    pub async fn last_approval(&self, run: RunId, path: &str) -> Result<Option<Approval>, Error> {
+        let path = path.to_owned();
+        self.read(move |readers| readers.last_approval(run, &path)).await
+    }
+
     /// Returns open approvals of a run and of the runs that it waits for, oldest first; at most 1,000.
     pub async fn run_approvals(&self, run: RunId) -> Result<Vec<Approval>, Error> {
         self.read(move |readers| readers.run_approvals(run, RUN_APPROVALS)).await

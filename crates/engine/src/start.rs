@@ -1,8 +1,9 @@
 //! Start requests: of a stored definition, of an inline definition, or of one tool call.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use steprail_core::diagnostic::{Diagnostic, Severity};
 use steprail_core::load;
 use steprail_core::plan::Plan;
@@ -11,6 +12,7 @@ use steprail_store::{Origin, Principal};
 
 use crate::direct_call;
 use crate::error::Error;
+use crate::limits::NOTIFICATION_TIME;
 
 /// The name of a definition without a name or a file.
 pub(crate) const UNNAMED: &str = "definition";
@@ -66,9 +68,35 @@ impl Start {
         Self::inline(text, principal).inputs(json!({ "args": args }))
     }
 
+    /// Calls a tool to deliver a notification: a run of one step, which opens no approval and causes no notification. Only
+    /// `secrets` are references to secrets; they are arguments like `args`.
+    pub fn notification(
+        tool: &str,
+        args: Map<String, Value>,
+        secrets: &BTreeMap<String, String>,
+        service: Principal,
+    ) -> Self {
+        let mut template: Map<String, Value> =
+            secrets.iter().map(|(name, text)| (name.clone(), Value::from(text.clone()))).collect();
+        let (mut declared, mut inputs) = (Map::new(), Map::new());
+        for (index, (name, value)) in args.into_iter().enumerate() {
+            let input = format!("arg{index}");
+            template.insert(name, Value::from(format!("{{{{inputs.{input}}}}}")));
+            declared.insert(input.clone(), json!({}));
+            inputs.insert(input, value);
+        }
+        let step = json!({
+            "id": "call", "tool": tool, "args": template, "timeout": NOTIFICATION_TIME, "on_uncertain": "fail",
+            "missing_tool": "fail",
+        });
+        let text = json!({ "name": format!("notify {tool}"), "inputs": declared, "steps": [step] });
+        let principal = Principal { origin: Some(Origin::Notification), ..service };
+        Self::inline(text.to_string(), principal).inputs(Value::Object(inputs))
+    }
+
     /// Starts a workflow without inputs.
     pub fn of(workflow: Workflow, principal: Principal) -> Self {
-        Self { workflow, inputs: Value::Object(serde_json::Map::new()), principal, request_key: None }
+        Self { workflow, inputs: Value::Object(Map::new()), principal, request_key: None }
     }
 
     /// Sets the inputs, which must be a JSON object.

@@ -470,6 +470,11 @@ impl User {
         self.engine.visible_approvals(visible, limit).await
     }
 
+    /// The time of the engine's clock.
+    pub fn now(&self) -> steprail_core::run::Millis {
+        self.engine.now()
+    }
+
     /// Whether the user may decide at an open gate.
     pub async fn may_decide(&self, run: RunId, path: &str) -> bool {
         self.require_may_decide(run, path).await.is_ok()

@@ -274,12 +274,12 @@ fn cause_of(step: &StepRow, started: Option<&Started>) -> Option<WaitCause> {
 }
 
 /// Times as RFC 3339 in UTC with milliseconds.
-mod timestamp {
+pub(crate) mod timestamp {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use steprail_core::run::Millis;
 
     #[expect(clippy::ref_option, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(time: &Option<Millis>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &Option<Millis>, serializer: S) -> Result<S::Ok, S::Error> {
         let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
         match time {
             Some(time) => serializer.collect_str(&format_args!("{time:.3}")),
@@ -287,7 +287,7 @@ mod timestamp {
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Millis>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Millis>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
         let time = text.map(|text| text.parse::<jiff::Timestamp>()).transpose().map_err(D::Error::custom)?;
         Ok(time.map(jiff::Timestamp::as_millisecond))

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use steprail_core::run::Millis;
 use steprail_engine::{
-    AttemptOutcome, BoxFuture, Clock as _, Courier, Delivery, Engine, ManualClock, NewDelivery, Notification,
-    NotificationKind, NotificationQuery, Options, Principal, RunHandle, SqliteStore, Start, Tools,
+    AttemptOutcome, BoxFuture, Clock as _, Courier, DefineOptions, Delivery, DueMessage, Engine, ManualClock,
+    NewDelivery, Notification, NotificationKind, NotificationQuery, Options, Outage, Outcome, Overlap,
+    Principal, RunHandle, Schedule, SqliteStore, Start, ToolCall, ToolCaller, Tools,
 };
 
 const GATE: &str = "
@@ -52,17 +53,13 @@ impl Courier for Recorder {
         Box::pin(std::future::ready(notification.to.iter().map(to).collect()))
     }
 
-    fn send<'a>(
-        &'a self,
-        messages: &'a [(Delivery, Notification)],
-        _: Millis,
-    ) -> BoxFuture<'a, AttemptOutcome> {
+    fn send<'a>(&'a self, message: &'a DueMessage, _: Millis) -> BoxFuture<'a, AttemptOutcome> {
         let mut records = self.0.lock().expect("the records");
         let outcome = records.outcomes.pop_front().unwrap_or(AttemptOutcome::Sent { receipt: None });
-        let (delivery, notification) = &messages[0];
-        let mut text = format!("{} to {}", notification.kind.name(), delivery.recipient);
-        if messages.len() > 1 {
-            let _ = write!(text, " and {} more", messages.len() - 1);
+        let kind = message.notifications[0].kind;
+        let mut text = format!("{} to {}", kind.name(), message.delivery.recipient);
+        if message.count > 1 {
+            let _ = write!(text, " and {} more", message.count - 1);
         }
         if !matches!(outcome, AttemptOutcome::Sent { .. }) {
             text += " failed";
@@ -71,10 +68,15 @@ impl Courier for Recorder {
         Box::pin(std::future::ready(outcome))
     }
 
-    fn withdraw<'a>(&'a self, delivery: &'a Delivery, _: &'a Notification) -> BoxFuture<'a, ()> {
+    fn withdraw<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        _: &'a Notification,
+        _: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
         let text = format!("taken back from {}", delivery.recipient);
         self.0.lock().expect("the records").received.push(text);
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(AttemptOutcome::Sent { receipt: None }))
     }
 }
 
@@ -136,6 +138,18 @@ async fn an_approval_is_told_and_taken_back() {
     engine.deliver_notifications().await.expect("a delivery");
     assert_eq!(fixture.recorder.received(), ["taken back from lea"]);
     insta::assert_snapshot!(states(&engine, &run).await);
+}
+
+#[tokio::test]
+async fn a_request_is_taken_back_when_its_run_is_cancelled() {
+    let fixture = Fixture::new();
+    let engine = fixture.engine();
+    let run = waiting(&engine).await;
+    engine.deliver_notifications().await.expect("delivered");
+    engine.cancel(run.id(), &Principal::user("ann"), "not needed").await.expect("cancelled");
+    run.wait().await.expect("an end");
+    engine.deliver_notifications().await.expect("delivered");
+    assert_eq!(fixture.recorder.received(), ["approval_requested to lea", "taken back from lea"]);
 }
 
 #[tokio::test]
@@ -212,18 +226,19 @@ impl Courier for HalfMute {
             plan
         })
     }
-    fn send<'a>(
-        &'a self,
-        messages: &'a [(Delivery, Notification)],
-        now: Millis,
-    ) -> BoxFuture<'a, AttemptOutcome> {
-        if messages[0].0.channel == "mute" {
+    fn send<'a>(&'a self, message: &'a DueMessage, now: Millis) -> BoxFuture<'a, AttemptOutcome> {
+        if message.delivery.channel == "mute" {
             return Box::pin(std::future::pending());
         }
-        self.0.send(messages, now)
+        self.0.send(message, now)
     }
-    fn withdraw<'a>(&'a self, delivery: &'a Delivery, notification: &'a Notification) -> BoxFuture<'a, ()> {
-        self.0.withdraw(delivery, notification)
+    fn withdraw<'a>(
+        &'a self,
+        delivery: &'a Delivery,
+        notification: &'a Notification,
+        now: Millis,
+    ) -> BoxFuture<'a, AttemptOutcome> {
+        self.0.withdraw(delivery, notification, now)
     }
 }
 
@@ -240,4 +255,81 @@ async fn a_channel_that_does_not_answer_holds_up_no_other() {
     while fixture.recorder.0.lock().expect("the records").received.len() < 41 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Tools whose server can be declared unavailable.
+#[derive(Clone, Default)]
+struct Outages(Arc<Mutex<Option<OnOutage>>>);
+
+type OnOutage = Box<dyn Fn(Outage) + Send + Sync>;
+
+impl ToolCaller for Outages {
+    fn call(&self, _: ToolCall) -> BoxFuture<'_, Outcome> {
+        Box::pin(async { Ok(json!(1)) })
+    }
+    fn on_outage(&self, outage: OnOutage) {
+        *self.0.lock().expect("the function") = Some(outage);
+    }
+}
+
+#[tokio::test]
+async fn operators_owners_and_users_are_told_of_what_no_run_causes() {
+    let fixture = Fixture::new();
+    let outages = Outages::default();
+    let store = SqliteStore::open(fixture.folder.path().join("db"), &Options::default()).expect("a database");
+    let builder = Engine::builder().store(store).tools(outages.clone()).clock(fixture.clock.clone());
+    let engine = builder.courier(fixture.recorder.clone()).spawn().expect("an engine");
+    let ann = Principal::user("ann");
+    let told = async |count: usize| {
+        while fixture.recorder.0.lock().expect("the records").received.len() < count {
+            engine.deliver_notifications().await.expect("a delivery");
+            tokio::task::yield_now().await;
+        }
+        fixture.recorder.received()
+    };
+    let report = |needs_login: bool, user: Option<&str>| {
+        let report = outages.0.lock().expect("the function");
+        let user = user.map(str::to_owned);
+        report.as_ref().expect("a function")(Outage {
+            server: "demo".into(),
+            reason: "no".into(),
+            needs_login,
+            user,
+        });
+    };
+    report(false, None);
+    assert_eq!(told(1).await, ["server_unavailable to right:administer"]);
+    report(true, Some("lea"));
+    assert_eq!(told(1).await, ["login_expired to user:lea"]);
+    report(true, None);
+    assert_eq!(told(1).await, ["login_expired to right:administer"]);
+
+    let propose = DefineOptions { propose: true, ..DefineOptions::default() };
+    engine.define_with(GATE, &Principal::user("lea").through_agent(), &propose).await.expect("a proposal");
+    assert_eq!(told(2).await, ["proposal_waiting to user:lea", "proposal_waiting to right:administer"]);
+
+    engine.define(GATE, &ann).await.expect("a definition");
+    let every_minute = Schedule {
+        name: "often".to_owned(),
+        definition: "pay".to_owned(),
+        version: None,
+        cron: "* * * * *".to_owned(),
+        zone: "UTC".to_owned(),
+        inputs: json!({}),
+        overlap: Overlap::Allow,
+        principal: ann.clone(),
+        due: Some(0),
+        last: None,
+    };
+    engine.schedule(every_minute).await.expect("a schedule");
+    engine.delete_definition("pay").await.expect("deleted");
+    for _ in 0..3 {
+        let due = engine.schedules().await.expect("schedules")[0].due;
+        fixture.clock.advance(60_000);
+        while engine.schedules().await.expect("schedules")[0].due == due {
+            tokio::task::yield_now().await;
+        }
+    }
+    engine.deliver_notifications().await.expect("a delivery");
+    assert_eq!(told(1).await, ["schedule_missed to user:ann"], "once, until a run was started");
 }

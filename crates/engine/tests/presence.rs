@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use steprail_core::source::Source;
 use steprail_engine::{
-    Access, AdminAction, Approval, CodeRequest, Cursor, Engine, Error, Event, Grants, InterventionAction,
-    InterventionRequest, ManualClock, Options, PolicyHandle, Presence, Principal, RedeemRequest, Relay,
-    RunId, RunStatus, SqliteStore, ToolCall, Tools, User, Workflow, compile_policy,
+    Access, AdminAction, Approval, CodeRequest, Cursor, DecisionRequest, Engine, Error, Event, Grants,
+    InterventionAction, InterventionRequest, ManualClock, Options, PolicyHandle, Presence, Principal,
+    RedeemRequest, Relay, Remember, RunId, RunStatus, SqliteStore, ToolCall, Tools, User, Workflow,
+    compile_policy,
 };
 use steprail_store::After;
 use tempfile::TempDir;
@@ -265,4 +266,54 @@ async fn client_of_a_relayed_call_cannot_decide_gates() {
     let relaying = fixture.agent("ann").relaying(Relay::default());
     let refused = relaying.decide(run, "ask", true, None, None).await;
     assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+}
+
+const LEVELS: &str = "
+name: gated
+steps:
+  - { id: ask, kind: approve, approvers: ['user:lea'], escalate: [{ after: 1h, approvers: ['user:max'] }] }
+";
+
+impl Fixture {
+    /// Lets an hour pass, and waits until the timers have fired.
+    async fn an_hour_later(&self) {
+        self.clock.advance(3_600_000);
+        // The timers fire after the requests that came before them.
+        for _ in 0..2 {
+            self.engine.ready().await.expect("ready");
+        }
+    }
+}
+
+#[tokio::test]
+async fn code_of_a_later_level_is_issued_when_the_level_is_reached() {
+    let fixture = Fixture::new(Presence::Pin, None);
+    let (run, approval) = fixture.waiting(LEVELS).await;
+    let max = fixture.user("max", Presence::Pin);
+    let early = max.issue_code(request(&approval, true)).await.map(drop);
+    assert!(matches!(&early, Err(Error::Denied(reason)) if reason.contains("escalated")), "{early:?}");
+    assert!(!max.may_decide(run, "ask").await);
+    fixture.an_hour_later().await;
+    assert!(max.may_decide(run, "ask").await);
+    let code = fixture.code(&max, &approval, true).await;
+    redeem(&fixture.agent("max"), run, "ask", true, &code).await.expect("approved");
+    fixture.engine.handle(run).wait().await.expect("ended");
+    assert_eq!(fixture.status(run).await, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn an_approval_of_a_later_level_is_not_remembered() {
+    let policy = "{ default: allow, rules: [{ name: ask, tools: mail__send, then: { require_approval: {
+        approvers: ['user:lea'], escalate: [{ after: 1h, approvers: ['user:max'] }] } } }] }";
+    let fixture = Fixture::new(Presence::None, Some(policy));
+    let (run, _) = fixture.waiting("name: mail\nsteps: [{ id: send, tool: mail__send }]").await;
+    fixture.an_hour_later().await;
+    let remember = Some(Remember { any_arguments: true, millis: 3_600_000 });
+    let decision = || DecisionRequest { approved: true, ..DecisionRequest::default() };
+    let max = fixture.user("max", Presence::None);
+    let refused = max.decide_with(run, "send", DecisionRequest { remember, ..decision() }).await;
+    assert!(matches!(&refused, Err(Error::BadInput(reason)) if reason.contains("remembered")), "{refused:?}");
+    max.decide_with(run, "send", decision()).await.expect("approved");
+    fixture.engine.handle(run).wait().await.expect("ended");
+    assert_eq!(fixture.status(run).await, RunStatus::Completed);
 }

@@ -307,7 +307,7 @@ async fn the_engine_refuses_rows_that_were_changed() {
 
     let gate = copy(&path, folder.path(), "gate.db");
     let spec = r#"{"name":"gated","steps":[{"id":"pay","tool":"demo__pay"}]}"#;
-    let plan = steprail_core::load(&steprail_core::source::Source::new("x.json", spec)).plan.expect("a plan");
+    let plan = steprail_core::load(&Source::new("x.json", spec)).plan.expect("a plan");
     let sql = format!(
         "UPDATE workflow_definitions SET spec_json = '{spec}', hash = '{}' WHERE name = 'gated'",
         plan.hash

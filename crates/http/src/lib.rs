@@ -7,11 +7,13 @@ mod access_policy;
 pub mod accounts;
 mod api;
 mod api_page;
+mod approval_links;
 mod audit;
 mod authentication;
 mod body_deadline;
 mod connections;
 mod extract;
+mod limits;
 mod listen;
 mod metrics;
 mod operations;
@@ -40,6 +42,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub use access_policy::AccessPolicy;
+pub use approval_links::LinkSigner;
 pub use connections::ConnectionLimits;
 pub use metrics::describe as describe_metrics;
 use peer::Peer;
@@ -138,6 +141,9 @@ fn public_router(app: &App, server: &Server, stop: &CancellationToken) -> Router
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), authentication::authenticate))
         .merge(open_routes().method_not_allowed_fallback(method_not_allowed).with_state(app.clone()))
+        .merge(
+            approval_links::routes().method_not_allowed_fallback(method_not_allowed).with_state(app.clone()),
+        )
         .layer(from_fn_with_state(app.clone(), access_policy::enforce))
         .layer(from_fn(body_deadline::enforce))
         .layer(from_fn(metrics::record_request))

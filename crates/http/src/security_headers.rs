@@ -20,12 +20,13 @@ const HEADERS: [(HeaderName, HeaderValue); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
-/// Adds the headers. Responses are not stored by caches, unless their route sets another `Cache-Control`.
+/// Adds the headers, unless a page sets its own. Responses are not stored by caches, unless their route sets another
+/// `Cache-Control`.
 pub(crate) async fn add(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        headers.insert(name, value);
+        headers.entry(name).or_insert(value);
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access_policy::AccessPolicy;
 use crate::accounts::oidc::Oidc;
 use crate::accounts::{Accounts, FailureLimiter, LoadedAccounts, SessionLifetime};
+use crate::approval_links::{LinkAttempts, LinkSigner};
 use crate::connections::ConnectionLimits;
 use crate::peer::process::AgentProcesses;
 use crate::stream::Hub;
@@ -39,6 +40,8 @@ pub struct Options {
     pub metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     /// Public base URL. Without it, the address of the first port that is served.
     pub url: Option<String>,
+    /// Signs approval links. Without it, no link is valid.
+    pub links: Option<LinkSigner>,
     /// The maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
     /// Limits on the connections of a port.
@@ -62,6 +65,8 @@ pub struct State {
     pub(crate) oidc: Option<Oidc>,
     pub(crate) metrics: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     pub(crate) url: OnceLock<String>,
+    pub(crate) links: Option<LinkSigner>,
+    pub(crate) link_attempts: LinkAttempts,
     pub(crate) max_body_bytes: usize,
     pub(crate) connections: ConnectionLimits,
     /// Processes of MCP clients. They and their descendants cannot act as people.
@@ -97,6 +102,8 @@ impl App {
             oidc: options.oidc,
             metrics: options.metrics,
             url: options.url.map_or_else(OnceLock::new, OnceLock::from),
+            links: options.links,
+            link_attempts: LinkAttempts::default(),
             max_body_bytes: options.max_body_bytes,
             connections: options.connections,
             agent_processes: Arc::default(),

@@ -9,7 +9,7 @@ pub use crate::routes::notifications::{DeliveryInfo, NotificationInfo};
 pub use crate::routes::policy::{ComparedRule, Explanation, FreezeInfo, PolicyStatus, RememberedApproval};
 pub use crate::routes::presence::{NewAuthenticator, PresenceStatus};
 pub use crate::routes::proposals::{ProposalInfo, ShownProposal};
-pub use crate::routes::run_view::{RestoredRun, Run, Step, UnknownCall};
+pub use crate::routes::run_view::{Reason, RestoredRun, Run, Step, UnknownCall};
 pub use crate::routes::schedules::{Firing, Schedule};
 pub use crate::routes::secrets::SecretInfo;
 pub use crate::routes::servers::Server;

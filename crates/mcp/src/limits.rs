@@ -188,3 +188,8 @@ pub const GUIDE_BYTES: usize = 7_500;
 
 /// Definitions whose tools are looked up for the hints of a published workflow. Beyond it, the hints are the defaults.
 pub const SUB_WORKFLOWS: usize = 200;
+
+/// Failed attempts to connect after which an outage is reported.
+pub const OUTAGE_FAILURES: u32 = 3;
+/// The minimum time between two reports about one connection.
+pub const OUTAGE_INTERVAL: std::time::Duration = std::time::Duration::from_mins(15);

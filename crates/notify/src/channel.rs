@@ -34,6 +34,8 @@ pub struct Delivery<'d> {
     pub message: &'d Message,
     /// The address of the recipient in the channel: user key, topic, e-mail address. Empty if the channel has one receiver.
     pub address: &'d str,
+    /// The number of earlier attempts.
+    pub attempts: u32,
     /// The current time.
     pub now: Millis,
 }

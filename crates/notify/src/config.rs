@@ -197,8 +197,8 @@ pub struct RotationConfig {
     pub time_zone: Option<String>,
 }
 
-/// Creates the channels that call tools.
-pub type OpenTool<'t> = &'t dyn Fn(&ToolConfig) -> Result<Arc<dyn Channel>, ConfigError>;
+/// Creates the channels that call tools, given their names.
+pub type OpenTool<'t> = &'t dyn Fn(&str, &ToolConfig) -> Result<Arc<dyn Channel>, ConfigError>;
 
 /// The channels by name.
 pub type Channels = BTreeMap<String, Arc<dyn Channel>>;
@@ -268,7 +268,7 @@ impl NotifyConfig<Secret> {
         let outbound = Arc::new(outbound);
         let (mut channels, mut problems) = (Channels::new(), Vec::new());
         for (name, channel) in &self.channels {
-            let opened = self.open_channel(channel, &outbound, tool);
+            let opened = self.open_channel(name, channel, &outbound, tool);
             match opened {
                 Ok(channel) => drop(channels.insert(name.clone(), channel)),
                 Err(error) => problems.push(error.at(&format!("channels.{name}"))),
@@ -302,6 +302,7 @@ impl NotifyConfig<Secret> {
     #[cfg_attr(not(feature = "smtp"), expect(clippy::unused_self, reason = "only e-mail needs it"))]
     fn open_channel(
         &self,
+        name: &str,
         channel: &ChannelConfig<Secret>,
         outbound: &Arc<Outbound>,
         tool: OpenTool<'_>,
@@ -318,7 +319,7 @@ impl NotifyConfig<Secret> {
             }
             ChannelConfig::Desktop(config) => Arc::new(desktop::Desktop::open(config)?),
             ChannelConfig::Command(config) => Arc::new(command::Command::open(config)?),
-            ChannelConfig::Tool(config) => tool(config)?,
+            ChannelConfig::Tool(config) => tool(name, config)?,
         })
     }
 }

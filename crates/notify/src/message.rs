@@ -139,6 +139,8 @@ pub enum Kind {
     LoginExpired,
     /// The audit of the log found a difference.
     AuditFailure,
+    /// A definition of an agent waits for a person to accept it.
+    ProposalWaiting,
     /// Several notifications in one message.
     Digest,
     /// A test of the channel.
@@ -197,6 +199,7 @@ impl Kind {
             Self::ServerUnavailable => "Server unavailable",
             Self::LoginExpired => "Login needed",
             Self::AuditFailure => "Audit failed",
+            Self::ProposalWaiting => "Proposed definition waits for acceptance",
             Self::Digest => "Digest",
             Self::Test => "Test of notifications",
         }

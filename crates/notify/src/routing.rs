@@ -140,8 +140,20 @@ impl Directory {
         }
     }
 
-    /// The deliveries of a message to these recipients.
+    /// The deliveries of a message to these recipients, over the channels that they prefer.
     pub fn route(&self, recipients: &[String], message: &Message, now: Millis) -> Routed {
+        self.route_over(recipients, &[], message, now)
+    }
+
+    /// The deliveries of a message over some channels instead of those that the recipients prefer. A recipient who has no
+    /// address in them is reached as usual.
+    pub fn route_over(
+        &self,
+        recipients: &[String],
+        channels: &[String],
+        message: &Message,
+        now: Millis,
+    ) -> Routed {
         let mut routed = Routed::default();
         let mut names = BTreeSet::new();
         for text in recipients.iter().take(limits::RECIPIENTS) {
@@ -155,7 +167,7 @@ impl Directory {
         let mut planned = BTreeSet::new();
         for name in &names {
             let before = planned.len();
-            self.deliver(name, message, now, &mut planned);
+            self.deliver(name, channels, message, now, &mut planned);
             if planned.len() == before {
                 routed.unreachable.push((name.clone(), "has no address for this urgency".to_owned()));
             }
@@ -190,7 +202,14 @@ impl Directory {
     }
 
     /// Plans the deliveries to one recipient.
-    fn deliver(&self, name: &str, message: &Message, now: Millis, planned: &mut BTreeSet<Planned>) {
+    fn deliver(
+        &self,
+        name: &str,
+        channels: &[String],
+        message: &Message,
+        now: Millis,
+        planned: &mut BTreeSet<Planned>,
+    ) {
         let recipient = match target(name) {
             Target::Direct { channel, address } => {
                 planned.insert(Planned {
@@ -208,7 +227,7 @@ impl Directory {
         };
         let Some(recipient) = recipient else { return };
         let (not_before, digest) = recipient.time(message, now);
-        for channel in recipient.channels_for(message.urgency) {
+        for channel in recipient.channels_among(channels, message.urgency) {
             if let Some(address) = recipient.addresses.get(channel) {
                 planned.insert(Planned {
                     recipient: name.to_owned(),
@@ -250,6 +269,13 @@ impl Recipient {
             break_quiet_hours: config.break_quiet_hours.unwrap_or(Urgency::High),
             digest,
         })
+    }
+
+    /// The given channels in which the recipient has an address, or else those of the urgency.
+    fn channels_among<'c>(&'c self, channels: &'c [String], urgency: Urgency) -> Vec<&'c str> {
+        let given = channels.iter().filter(|channel| self.addresses.contains_key(*channel));
+        let given: Vec<&str> = given.map(String::as_str).collect();
+        if given.is_empty() { self.channels_for(urgency) } else { given }
     }
 
     /// The channels of an urgency: its entry, or the next lower, or the next higher one, or all addresses.

@@ -17,6 +17,7 @@ use crate::render::{TextForm, time};
 
 /// The names that a template can read.
 const FIELDS: &[&str] = &[
+    "address",
     "id",
     "kind",
     "urgency",
@@ -89,14 +90,22 @@ impl ArgsTemplate {
         let template = value_template(&Value::Object(args.clone()), &mut problems);
         report("args", problems)?;
         let template = Self(template);
-        try_examples("args", |example| template.eval(example).map(drop))?;
+        try_examples("args", |example| template.eval(example, "").map(drop))?;
         Ok(template)
     }
 
-    /// The arguments for a message.
-    pub fn eval(&self, message: &Message) -> Result<Value, String> {
-        let fields = Fields(fields(message));
-        self.0.eval(&fields, &mut Budget::evaluation()).map_err(|error| error.to_string())
+    /// The arguments for example messages.
+    pub fn examples(&self) -> Vec<Value> {
+        examples().iter().filter_map(|example| self.eval(example, "").ok()).collect()
+    }
+
+    /// The arguments for a message to an address.
+    pub fn eval(&self, message: &Message, address: &str) -> Result<Value, String> {
+        let mut fields = fields(message);
+        if let Value::Object(fields) = &mut fields {
+            fields.insert("address".to_owned(), Value::from(address));
+        }
+        self.0.eval(&Fields(fields), &mut Budget::evaluation()).map_err(|error| error.to_string())
     }
 }
 
@@ -163,6 +172,7 @@ fn fields(message: &Message) -> Value {
     let label = |(name, value): (&String, &String)| (display::line(name), json!(display::line(value)));
     let definition = message.definition.as_ref();
     json!({
+        "address": "",
         "id": display::line(&message.id),
         "kind": kind,
         "urgency": urgency,
@@ -289,7 +299,7 @@ mod tests {
         let [empty, full] = examples();
         let hostile = Message { prompt: Some("ok\u{202e}".to_owned()), ..full };
         assert_eq!(
-            template.eval(&hostile).unwrap(),
+            template.eval(&hostile, "").unwrap(),
             json!({
                 "channel": "C1",
                 "text": "1 notification: example › ask: ok⟨U+202E⟩",
@@ -297,7 +307,7 @@ mod tests {
                 "nested": [{ "tool": "server__tool" }, true],
             })
         );
-        assert_eq!(template.eval(&empty).unwrap()["nested"], json!([{ "tool": null }, true]));
+        assert_eq!(template.eval(&empty, "").unwrap()["nested"], json!([{ "tool": null }, true]));
         let Value::Object(wrong) = json!({ "a": ["{{nothing}}"] }) else { panic!() };
         assert!(ArgsTemplate::compile(&wrong).unwrap_err().message.contains("no `nothing`"));
     }

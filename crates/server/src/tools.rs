@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steprail_core::plan::Hash;
-use steprail_engine::{Annotations, BoxFuture, CallSite, Capacity, Outcome, ToolCall, ToolCaller};
+use steprail_engine::{Annotations, BoxFuture, CallSite, Capacity, Outage, Outcome, ToolCall, ToolCaller};
 use steprail_mcp::config::Servers;
 use steprail_mcp::{Gateway, Logins, Options, ToolInfo};
 
@@ -175,6 +175,12 @@ impl ToolCaller for Tools {
     fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
         if let Self::Servers { gateway, .. } = self {
             gateway.on_available(available);
+        }
+    }
+
+    fn on_outage(&self, outage: Box<dyn Fn(Outage) + Send + Sync>) {
+        if let Self::Servers { gateway, .. } = self {
+            gateway.on_outage(outage);
         }
     }
 

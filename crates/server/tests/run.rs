@@ -86,7 +86,7 @@ macro_rules! assert_output {
             (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "RUN"),
             (r#""digest":"[0-9a-f]{64}""#, r#""digest":"DIGEST""#),
             (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
-            (r"\b\d+(\.\d)?(ms|s)\b", "TIME"),
+            (r"\b\d+(\.\d)? ?(ms|s)\b", "TIME"),
             (r"\S*/steprail-\w+/", "TMP/"),
             (r":[0-9a-f]{4}/", ":ID/"),
             (r"in use by process \d+", "in use by process PID"),

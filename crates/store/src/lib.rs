@@ -42,8 +42,8 @@ pub use error::StoreError;
 pub use id_map::{IdHasher, IdMap};
 pub use log_row::{RowContent, link};
 pub use outbox::{
-    AttemptOutcome, Delivery, DeliveryStatus, NewDelivery, NewNotification, Notification, NotificationKind,
-    NotificationQuery, OutboxChange, OutboxWork,
+    AttemptOutcome, Delivery, DeliveryStatus, DueMessage, NewDelivery, NewNotification, Notification,
+    NotificationKind, NotificationQuery, OutboxChange, OutboxWork,
 };
 pub use policy::{Freeze, PolicyChange, PolicyState, Remembered};
 pub use principal::{Origin, Principal, Relay, Right, TokenScope};
@@ -171,6 +171,8 @@ pub trait Reads: Send + Sync {
     fn open_approvals(&self, visible: &Visibility, limit: usize) -> Result<Vec<Approval>, StoreError>;
     /// Open approvals of a run and its descendants, oldest first, at most `limit`.
     fn run_approvals(&self, run: RunId, limit: usize) -> Result<Vec<Approval>, StoreError>;
+    /// The last approval of a step of a run, by its path: open or decided.
+    fn last_approval(&self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError>;
     /// Calls with unknown outcomes of a run and its descendants, in the order in which they started, at most `limit`.
     fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError>;
     /// The resources that a user occupies. At most `limit` unfinished runs are counted.

@@ -7,6 +7,9 @@ use steprail_core::run::Millis;
 
 use crate::RunId;
 
+/// The maximum number of notifications that are read of a digest. The others are counted.
+pub(crate) const DIGEST_PARTS: usize = 200;
+
 /// What a notification is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -35,13 +38,15 @@ pub enum NotificationKind {
     LoginExpired,
     /// The audit found damage.
     AuditFailed,
+    /// A definition of an agent waits for a person to accept it.
+    ProposalWaiting,
     /// A message to test the channels of a user.
     Test,
 }
 
 impl NotificationKind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ApprovalRequested,
         Self::Reminder,
         Self::ApprovalEscalated,
@@ -54,6 +59,7 @@ impl NotificationKind {
         Self::ScheduleMissed,
         Self::LoginExpired,
         Self::AuditFailed,
+        Self::ProposalWaiting,
         Self::Test,
     ];
 
@@ -72,6 +78,7 @@ impl NotificationKind {
             Self::ScheduleMissed => "schedule_missed",
             Self::LoginExpired => "login_expired",
             Self::AuditFailed => "audit_failed",
+            Self::ProposalWaiting => "proposal_waiting",
             Self::Test => "test",
         }
     }
@@ -128,13 +135,16 @@ pub enum DeliveryStatus {
     Failed,
     /// The recipient has read it.
     Read,
+    /// It was sent, and is taken back because its approval was decided.
+    Withdrawing,
     /// It was taken back, or is no longer needed.
     Withdrawn,
 }
 
 impl DeliveryStatus {
     /// Every status.
-    pub const ALL: [Self; 5] = [Self::Queued, Self::Sent, Self::Failed, Self::Read, Self::Withdrawn];
+    pub const ALL: [Self; 6] =
+        [Self::Queued, Self::Sent, Self::Failed, Self::Read, Self::Withdrawing, Self::Withdrawn];
 
     /// The name in the database and on the API.
     pub fn name(self) -> &'static str {
@@ -143,6 +153,7 @@ impl DeliveryStatus {
             Self::Sent => "sent",
             Self::Failed => "failed",
             Self::Read => "read",
+            Self::Withdrawing => "withdrawing",
             Self::Withdrawn => "withdrawn",
         }
     }
@@ -164,7 +175,7 @@ pub struct NewDelivery {
     pub address: String,
     /// When it is due.
     pub due: Millis,
-    /// Whether it waits for others and is sent together with them.
+    /// Whether it waits for others and is sent together with those of the same recipient, channel, address and time.
     pub in_digest: bool,
 }
 
@@ -183,12 +194,12 @@ pub struct Delivery {
     pub address: String,
     /// Its state.
     pub status: DeliveryStatus,
-    /// Number of attempts so far.
+    /// Number of attempts so far, also of those to take it back.
     pub attempts: u32,
     /// When the next attempt is due.
     pub due: Option<Millis>,
-    /// Whether it is sent together with others.
-    pub in_digest: bool,
+    /// The time of the digest that it is part of. It stays the same when the digest is tried again.
+    pub digest_at: Option<Millis>,
     /// Why the last attempt failed.
     pub error: Option<String>,
     /// What the channel needs to take the message back, as JSON.
@@ -209,21 +220,27 @@ pub enum OutboxChange {
         /// Its deliveries.
         deliveries: Vec<NewDelivery>,
     },
-    /// Records an attempt to deliver.
+    /// Takes back the requests of an approval that was decided: those of the same run and step that are older than the
+    /// notification of the decision. Those that wait are dropped, and those that were sent alone are withdrawn.
+    Withdraw {
+        /// The notification of the decision.
+        decided: i64,
+    },
+    /// Records an attempt to send a message or to take it back. A digest is recorded by any of its deliveries.
     Attempt {
         /// The delivery.
         delivery: i64,
+        /// The last delivery of the message. Later ones of the same digest were not part of it.
+        last: i64,
         /// How it ended.
         outcome: AttemptOutcome,
     },
-    /// Records that a sent message was read or taken back, or that a queued one is no longer needed.
-    Close {
+    /// Records that a sent message was read.
+    Read {
         /// The delivery.
         delivery: i64,
-        /// [`DeliveryStatus::Read`] or [`DeliveryStatus::Withdrawn`].
-        status: DeliveryStatus,
     },
-    /// Queues a dead letter again.
+    /// Queues a dead letter again. It is sent alone.
     Resend {
         /// The delivery.
         delivery: i64,
@@ -252,22 +269,79 @@ pub enum AttemptOutcome {
     },
 }
 
+impl AttemptOutcome {
+    /// The next status of a delivery, and when its next attempt is due; `None` if the result is out of date.
+    pub(crate) fn next(
+        &self,
+        status: DeliveryStatus,
+        now: Millis,
+    ) -> Option<(DeliveryStatus, Option<Millis>)> {
+        use DeliveryStatus as Status;
+        let due = match self {
+            Self::Retry { due, .. } => Some(*due),
+            Self::Sent { .. } | Self::Failed { .. } => None,
+        };
+        match (status, self) {
+            (Status::Queued, Self::Sent { .. }) => Some((Status::Sent, None)),
+            (Status::Queued, Self::Failed { .. }) => Some((Status::Failed, None)),
+            (Status::Queued | Status::Withdrawing, Self::Retry { .. }) => Some((status, due)),
+            // The approval was decided while its message was sent.
+            (Status::Withdrawn, Self::Sent { .. }) => Some((Status::Withdrawing, Some(now))),
+            (Status::Withdrawing, Self::Sent { .. } | Self::Failed { .. }) => Some((Status::Withdrawn, None)),
+            (Status::Sent | Status::Failed | Status::Read | Status::Withdrawn, _) => None,
+        }
+    }
+
+    /// Why the attempt failed.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Retry { error, .. } | Self::Failed { error } => Some(error),
+            Self::Sent { .. } => None,
+        }
+    }
+
+    /// What the channel needs to take the message back.
+    pub(crate) fn receipt(&self) -> Option<&str> {
+        match self {
+            Self::Sent { receipt } => receipt.as_deref(),
+            Self::Retry { .. } | Self::Failed { .. } => None,
+        }
+    }
+}
+
 /// Work of the outbox.
 #[derive(Debug, Clone, Default)]
 pub struct OutboxWork {
     /// Notifications whose deliveries are not planned, oldest first.
     pub unplanned: Vec<Notification>,
-    /// Deliveries that are due, in this order, with their notifications.
-    pub due: Vec<(Delivery, Notification)>,
+    /// Messages that are due. Those with the earliest time come first.
+    pub due: Vec<DueMessage>,
     /// When the next delivery is due, if none is due now.
     pub next: Option<Millis>,
 }
 
+/// A message to send or to take back: one delivery, or a digest.
+#[derive(Debug, Clone)]
+pub struct DueMessage {
+    /// The first delivery. Recipient, channel and address of all are the same.
+    pub delivery: Delivery,
+    /// The notifications, the first ones of a digest.
+    pub notifications: Vec<Notification>,
+    /// The number of notifications.
+    pub count: u64,
+    /// The last delivery.
+    pub last: i64,
+}
+
 /// Selects notifications.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotificationQuery {
     /// Those of a run, oldest first.
     OfRun(RunId),
+    /// The decisions of the approvals of a step of a run, newest first.
+    Decisions(RunId, String),
+    /// Those with this delivery.
+    OfDelivery(i64),
     /// Those with a delivery that was given up, newest first.
     DeadLetters,
     /// The newest first.

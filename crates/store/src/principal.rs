@@ -119,6 +119,8 @@ pub enum Origin {
     Direct,
     /// A definition that the caller brought along, whose name anybody can choose.
     Inline,
+    /// The call of a tool that delivers a notification. It opens no approval and causes no notification.
+    Notification,
 }
 
 /// A `tools/call` request that is relayed to its server unchanged. The arguments are the input of its run.

@@ -137,7 +137,7 @@ fn project_step<R: RunRows>(
             rows.answer(step, decision.outcome.into(), decision.by, decision.reason)?;
         }
         Some(GateChange::Signed { by, .. }) => rows.sign(step, by)?,
-        Some(GateChange::Escalated { .. }) | None => {}
+        Some(GateChange::Escalated { .. } | GateChange::Reminded { .. }) | None => {}
     }
     change.timers().try_for_each(|(kind, due)| rows.set_timer(step.n, kind, due))?;
     change.wait.map_or(Ok(()), |event| rows.wait(step.n, event))

@@ -137,6 +137,10 @@ codes! {
     UnlistedVariable = "SR513" Warning;
     /// A user and a group have the name of an approver or recipient. Checked where users and groups are known.
     AmbiguousPrincipal = "SR514" Error;
+    /// An approver or recipient does not exist. Checked where users and groups are known.
+    UnknownPrincipal = "SR515" Error;
+    /// An approver or recipient is not configured. Checked where recipients are known, without user accounts.
+    UnlistedPrincipal = "SR516" Warning;
 
     /// A user or group is written without its type. Only in a policy.
     UntypedPrincipal = "SR601" Error;

@@ -130,10 +130,13 @@ fn lane(plan: &Plan, block: BlockIx, label: Option<String>) -> Lane {
         if let OnError::Goto(Target::Step(to)) = &step.on_error {
             arrow(to, Some("on error".into()));
         }
-        if let Kind::Approve(approve) = &step.kind
-            && let OnDeny::Goto(Target::Step(to)) = &approve.on_deny
-        {
-            arrow(to, Some("denied".into()));
+        if let Kind::Approve(approve) = &step.kind {
+            if let OnDeny::Goto(Target::Step(to)) = &approve.on_deny {
+                arrow(to, Some("denied".into()));
+            }
+            if let Some(Target::Step(to)) = &approve.on_timeout {
+                arrow(to, Some("expired".into()));
+            }
         }
     }
     let shapes = block.steps.iter().map(|step| shape(plan, plan.step(*step))).collect();

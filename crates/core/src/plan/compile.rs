@@ -7,7 +7,9 @@ use super::graph::GraphNext;
 use super::order::{Reachability, resolve_dependencies};
 use super::outline::{BlockOutline, Flow, Outline, index};
 use super::scope::Undeclared;
-use super::{Block, Choice, Hash, Input, Kind, Next, OnError, Plan, Settings, Step, StepIx, Target};
+use super::{
+    Block, Choice, Hash, Input, Kind, NamedPrincipal, Next, OnError, Plan, Settings, Step, StepIx, Target,
+};
 use crate::bounded_regex::RegexSet;
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::Node;
@@ -32,6 +34,7 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
         undeclared: undeclared(spec),
         outline: &outline,
         inferred: BTreeSet::new(),
+        principals: Vec::new(),
         reachability: Reachability::default(),
         regexes: RegexSet::default(),
         in_graph: matches!(spec.body, Body::Graph(_)),
@@ -60,6 +63,8 @@ pub(super) struct Compiler<'s, 'o> {
     pub undeclared: Undeclared,
     /// Inputs that are used but not declared, as far as the form allows that.
     pub inferred: BTreeSet<String>,
+    /// The users and groups that gates name.
+    pub principals: Vec<NamedPrincipal>,
     pub reachability: Reachability,
     /// The regular expressions of the definition's expressions.
     pub regexes: RegexSet,
@@ -89,6 +94,7 @@ impl<'s> Compiler<'s, '_> {
             blocks,
             on_failure: self.outline.on_failure,
             settings: self.settings(),
+            principals: std::mem::take(&mut self.principals).into(),
             ids: BTreeMap::new(),
         };
         plan.ids = (0..).zip(&plan.steps).map(|(at, step)| (step.id.clone(), StepIx(at))).collect();

@@ -183,10 +183,11 @@ impl Plan {
         if let OnError::Goto(to) = step.on_error {
             target(to);
         }
-        if let Kind::Approve(approve) = &step.kind
-            && let OnDeny::Goto(to) = approve.on_deny
-        {
-            target(to);
+        if let Kind::Approve(approve) = &step.kind {
+            if let OnDeny::Goto(to) = approve.on_deny {
+                target(to);
+            }
+            approve.on_timeout.into_iter().for_each(target);
         }
     }
 }

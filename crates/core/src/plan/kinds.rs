@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::compile::{Compiler, boxed, names};
 use super::scope::{KEYWORDS, ROOTS};
-use super::{Branch, Call, Case, Foreach, Kind, Parallel, Sleep, StepIx, Wait, Workflow};
+use super::{Branch, Call, Case, Foreach, Kind, NamedPrincipal, Parallel, Sleep, StepIx, Wait, Workflow};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::expr::{Template, ValueTemplate, is_word};
@@ -187,7 +187,17 @@ impl Compiler<'_, '_> {
                     .hint("remove it, or name a user or group"),
             );
         }
-        written.0.iter().for_each(|name| self.check_plain(name));
+        for name in &written.0 {
+            self.check_plain(name);
+            let (step, is_approver) = (self.at, field == "approvers");
+            let name_as_written = name.as_str().into();
+            self.principals.push(NamedPrincipal {
+                name: name_as_written,
+                is_approver,
+                step,
+                span: name.span,
+            });
+        }
         names(&written.0)
     }
 

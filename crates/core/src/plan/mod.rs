@@ -7,6 +7,7 @@
 mod compile;
 mod expressions;
 mod gate;
+mod gate_times;
 mod graph;
 mod guards;
 mod hash;
@@ -27,9 +28,11 @@ pub use retry::{BackoffKind, RetryPolicy};
 
 pub(crate) use compile::compile;
 pub(crate) use expressions::SourceText;
+pub(crate) use gate_times::{GateTimes, LevelTimes};
 pub(crate) use scope::{KEYWORDS, ROOTS};
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -37,6 +40,7 @@ use serde_json::Value;
 use crate::expr::{Condition, SecretText, Template, ValueTemplate};
 use crate::limits::RunLimits;
 use crate::schema::Schema;
+use crate::source::Span;
 use crate::spec::head::{OnRestart, OnToolChange};
 use crate::spec::policy::{Effects, KeyScope, MissingTool, OnUncertain};
 use crate::spec::publish::Publish;
@@ -63,8 +67,32 @@ pub struct Plan {
     pub on_failure: Option<BlockIx>,
     /// The other settings of the definition.
     pub settings: Settings,
+    /// The users and groups that gates name.
+    pub principals: Box<[NamedPrincipal]>,
     /// The steps by their ids.
     ids: BTreeMap<Box<str>, StepIx>,
+}
+
+/// An approver or a recipient that a gate names.
+#[derive(Clone)]
+pub struct NamedPrincipal {
+    /// The name as written: `lea`, `user:lea`, `group:ops`, `mail:ann@example.org`.
+    pub name: Box<str>,
+    /// Whether it is an approver; otherwise it is only notified.
+    pub is_approver: bool,
+    /// The step of the gate.
+    pub step: Option<StepIx>,
+    /// Position in the text of the definition.
+    pub span: Span,
+}
+
+/// Without the position: the plan of a definition does not depend on how it is written.
+impl fmt::Debug for NamedPrincipal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, is_approver, step, .. } = self;
+        let mut shown = out.debug_struct("NamedPrincipal");
+        shown.field("name", name).field("is_approver", is_approver).field("step", step).finish()
+    }
 }
 
 impl Plan {
@@ -399,6 +427,8 @@ pub struct Approve {
     pub gate: Gate,
     /// What happens after a denial.
     pub on_deny: OnDeny,
+    /// Where the run continues when the request has expired; `None`: as after a denial, or as the rules of the gate say.
+    pub on_timeout: Option<Target>,
     /// The calls and sub-workflows that run after the gate and before the next one, in source order.
     pub guards: Box<[StepIx]>,
 }

@@ -8,20 +8,22 @@ use jiff::tz::TimeZone;
 use super::facts::Names;
 use super::matcher::{AnnotationTest, Matcher, Patterns, RuleIndex};
 use super::spec::{
-    ActionSpec, ApprovalSpec, ByAgents, DefaultAction, LimitPer, LimitSpec, OnExceeded, PolicySpec,
-    PrincipalName, RuleSpec, TimeUnit,
+    ActionSpec, ApprovalSpec, ByAgents, DefaultAction, EscalationSpec, LimitPer, LimitSpec, OnExceeded,
+    PolicySpec, PrincipalName, Principals, RuleSpec, TimeUnit,
 };
-use super::{Action, Approval, DEFAULT_RULE, FindZone, IdenticalCalls, Limit, LimitKind, Policy, Rule};
+use super::{
+    Action, Approval, DEFAULT_RULE, FindZone, IdenticalCalls, Limit, LimitKind, Policy, Rule, written,
+};
 use crate::bounded_regex::RegexSet;
 use crate::diagnostic::{Code, Diagnostic, Diagnostics};
 use crate::document::{self, Data};
 use crate::expr::Condition;
 use crate::limits;
-use crate::plan::{Hash, SourceText};
+use crate::plan::{EscalationLevel, GateTimes, Hash, LevelTimes, SourceText};
 use crate::presence::Presence;
 use crate::source::{Source, Span};
 use crate::spec::fields::{FromNode, Reader};
-use crate::spec::value::{Names as NameList, Text, ToolName};
+use crate::spec::value::{Names as NameList, Spanned, Text, ToolName};
 use crate::steps::OnTimeout;
 
 /// Digits of a hash that identify a version.
@@ -67,6 +69,25 @@ fn default_action(action: DefaultAction) -> Action {
     }
 }
 
+fn level_times(level: &Spanned<EscalationSpec>) -> LevelTimes<'_> {
+    LevelTimes {
+        span: level.span,
+        after: level.after.as_ref(),
+        has_recipients: level.notify.is_some() || level.approvers.is_some(),
+    }
+}
+
+fn escalation_level(spec: &EscalationSpec) -> Option<EscalationLevel> {
+    let names = |list: Option<&Principals>| written(&list.map(Principals::names).unwrap_or_default());
+    let channels = spec.channels.iter().flat_map(|names| &names.0).map(|name| name.as_str().into());
+    Some(EscalationLevel {
+        after_ms: spec.after.as_ref()?.millis,
+        notify: names(spec.notify.as_ref().or(spec.approvers.as_ref())),
+        approvers: names(spec.approvers.as_ref()),
+        channels: channels.collect(),
+    })
+}
+
 impl Approval {
     /// The approval of one user with the right `approve`, without a timeout.
     fn plain() -> Self {
@@ -76,6 +97,7 @@ impl Approval {
             timeout_ms: None,
             on_timeout: OnTimeout::Deny,
             notify: Vec::new(),
+            remind_ms: None,
             escalate: Vec::new(),
             allow_self: false,
             presence: Presence::None,
@@ -219,18 +241,17 @@ impl Compiler<'_> {
 
     fn approval(&mut self, spec: &ApprovalSpec) -> Approval {
         self.check_quorum(spec);
-        self.check_escalation(spec);
-        let names = |list: Option<&super::spec::Principals>| list.map(super::spec::Principals::names);
-        let steps = spec.escalate.iter().flatten();
+        self.check_times(spec);
+        let names = |list: Option<&Principals>| list.map(Principals::names);
+        let levels = spec.escalate.iter().flatten();
         Approval {
             approvers: names(spec.approvers.as_ref()).unwrap_or_default(),
             quorum: spec.quorum.as_ref().map_or(1, |quorum| quorum.value),
             timeout_ms: spec.timeout.as_ref().map(|timeout| timeout.millis),
             on_timeout: spec.on_timeout.as_ref().map_or(OnTimeout::Deny, |on_timeout| on_timeout.value),
             notify: names(spec.notify.as_ref()).unwrap_or_default(),
-            escalate: steps
-                .filter_map(|step| Some((step.after.as_ref()?.millis, step.notify.as_ref()?.names())))
-                .collect(),
+            remind_ms: spec.remind.as_ref().map(|remind| remind.millis),
+            escalate: levels.filter_map(|level| escalation_level(level)).collect(),
             allow_self: spec.allow_self.unwrap_or(false),
             presence: spec.presence.unwrap_or_default(),
         }
@@ -241,7 +262,9 @@ impl Compiler<'_> {
         let Some(quorum) = &spec.quorum else { return };
         self.positive(u64::from(quorum.value), quorum.span, "quorum");
         let Some(approvers) = &spec.approvers else { return };
-        let users: BTreeSet<_> = approvers.0.iter().map(|name| &name.value).collect();
+        let later = spec.escalate.iter().flatten().filter_map(|level| level.approvers.as_ref());
+        let users: BTreeSet<_> =
+            later.chain([approvers]).flat_map(|names| &names.0).map(|name| &name.value).collect();
         let only_users = users.iter().all(|name| matches!(name, PrincipalName::User(_)));
         if only_users && users.len() < quorum.value as usize {
             let message =
@@ -250,30 +273,14 @@ impl Compiler<'_> {
         }
     }
 
-    fn check_escalation(&mut self, spec: &ApprovalSpec) {
-        let timeout = spec.timeout.as_ref().map(|timeout| timeout.millis);
-        let steps = spec.escalate.as_deref().unwrap_or_default();
-        if let (Some(on_timeout), None) = (&spec.on_timeout, timeout) {
-            let message = "`on_timeout` needs a `timeout`";
-            self.report(Code::InvalidPolicy, on_timeout.span, message, "add `timeout: 4h`");
-        }
-        if let Some(on_timeout) = spec.on_timeout.as_ref().filter(|on| on.value == OnTimeout::Escalate)
-            && steps.is_empty()
-        {
-            let message = "`on_timeout: escalate` needs `escalate`";
-            self.report(
-                Code::InvalidPolicy,
-                on_timeout.span,
-                message,
-                "add `escalate: [{after: 1h, notify: [group:ops]}]`",
-            );
-        }
-        for after in steps.iter().filter_map(|step| step.after.as_ref()) {
-            if timeout.is_some_and(|timeout| after.millis >= timeout) {
-                let message = "the request expires before this escalation";
-                self.report(Code::InvalidPolicy, after.span, message, "escalate earlier");
-            }
-        }
+    fn check_times(&mut self, spec: &ApprovalSpec) {
+        let times = GateTimes {
+            timeout_ms: spec.timeout.as_ref().map(|timeout| timeout.millis),
+            on_timeout: spec.on_timeout.as_ref().map(|on_timeout| (on_timeout.value, on_timeout.span)),
+            remind: spec.remind.as_ref(),
+            levels: spec.escalate.iter().flatten().map(level_times).collect(),
+        };
+        times.check(&mut |diagnostic| self.out.push(diagnostic));
     }
 
     fn limit(&mut self, spec: &LimitSpec, span: Span) -> Option<Limit> {

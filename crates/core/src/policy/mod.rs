@@ -111,8 +111,10 @@ pub struct Approval {
     pub on_timeout: OnTimeout,
     /// Users and groups to notify.
     pub notify: Vec<PrincipalName>,
-    /// Further notifications: milliseconds after the request, and the users and groups to notify.
-    pub escalate: Vec<(u64, Vec<PrincipalName>)>,
+    /// Milliseconds between reminders.
+    pub remind_ms: Option<u64>,
+    /// Further levels, in order of time.
+    pub escalate: Vec<EscalationLevel>,
     /// Whether the user who started the run may decide.
     pub allow_self: bool,
     /// The factor with which approvers prove that they are present.
@@ -122,22 +124,23 @@ pub struct Approval {
 impl Approval {
     /// The gate at which a call waits.
     pub fn gate(&self) -> Gate {
-        let names = |names: &[PrincipalName]| names.iter().map(|name| name.to_string().into()).collect();
-        let level = |(after_ms, notify): &(u64, Vec<PrincipalName>)| EscalationLevel {
-            after_ms: *after_ms,
-            notify: names(notify),
-        };
         let rules = GateRules {
-            approvers: names(&self.approvers),
+            approvers: written(&self.approvers),
             quorum: self.quorum,
             allow_self: self.allow_self,
             on_timeout: self.on_timeout,
-            escalate: self.escalate.iter().map(level).collect(),
+            on_timeout_goto: None,
+            remind_ms: self.remind_ms,
+            escalate: self.escalate.clone(),
             presence: self.presence,
         };
-        let notify: Vec<Box<str>> = names(&self.notify);
-        Gate { notify: notify.into(), rules, timeout_ms: self.timeout_ms, ..Gate::default() }
+        Gate { notify: written(&self.notify).into(), rules, timeout_ms: self.timeout_ms, ..Gate::default() }
     }
+}
+
+/// Users and groups as a definition writes them.
+fn written(names: &[PrincipalName]) -> Vec<Box<str>> {
+    names.iter().map(|name| name.to_string().into()).collect()
 }
 
 /// A hash of who may decide at a gate, and of the policy that requires it. A remembered approval is bound to it.

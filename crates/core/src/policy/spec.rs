@@ -9,7 +9,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Data, Node};
 use crate::presence::Presence;
 use crate::spec::fields::{Fields, FromNode, Reader, choice, record};
-use crate::spec::value::{DurationSpec, Names, Spanned, Text};
+use crate::spec::value::{DurationSpec, Interval, Names, Spanned, Text};
 use crate::steps::OnTimeout;
 
 record! {
@@ -163,13 +163,15 @@ record! {
         quorum: Spanned<u32>,
         /// Time after which the request expires. Default: none.
         timeout: Spanned<DurationSpec>,
-        /// What happens then. `deny` (default): the call is denied. `escalate`: the last escalation is notified, and the
-        /// request stays open.
+        /// What happens then. `deny` (default): the call is denied. `escalate`: the last level is notified again, and the
+        /// request stays open. `fail`: the step fails with `timeout`, so that its `retry` applies.
         on_timeout: Spanned<OnTimeout>,
+        /// Time between reminders of those who were asked: `every 2h`. At least a minute; at most 100 reminders are sent.
+        remind: Spanned<Interval>,
         /// Users and groups to notify.
         notify: Principals,
-        /// Further notifications until a decision is made, in order of time.
-        escalate: Vec<EscalationSpec>,
+        /// Further levels of approvers and notifications until a decision is made, in order of time.
+        escalate: Vec<Spanned<EscalationSpec>>,
         /// Whether the user who started the run may decide. Default: `false`.
         allow_self: bool,
         /// The factor with which approvers prove that they are present: `pin` or `totp`. Default: the setting `auth.presence`.
@@ -178,12 +180,16 @@ record! {
 }
 
 record! {
-    /// A further notification if no decision was made.
+    /// A further level if no decision was made.
     pub struct EscalationSpec("an escalation") {
-        /// Time after the request.
+        /// Time after the request. Each level is later than the one before, and earlier than the timeout.
         @required after: Spanned<DurationSpec>,
-        /// Users and groups to notify.
-        @required notify: Principals,
+        /// Users and groups to notify. Default: `approvers`.
+        notify: Principals,
+        /// Users and groups who may decide from then on, in addition to those before.
+        approvers: Principals,
+        /// Channels of the messages of this level, instead of those that the recipients prefer.
+        channels: Names,
     }
 }
 

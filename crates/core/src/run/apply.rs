@@ -38,7 +38,7 @@ impl Run {
         let Some(at) = self.covered.iter().position(is_used) else { return };
         let cover = self.covered.swap_remove(at);
         if let Some(live) = self.live.get_mut(&n) {
-            (live.approved, live.approvers) = (true, cover.approvers);
+            (live.approved, live.approvers, live.escalated) = (true, cover.approvers, None);
         }
     }
 
@@ -123,7 +123,10 @@ impl Run {
     fn gate_changed(&mut self, n: u32, change: &GateChange<'_>) {
         let GateChange::Decided(decided) = change else { return };
         let Some(live) = self.live.get_mut(&n) else { return };
-        let Phase::Gate { open, .. } = &live.phase else { return };
+        let Phase::Gate { open, level, .. } = &live.phase else { return };
+        live.escalated = (*level > 0).then(|| Box::new((open.rules.clone(), *level)));
+        live.goes_elsewhere =
+            decided.outcome == ApprovalOutcome::Expired && open.rules.on_timeout_goto.is_some();
         if decided.outcome != ApprovalOutcome::Approved {
             return;
         }
@@ -313,6 +316,7 @@ impl Live {
         if internal.repeated {
             self.approved = false;
             self.approvers.clear();
+            self.escalated = None;
         }
         self.probes += u32::from(internal.probe);
         if let Some(wait) = &internal.server {
@@ -348,7 +352,9 @@ impl Live {
                 let open = |state: &serde_json::Value| InputResponse { state: state.clone(), answer: None };
                 self.input_response = request.state.map(|state| Box::new(open(state)));
                 self.approvers.clear();
+                self.escalated = None;
                 self.approved &= request.state.is_some();
+                self.denied = false;
             }
             GateChange::Signed { by, provenance } => self.approvers.push(Approver::new(by, *provenance)),
             GateChange::Decided(decided) if decided.outcome == ApprovalOutcome::Approved => {
@@ -365,6 +371,11 @@ impl Live {
                 if let Phase::Gate { level, open, .. } = &mut self.phase {
                     *level = before + 1;
                     open.escalate = *next;
+                }
+            }
+            GateChange::Reminded { count, next } => {
+                if let Phase::Gate { open, .. } = &mut self.phase {
+                    (open.reminders, open.remind) = (*count, *next);
                 }
             }
         }

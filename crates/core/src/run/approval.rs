@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::Millis;
 use super::parts::StepRef;
 use crate::expr::StepIx;
-use crate::plan::{GateRules, Hash};
+use crate::plan::{EscalationLevel, GateRules, Hash};
 use crate::presence::Presence;
+use crate::steps::OnTimeout;
 
 /// Why an approval is requested.
 #[derive(
@@ -165,7 +166,7 @@ pub struct PolicyRule {
 /// How a decision was made, besides the user who made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Provenance {
-    /// The surface: `terminal`, `browser`, `rest`, `mcp` or `library`.
+    /// The surface: `terminal`, `browser`, `rest`, `mcp`, `link` or `library`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surface: Option<Box<str>>,
     /// Id of the token or session.
@@ -186,6 +187,9 @@ pub struct Provenance {
     /// Whether a client redeemed a single-use code that the user had issued for the decision.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub code: bool,
+    /// Id of the approval link with which the decision was made. A link decides once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Box<str>>,
 }
 
 /// A user who approved.
@@ -199,32 +203,53 @@ pub struct Approver {
     pub only_user: bool,
     /// The factor with which the user proved that they are present.
     pub presence: Presence,
+    /// Id of the approval link that they used.
+    pub link: Option<Box<str>>,
 }
 
 impl Approver {
     pub(super) fn new(user: &str, provenance: Option<&Provenance>) -> Self {
-        let Provenance { groups, only_user, presence, .. } = provenance.cloned().unwrap_or_default();
-        Self { user: user.into(), groups, only_user, presence }
+        let Provenance { groups, only_user, presence, link, .. } = provenance.cloned().unwrap_or_default();
+        Self { user: user.into(), groups, only_user, presence, link }
     }
 }
 
 impl GateRules {
-    /// Whether a user or one of their groups is among the approvers.
-    pub fn admits(&self, user: &str, groups: &[impl AsRef<str>]) -> bool {
+    /// Whether a user or one of their groups is among the approvers after a number of escalations. A level adds approvers
+    /// and removes none.
+    pub fn admits(&self, level: u32, user: &str, groups: &[impl AsRef<str>]) -> bool {
         let is_named = |name: &str| match name.split_once(':') {
             Some(("user", id)) => id == user,
             Some(("group", id)) => groups.iter().any(|group| group.as_ref() == id),
             _ => name == user || groups.iter().any(|group| group.as_ref() == name),
         };
-        self.approvers.is_empty() || self.approvers.iter().any(|name| is_named(name))
+        self.approvers.is_empty() || self.approvers_at(level).any(is_named)
     }
 
-    /// Whether approvals that were given at another gate are enough for these rules.
-    pub fn are_met_by(&self, approvers: &[Approver], starter: &str) -> bool {
+    /// The users and groups who are named as approvers after a number of escalations.
+    pub fn approvers_at(&self, level: u32) -> impl Iterator<Item = &str> {
+        let reached = self.reached(level).iter().flat_map(|level| &level.approvers);
+        self.approvers.iter().chain(reached).map(AsRef::as_ref)
+    }
+
+    /// The levels that are reached after a number of escalations.
+    pub fn reached(&self, level: u32) -> &[EscalationLevel] {
+        let count = usize::try_from(level).unwrap_or(usize::MAX).min(self.escalate.len());
+        self.escalate.get(..count).unwrap_or_default()
+    }
+
+    /// Whether nobody can decide after the request has expired.
+    pub fn closes_on_timeout(&self) -> bool {
+        self.on_timeout != OnTimeout::Escalate
+    }
+
+    /// Whether approvals that were given after a number of escalations are enough for these rules. At another gate, no level
+    /// of these rules was reached.
+    pub fn are_met_by(&self, level: u32, approvers: &[Approver], starter: &str) -> bool {
         let counts = |approver: &&Approver| {
             let is_other = &*approver.user != starter || self.allow_self || approver.only_user;
             let is_present = approver.presence.satisfies(self.presence);
-            is_other && is_present && self.admits(&approver.user, &approver.groups)
+            is_other && is_present && self.admits(level, &approver.user, &approver.groups)
         };
         approvers.iter().filter(counts).count() >= self.quorum as usize
     }
@@ -252,6 +277,12 @@ pub struct OpenGate {
     pub rules: GateRules,
     /// When the next escalation is due.
     pub escalate: Option<Millis>,
+    /// When the next reminder is due.
+    pub remind: Option<Millis>,
+    /// Number of reminders so far.
+    pub reminders: u32,
+    /// The recipients of the notification of the request.
+    pub notify: Vec<Box<str>>,
     /// Whether an earlier request of the gate became stale. Decisions without a digest are refused from then on.
     pub renewed: bool,
     /// What the approval covers. Requests of earlier versions do not state it, and are never stale.
@@ -285,12 +316,15 @@ impl OpenGate {
     }
 
     /// The state after a request. `covers` and the rules of requests without a subject need the plan.
-    pub(super) fn new(subject: Option<&Subject>, escalate: Option<Millis>, renewed: bool) -> Self {
+    pub(super) fn new(subject: Option<&Subject>) -> Self {
         Self {
             kind: subject.map(|subject| subject.kind).unwrap_or_default(),
             rules: subject.map(|subject| subject.rules.clone()).unwrap_or_default(),
-            escalate,
-            renewed,
+            escalate: None,
+            remind: None,
+            reminders: 0,
+            notify: Vec::new(),
+            renewed: false,
             subject: subject.cloned().map(Box::new),
             covers: Vec::new(),
         }

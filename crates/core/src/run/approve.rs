@@ -13,11 +13,10 @@ use super::values::Evaluated;
 use super::{Failure, FailureKind, Millis, Payload};
 use crate::expr::StepIx;
 use crate::limits::RENEWED_APPROVALS;
-use crate::plan::{Approve, EscalationLevel, Gate, GateRules, Kind, OnDeny};
-use crate::steps::OnTimeout;
+use crate::plan::{Approve, Gate, GateRules, Kind, OnDeny};
 
 /// The reason of a denial for which the approver gave none.
-const DENIED: &str = "denied";
+pub const DENIED: &str = "denied";
 
 /// A request for an approval, before what it covers is computed.
 struct Request {
@@ -28,6 +27,8 @@ struct Request {
     until: Option<Millis>,
     escalate: Option<Millis>,
     level: u32,
+    remind: Option<Millis>,
+    reminders: u32,
     notify: Vec<Box<str>>,
     form: Option<Value>,
     state: Option<Value>,
@@ -106,6 +107,8 @@ impl Decision<'_> {
             until: gate.timeout_ms.map(|timeout| self.after(timeout)),
             escalate: first.map(|level| self.after(level.after_ms)),
             level: 0,
+            remind: gate.rules.remind_ms.map(|interval| self.after(interval)),
+            reminders: 0,
             notify: gate.notify.to_vec(),
             form: gate.form.as_ref().map(|(form, _)| form.clone()),
             state: None,
@@ -123,7 +126,7 @@ impl Decision<'_> {
 
     /// The event of a request, with what it covers now.
     fn requested(&mut self, attempt: &Attempt, request: &Request) -> Result<Event, super::WorldError> {
-        let Request { kind, until, escalate, level, renewed, .. } = *request;
+        let Request { kind, until, escalate, level, remind, reminders, renewed, .. } = *request;
         let steps = self.covered_steps(attempt.step);
         let covered = match &request.args {
             Some(args) => Covered::Own(attempt.step, args),
@@ -144,6 +147,8 @@ impl Decision<'_> {
             until,
             escalate,
             level,
+            remind,
+            reminders,
             notify: request.notify.clone(),
             form,
             state,
@@ -176,6 +181,8 @@ impl Decision<'_> {
             until: None,
             escalate: None,
             level: 0,
+            remind: None,
+            reminders: 0,
             notify: Vec::new(),
             form: Some(request.form),
             state: Some(request.state),
@@ -197,7 +204,7 @@ impl Decision<'_> {
         Some(Attempt { step_ref: live.step_ref(n), scope: live.scope, step: live.step })
     }
 
-    fn after(&self, millis: u64) -> Millis {
+    pub(super) fn after(&self, millis: u64) -> Millis {
         self.now().saturating_add(i64::try_from(millis).unwrap_or(i64::MAX))
     }
 
@@ -208,8 +215,7 @@ impl Decision<'_> {
         else {
             return Ok(());
         };
-        let too_late =
-            until.is_some_and(|until| until <= self.now()) && open.rules.on_timeout == OnTimeout::Deny;
+        let too_late = until.is_some_and(|until| until <= self.now()) && open.rules.closes_on_timeout();
         // Without a digest, it is unknown which request a decision is about.
         let is_other = decision.digest.map_or(open.renewed, |seen| seen != *digest);
         if too_late || is_other || self.renew_stale_gate(n)? {
@@ -259,14 +265,20 @@ impl Decision<'_> {
             (ApprovalKind::Approve, Kind::Approve(approve), _) => &approve.gate,
             (ApprovalKind::NeedsHuman, _, Some(gate)) => &**gate,
             (ApprovalKind::Policy, ..) => {
-                policy_gate = Gate { rules: open.rules.clone(), ..Gate::default() };
+                let notify = open.notify.as_slice().into();
+                policy_gate = Gate { rules: open.rules.clone(), notify, ..Gate::default() };
                 &policy_gate
             }
             // A tool's request is about a call that was made.
             _ => return Ok(false),
         };
         let request = match self.gate_request(&attempt, open.kind, gate, shown.policy.clone())? {
-            Ok(request) => Request { until, level, escalate: open.escalate, renewed: true, ..request },
+            Ok(request) => {
+                let (escalate, remind, reminders) = (open.escalate, open.remind, open.reminders);
+                // A request that stayed open after its timeout does not expire again.
+                let until = until.filter(|until| *until > self.now() || open.rules.closes_on_timeout());
+                Request { until, level, escalate, remind, reminders, renewed: true, ..request }
+            }
             Err(error) => return self.fail(n, error).map(|()| true),
         };
         match self.requested(&attempt, &request)? {
@@ -296,38 +308,12 @@ impl Decision<'_> {
         self.begin_approve(&attempt, approve)
     }
 
-    pub(super) fn gate_timed_out(&mut self, n: u32) -> DecideResult {
-        let Some(Phase::Gate { open, .. }) = self.run.live.get(&n).map(|live| &live.phase) else {
-            return Ok(());
-        };
-        match open.rules.on_timeout {
-            OnTimeout::Deny => self.denied(n, None, "timeout"),
-            OnTimeout::Escalate => {
-                self.escalate(n);
-                Ok(())
-            }
-        }
-    }
-
-    /// Notifies the next escalation level and sets the timer of the one after.
-    pub(super) fn escalate(&mut self, n: u32) {
-        let Some((live, _)) = self.live(n) else { return };
-        let Phase::Gate { level, open, .. } = &live.phase else { return };
-        let (at, level) = (*level as usize, *level);
-        let levels = &open.rules.escalate;
-        let Some(EscalationLevel { after_ms, notify }) = levels.get(at).or(levels.last()) else { return };
-        let next = levels.get(at + 1);
-        let escalate = next.map(|later| self.after(later.after_ms.saturating_sub(*after_ms)));
-        let (step, notify) = (live.step_ref(n), notify.clone());
-        self.emit(Event::ApprovalEscalated { step, level, notify, escalate });
-    }
-
     fn gate_denied(&mut self, n: u32, decision: Decided) -> DecideResult {
         let reason = decision.reason.unwrap_or_else(|| DENIED.into());
         self.denied(n, Some(decision.by), &reason)
     }
 
-    fn denied(&mut self, n: u32, by: Option<Actor>, reason: &str) -> DecideResult {
+    pub(super) fn denied(&mut self, n: u32, by: Option<Actor>, reason: &str) -> DecideResult {
         let Some((live, spec)) = self.live(n) else { return Ok(()) };
         let Phase::Gate { digest, open, .. } = &live.phase else { return Ok(()) };
         let (digest, kind) = (Some(*digest), open.kind);
@@ -335,8 +321,9 @@ impl Decision<'_> {
         let step: StepRef = live.step_ref(n);
         let (by, provenance) = by.map_or((None, None), |by| (Some(by.user), by.provenance));
         let reason: Box<str> = reason.into();
+        let goes_elsewhere = by.is_none() && open.rules.on_timeout_goto.is_some();
         let on_deny = match (&spec.kind, kind) {
-            (Kind::Approve(approve), _) => approve.on_deny,
+            (Kind::Approve(approve), _) => approve.after_denial(goes_elsewhere),
             (_, ApprovalKind::Policy) => OnDeny::Fail,
             _ => OnDeny::Cancel,
         };

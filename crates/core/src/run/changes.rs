@@ -111,6 +111,13 @@ pub enum GateChange<'e> {
         /// When the next escalation is due.
         next: Option<Millis>,
     },
+    /// Those who were asked were reminded.
+    Reminded {
+        /// Number of reminders, with this one.
+        count: u32,
+        /// When the next reminder is due.
+        next: Option<Millis>,
+    },
 }
 
 /// A request for an approval or an input.
@@ -341,6 +348,13 @@ fn timer(kind: TimerKind, due: Option<Millis>) -> Option<(TimerKind, Millis)> {
     due.map(|due| (kind, due))
 }
 
+/// The timer of the next escalation or reminder, whichever is earlier. A timer of each kind would need another kind in the
+/// store.
+#[inline]
+fn escalation_timer(escalate: Option<Millis>, remind: Option<Millis>) -> Option<(TimerKind, Millis)> {
+    timer(TimerKind::Escalate, escalate.into_iter().chain(remind).min())
+}
+
 impl Event {
     /// Returns everything that the event changes.
     pub fn changes(&self) -> Changes<'_> {
@@ -503,6 +517,8 @@ impl Event {
                 until,
                 escalate,
                 level,
+                remind,
+                reminders,
                 notify,
                 form,
                 state,
@@ -521,12 +537,19 @@ impl Event {
                     renewed: *renewed,
                     escalate: *escalate,
                 });
-                let open = Box::new(OpenGate::new(subject.as_deref(), *escalate, *renewed));
+                let open = Box::new(OpenGate {
+                    escalate: *escalate,
+                    remind: *remind,
+                    reminders: *reminders,
+                    notify: notify.clone(),
+                    renewed: *renewed,
+                    ..OpenGate::new(subject.as_deref())
+                });
                 let phase = Phase::Gate { until: *until, level: *level, digest: *digest, open };
                 let step = StepChange {
                     status: Some(StepStatus::Waiting),
                     gate: Some(gate),
-                    timers: [timer(TimerKind::Timeout, *until), timer(TimerKind::Escalate, *escalate)],
+                    timers: [timer(TimerKind::Timeout, *until), escalation_timer(*escalate, *remind)],
                     ..with_phase(step, phase)
                 };
                 Changes { value: args.map(ValueChange::StepInput), ..Changes::from(step) }
@@ -560,9 +583,14 @@ impl Event {
                 StepChange { gate: Some(GateChange::Decided(decided)), ..with_phase(step, Phase::Passing) }
                     .into()
             }
-            Self::ApprovalEscalated { step, level, escalate, .. } => {
-                let timers = [timer(TimerKind::Escalate, *escalate), None];
+            Self::ApprovalEscalated { step, level, escalate, remind, .. } => {
+                let timers = [escalation_timer(*escalate, *remind), None];
                 let gate = Some(GateChange::Escalated { level: *level, next: *escalate });
+                StepChange { timers, gate, ..unchanged(step) }.into()
+            }
+            Self::ApprovalReminded { step, count, remind, escalate, .. } => {
+                let timers = [escalation_timer(*escalate, *remind), None];
+                let gate = Some(GateChange::Reminded { count: *count, next: *remind });
                 StepChange { timers, gate, ..unchanged(step) }.into()
             }
             Self::UncertaintyResolved { step, how, .. } => {

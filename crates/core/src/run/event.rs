@@ -331,6 +331,12 @@ pub enum Event {
         /// Number of escalations of the request that this one replaces.
         #[serde(default, skip_serializing_if = "is_zero")]
         level: u32,
+        /// When the next reminder is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remind: Option<Millis>,
+        /// Number of reminders of the request that this one replaces.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        reminders: u32,
         /// The recipients of the notification.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         notify: Vec<Box<str>>,
@@ -407,6 +413,25 @@ pub enum Event {
         level: u32,
         /// The recipients of the notification.
         notify: Vec<Box<str>>,
+        /// When the next escalation is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        escalate: Option<Millis>,
+        /// When the next reminder is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remind: Option<Millis>,
+    },
+    /// An approval still waits, and those who were asked are reminded.
+    ApprovalReminded {
+        /// The attempt.
+        step: StepRef,
+        /// Number of reminders, with this one.
+        count: u32,
+        /// Number of escalations before it. Their recipients are reminded as well.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        level: u32,
+        /// When the next reminder is due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remind: Option<Millis>,
         /// When the next escalation is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         escalate: Option<Millis>,

@@ -23,6 +23,7 @@ mod event;
 mod failure;
 mod flow;
 mod foreach;
+mod gate_timers;
 mod input;
 mod intervene;
 mod r#let;
@@ -48,6 +49,7 @@ pub use approval::{
     ApprovalKind, Approver, Cover, GuardedCall, GuardedWorkflow, OpenGate, PolicyRule, Provenance, Starter,
     Subject,
 };
+pub use approve::DENIED;
 pub use changes::{
     ApprovalOutcome, AttemptOutcome, Changes, GateChange, GateDecision, GateRequest, RunChange, StepChange,
     ValueChange,

@@ -183,7 +183,7 @@ impl Run {
                 OnError::Goto(to) => state.go_to(to),
             },
             StepStatus::Done => match &plan.step(live.step).kind {
-                Kind::Approve(approve) if live.denied => match approve.on_deny {
+                Kind::Approve(approve) if live.denied => match approve.after_denial(live.goes_elsewhere) {
                     OnDeny::Goto(to) => state.go_to(to),
                     OnDeny::Cancel | OnDeny::Fail | OnDeny::Continue => self.advance(plan, live, step),
                 },

@@ -223,7 +223,7 @@ pub enum TimerKind {
     Sleep,
     /// The end of the grace period of a cancelled call.
     Grace,
-    /// The next escalation of an approval.
+    /// The next escalation or reminder of an approval.
     Escalate,
 }
 

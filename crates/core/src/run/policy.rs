@@ -172,12 +172,12 @@ impl Decision<'_> {
         let starter = self.world.starter();
         let n = attempt.n();
         if let Some(live) = self.run.live.get(&n).filter(|_| self.is_approved(n))
-            && rules.are_met_by(&live.approvers, &starter.user)
+            && rules.are_met_by(live.approved_level(rules), &live.approvers, &starter.user)
         {
             return Some(ApprovedBy::Step);
         }
         let cover = self.run.cover(attempt.step, args.hash())?;
-        rules.are_met_by(&cover.approvers, &starter.user).then_some(ApprovedBy::Gate(cover.gate))
+        rules.are_met_by(0, &cover.approvers, &starter.user).then_some(ApprovedBy::Gate(cover.gate))
     }
 
     /// Makes a step wait until the rate of a rule admits its call. No attempt is spent.

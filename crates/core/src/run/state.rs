@@ -11,7 +11,7 @@ use super::owed::{Owing, Scratch, Transition, Turn, Urgency};
 use super::parts::{Ending, InputResponse, PauseReason, ScopeKey, StepRef, TimerKind};
 use super::{Failure, Millis, Phase};
 use crate::expr::StepIx;
-use crate::plan::Hash;
+use crate::plan::{GateRules, Hash};
 
 /// The status of a run.
 #[derive(
@@ -242,6 +242,8 @@ pub struct Live {
     pub approved: bool,
     /// The users who approved it, or have approved so far.
     pub approvers: Vec<Approver>,
+    /// The rules of the gate at which it was approved, and the number of escalations then, if there were any.
+    pub escalated: Option<Box<(GateRules, u32)>>,
     /// Hash of the description of the tool whose call was approved.
     pub approved_tool: Option<Hash>,
     /// The idempotency key of its call, if the definition has a template for it.
@@ -264,11 +266,19 @@ pub struct Live {
     pub wait_until: Option<Millis>,
     /// Whether a human denied it, or its approval expired.
     pub denied: bool,
+    /// Whether its approval expired, and the run continues at the step that `on_timeout` names.
+    pub goes_elsewhere: bool,
     /// How it ends after the executions in its blocks are cancelled.
     pub ending: Option<Box<Ending>>,
 }
 
 impl Live {
+    /// The level of these rules that was reached when it was approved. An approval at a gate with other rules reached none.
+    pub(super) fn approved_level(&self, rules: &GateRules) -> u32 {
+        let same = self.escalated.as_ref().filter(|escalated| escalated.0 == *rules);
+        same.map_or(0, |escalated| escalated.1)
+    }
+
     pub(super) fn new(step: StepIx, scope: ScopeKey, at: &StepRef) -> Self {
         Self {
             step,
@@ -281,6 +291,7 @@ impl Live {
             claim: false,
             approved: false,
             approvers: Vec::new(),
+            escalated: None,
             approved_tool: None,
             key: None,
             created: false,
@@ -292,6 +303,7 @@ impl Live {
             refusals: 0,
             wait_until: None,
             denied: false,
+            goes_elsewhere: false,
             ending: None,
         }
     }

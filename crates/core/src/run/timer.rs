@@ -29,7 +29,7 @@ impl Decision<'_> {
                     return self.abandon(n);
                 }
             }
-            TimerKind::Escalate => self.escalate(n),
+            TimerKind::Escalate => self.gate_waits(n),
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Case", Case::KEYS),
     ("GraphCase", GraphCase::KEYS),
     ("Duration", &[]),
+    ("Interval", &[]),
 ];
 
 /// Returns the reference page as Markdown.

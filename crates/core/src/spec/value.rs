@@ -256,6 +256,51 @@ impl JsonSchema for DurationSpec {
     }
 }
 
+/// The time between repetitions as written: a duration, or text such as `every 2h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interval {
+    /// Length in milliseconds.
+    pub millis: u64,
+}
+
+impl FromNode for Interval {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        let duration = match node.as_text().and_then(|text| text.trim().strip_prefix("every ")) {
+            Some(text) => DurationSpec::parse(text.trim()),
+            None => DurationSpec::from_data(&node.data),
+        };
+        match duration {
+            Ok(DurationSpec { millis }) => Some(Self { millis }),
+            Err(reason) => {
+                reader.invalid(node.span, reason, "write `every 2h`");
+                None
+            }
+        }
+    }
+}
+
+impl Serialize for Interval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        DurationSpec { millis: self.millis }.serialize(serializer)
+    }
+}
+
+impl JsonSchema for Interval {
+    fn schema_name() -> Cow<'static, str> {
+        "Interval".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "The time between repetitions.",
+            "anyOf": [
+                { "type": "number", "minimum": 0, "description": "Seconds." },
+                { "type": "string", "description": "A duration, such as `every 2h` or `2h`." },
+            ],
+        })
+    }
+}
+
 /// The name of an MCP tool or server.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(transparent)]

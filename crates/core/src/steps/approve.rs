@@ -9,7 +9,7 @@ use crate::document::{Data, Node};
 use crate::spec::fields::{FromNode, Reader, choice, record};
 use crate::spec::input::Input;
 use crate::spec::policy::{goto_schema, read_goto, write_goto};
-use crate::spec::value::{DurationSpec, Names, Spanned, Text};
+use crate::spec::value::{DurationSpec, Interval, Names, Spanned, Text};
 
 record! {
     /// Waits until a human approves or denies. The output is `{approved, by, reason}`, and `form` if the step has one.
@@ -31,11 +31,14 @@ record! {
         /// list): the step fails. `continue`: the run continues with `approved: false` in the output. `{goto: step}`: the run
         /// continues at that step.
         on_deny: OnDeny,
-        /// What happens when `timeout` expires. `deny` (default): the gate is denied. `escalate`: the last escalation is
-        /// notified and the gate stays open.
-        on_timeout: OnTimeout,
-        /// Further notifications until a decision is made, in order of time.
-        escalate: Vec<Escalation>,
+        /// What happens when `timeout` expires. `deny` (default): as after a denial. `escalate`: the last level is notified
+        /// again and the gate stays open. `fail`: the step fails with `timeout`, so that `on_error` applies.
+        /// `{goto: step}`: the run continues at that step, with `approved: false` in the output.
+        on_timeout: Spanned<ApproveTimeout>,
+        /// Time between reminders of those who were asked: `every 2h`. At least a minute; at most 100 reminders are sent.
+        remind: Spanned<Interval>,
+        /// Further levels of approvers and notifications until a decision is made, in order of time.
+        escalate: Vec<Spanned<Escalation>>,
     }
 }
 
@@ -55,10 +58,14 @@ record! {
         allow_self: Spanned<bool>,
         /// Time until the request expires. Default: none.
         timeout: Spanned<DurationSpec>,
-        /// What happens when `timeout` expires: `deny` (default) or `escalate`.
-        on_timeout: OnTimeout,
-        /// Further notifications until a decision is made, in order of time.
-        escalate: Vec<Escalation>,
+        /// What happens when `timeout` expires. `deny` (default): as after a denial, the run is cancelled. `escalate`: the
+        /// last level is notified again and the gate stays open. `fail`: the step fails with `timeout`, so that `retry` and
+        /// `on_error` apply.
+        on_timeout: Spanned<OnTimeout>,
+        /// Time between reminders of those who were asked: `every 2h`. At least a minute; at most 100 reminders are sent.
+        remind: Spanned<Interval>,
+        /// Further levels of approvers and notifications until a decision is made, in order of time.
+        escalate: Vec<Spanned<Escalation>>,
     }
 }
 
@@ -109,18 +116,68 @@ choice! {
     pub enum OnTimeout {
         /// The gate is denied.
         Deny = "deny",
-        /// The last escalation is notified and the gate stays open.
+        /// The last level is notified again and the gate stays open.
         Escalate = "escalate",
+        /// The step fails with `timeout`.
+        Fail = "fail",
+    }
+}
+
+/// What happens to an `approve` step when its timeout expires, as written.
+#[derive(Debug, Clone)]
+pub enum ApproveTimeout {
+    /// What can happen to every gate.
+    Gate(OnTimeout),
+    /// The run continues at another step.
+    Goto(Text),
+}
+
+impl Default for ApproveTimeout {
+    fn default() -> Self {
+        Self::Gate(OnTimeout::Deny)
+    }
+}
+
+impl FromNode for ApproveTimeout {
+    fn from_node(node: Node, reader: &mut Reader) -> Option<Self> {
+        match node.as_text().and_then(OnTimeout::from_name) {
+            Some(on_timeout) => Some(Self::Gate(on_timeout)),
+            None => read_goto(node, &["deny", "escalate", "fail", "{goto: step}"], reader).map(Self::Goto),
+        }
+    }
+}
+
+impl Serialize for ApproveTimeout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Gate(on_timeout) => on_timeout.serialize(serializer),
+            Self::Goto(target) => write_goto(target, serializer),
+        }
+    }
+}
+
+impl JsonSchema for ApproveTimeout {
+    fn schema_name() -> Cow<'static, str> {
+        "ApproveTimeout".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        goto_schema(OnTimeout::NAMES)
     }
 }
 
 record! {
-    /// A further notification if no decision was made.
+    /// A further level of a gate if no decision was made.
     pub struct Escalation("an escalation") {
-        /// Time after the start of the gate.
+        /// Time after the request. Each level is later than the one before, and earlier than the timeout.
         @required after: Spanned<DurationSpec>,
-        /// Users or groups to notify.
-        @required notify: Names,
+        /// Users or groups to notify. Default: `approvers`.
+        notify: Names,
+        /// Users or groups who may decide from then on, in addition to those before.
+        approvers: Names,
+        /// Channels of the messages of this level, instead of those that the recipients prefer. A recipient who has no address
+        /// in them is notified as usual.
+        channels: Names,
     }
 }
 

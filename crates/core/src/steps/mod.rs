@@ -10,7 +10,7 @@ mod tool;
 mod wait;
 mod workflow;
 
-pub use approve::{Approve, Escalation, NeedsHuman, NeedsHumanSpec, OnDeny, OnTimeout};
+pub use approve::{Approve, ApproveTimeout, Escalation, NeedsHuman, NeedsHumanSpec, OnDeny, OnTimeout};
 pub use branch::{Branch, Case};
 pub use foreach::{Foreach, OnFail};
 pub use r#let::{Let, LetValues};

@@ -18,6 +18,8 @@ pub(super) struct Batch {
     pending: Pending,
     /// Claims of the decision in progress.
     claims: Vec<NewClaim>,
+    /// Whether a commit within the batch in progress changed the outbox.
+    pub outbox_committed: bool,
 }
 
 /// The uncommitted changes, indexed for reads.
@@ -52,7 +54,8 @@ pub(super) struct Decided {
 
 impl Batch {
     pub(super) fn new(store: Box<dyn Store>) -> Self {
-        Self { store, commit: Commit::default(), pending: Pending::default(), claims: Vec::new() }
+        let (commit, pending) = (Commit::default(), Pending::default());
+        Self { store, commit, pending, claims: Vec::new(), outbox_committed: false }
     }
 
     pub(super) fn store(&mut self) -> &mut dyn Store {

@@ -144,7 +144,8 @@ impl Kernel {
             let (mut done, answers) = self.or_quarantine(|kernel| kernel.decide_all(requests, now))?;
             let changed = self.batch.changed_runs();
             let policy_changes = self.batch.commit.policy.clone();
-            let outbox_changed = !self.batch.commit.outbox.is_empty();
+            let outbox_changed =
+                std::mem::take(&mut self.batch.outbox_committed) || !self.batch.commit.outbox.is_empty();
             match self.batch.commit() {
                 Ok(committed) => {
                     policy_changes.iter().for_each(|change| self.policy.apply(change));

@@ -167,7 +167,9 @@ impl Kernel {
             Ok(new) => new,
             Err(error) => return Ok(Err(error)),
         };
-        let proposed = self.commit_definitions(vec![DefinitionChange::Propose(new)], now)?;
+        let outbox = self.proposal_notification(&name, &define.by.id).into_iter().collect();
+        let definitions = vec![DefinitionChange::Propose(new)];
+        let proposed = self.commit_now(&Commit { now, definitions, outbox, ..Commit::default() })?;
         Ok(proposed.map(|_| DefinitionVersion { id: 0, name, version: 0, hash, proposed: true }))
     }
 
@@ -252,9 +254,15 @@ impl Kernel {
         definitions: Vec<DefinitionChange>,
         now: Millis,
     ) -> Result<Result<Option<Definition>, Error>, StoreError> {
-        let commit = Commit { now, definitions, ..Commit::default() };
-        match self.batch.store().commit(&commit) {
-            Ok(mut committed) => Ok(Ok(committed.definitions.pop())),
+        self.commit_now(&Commit { now, definitions, ..Commit::default() })
+    }
+
+    fn commit_now(&mut self, commit: &Commit) -> Result<Result<Option<Definition>, Error>, StoreError> {
+        match self.batch.store().commit(commit) {
+            Ok(mut committed) => {
+                self.batch.outbox_committed |= !commit.outbox.is_empty();
+                Ok(Ok(committed.definitions.pop()))
+            }
             Err(Refused::Conflict(conflict)) => Ok(Err(conflict.into())),
             Err(Refused::Unavailable(error)) => Err(error),
             Err(Refused::Stale(_) | Refused::Held(_) | Refused::Damaged(..)) => {

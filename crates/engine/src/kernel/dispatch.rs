@@ -60,6 +60,10 @@ impl Kernel {
                 self.flights.reopen(server);
                 Ok(())
             }
+            Notification::ServerUnavailable(outage) => {
+                self.notify_outage(outage);
+                Ok(())
+            }
             Notification::TimersDue => self.fire_timers(now, done),
         }
     }

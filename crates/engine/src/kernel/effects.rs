@@ -5,7 +5,7 @@ use std::sync::Arc;
 use steprail_core::expr::SecretText;
 use steprail_core::plan::{Call, Hash, Kind};
 use steprail_core::run::{
-    Event, Failure, FailureKind, Input, InputResponse, Millis, Payload, Phase, Record, Report, Run,
+    Event, Failure, FailureKind, Input, InputResponse, Millis, OpenGate, Payload, Phase, Record, Report, Run,
     RunStatus, Started,
 };
 use steprail_store::{Principal, RunId, StoreError, Wanted};
@@ -265,6 +265,12 @@ impl Kernel {
             }),
             Event::ApprovalEscalated { step, notify, .. } => {
                 Some(Notice::ApprovalEscalated { run, path: step.path.clone(), notify: notify.clone() })
+            }
+            Event::ApprovalReminded { step, level, .. } => {
+                let OpenGate { notify, rules, .. } = self.gate_of(key, record)?;
+                let levels = rules.reached(*level).iter().flat_map(|level| &level.notify);
+                let notify = notify.iter().chain(levels).cloned().collect();
+                Some(Notice::ApprovalReminded { run, path: step.path.clone(), notify })
             }
             Event::StepUncertain { step, .. } => Some(Notice::StepUncertain { run, path: step.path.clone() }),
             Event::ServerAwaited { step, error, until, .. } => Some(Notice::ServerAwaited {

@@ -36,7 +36,7 @@ impl Kernel {
         if answers_own_call(live, &entry.head.principal, by) {
             return Ok(());
         }
-        may_decide(&open.rules, &entry.head.principal, by)
+        may_decide(&open.rules, level_of(live), &entry.head.principal, by)
     }
 
     pub(super) fn decide_gate(
@@ -63,6 +63,12 @@ impl Kernel {
         }
         if let Err(error) = check_decision(live, &entry.compiled.plan, path, decision) {
             return Ok(Err(error));
+        }
+        if by.provenance.link.is_some() && live.approvers.iter().any(|known| known.link == by.provenance.link)
+        {
+            let message =
+                format!("this link was already used to approve `{path}`; it needs further approvers");
+            return Ok(Err(Error::Conflict(message)));
         }
         let remembered = match self.remembered(key, path, by, decision, now) {
             Ok(remembered) => remembered,
@@ -132,6 +138,12 @@ impl Kernel {
         };
         if !decision.approved || decision.edited.is_some() {
             return refuse("only an approval of the call as it was requested can be remembered");
+        }
+        // A later call is not escalated when it starts.
+        if !open.rules.admits(0, &by.id, &by.groups) {
+            return refuse(
+                "only an approver who may decide before an escalation can have an approval remembered",
+            );
         }
         if open.rules.quorum > 1 {
             return refuse("an approval that needs several users cannot be remembered");
@@ -249,7 +261,7 @@ impl Kernel {
         let plan = &compiled.plan;
         for step in steps {
             for gate in plan.gates_of(*step) {
-                if let Err(error) = may_decide(&gate.rules, starter, by) {
+                if let Err(error) = may_decide(&gate.rules, 0, starter, by) {
                     return Ok(Some(passes(&plan.step(*step).id, &error)));
                 }
                 if let Err(error) = self.require_presence_of(Some(&gate.rules), by) {
@@ -285,8 +297,8 @@ impl Kernel {
         let mut children = Vec::new();
         for (_, live) in executions {
             match &live.phase {
-                Phase::Gate { open, .. } => {
-                    if let Err(error) = may_decide(&open.rules, &entry.head.principal, by) {
+                Phase::Gate { open, level, .. } => {
+                    if let Err(error) = may_decide(&open.rules, *level, &entry.head.principal, by) {
                         return Ok(Some(passes(&live.path, &error)));
                     }
                     if let Err(error) = self.require_presence_of(Some(&open.rules), by) {
@@ -376,6 +388,11 @@ fn open_gate(found: Option<(u32, &Live)>) -> Option<(u32, &Live, &OpenGate)> {
     if let Phase::Gate { open, .. } = &live.phase { Some((n, live, open)) } else { None }
 }
 
+/// Number of escalations of an open gate so far, as the log says.
+fn level_of(live: &Live) -> u32 {
+    if let Phase::Gate { level, .. } = &live.phase { *level } else { 0 }
+}
+
 fn gate_digest(live: &Live) -> Option<Hash> {
     if let Phase::Gate { digest, .. } = &live.phase { Some(*digest) } else { None }
 }
@@ -402,14 +419,20 @@ fn answers_own_call(live: &Live, starter: &Principal, by: &Principal) -> bool {
 }
 
 /// Returns an error unless a user may decide at a gate: never an agent, not the user who started the run unless the gate
-/// allows it, and only the approvers that the gate names.
-fn may_decide(rules: &GateRules, starter: &Principal, by: &Principal) -> Result<(), Error> {
+/// allows it, and only the approvers that the gate and the levels that are reached name.
+fn may_decide(rules: &GateRules, level: u32, starter: &Principal, by: &Principal) -> Result<(), Error> {
     if by.agent || by.relay.is_some() {
         return Err(Error::Denied("an agent cannot decide at a gate; ask a human".to_owned()));
     }
-    if !rules.admits(&by.id, &by.groups) {
-        let approvers = rules.approvers.join(", ");
-        return Err(Error::Denied(format!("{} is not among the approvers: {approvers}", by.id)));
+    if !rules.admits(level, &by.id, &by.groups) {
+        let approvers: Vec<&str> = rules.approvers_at(level).collect();
+        let later = rules.admits(u32::MAX, &by.id, &by.groups);
+        let later = if later { " until the request is escalated further" } else { "" };
+        return Err(Error::Denied(format!(
+            "{} is not among the approvers{later}: {}",
+            by.id,
+            approvers.join(", ")
+        )));
     }
     // In `single` mode there is no other approver, so the owner may decide.
     if by.id == starter.id && !rules.allow_self && !by.sole_user {

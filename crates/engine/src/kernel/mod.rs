@@ -31,6 +31,7 @@ mod world;
 pub use definitions::Compiled;
 pub(crate) use definitions::{pins_hash, tool_pins};
 pub use effects::{CallId, CallOrder, Continuation, Effect};
+pub(crate) use notifications::audit_failure;
 pub use request::{
     AcceptedProposal, Command, Define, DefinitionVersion, Interrupt, Notification, Recover, Reply, Request,
     Response, RunSource, Signal, StartRun,

@@ -152,7 +152,7 @@ impl KernelWorld<'_> {
         let groups = self.authorizer.groups(&principal.id);
         let inline;
         let workflow = match principal.origin {
-            Some(Origin::Direct) => None,
+            Some(Origin::Direct | Origin::Notification) => None,
             // Anybody can choose the name of an inline definition.
             Some(Origin::Inline) => {
                 inline = format!("inline:{}", self.compiled.plan.name);
@@ -197,6 +197,14 @@ impl KernelWorld<'_> {
             Some(id) => {
                 policy.approved = Some(ApprovedBy::Remembered(id.into()));
                 Judgement::Allow(Box::new(policy))
+            }
+            // An approval would cause the next notification.
+            None if self.head.principal.origin == Some(Origin::Notification) => {
+                let reason = format!(
+                    "the policy requires an approval for `{}`, and a notification cannot wait for one",
+                    call.tool
+                );
+                Judgement::Deny { rule: policy.rule, code: POLICY_DENIED, reason: reason.into() }
             }
             None => Judgement::RequireApproval { policy: Box::new(policy), gate: Box::new(gate) },
         }

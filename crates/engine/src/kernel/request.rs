@@ -16,12 +16,13 @@ use super::CallId;
 use super::Compiled;
 use crate::decisions::DecisionRequest;
 use crate::error::Error;
+use crate::ports::Outage;
 
 /// A request to the kernel.
 #[derive(Debug)]
 pub enum Request {
     /// Stores a definition.
-    Define(Define, Reply<DefinitionVersion>),
+    Define(Box<Define>, Reply<DefinitionVersion>),
     /// Starts a run. A repeated start with the same request key replies with the id of the first run.
     Start(Box<StartRun>, Reply<RunId>),
     /// Waits until a run has ended. Other requests are handled meanwhile.
@@ -379,6 +380,8 @@ pub enum Notification {
         /// Name of the server ([`crate::Capacity::server`]).
         server: Box<str>,
     },
+    /// A server cannot be reached ([`crate::ToolCaller::on_outage`]).
+    ServerUnavailable(Box<Outage>),
     /// Timers are due.
     TimersDue,
 }

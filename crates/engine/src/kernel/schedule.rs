@@ -6,6 +6,7 @@ use steprail_store::{
     StoreError, VersionPin,
 };
 
+use super::notifications::audit_failure;
 use super::request::RunSource;
 use super::sub_workflows::may_follow;
 use super::world::new_run_id;
@@ -13,6 +14,9 @@ use super::{Done, Kernel, NextTimer, StartRun};
 use crate::cron::CronSchedule;
 use crate::error::Error;
 use crate::limits::BATCH;
+
+/// Why a schedule skips a time. Nobody is told of it.
+const NOT_ENDED: &str = "has not ended";
 
 impl Kernel {
     /// Stores a schedule and replaces the one with the same name. Its next time is computed from now.
@@ -96,7 +100,10 @@ impl Kernel {
                 continue;
             }
             let mut schedule = schedule;
-            let outcome = self.start_scheduled(&mut schedule, at, now)?;
+            let outcome = match self.overlaps(&schedule)? {
+                Some(reason) => Err(reason),
+                None => self.start_or_notify(&mut schedule, at, now)?,
+            };
             let next =
                 CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
             let (run, error) = match outcome {
@@ -131,6 +138,7 @@ impl Kernel {
     pub(super) fn end_schedule(&mut self, schedule: Schedule, reason: &str, at: Millis) {
         let error = Some(format!("ended: {reason}; store the schedule again to continue it"));
         let run = schedule.last.as_ref().and_then(|last| last.run);
+        self.notify_missed(&schedule, &format!("the schedule has ended: {reason}"));
         let ended = Schedule { due: None, last: Some(Fired { at, run, error }), ..schedule };
         self.next_timer = NextTimer::Unknown;
         self.batch.change_schedule(ScheduleChange::Put(Box::new(ended), None));
@@ -141,6 +149,9 @@ impl Kernel {
         for (name, _) in refused {
             let message =
                 "refused: the stored schedule is not what the log says; run `steprail audit verify`";
+            if self.has_outbox {
+                self.batch.commit.outbox.push(audit_failure(&format!("schedule `{name}`"), message));
+            }
             self.batch.change_schedule(ScheduleChange::Refuse(name, message.to_owned()));
         }
     }
@@ -159,13 +170,38 @@ impl Kernel {
             for schedule in missed {
                 let next =
                     CronSchedule::parse(&schedule.cron, &schedule.zone).and_then(|cron| cron.next_after(now));
-                let error =
-                    Some("skipped: the database was restored from a backup after this time".to_owned());
+                let reason = "skipped: the database was restored from a backup after this time";
+                self.notify_missed(&schedule, reason);
+                let error = Some(reason.to_owned());
                 let last = Some(Fired { at: schedule.due.unwrap_or(now), run: None, error });
                 let skipped = Schedule { due: next.ok(), last, ..schedule };
                 self.batch.change_schedule(ScheduleChange::Put(Box::new(skipped), None));
             }
         }
+    }
+
+    /// Starts the run of a schedule. If it cannot be started, the owner is told once, until a run was started.
+    fn start_or_notify(
+        &mut self,
+        schedule: &mut Schedule,
+        at: Millis,
+        now: Millis,
+    ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
+        let outcome = self.start_scheduled(schedule, at, now)?;
+        let error = schedule.last.as_ref().and_then(|last| last.error.as_ref());
+        let was_told = error.is_some_and(|error| !error.ends_with(NOT_ENDED));
+        if let (Err(reason), false) = (&outcome, was_told) {
+            self.notify_missed(schedule, reason);
+        }
+        Ok(outcome)
+    }
+
+    /// Why a schedule skips a time: its last run has not ended.
+    fn overlaps(&mut self, schedule: &Schedule) -> Result<Option<String>, StoreError> {
+        let last = schedule.last.as_ref().and_then(|last| last.run);
+        let Some(last) = last.filter(|_| schedule.overlap == Overlap::Skip) else { return Ok(None) };
+        let is_running = self.find_head(last)?.is_some_and(|head| !head.state.status.is_terminal());
+        Ok(is_running.then(|| format!("run {last} {NOT_ENDED}")))
     }
 
     fn start_scheduled(
@@ -174,12 +210,6 @@ impl Kernel {
         at: Millis,
         now: Millis,
     ) -> Result<Result<steprail_store::RunId, String>, StoreError> {
-        let last = schedule.last.as_ref().and_then(|last| last.run);
-        if let (Overlap::Skip, Some(last)) = (schedule.overlap, last)
-            && self.find_head(last)?.is_some_and(|head| !head.state.status.is_terminal())
-        {
-            return Ok(Err(format!("run {last} has not ended")));
-        }
         let (definition, version) = match self.scheduled(schedule)? {
             Ok(found) => found,
             Err(error) => return Ok(Err(error.to_string())),

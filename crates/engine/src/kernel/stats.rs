@@ -50,7 +50,8 @@ impl CommitStats {
                 let decided = place(&DECISIONS, decision.outcome.into());
                 decided.into_iter().for_each(|at| self.approvals_decided[at] += 1);
             }
-            Some(GateChange::Signed { .. } | GateChange::Escalated { .. }) | None => {}
+            Some(GateChange::Signed { .. } | GateChange::Escalated { .. } | GateChange::Reminded { .. })
+            | None => {}
         }
     }
 

@@ -14,6 +14,9 @@ enum Way {
     Deny,
     Timeout,
     Escalate,
+    /// Somebody of the level decides, after a reminder.
+    Level,
+    Fail,
     Cancel,
     Stale,
     Quorum,
@@ -22,12 +25,14 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Approve,
         Self::Edited,
         Self::Deny,
         Self::Timeout,
         Self::Escalate,
+        Self::Level,
+        Self::Fail,
         Self::Cancel,
         Self::Stale,
         Self::Quorum,
@@ -43,6 +48,11 @@ impl Way {
                 "timeout: 1h, on_timeout: escalate, escalate: [{ after: 30m, notify: 'user:kim' }]",
                 r#""timeout": "1h", "on_timeout": "escalate", "escalate": [{"after": "30m", "notify": "user:kim"}]"#,
             ),
+            Self::Level => (
+                "approvers: ['user:eve'], remind: every 20m, escalate: [{ after: 30m, approvers: ['user:bob'] }]",
+                r#""approvers": ["user:eve"], "remind": "every 20m", "escalate": [{"after": "30m", "approvers": ["user:bob"]}]"#,
+            ),
+            Self::Fail => ("timeout: 1h, on_timeout: fail", r#""timeout": "1h", "on_timeout": "fail""#),
             Self::Quorum => (
                 "quorum: 2, approvers: ['user:bob', 'user:eve']",
                 r#""quorum": 2, "approvers": ["user:bob", "user:eve"]"#,
@@ -59,7 +69,8 @@ impl Way {
             Self::Edited => vec![approve(r#" edited {"x": 2}"#)],
             Self::Deny => vec![no],
             Self::Timeout => vec!["advance 2h".to_owned(), yes],
-            Self::Escalate => vec!["advance 2h".to_owned(), yes],
+            Self::Escalate | Self::Fail => vec!["advance 2h".to_owned(), yes],
+            Self::Level => vec![yes.clone(), "advance 30m".to_owned(), yes],
             Self::Cancel => vec!["cancel".to_owned(), yes],
             Self::Stale => vec![approve(" stale"), yes],
             Self::Quorum => vec![approve(""), approve(""), format!("approve {gate} eve")],
@@ -127,8 +138,9 @@ struct Summary {
     end: String,
 }
 
-const COUNTED: [&str; 6] = [
+const COUNTED: [&str; 7] = [
     "approval_requested",
+    "approval_reminded",
     "approval_escalated",
     "approval_signed",
     "approval_granted",

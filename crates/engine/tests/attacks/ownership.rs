@@ -554,6 +554,7 @@ async fn a_group_named_like_a_user_is_not_an_approver_by_accident() {
         "name: notified\nsteps: [{ id: ask, kind: approve, notify_user: lea }]".to_owned(),
         "name: escalated\nsteps: [{ id: ask, kind: approve, timeout: 2h, escalate: [{ after: 1h, notify: lea }] }]"
             .to_owned(),
+        "name: level\nsteps: [{ id: ask, kind: approve, escalate: [{ after: 1h, approvers: lea }] }]".to_owned(),
         "name: called\nsteps: [{ id: a, tool: crm__read, needs_human: { approvers: [lea] } }]".to_owned(),
     ] {
         let stored = ann.define(&text, None, Expected::Any).await;

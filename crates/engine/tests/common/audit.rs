@@ -219,11 +219,11 @@ impl Fold {
             | Event::VerifyStarted { .. }
             | Event::ToolRequested { .. } => self.resets(n),
             Event::ApprovalDenied { .. } => self.resets(n),
-            Event::ApprovalRequested { until, escalate, .. } => {
+            Event::ApprovalRequested { until, escalate, remind, .. } => {
                 set("waiting");
                 self.gates.insert(n);
                 self.timers.remove(&n);
-                for (kind, due) in [("timeout", until), ("escalate", escalate)] {
+                for (kind, due) in [("timeout", until), ("escalate", escalate), ("escalate", remind)] {
                     if due.is_some() {
                         self.timers.entry(n).or_default().insert(kind);
                     }
@@ -233,7 +233,10 @@ impl Fold {
                 set("ready");
                 self.resets(n);
             }
-            Event::ApprovalEscalated { escalate: Some(_), .. } => {
+            Event::ApprovalEscalated { escalate, remind, .. }
+            | Event::ApprovalReminded { escalate, remind, .. }
+                if escalate.or(*remind).is_some() =>
+            {
                 self.timers.entry(n).or_default().insert("escalate");
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use steprail_core::plan::{Kind, Plan};
+use steprail_core::plan::{GateRules, Kind, Plan};
 use steprail_core::run::{Event, FailureKind, Millis, PauseReason, Resolved, Started};
 use steprail_core::spec::policy::{Effects, OnUncertain};
 
@@ -54,6 +54,51 @@ struct Step {
     attempts: BTreeSet<u32>,
     /// Whether the attempt may start again: its tool requested input or was created.
     reopened: bool,
+    gate: Option<Gate>,
+}
+
+/// An open gate, as the log has it.
+struct Gate {
+    rules: GateRules,
+    level: u32,
+    reminders: u32,
+    escalate: Option<Millis>,
+    remind: Option<Millis>,
+}
+
+impl Gate {
+    /// The gate after a request.
+    fn requested(event: &Event) -> Option<Self> {
+        let Event::ApprovalRequested { subject, level, reminders, escalate, remind, .. } = event else {
+            return None;
+        };
+        let rules = subject.as_ref()?.rules.clone();
+        Some(Self { rules, level: *level, reminders: *reminders, escalate: *escalate, remind: *remind })
+    }
+
+    /// Applies an event of the gate. Returns what is wrong with it.
+    fn apply(&mut self, at: Millis, event: &Event) -> Option<&'static str> {
+        let is_early = |due: Option<Millis>| due.is_none_or(|due| at < due);
+        match event {
+            Event::ApprovalReminded { count, level, remind, .. } => {
+                let wrong = is_early(self.remind) || *count != self.reminders + 1 || *level != self.level;
+                (self.reminders, self.remind) = (*count, *remind);
+                wrong.then_some("reminded too early or too often")
+            }
+            Event::ApprovalEscalated { level, escalate, .. } => {
+                let repeats = *level as usize >= self.rules.escalate.len();
+                let wrong = *level != self.level || (is_early(self.escalate) && !repeats);
+                (self.level, self.escalate) = (level + 1, *escalate);
+                wrong.then_some("escalated too early")
+            }
+            Event::ApprovalSigned { by, provenance, .. } | Event::ApprovalGranted { by, provenance, .. } => {
+                let groups = provenance.iter().flat_map(|provenance| provenance.groups.clone());
+                let admitted = self.rules.admits(self.level, by, &groups.collect::<Vec<_>>());
+                (!admitted).then_some("approved by someone who may not decide at its level")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Checker<'_> {
@@ -68,7 +113,7 @@ impl Checker<'_> {
         match event {
             Event::RunInterrupted { .. } => self.interrupted = true,
             Event::RunPaused { reason: PauseReason::Requested | PauseReason::RequestedByAgent, .. } => {
-                self.held = true
+                self.held = true;
             }
             Event::RunResumed { .. } => self.held = false,
             _ => self.check_step(at, event),
@@ -83,6 +128,19 @@ impl Checker<'_> {
             self.violations.push(format!("{path}: {} after its end", event.name()));
         }
         step.ended |= event.ends_step();
+        let wrong = match (event, &mut step.gate) {
+            (_, Some(gate)) => gate.apply(at, event),
+            (Event::ApprovalReminded { .. } | Event::ApprovalEscalated { .. }, None) => {
+                Some("has no request")
+            }
+            _ => None,
+        };
+        self.violations.extend(wrong.map(|wrong| format!("{path}: {}: {wrong}", event.name())));
+        match event {
+            Event::ApprovalRequested { .. } => step.gate = Gate::requested(event),
+            Event::ApprovalGranted { .. } | Event::ApprovalDenied { .. } => step.gate = None,
+            _ => {}
+        }
         match event {
             Event::StepReady { place, .. } | Event::KeyAwaited { place, .. } => {
                 step.id = place.id.to_string();
@@ -125,7 +183,9 @@ impl Checker<'_> {
                 step.resolved = false;
                 step.verified = false;
                 // A call that its server did not accept has a known outcome, also if its time is up.
-                let unsent = &*error.message == "the step timed out before its call was sent";
+                // An approval that expires comes before the call.
+                let unsent = &*error.message == "the step timed out before its call was sent"
+                    || !step.attempts.contains(&reference.attempt);
                 let lost = matches!(error.kind, FailureKind::Lost | FailureKind::Timeout) && !unsent;
                 if lost && !excused && !self.may_repeat(reference.n, error.kind) {
                     self.violations
@@ -162,7 +222,7 @@ impl Checker<'_> {
             }
             Event::ApprovalGranted { .. } => {
                 step.approved = true;
-                if step.until.is_some_and(|until| at >= until) && self.denies_on_timeout(reference.n) {
+                if step.until.is_some_and(|until| at >= until) && self.closes_on_timeout(reference.n) {
                     self.violations.push(format!("{path}: approved after the request expired"));
                 }
             }
@@ -210,11 +270,9 @@ impl Checker<'_> {
         self.plan.find(id).map(|step| self.plan.step(step))
     }
 
-    fn denies_on_timeout(&self, n: u32) -> bool {
+    fn closes_on_timeout(&self, n: u32) -> bool {
         match self.plan_step(n).map(|step| &step.kind) {
-            Some(Kind::Approve(approve)) => {
-                approve.gate.rules.on_timeout == steprail_core::steps::OnTimeout::Deny
-            }
+            Some(Kind::Approve(approve)) => approve.gate.rules.closes_on_timeout(),
             _ => true,
         }
     }

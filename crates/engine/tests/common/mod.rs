@@ -225,7 +225,7 @@ impl Bench {
             propose: false,
             accepts: None,
         };
-        let (answer, _) = self.ask(|reply| Request::Define(define, reply));
+        let (answer, _) = self.ask(|reply| Request::Define(Box::new(define), reply));
         assert!(matches!(answer, Some(Ok(_))), "{answer:?}");
     }
 

@@ -481,6 +481,10 @@ fn describe(event: &Event) -> String {
         Event::ApprovalGranted { by, .. } => format!("by {by}"),
         Event::ApprovalDenied { by, reason, .. } => format!("by {by:?}: {reason}"),
         Event::ApprovalEscalated { notify, .. } => format!("to {}", notify.join(", ")),
+        Event::ApprovalReminded { count, remind, .. } => match remind {
+            Some(next) => format!("{count}, next at +{}ms", next - super::EPOCH),
+            None => format!("{count}, the last"),
+        },
         Event::UncertaintyResolved { how, by, .. } => format!("{how:?} by {by}"),
         Event::RunCancelled { reason, .. } | Event::RunCancelling { reason, .. } => reason.to_string(),
         Event::StepEnding { how, .. } => match how {

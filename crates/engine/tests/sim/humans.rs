@@ -164,7 +164,7 @@ fn resume(run: RunId, by: Principal) -> Action {
 }
 
 /// Returns one of the approvers of a gate. With a quorum, several of them have to decide.
-fn approver(approvers: &[Box<str>], turn: usize) -> Principal {
+fn approver(approvers: &[&str], turn: usize) -> Principal {
     let Some(name) = approvers.get(turn % approvers.len().max(1)) else {
         return Principal::user(["bob", "eve", "kim"][turn % 3]);
     };
@@ -175,7 +175,7 @@ fn approver(approvers: &[Box<str>], turn: usize) -> Principal {
             member
         }
         Some((_, user)) => Principal::user(user),
-        None => Principal::user(&**name),
+        None => Principal::user(*name),
     }
 }
 
@@ -194,7 +194,10 @@ fn signal_for(run: RunId, phase: &Phase) -> Option<Action> {
 /// Returns the action that makes a step continue.
 fn final_answer(run: RunId, path: String, phase: &Phase, turn: usize) -> Option<Action> {
     let by = match phase {
-        Phase::Gate { open, .. } => approver(&open.rules.approvers, turn),
+        Phase::Gate { open, level, .. } => {
+            let approvers: Vec<&str> = open.rules.approvers_at(*level).collect();
+            approver(if open.rules.approvers.is_empty() { &[] } else { &approvers }, turn)
+        }
         _ => Principal::user("bob"),
     };
     match phase {

@@ -88,7 +88,7 @@ async fn list(
 ) -> Result<Json<Page<Run>>, Problem> {
     let limit = page::limit(query.limit, 50)?;
     let rows = user.list(ListRuns { limit, brief: true, ..ListRuns::default() }).await?;
-    Ok(Json(Page::single(rows.into_iter().map(Run::summary).collect())))
+    Ok(Json(Page::single(Run::summaries(&user, rows).await?)))
 }
 
 async fn create(

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use steprail_core::diagnostic::{Diagnostic, Severity};
+use steprail_core::diagnostic::{Code, Diagnostic, Severity};
 use steprail_core::source::Source;
 use steprail_engine::kernel::DefinitionVersion;
 use steprail_engine::{Expected, NameCursor, Right};
@@ -256,8 +256,11 @@ async fn store(
 ) -> Result<Response, Problem> {
     let (source, publish) = definition(text)?;
     user.require(Right::Workflow)?;
-    let found = checked(&app, &source).await?;
-    let (defined, _) = user.define(source.text(), publish, expected(&headers)?).await?;
+    let mut found = checked(&app, &source).await?;
+    let stored = user.define(source.text(), publish, expected(&headers)?).await;
+    let (defined, warnings) = stored.map_err(|error| Problem::of_definition(error, &source))?;
+    // The other warnings were found above.
+    found.extend(warnings.into_iter().filter(|warning| warning.code == Code::UnlistedPrincipal));
     let warnings = findings(&found, &source);
     if defined.proposed {
         let location = format!("/api/v1/proposals/{}", defined.name);

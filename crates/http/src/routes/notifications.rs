@@ -79,7 +79,7 @@ pub struct DeliveryInfo {
     pub recipient: String,
     /// Name of the channel; empty if the recipient has none.
     pub channel: String,
-    /// `queued`, `sent`, `failed`, `read` or `withdrawn`.
+    /// `queued`, `sent`, `failed`, `read`, `withdrawing` or `withdrawn`.
     #[schemars(with = "String")]
     pub status: DeliveryStatus,
     /// Attempts so far.

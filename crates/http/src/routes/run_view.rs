@@ -6,9 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use steprail_core::run::Millis;
 use steprail_engine::{
-    Error, Failure, Restored, RunId, RunRow, RunStatus, RunView, StepRow, StepStatus, User, WaitingFor,
-    restore_notice,
+    Error, Failure, Restored, RunId, RunReason, RunRow, RunStatus, RunView, StepRow, StepStatus, User,
+    WaitingFor, restore_notice,
 };
 
 use super::approvals::Approval;
@@ -89,12 +90,32 @@ pub struct Run {
     /// Whether the run waits for more than `waiting` lists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more_waiting: bool,
+    /// Why the run waits, for whom, since when and what happens next; of an ended run, who ended it and why. Absent while it
+    /// works and after it completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
     /// Why the run does not continue, if its stored state is damaged or its decision panicked; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
     /// The restore of a backup that interrupted the run; not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<RestoredRun>,
+}
+
+/// Why a run waits or how it ended.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Reason {
+    /// The reason in one sentence, with times in UTC.
+    pub sentence: String,
+    /// Its parts.
+    #[serde(flatten)]
+    pub parts: RunReason,
+}
+
+impl Reason {
+    fn new(parts: RunReason, now: Millis) -> Self {
+        Self { sentence: parts.sentence(now, timestamp::format), parts }
+    }
 }
 
 /// The restore of a backup that interrupted a run.
@@ -202,9 +223,20 @@ impl Run {
             unknown_calls: None,
             waiting: None,
             more_waiting: false,
+            reason: None,
             damage: None,
             restored: None,
         }
+    }
+
+    /// Runs in a list, with why they wait.
+    pub(crate) async fn summaries(user: &User, rows: Vec<RunRow>) -> Result<Vec<Self>, Error> {
+        let (rows, now) = (user.reasons(rows).await?, user.now());
+        let summary = |(row, reason): (RunRow, Option<RunReason>)| Self {
+            reason: reason.map(|reason| Reason::new(reason, now)),
+            ..Self::summary(row)
+        };
+        Ok(rows.into_iter().map(summary).collect())
     }
 }
 
@@ -213,7 +245,8 @@ impl Run {
     pub async fn load(user: &User, run: RunId) -> Result<Self, Error> {
         let view = user.status(run).await?;
         let waiting = Some(user.waiting(&view).await?);
-        Ok(Self { waiting, ..view.into() })
+        let reason = user.reason(view.run.clone()).await?.map(|reason| Reason::new(reason, user.now()));
+        Ok(Self { waiting, reason, ..view.into() })
     }
 }
 

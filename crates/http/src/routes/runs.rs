@@ -115,7 +115,7 @@ async fn list(
     let is_last = rows.len() <= limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| !is_last).map(|last| last.cursor.to_string());
-    Ok(Json(Page { items: rows.into_iter().map(Run::summary).collect(), next }))
+    Ok(Json(Page { items: Run::summaries(&user, rows).await?, next }))
 }
 
 async fn start_run(

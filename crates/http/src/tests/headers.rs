@@ -36,7 +36,8 @@ async fn every_response_has_security_headers() {
     let forged = "sr_0123456789abcdef_".to_owned() + &"0".repeat(64);
     let paths = paths(&server.router);
     assert!(paths.len() > 50, "all routes: {paths:?}");
-    for path in &paths {
+    // Pages of approval links have stricter headers, which their tests check.
+    for path in paths.iter().filter(|path| *path != "/a/{token}") {
         let path = with_parameters(path, &run).replace("{*rest}", "x");
         let path = path.replace("{*__private__axum_nest_tail_param}", "x");
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"] {

@@ -1,6 +1,7 @@
 //! Tests of the HTTP surface, with a real database and a manual clock.
 
 mod headers;
+mod links;
 mod matrix;
 mod ownership;
 mod presence;
@@ -36,7 +37,7 @@ use tower::ServiceExt;
 use crate::accounts::{DAY_MS, LoadedAccounts, NewToken, Role, SessionLifetime, UserRecord};
 use crate::peer::Peer;
 use crate::views::Tool;
-use crate::{AccessPolicy, App, ConnectionLimits, public_router};
+use crate::{AccessPolicy, App, ConnectionLimits, LinkSigner, public_router};
 
 /// A definition with a gate and a call after it.
 const GATED: &str = "
@@ -129,6 +130,7 @@ impl TestServer {
                 oidc: None,
                 metrics: None,
                 url: Some("http://localhost".to_owned()),
+                links: LinkSigner::new(&[7; 32], "https://steprail.example"),
                 max_body_bytes: 1024 * 1024,
                 connections: ConnectionLimits::default(),
             },

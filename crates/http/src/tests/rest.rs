@@ -237,3 +237,34 @@ async fn schedules_belong_to_their_creators() {
     assert_eq!(server.call_ok(&carl, "GET", "/api/v1/schedules", &Value::Null).await["items"], json!([]));
     assert_eq!(server.call(&ann, "DELETE", "/api/v1/schedules/mornings", &Value::Null).await.0, 204);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_state_why_they_wait_and_how_they_ended() {
+    let server = TestServer::new();
+    let ann = server.user("ann", Role::Operator).await;
+    let paul = server.user("paul", Role::Approver).await;
+    let gate = "prompt: Go on?, approvers: [paul], timeout: 4h, escalate: [{ after: 2h, notify: [olga] }]";
+    let text = super::GATED.replace("prompt: Go on?", gate);
+    let run = server.call_ok(&ann, "POST", "/api/v1/runs", &json!({ "text": text, "wait_s": 10 })).await;
+    let path = format!("/api/v1/runs/{}", run["run_id"].as_str().expect("an id"));
+    server.clock.advance(3 * 60_000);
+    let expected = json!({
+        "sentence": "`ask` waits for paul since 3 min; escalates to olga at 2027-01-15T10:00:00.000Z",
+        "kind": "approval", "step": "ask", "for": ["paul"], "since": "2027-01-15T08:00:00.000Z",
+        "next": { "what": "escalates to olga", "at": "2027-01-15T10:00:00.000Z" },
+    });
+    let shown = server.call_ok(&ann, "GET", &path, &Value::Null).await;
+    assert_eq!(shown["reason"], expected);
+    let listed = server.call_ok(&ann, "GET", "/api/v1/runs", &Value::Null).await;
+    assert_eq!(listed["items"][0]["reason"], expected);
+    let digest = &shown["approvals"][0]["digest"];
+    let deny = json!({ "step": "ask", "digest": digest, "reason": "too early" });
+    server.call_ok(&paul, "POST", &format!("{path}/deny"), &deny).await;
+    let listed = server.call_ok(&ann, "GET", "/api/v1/runs", &Value::Null).await;
+    let reason = &listed["items"][0]["reason"];
+    assert_eq!(
+        reason["sentence"], "`ask` was denied by paul at 2027-01-15T08:03:00.000Z: too early",
+        "{listed}"
+    );
+    assert_eq!((&reason["kind"], &reason["by"]), (&json!("denied"), &json!("paul")));
+}

@@ -11,7 +11,7 @@ use crate::accounts::Role;
 use crate::openapi;
 
 /// Routes that the document does not describe, with the reason.
-const UNDOCUMENTED: [(&str, &str); 15] = [
+const UNDOCUMENTED: [(&str, &str); 17] = [
     ("/", "redirects browsers to /api"),
     ("/api", "the document as a web page"),
     ("/api/openapi.json", "the document itself"),
@@ -22,6 +22,8 @@ const UNDOCUMENTED: [(&str, &str); 15] = [
     ("/sign-in", "opened by browsers from a sign-in link"),
     ("/sign-in.js", "the script of that page"),
     ("/api/style.css", "the style sheet of /api"),
+    ("/a/{token}", "opened by browsers from an approval link"),
+    ("/links.css", "the style sheet of that page"),
     ("/mcp", "defined by MCP"),
     ("/mcp/", "defined by MCP"),
     ("/mcp/{*__private__axum_nest_tail_param}", "defined by MCP"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use steprail_core::plan::Hash;
 use steprail_engine::{
     Annotations, BoxFuture, CallReporter, CallSite, Capacity, Continuation, Failure, FailureKind,
-    InputRequest, OnToolChange, Outcome, Report, ToolCall, ToolCaller,
+    InputRequest, OnToolChange, Outage, Outcome, Report, ToolCall, ToolCaller,
 };
 
 use super::call::Call;
@@ -58,6 +58,10 @@ impl ToolCaller for Gateway {
 
     fn on_available(&self, available: Box<dyn Fn(&str) + Send + Sync>) {
         self.0.shared.on_available(available);
+    }
+
+    fn on_outage(&self, outage: Box<dyn Fn(Outage) + Send + Sync>) {
+        self.0.shared.on_outage(outage);
     }
 
     fn check_args(&self, tool: &str, args: &Value) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use steprail_core::run::Millis;
-use steprail_engine::{CallSite, Capacity, RunId};
+use steprail_engine::{CallSite, Capacity, Outage, RunId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ use crate::redact;
 
 /// Called with the name of the slots of a link when the link may accept calls again.
 type OnAvailable = Box<dyn Fn(&str) + Send + Sync>;
+/// Called when a server that calls wait for cannot be reached.
+type OnOutage = Box<dyn Fn(Outage) + Send + Sync>;
 
 /// State that all links of a gateway share.
 pub(super) struct Shared {
@@ -36,6 +38,7 @@ pub(super) struct Shared {
     /// Limits how many servers start at the same time.
     pub(super) starts: Arc<Semaphore>,
     pub(super) available: OnceLock<OnAvailable>,
+    pub(super) outage: OnceLock<OnOutage>,
     /// The runtime that connections are opened on. The engine queries capacity on a thread without a runtime.
     pub(super) runtime: OnceLock<Handle>,
 }
@@ -48,6 +51,7 @@ impl Shared {
             logins,
             starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
             available: OnceLock::new(),
+            outage: OnceLock::new(),
             runtime: OnceLock::new(),
         };
         shared.capture_runtime();
@@ -64,6 +68,10 @@ impl Shared {
     pub(super) fn on_available(&self, available: OnAvailable) {
         self.capture_runtime();
         let _ = self.available.set(available);
+    }
+
+    pub(super) fn on_outage(&self, outage: OnOutage) {
+        let _ = self.outage.set(outage);
     }
 }
 
@@ -103,6 +111,10 @@ pub(super) struct LinkState {
     pub connecting: bool,
     /// Failed attempts in a row.
     pub failures: u32,
+    /// Whether the outage was reported.
+    pub told_outage: bool,
+    /// When an outage was last reported.
+    pub told_at: Option<Instant>,
     pub retry_at: Option<Instant>,
     pub error: Option<String>,
     pub busy_until: Option<Instant>,
@@ -173,6 +185,8 @@ impl Link {
                 up: None,
                 connecting: false,
                 failures: 0,
+                told_outage: false,
+                told_at: None,
                 retry_at: None,
                 error: None,
                 busy_until: None,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use steprail_core::limits::RETRY_AFTER_MS;
+use steprail_engine::Outage;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +15,8 @@ use super::link::{Health, Link, LinkState};
 use super::meters;
 use crate::config::Transport;
 use crate::limits::{
-    BACKOFF_MS, CONNECT_ATTEMPTS, LOGIN_WAIT_SECS, PARKED_SECS, STABLE_SECS, START_TURN_SECS,
+    BACKOFF_MS, CONNECT_ATTEMPTS, LOGIN_WAIT_SECS, OUTAGE_FAILURES, OUTAGE_INTERVAL, PARKED_SECS,
+    STABLE_SECS, START_TURN_SECS,
 };
 
 impl Link {
@@ -67,6 +69,7 @@ impl Link {
             return;
         }
         state.connecting = false;
+        state.told_outage = false;
         self.in_demand.store(false, Ordering::Relaxed);
         (state.error, state.retry_at, state.busy_until) = (None, None, None);
         (state.era, state.sse) = (Some(connection.era), connection.sse);
@@ -106,7 +109,25 @@ impl Link {
         let delay = self.backoff(state.failures);
         state.retry_at = Some(Instant::now() + delay);
         state.error = Some(reason);
+        let reason = state.error.clone().unwrap_or_default();
         self.set_health(&mut state, Health::Down);
+        let is_known = state.told_outage
+            || state.told_at.is_some_and(|told_at| told_at.elapsed() < OUTAGE_INTERVAL)
+            || self.awaits_login.load(Ordering::Relaxed)
+            || !self.in_demand.load(Ordering::Relaxed);
+        if state.failures < OUTAGE_FAILURES || is_known {
+            return;
+        }
+        (state.told_outage, state.told_at) = (true, Some(Instant::now()));
+        drop(state);
+        self.report_outage(&reason, self.user.as_deref(), false);
+    }
+
+    fn report_outage(&self, reason: &str, user: Option<&str>, needs_login: bool) {
+        if let Some(report) = self.shared.outage.get() {
+            let (server, user) = (self.server.as_str().into(), user.map(str::to_owned));
+            report(Outage { server, reason: reason.into(), needs_login, user });
+        }
     }
 
     /// The user whose login the requests carry; `None` for a shared login.
@@ -134,6 +155,7 @@ impl Link {
         if self.awaits_login.swap(true, Ordering::Relaxed) {
             return true;
         }
+        self.report_outage("it requires a new login", user.as_deref(), true);
         let link = Arc::downgrade(self);
         let server = self.server.clone();
         tokio::spawn(async move {

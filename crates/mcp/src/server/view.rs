@@ -46,6 +46,9 @@ pub(super) fn run_with(snapshot: &RunSnapshot, selection: &ValueSelection) -> To
         fields["waiting"] =
             waiting.iter().take(LISTED_STEPS).map(|wait| waiting::fields(run, wait)).collect();
     }
+    if let Some(reason) = &snapshot.reason {
+        fields["reason"] = reason.as_str().into();
+    }
     let notes = notes(snapshot);
     if !notes.is_empty() {
         fields["notes"] = notes.clone().into();

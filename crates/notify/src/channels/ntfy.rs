@@ -108,7 +108,7 @@ fn priority(urgency: Urgency) -> u8 {
 /// A tag that the service shows as an emoji.
 fn tag(kind: Kind) -> &'static str {
     match kind {
-        Kind::ApprovalRequested | Kind::Reminder | Kind::Uncertain => "raised_hand",
+        Kind::ApprovalRequested | Kind::Reminder | Kind::Uncertain | Kind::ProposalWaiting => "raised_hand",
         Kind::Escalation | Kind::AuditFailure => "rotating_light",
         Kind::Decided => "heavy_check_mark",
         Kind::Denied | Kind::RunCancelled => "no_entry_sign",

@@ -329,7 +329,7 @@ fn documented_configurations_are_valid() {
     let sections: Vec<&str> = blocks.iter().copied().filter(|block| block.starts_with('[')).collect();
     // The first one is complete; the others are parts of one configuration.
     let [start, parts @ ..] = &sections[..] else { panic!("no configuration is documented") };
-    assert_eq!(parts.len(), 3);
+    assert_eq!(parts.len(), 4);
     let others = "[notify.channels.room]\ntype = \"slack\"\nurl = { secret = \"slack\" }\n[notify.users.bob]\n[notify.users.kim]\n";
     for text in [(*start).to_owned(), parts.concat() + others] {
         let file: File = toml::from_str(&text).unwrap();

@@ -121,7 +121,7 @@ pub(crate) fn open(config: &str) -> Result<Channels, Vec<ConfigError>> {
 pub(crate) fn open_with(config: &str, lookup: Arc<dyn Lookup>) -> Result<Channels, Vec<ConfigError>> {
     let config: NotifyConfig = toml::from_str(config).expect("a valid configuration");
     let config = config.resolve(|name| Ok::<_, String>(name.to_owned())).expect("secrets");
-    config.open(lookup, &|_| Err(ConfigError::new("no tools")))
+    config.open(lookup, &|_, _| Err(ConfigError::new("no tools")))
 }
 
 /// A channel that may use loopback.
@@ -140,7 +140,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 pub(crate) fn send(channel: &dyn Channel, message: &Message, address: &str) -> Result<Receipt, SendError> {
-    run(channel.send(Delivery { message, address, now: NOW }))
+    run(channel.send(Delivery { message, address, attempts: 0, now: NOW }))
 }
 
 pub(crate) fn withdraw(

@@ -10,10 +10,10 @@ use steprail_http::views::{Page, Run};
 
 use super::shared::error::CliError;
 use super::shared::server_args::RequestArgs;
-use super::terminal::text::{format_age, truncate};
+use super::terminal::text::{format_age, local_sentence, truncate};
 
-/// The maximum number of characters of an error in the list.
-const ERROR_CHARS: usize = 40;
+/// The maximum number of characters of a reason in the list.
+const REASON_CHARS: usize = 120;
 
 /// List runs, newest first
 #[derive(Debug, Args)]
@@ -50,19 +50,19 @@ impl Runs {
         if page.next.is_some() {
             writeln!(anstream::stderr(), "there are older runs; show more with --limit")?;
         }
-        let columns = ["RUN", "NAME", "STATUS", "STEP", "BY", "STARTED"];
+        let columns = ["RUN", "NAME", "STATUS", "BY", "STARTED", "STEP OR REASON"];
         self.request.print_table(&page.items, &columns, row, "no matching runs")
     }
 }
 
 fn row(run: &Run) -> Vec<String> {
-    let error = || run.error.as_ref().map(|error| truncate(&error.to_string(), ERROR_CHARS));
+    let reason = run.reason.as_ref().map(|reason| truncate(&local_sentence(&reason.parts), REASON_CHARS));
     vec![
         run.run_id.to_string(),
         run.name.clone(),
         run.status.name().to_owned(),
-        run.current_step.clone().or_else(error).unwrap_or_else(|| "-".to_owned()),
         run.created_by.clone(),
         format_age(&run.started_at),
+        reason.or_else(|| run.current_step.clone()).unwrap_or_else(|| "-".to_owned()),
     ]
 }

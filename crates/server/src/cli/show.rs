@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use steprail_core::run::StepStatus;
-use steprail_engine::{RunId, RunStatus};
+use steprail_engine::{ReasonKind, RunId, RunStatus};
 use steprail_http::views::{Page, Run, Step};
 
 use super::follow::hints::Invocation;
@@ -14,7 +14,7 @@ use super::shared::error::CliError;
 use super::shared::exit;
 use super::shared::server_args::{RequestArgs, find_run};
 use super::terminal::run_summary::summary;
-use super::terminal::text::{count, elapsed, format_duration, sanitize};
+use super::terminal::text::{count, elapsed, format_duration, local_sentence, sanitize};
 use crate::client::Client;
 
 /// Steps per request with `--all`.
@@ -72,6 +72,9 @@ impl Show {
         let mut lines: Vec<String> = run.steps.iter().flatten().map(describe_step).collect();
         lines.extend(self.describe_omitted(run));
         lines.push(summary(run));
+        // The summary of a failed run has its error.
+        let reason = run.reason.as_ref().filter(|reason| reason.parts.kind != ReasonKind::Failed);
+        lines.extend(reason.map(|reason| format!("reason {}", local_sentence(&reason.parts))));
         lines.extend(run.damage.iter().map(|damage| format!("\x1b[31m{}\x1b[0m", sanitize(damage))));
         let hints = Invocation::Server(self.request.server.clone()).hints(run, &RunTree::default());
         lines.extend(hints.iter().take(HINTS).map(|hint| format!("\n{hint}")));

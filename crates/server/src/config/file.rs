@@ -131,14 +131,16 @@ fn mask(source: &Source, table: &DeTable) -> Source {
 /// URLs with passwords. References to secrets are not secret.
 fn secret_spans(table: &DeTable) -> Vec<Range<usize>> {
     let is_secret = |name: &str| {
-        let key = keys::all().find(|key| Some(key.name) == nearest_key(name));
+        let nearest = nearest_key(name);
+        let key = keys::all().find(|key| Some(key.name) == nearest);
         key.is_some_and(|key| key.secret)
     };
     let mut spans = Vec::new();
     for (name, value) in table {
+        let is_secret = is_secret(name.get_ref());
         match value.get_ref() {
-            value if is_secret(name.get_ref()) && secret::is_reference(value) => {}
-            _ if is_secret(name.get_ref()) => spans.push(value.span()),
+            value if is_secret && secret::is_reference(value) => {}
+            _ if is_secret => spans.push(value.span()),
             DeValue::String(text) if secret::has_password(text) => spans.push(value.span()),
             DeValue::Table(inner) => spans.extend(secret_spans(inner)),
             _ => {}

@@ -25,8 +25,8 @@ settings! {
     http: Http {
         /// Address and port of the HTTP server.
         listen: Listen = Listen::default();
-        /// Public base URL, if it differs from the listen address. Sign-in links and the OAuth metadata for MCP clients
-        /// contain it.
+        /// Public base URL, if it differs from the listen address. Sign-in links, approval links in notifications and the
+        /// OAuth metadata for MCP clients contain it. Notifications have approval links only if it is set.
         url: Option<WebOrigin> = None;
         /// Accepted `Host` names beside those of the loopback interface, such as the name of a reverse proxy. Requests
         /// with other names are rejected.

@@ -108,6 +108,11 @@ impl DataDir {
         self.0.join("secrets.key")
     }
 
+    /// The key that signs approval links. Without the file, earlier links are void.
+    pub(crate) fn links_key(&self) -> PathBuf {
+        self.0.join("links.key")
+    }
+
     /// The process id of the daemon.
     pub(crate) fn pid_file(&self) -> PathBuf {
         self.0.join("daemon.pid")

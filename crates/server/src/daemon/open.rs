@@ -6,7 +6,7 @@ use steprail_core::run::Millis;
 use steprail_engine::{Engine, Error, Limits, Options, PolicyHandle, Principal, Quotas, SqliteStore};
 use steprail_http::accounts::oidc::{Oidc, OidcSettings};
 use steprail_http::accounts::{LoadedAccounts, SessionLifetime};
-use steprail_http::{AccessPolicy, App, ConnectionLimits};
+use steprail_http::{AccessPolicy, App, ConnectionLimits, LinkSigner};
 use steprail_mcp::{Gateway, Server, Settings};
 use steprail_store::StoreError;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,7 @@ impl Daemon {
         owner: String,
         config: &Config,
         policy: PolicyHandle,
+        links: Option<LinkSigner>,
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
         let requires_sign_in = config.auth.mode == AuthMode::Users;
@@ -50,16 +51,26 @@ impl Daemon {
         };
         let recipient = owner.clone();
         let accounts = LoadedAccounts::load(&store.readers().ok_or_else(no_readers)?, owner)?;
-        let builder = Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy);
+        let builder =
+            Engine::builder().store(store).tools(tools.clone()).limits(limits).policy(policy.clone());
         let variables =
             config.definitions.env.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let builder = variables.fold(builder, |builder, (name, value)| builder.env(name, value));
         let builder = builder.presence(config.auth.presence);
-        let courier = notify::open(&config.notify, Arc::new(vault.clone()), accounts.access(), recipient)?;
+        let courier = notify::open(
+            &config.notify,
+            Arc::new(vault.clone()),
+            accounts.access(),
+            recipient,
+            &policy,
+            &tools,
+            links.clone(),
+        )?;
         let (builder, attach) = match courier {
             Some((courier, attach)) => (builder.courier(courier), Some(attach)),
             None => (builder, None),
         };
+        let builder = builder.people(notify::KnownPeople::new(config, accounts.access())?);
         let engine = builder.authorizer(accounts.access()).spawn()?;
         attach.into_iter().for_each(|attach| drop(attach.send(Some(engine.downgrade()))));
         let settings = Settings {
@@ -83,6 +94,7 @@ impl Daemon {
                 oidc,
                 metrics: Some(Arc::new(move || metrics.render())),
                 url: config.http.url.as_ref().map(|url| (**url).to_owned()),
+                links,
                 max_body_bytes: usize::try_from(config.http.max_body.0).unwrap_or(usize::MAX),
                 connections: ConnectionLimits {
                     per_address: config.quota.connections.limit(),

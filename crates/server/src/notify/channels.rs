@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use steprail_mcp::{SecretScope, SecretStore};
-use steprail_notify::config::{Channels, ToolConfig};
+use steprail_notify::config::Channels;
 use steprail_notify::outbound::SystemLookup;
 use steprail_notify::{Channel, ConfigError, NotifyConfig};
+
+use super::tool::{AttachedEngine, ToolChannel};
 
 /// The channels, opened or not. Clones share them.
 #[derive(Clone)]
@@ -16,14 +18,20 @@ pub(crate) struct ChannelSet(Arc<Inner>);
 struct Inner {
     config: NotifyConfig,
     secrets: Arc<dyn SecretStore>,
+    /// The engine that calls the tools of channels.
+    engine: AttachedEngine,
     opened: Mutex<Channels>,
 }
 
 impl ChannelSet {
     /// Opens the channels. Returns the problems of those that cannot be opened.
-    pub(crate) fn open(config: NotifyConfig, secrets: Arc<dyn SecretStore>) -> (Self, Vec<ConfigError>) {
+    pub(crate) fn open(
+        config: NotifyConfig,
+        secrets: Arc<dyn SecretStore>,
+        engine: AttachedEngine,
+    ) -> (Self, Vec<ConfigError>) {
         let names: Vec<String> = config.channels.keys().cloned().collect();
-        let channels = Self(Arc::new(Inner { config, secrets, opened: Mutex::default() }));
+        let channels = Self(Arc::new(Inner { config, secrets, engine, opened: Mutex::default() }));
         let problems = names.iter().filter_map(|name| channels.open_one(name).err()).collect();
         (channels, problems)
     }
@@ -45,13 +53,15 @@ impl ChannelSet {
     }
 
     fn open_one(&self, name: &str) -> Result<Arc<dyn Channel>, ConfigError> {
-        let Inner { config, secrets, .. } = &*self.0;
+        let Inner { config, secrets, engine, .. } = &*self.0;
         let unknown = || ConfigError::new("the channel is not configured");
         let channel = config.channels.get(name).ok_or_else(unknown)?.clone();
         let alone = NotifyConfig { channels: BTreeMap::from([(name.to_owned(), channel)]), ..config.clone() };
         let at = |problem: ConfigError| problem.at(&format!("channels.{name}"));
         let resolved = alone.resolve(|secret| find_secret(&**secrets, secret)).map_err(at)?;
-        let opened = resolved.open(Arc::new(SystemLookup), &no_tools);
+        let opened = resolved.open(Arc::new(SystemLookup), &|name, config| {
+            Ok(Arc::new(ToolChannel::open(name, config, engine.clone())?))
+        });
         let opened = opened.map_err(|problems| problems.into_iter().next().unwrap_or_else(unknown))?;
         let channel = opened.get(name).ok_or_else(unknown)?.clone();
         self.opened().insert(name.to_owned(), channel.clone());
@@ -60,6 +70,14 @@ impl ChannelSet {
 
     fn opened(&self) -> MutexGuard<'_, Channels> {
         self.0.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl ChannelSet {
+    /// Replaces a channel.
+    pub(super) fn replace(&self, name: &str, channel: Arc<dyn Channel>) {
+        self.opened().insert(name.to_owned(), channel);
     }
 }
 
@@ -72,8 +90,4 @@ fn find_secret(secrets: &dyn SecretStore, name: &str) -> Result<String, ConfigEr
     let found = secrets.get(&SecretScope::Shared, name);
     let found = found.map_err(|error| ConfigError::new(error.to_string()))?;
     found.map(|secret| secret.expose().to_owned()).ok_or_else(missing)
-}
-
-fn no_tools(_: &ToolConfig) -> Result<Arc<dyn Channel>, ConfigError> {
-    Err(ConfigError::new("channels of type `tool` are not supported yet"))
 }

@@ -1,10 +1,13 @@
 //! What a notification says: its own facts, and those of its run and its approval as the engine has them. Values that the
 //! engine stores are redacted already.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use steprail_core::run::{GuardedCall, Millis, Subject};
 use steprail_engine::{Approval, Engine, Notification, NotificationKind, RunId};
-use steprail_notify::{Call, Definition, Kind, Message, Urgency};
+use steprail_http::LinkSigner;
+use steprail_notify::{Call, Definition, Kind, Message, Urgency, limits};
 
 /// The body of a notification. Each kind has some of the fields.
 #[derive(Debug, Default, Deserialize)]
@@ -17,6 +20,29 @@ struct Body {
     by: Option<String>,
     reason: Option<String>,
     approved: bool,
+    /// Whether the request was closed without a decision.
+    closed: bool,
+    labels: BTreeMap<String, String>,
+    /// What the error is about, if no run is: a server, a schedule, a definition, or a part of the database.
+    server: Option<String>,
+    schedule: Option<String>,
+    definition: Option<String>,
+    what: Option<String>,
+}
+
+impl Body {
+    /// What happened, in one line.
+    fn detail(&self) -> Option<String> {
+        let named = |name: &str, value: &Option<String>| Some(format!("{name} `{}`", value.as_ref()?));
+        let about = named("server", &self.server)
+            .or_else(|| named("schedule", &self.schedule))
+            .or_else(|| self.what.clone())
+            .or_else(|| named("definition", &self.definition));
+        match (about, &self.error) {
+            (Some(about), Some(error)) => Some(format!("{about}: {error}")),
+            (about, error) => about.or_else(|| error.clone()),
+        }
+    }
 }
 
 fn body(notification: &Notification) -> Body {
@@ -27,6 +53,7 @@ fn body(notification: &Notification) -> Body {
 pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> Message {
     let (kind, urgency) = kind(notification.kind);
     let body = body(notification);
+    let detail = body.detail();
     let mut message = Message {
         // The number alone is not unique among installations that share a receiver.
         id: format!("{}-{}", notification.id, notification.created_at),
@@ -35,13 +62,17 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
         run: notification.run.map(|run| run.to_string()),
         step: notification.path.clone(),
         prompt: body.prompt.filter(|prompt| !prompt.is_empty()),
-        detail: body.error,
+        detail,
         decider: body.by,
         comment: body.reason.filter(|reason| !reason.is_empty()),
         deadline: body.until,
         digest: body.digest,
+        labels: body.labels,
         ..Message::default()
     };
+    if kind == Kind::Test {
+        message.detail = Some("This message tests the channel. Nothing has to be done.".to_owned());
+    }
     if let (Some(engine), Some(run)) = (engine, notification.run) {
         add_run(&mut message, engine, run).await;
         if let Some(path) = notification.path.as_deref().filter(|_| kind.is_approval()) {
@@ -51,10 +82,29 @@ pub(super) async fn of(engine: Option<&Engine>, notification: &Notification) -> 
     message.bounded()
 }
 
+/// The link to the request of a notification for one recipient; `None` if the notification requests no decision, or the
+/// request has ended.
+pub(super) async fn link(
+    engine: &Engine,
+    links: &LinkSigner,
+    notification: &Notification,
+    recipient: &str,
+    now: Millis,
+) -> Option<String> {
+    let (run, path) = (notification.run?, notification.path.as_deref()?);
+    if !kind(notification.kind).0.is_approval() {
+        return None;
+    }
+    let last = engine.last_approval(run, path).await.ok().flatten();
+    let open = last.filter(|approval| approval.status == "open")?;
+    Some(links.link(&open, recipient, now)).filter(|link| link.len() <= limits::LINK_CHARS)
+}
+
 /// The decision of an approval in words: `approved by ann`.
 pub(super) fn decision(notification: &Notification) -> String {
-    let Body { by, approved, .. } = body(notification);
+    let Body { by, approved, closed, .. } = body(notification);
     match (by, approved) {
+        (None, _) if closed => "no longer needed".to_owned(),
         (Some(by), true) => format!("approved by {by}"),
         (Some(by), false) => format!("denied by {by}"),
         (None, _) => "expired".to_owned(),
@@ -76,6 +126,7 @@ fn kind(kind: NotificationKind) -> (Kind, Urgency) {
         Stored::RunCancelled => (Kind::RunCancelled, Urgency::Low),
         Stored::ScheduleMissed => (Kind::ScheduleMissed, Urgency::Normal),
         Stored::LoginExpired => (Kind::LoginExpired, Urgency::High),
+        Stored::ProposalWaiting => (Kind::ProposalWaiting, Urgency::Normal),
         Stored::AuditFailed => (Kind::AuditFailure, Urgency::Emergency),
         Stored::Test => (Kind::Test, Urgency::Normal),
     }

@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use steprail_engine::{Access, Error, Principal, WeakEngine};
+use steprail_engine::{Access, Error, PolicyHandle, Principal, ToolCaller, WeakEngine};
+use steprail_http::LinkSigner;
 use steprail_mcp::SecretStore;
 use steprail_notify::ConfigError;
 use steprail_notify::routing::Directory;
 use tokio::sync::watch;
 
 use super::recipients::People;
-use super::{Bursts, ChannelSet, NotifyCourier};
+use super::{Bursts, ChannelSet, NotifyCourier, tool};
 use crate::config::Notify;
 
 /// Attaches the engine to the courier.
@@ -21,6 +22,9 @@ pub(crate) fn open(
     secrets: Arc<dyn SecretStore>,
     access: Access,
     owner: Principal,
+    policy: &PolicyHandle,
+    tools: &dyn ToolCaller,
+    links: Option<LinkSigner>,
 ) -> Result<Option<(NotifyCourier, AttachEngine)>, Error> {
     let config = settings.config();
     if config.channels.is_empty() {
@@ -28,15 +32,20 @@ pub(crate) fn open(
     }
     let directory = Directory::compile(&config).map_err(|problems| invalid(&problems))?;
     let (users, groups) = (config.users.clone(), config.groups.clone());
-    let people = People { directory, users, groups, access, owner };
-    let (channels, problems) = ChannelSet::open(config, secrets);
-    problems.iter().for_each(|problem| tracing::warn!("notify.{problem}"));
+    let refused = tool::refusals(&config, policy.current().as_deref(), tools);
+    if !refused.is_empty() {
+        return Err(invalid(&refused));
+    }
+    access.grant(tool::SERVICE, tool::grants(&config));
     let (attach, engine) = watch::channel(None);
-    let courier = NotifyCourier { channels, people, bursts: Mutex::new(Bursts::default()), engine };
+    let (channels, problems) = ChannelSet::open(config, secrets, engine.clone());
+    problems.iter().for_each(|problem| tracing::warn!("notify.{problem}"));
+    let people = People { directory, users, groups, access, owner };
+    let courier = NotifyCourier { channels, people, bursts: Mutex::new(Bursts::default()), links, engine };
     Ok(Some((courier, attach)))
 }
 
-fn invalid(problems: &[ConfigError]) -> Error {
+pub(super) fn invalid(problems: &[ConfigError]) -> Error {
     let lines: Vec<String> = problems.iter().map(|problem| format!("notify.{problem}")).collect();
     Error::BadInput(format!("cannot deliver notifications: {}", lines.join("; ")))
 }

@@ -2,13 +2,34 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use steprail_core::run::Millis;
 use steprail_engine::{Access, NewDelivery, Notification, NotificationKind, Principal, Right};
 use steprail_notify::Message;
 use steprail_notify::config::RecipientConfig;
-use steprail_notify::routing::{Directory, Planned};
+use steprail_notify::routing::{Directory, Planned, Routed};
 
 use super::NO_CHANNEL;
+
+/// What the body of a notification says about its recipients.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Body {
+    /// Channels instead of those that the recipients prefer.
+    channels: Vec<String>,
+    /// Further recipients.
+    levels: Vec<Level>,
+}
+
+/// The recipients of an escalation level.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Level {
+    to: Vec<String>,
+    channels: Vec<String>,
+}
+/// The recipients of events that concern the operation of the daemon.
+const OPERATORS: &str = "right:administer";
 
 /// The people of a daemon and their addresses.
 pub(super) struct People {
@@ -30,14 +51,20 @@ impl People {
         if notification.kind == NotificationKind::Test {
             return notification.to.iter().flat_map(|to| self.test_deliveries(to, now)).collect();
         }
+        let Body { channels, levels } = serde_json::from_str(notification.body.get()).unwrap_or_default();
         let mut recipients = self.recipients(notification);
         // Somebody has to decide: the operator sees whom the request does not reach. Others need not be reachable.
         let must_reach = message.kind.is_approval();
         if !must_reach {
             recipients.retain(|recipient| self.directory.check_recipient(recipient).is_ok());
         }
-        recipients.extend(self.directory.subscribers(message));
-        let routed = self.directory.route(&recipients, message, now);
+        let mut routed = self.directory.route_over(&recipients, &channels, message, now);
+        for level in &levels {
+            let recipients: Vec<String> = level.to.iter().flat_map(|to| self.expand(to)).collect();
+            add(&mut routed, self.directory.route_over(&recipients, &level.channels, message, now));
+        }
+        let subscribers = self.directory.subscribers(message);
+        add(&mut routed, self.directory.route(&subscribers, message, now));
         let unreachable = routed.unreachable.into_iter().filter(|_| must_reach);
         let unreachable = unreachable.map(|(recipient, _)| undeliverable(recipient, now));
         routed.deliveries.into_iter().map(delivery).chain(unreachable).collect()
@@ -82,14 +109,21 @@ impl People {
 
     /// Everyone who may decide and has an address. If nobody has, the owner.
     fn deciders(&self) -> Vec<String> {
-        let mut deciders =
-            if self.owner.sole_user { Vec::new() } else { self.access.holders(Right::Approve) };
-        deciders.retain(|user| self.users.contains_key(user));
-        if deciders.is_empty() { vec![self.owner.id.clone()] } else { deciders }
+        self.holders(Right::Approve)
+    }
+
+    /// Everyone who has a right and an address. If nobody has, the owner.
+    fn holders(&self, right: Right) -> Vec<String> {
+        let mut holders = if self.owner.sole_user { Vec::new() } else { self.access.holders(right) };
+        holders.retain(|user| self.users.contains_key(user));
+        if holders.is_empty() { vec![self.owner.id.clone()] } else { holders }
     }
 
     /// A recipient, and the users whose accounts are in the group.
     fn expand(&self, to: &str) -> Vec<String> {
+        if to == OPERATORS {
+            return self.holders(Right::Administer);
+        }
         let recipient = self.name(to);
         let Some(group) = recipient.strip_prefix("group:") else { return vec![recipient] };
         let mut members = self.access.members(group);
@@ -114,6 +148,22 @@ impl People {
     }
 }
 
+/// Adds deliveries, each recipient, channel and address once.
+fn add(routed: &mut Routed, further: Routed) {
+    let is_new = |planned: &Planned| {
+        let key = |of: &Planned| (of.recipient.clone(), of.channel.clone(), of.address.clone());
+        !routed.deliveries.iter().any(|known| key(known) == key(planned))
+    };
+    let new: Vec<Planned> = further.deliveries.into_iter().filter(is_new).collect();
+    routed.deliveries.extend(new);
+    let new = further
+        .unreachable
+        .into_iter()
+        .filter(|(name, _)| !routed.unreachable.iter().any(|(known, _)| known == name));
+    let new: Vec<_> = new.collect();
+    routed.unreachable.extend(new);
+}
+
 fn delivery(planned: Planned) -> NewDelivery {
     NewDelivery {
         recipient: planned.recipient,
@@ -132,6 +182,7 @@ fn undeliverable(recipient: String, now: Millis) -> NewDelivery {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use serde_json::value::to_raw_value;
     use steprail_engine::Grants;
     use steprail_notify::{Kind, NotifyConfig};
@@ -206,6 +257,45 @@ mod tests {
         assert_eq!(told(&people, ApprovalDecided, &[]), "");
         assert_eq!(told(&people, Test, &["group:ops"]), "group:ops");
         assert_eq!(told(&people, Test, &["leah"]), "(leah)");
+    }
+
+    /// The deliveries of a request with this body, as `recipient/channel`.
+    fn told_over(config: &str, to: &[&str], body: &serde_json::Value) -> String {
+        let config: NotifyConfig = toml::from_str(config).unwrap();
+        let directory = Directory::compile(&config).unwrap();
+        let people = People { directory, users: config.users, groups: config.groups, ..people(false) };
+        let notification = Notification {
+            id: 1,
+            kind: NotificationKind::Reminder,
+            run: None,
+            path: None,
+            to: to.iter().map(ToString::to_string).collect(),
+            body: to_raw_value(body).unwrap(),
+            created_at: 0,
+        };
+        let message = Message { kind: Kind::Reminder, ..Message::default() };
+        let deliveries = people.deliveries(&notification, &message, 0);
+        let shown = deliveries.iter().map(|new| format!("{}/{}", new.recipient, new.channel));
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn levels_have_recipients_and_channels_of_their_own() {
+        let config = "
+            channels.room = { type = 'desktop' }
+            channels.phone = { type = 'desktop' }
+            users.ann = { addresses = { room = 'ann', phone = '1' }, channels = { low = ['room'] } }
+            users.lea = { addresses = { room = 'lea', phone = '2' }, channels = { low = ['room'] } }
+            users.bob = { addresses = { room = 'bob' } }
+        ";
+        let told = |to: &[&str], body: serde_json::Value| told_over(config, to, &body);
+        assert_eq!(told(&["ann"], json!({})), "ann/room");
+        assert_eq!(told(&["ann", "bob"], json!({ "channels": ["phone"] })), "ann/phone bob/room");
+        assert_eq!(told(&["ann"], json!({ "channels": ["no-such-channel"] })), "ann/room");
+        let levels = json!({ "levels": [{ "to": ["user:lea", "ann"], "channels": ["phone"] }, { "to": ["ann", "eve"] }] });
+        assert_eq!(told(&["ann"], levels), "ann/room ann/phone lea/phone eve/", "each channel once");
+        let levels = json!({ "levels": [{ "to": ["lea"], "channels": [] }] });
+        assert_eq!(told(&[], levels), "bob/room lea/room", "everyone who may decide, and the level");
     }
 
     #[test]

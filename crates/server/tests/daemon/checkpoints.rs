@@ -1,12 +1,11 @@
 //! Checkpoints of the audit log: the daemon exports them, and they reveal a log that was cut.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::notifications::Hook;
+use super::receiver::{Receiver, any_port};
 use super::support::{Daemon, output, steprail};
 
 fn daemon(settings: &str) -> Daemon {
@@ -38,7 +37,7 @@ fn checkpoints_are_exported_to_a_file_that_the_audit_accepts() {
 
 #[test]
 fn checkpoints_are_posted_to_a_webhook() {
-    let hook = Hook::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let hook = Receiver::listen(any_port());
     let settings =
         format!("[audit]\ncheckpoints = 'http://{}/heads'\n[notify]\nallow = ['127.0.0.1']\n", hook.address);
     let _daemon = daemon(&settings);

@@ -51,7 +51,9 @@ macro_rules! assert_output {
             (r"\b[0-9a-f]{64}\b", "DIGEST"),
             (r"\b[0-9a-f]{16}\b", "ID"),
             (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
-            (r"\b\d+(\.\d)?(ms|s)\b", "TIME"),
+            (r"\b\d+(\.\d)? ?(ms|s)\b", "TIME"),
+            (r"\bat (\d{4}-\d\d-\d\d )?\d\d:\d\d\b", "at TIME"),
+            (r"(STARTED|TIME ago) {2,}(\S)", "$1  $2"),
             (r"http://127.0.0.1:\d+", "URL"),
             (r"/\S*/\.tmp\w+", "FOLDER"),
             (r"/\S*/examples/", "examples/"),
@@ -115,6 +117,30 @@ fn gate_is_decided_by_another_command() {
         ],
     );
     assert_output!(format!("{started}\n{decided}"));
+}
+
+#[test]
+fn runs_and_show_say_why_a_run_waits_and_who_denied_it() {
+    let daemon = daemon();
+    let file = daemon.folder.path().join("gate.yaml");
+    let gate = "name: gate\nsteps: [{ id: ask, kind: approve, approvers: [local, lea], timeout: 72h }]";
+    std::fs::write(&file, gate).expect("written");
+    run(&daemon, &["run", &file.display().to_string()]);
+    let id = last_run(&daemon);
+    let output = run_all(
+        &daemon,
+        &[
+            &["runs"],
+            &["show", &id],
+            &["pause", &id],
+            &["runs"],
+            &["resume", &id],
+            &["deny", &id, "--yes", "--reason", "not this month"],
+            &["runs"],
+            &["show", &id],
+        ],
+    );
+    assert_output!(output);
 }
 
 /// The `id` and `seq` of the events that a command prints as JSON.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use steprail_core::run::Millis;
 
+use crate::outbox::DIGEST_PARTS;
 use crate::{
-    AttemptOutcome, Delivery, DeliveryStatus, Notification, NotificationQuery, OutboxChange, OutboxWork,
-    RunId,
+    AttemptOutcome, Delivery, DeliveryStatus, DueMessage, Notification, NotificationKind, NotificationQuery,
+    OutboxChange, OutboxWork, RunId,
 };
 
 /// The rows of the outbox, by their numbers.
@@ -42,24 +43,21 @@ impl OutboxTables {
                     deliveries.iter().for_each(|new| self.queue(*notification, new));
                 }
             }
-            OutboxChange::Attempt { delivery, outcome } => {
-                let found = self.deliveries.get_mut(delivery);
-                if let Some(found) = found.filter(|found| found.status == DeliveryStatus::Queued) {
-                    attempt(found, outcome, now);
-                }
+            OutboxChange::Withdraw { decided } => self.withdraw(*decided, now),
+            OutboxChange::Attempt { delivery, last, outcome } => {
+                self.attempt((*delivery, *last), outcome, now);
             }
-            OutboxChange::Close { delivery, status } => {
-                let is_open =
-                    |of: &&mut Delivery| matches!(of.status, DeliveryStatus::Queued | DeliveryStatus::Sent);
-                if let Some(found) = self.deliveries.get_mut(delivery).filter(is_open) {
-                    (found.status, found.due, found.ended_at) = (*status, None, Some(now));
+            OutboxChange::Read { delivery } => {
+                let found = self.deliveries.get_mut(delivery);
+                if let Some(found) = found.filter(|found| found.status == DeliveryStatus::Sent) {
+                    (found.status, found.ended_at) = (DeliveryStatus::Read, Some(now));
                 }
             }
             OutboxChange::Resend { delivery } => {
                 let found = self.deliveries.get_mut(delivery);
                 if let Some(found) = found.filter(|found| found.status == DeliveryStatus::Failed) {
                     (found.status, found.attempts) = (DeliveryStatus::Queued, 0);
-                    (found.due, found.ended_at) = (Some(now), None);
+                    (found.due, found.digest_at, found.ended_at) = (Some(now), None, None);
                 }
             }
         }
@@ -76,7 +74,7 @@ impl OutboxTables {
             status: DeliveryStatus::Queued,
             attempts: 0,
             due: Some(new.due),
-            in_digest: new.in_digest,
+            digest_at: new.in_digest.then_some(new.due),
             error: None,
             receipt: None,
             ended_at: None,
@@ -84,19 +82,91 @@ impl OutboxTables {
         self.deliveries.insert(self.last_delivery, delivery);
     }
 
+    fn withdraw(&mut self, decided: i64, now: Millis) {
+        let Some((decision, _)) = self.notifications.get(&decided) else { return };
+        let is_request = |request: &Notification| {
+            let kinds = [
+                NotificationKind::ApprovalRequested,
+                NotificationKind::Reminder,
+                NotificationKind::ApprovalEscalated,
+            ];
+            request.run.is_some()
+                && (request.run, &request.path) == (decision.run, &decision.path)
+                && request.id < decided
+                && kinds.contains(&request.kind)
+        };
+        for delivery in self.deliveries.values_mut() {
+            if !self.notifications.get(&delivery.notification).is_some_and(|(of, _)| is_request(of)) {
+                continue;
+            }
+            (delivery.status, delivery.due, delivery.ended_at) = match (delivery.status, delivery.digest_at) {
+                (DeliveryStatus::Sent, None) => (DeliveryStatus::Withdrawing, Some(now), None),
+                (DeliveryStatus::Sent | DeliveryStatus::Queued, _) => {
+                    (DeliveryStatus::Withdrawn, None, Some(now))
+                }
+                _ => continue,
+            };
+        }
+    }
+
+    /// Records an attempt of a delivery, or of all deliveries of its digest.
+    fn attempt(&mut self, (id, last): (i64, i64), outcome: &AttemptOutcome, now: Millis) {
+        let Some(of) = self.deliveries.get(&id).cloned() else { return };
+        let is_part = |delivery: &&mut Delivery| match of.digest_at {
+            None => delivery.id == id,
+            Some(_) => {
+                let is_due = delivery.due.is_some_and(|due| due <= now);
+                is_due && delivery.id <= last && digest(delivery) == digest(&of)
+            }
+        };
+        let mut recorded = 0;
+        for delivery in self.deliveries.values_mut().filter(is_part) {
+            let Some((status, due)) = outcome.next(delivery.status, now) else { continue };
+            (delivery.status, delivery.due) = (status, due);
+            delivery.attempts += 1;
+            delivery.ended_at = due.is_none().then_some(now);
+            delivery.error = outcome.error().map(str::to_owned);
+            delivery.receipt = outcome.receipt().map(str::to_owned).or(delivery.receipt.take());
+            recorded += 1;
+        }
+        if let Some(alone) = self.deliveries.get_mut(&id).filter(|_| recorded == 1) {
+            alone.digest_at = None;
+        }
+    }
+
     pub(super) fn work(&self, now: Millis, limit: usize, busy: &[String]) -> OutboxWork {
         let unplanned = self.notifications.values().filter(|(_, planned)| !planned);
         let mut queued: Vec<(Millis, &Delivery)> =
             self.deliveries.values().filter_map(|delivery| Some((delivery.due?, delivery))).collect();
         queued.sort_by_key(|(due, delivery)| (*due, delivery.id));
-        let is_free = |delivery: &Delivery| !busy.contains(&delivery.channel);
-        let due = queued.iter().filter(|(due, delivery)| *due <= now && is_free(delivery)).take(limit);
-        let with_notification = |delivery: &Delivery| {
-            Some((delivery.clone(), self.notifications.get(&delivery.notification)?.0.clone()))
-        };
+        let mut due: Vec<DueMessage> = Vec::new();
+        for (at, delivery) in &queued {
+            let Some((notification, _)) = self.notifications.get(&delivery.notification) else { continue };
+            if *at > now || busy.contains(&delivery.channel) {
+                continue;
+            }
+            let is_same = |of: &&mut DueMessage| {
+                delivery.digest_at.is_some() && digest(&of.delivery) == digest(delivery)
+            };
+            match due.iter_mut().find(is_same) {
+                Some(digest) => {
+                    (digest.count, digest.last) = (digest.count + 1, digest.last.max(delivery.id));
+                    if digest.notifications.len() < DIGEST_PARTS {
+                        digest.notifications.push(notification.clone());
+                    }
+                }
+                None => due.push(DueMessage {
+                    delivery: (*delivery).clone(),
+                    notifications: vec![notification.clone()],
+                    count: 1,
+                    last: delivery.id,
+                }),
+            }
+        }
+        due.truncate(limit);
         OutboxWork {
             unplanned: unplanned.map(|(notification, _)| notification.clone()).take(limit).collect(),
-            due: due.filter_map(|(_, delivery)| with_notification(delivery)).collect(),
+            due,
             next: queued.iter().map(|(due, _)| *due).find(|due| *due > now),
         }
     }
@@ -115,6 +185,16 @@ impl OutboxTables {
         match query {
             NotificationQuery::OfRun(run) => {
                 all.filter(|(notification, _)| notification.run == Some(run)).take(limit).collect()
+            }
+            NotificationQuery::Decisions(run, path) => {
+                let is_decision = |of: &Notification| {
+                    of.kind == NotificationKind::ApprovalDecided
+                        && (of.run, of.path.as_ref()) == (Some(run), Some(&path))
+                };
+                all.rev().filter(|(notification, _)| is_decision(notification)).take(limit).collect()
+            }
+            NotificationQuery::OfDelivery(id) => {
+                all.filter(|(_, deliveries)| deliveries.iter().any(|of| of.id == id)).take(limit).collect()
             }
             NotificationQuery::DeadLetters => {
                 let is_dead = |deliveries: &[Delivery]| {
@@ -153,20 +233,7 @@ impl OutboxTables {
     }
 }
 
-fn attempt(delivery: &mut Delivery, outcome: &AttemptOutcome, now: Millis) {
-    delivery.attempts += 1;
-    (delivery.due, delivery.ended_at) = (None, Some(now));
-    match outcome {
-        AttemptOutcome::Sent { receipt } => {
-            (delivery.status, delivery.error) = (DeliveryStatus::Sent, None);
-            delivery.receipt = receipt.clone().or(delivery.receipt.take());
-        }
-        AttemptOutcome::Retry { due, error } => {
-            (delivery.due, delivery.ended_at) = (Some(*due), None);
-            delivery.error = Some(error.clone());
-        }
-        AttemptOutcome::Failed { error } => {
-            (delivery.status, delivery.error) = (DeliveryStatus::Failed, Some(error.clone()));
-        }
-    }
+/// What identifies the digest of a delivery.
+fn digest(delivery: &Delivery) -> (&str, &str, &str, Option<Millis>) {
+    (&delivery.recipient, &delivery.channel, &delivery.address, delivery.digest_at)
 }

@@ -117,6 +117,12 @@ impl Reads for MemoryStore {
         Ok(open)
     }
 
+    fn last_approval(&self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError> {
+        let tables = self.tables();
+        let Ok(run) = tables.run(run) else { return Ok(None) };
+        Ok(run.approvals.values().rev().find(|approval| approval.path == path).cloned())
+    }
+
     fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError> {
         let tables = self.tables();
         let mut found = Vec::new();

@@ -18,10 +18,10 @@ use super::readers::Reader;
 use super::{Options, SqliteStore};
 use crate::{
     Account, AccountKind, After, AttemptOutcome, ClaimKey, Commit, Cursor, DefinitionChange, DefinitionQuery,
-    DeliveryStatus, Expected, Freeze, ListRuns, ListSteps, NewClaim, NewDefinition, NewDelivery,
-    NewNotification, NewRun, NotificationKind, NotificationQuery, OutboxChange, Pins, PolicyChange,
-    Principal, Purge, Reads, RegistryChange, Remembered, RunCommit, RunId, RunState, Schedule,
-    ScheduleChange, Session, StepFilter, Store, Timer, TokenScope, Unfinished, Visibility, Wanted,
+    Expected, Freeze, ListRuns, ListSteps, NewClaim, NewDefinition, NewDelivery, NewNotification, NewRun,
+    NotificationKind, NotificationQuery, OutboxChange, Pins, PolicyChange, Principal, Purge, Reads,
+    RegistryChange, Remembered, RunCommit, RunId, RunState, Schedule, ScheduleChange, Session, StepFilter,
+    Store, Timer, TokenScope, Unfinished, Visibility, Wanted,
 };
 
 /// Tables that do not grow with the number of runs.
@@ -199,6 +199,8 @@ fn write(store: &mut SqliteStore) {
         args: None,
         until: Some(8),
         escalate: None,
+        remind: None,
+        reminders: 0,
         level: 0,
         notify: Vec::new(),
         form: None,
@@ -309,9 +311,9 @@ fn write(store: &mut SqliteStore) {
     });
     let add = |run| {
         OutboxChange::Add(Box::new(NewNotification {
-            kind: NotificationKind::RunFailed,
+            kind: NotificationKind::ApprovalRequested,
             run,
-            path: None,
+            path: Some("a".to_owned()),
             to: Vec::new(),
             body: serde_json::value::to_raw_value(&1).expect("JSON"),
         }))
@@ -323,19 +325,27 @@ fn write(store: &mut SqliteStore) {
         due: 1,
         in_digest: false,
     };
+    let in_digest = NewDelivery { in_digest: true, ..new.clone() };
     let failed = AttemptOutcome::Failed { error: "no".to_owned() };
+    let sent = AttemptOutcome::Sent { receipt: None };
     commit(Commit {
         outbox: vec![
             add(Some(id(1))),
-            add(None),
-            OutboxChange::Plan { notification: 1, deliveries: vec![new] },
-            OutboxChange::Attempt { delivery: 1, outcome: failed },
+            add(Some(id(1))),
+            OutboxChange::Plan { notification: 1, deliveries: vec![new, in_digest.clone()] },
+            OutboxChange::Attempt { delivery: 1, last: 1, outcome: failed },
             OutboxChange::Resend { delivery: 1 },
-            OutboxChange::Close { delivery: 1, status: DeliveryStatus::Read },
+            OutboxChange::Attempt { delivery: 1, last: 1, outcome: sent.clone() },
+            OutboxChange::Attempt { delivery: 2, last: 2, outcome: sent },
+            OutboxChange::Withdraw { decided: 2 },
+            OutboxChange::Read { delivery: 1 },
         ],
         ..Commit::default()
     });
+    commit(Commit { outbox: vec![add(None)], ..Commit::default() });
     commit(Commit { purge: Some(Purge { before: 9, limit: 10 }), ..Commit::default() });
+    let plan = OutboxChange::Plan { notification: 4, deliveries: vec![in_digest] };
+    commit(Commit { outbox: vec![add(None), plan], ..Commit::default() });
     let delete = DefinitionChange::Delete {
         name: "one".to_owned(),
         expected: Expected::Version(1),
@@ -401,8 +411,13 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     let _ = readers.step_counts(id(1)).expect("counts");
     let _ = readers.policy_state().expect("the state of the policy");
     let _ = readers.outbox_work(9, 10, &[]).expect("work");
-    for query in [NotificationQuery::OfRun(id(1)), NotificationQuery::DeadLetters, NotificationQuery::Newest]
-    {
+    for query in [
+        NotificationQuery::OfRun(id(1)),
+        NotificationQuery::Decisions(id(1), "a".to_owned()),
+        NotificationQuery::OfDelivery(1),
+        NotificationQuery::DeadLetters,
+        NotificationQuery::Newest,
+    ] {
         let _ = readers.notifications(query, 10).expect("notifications");
     }
     for (status, created_by, name) in [
@@ -440,6 +455,7 @@ fn read(store: &SqliteStore, path: &Path, traced: &Traced) {
     }
     readers.last_event().expect("a cursor");
     let _ = readers.run_approvals(id(1), 10).expect("approvals");
+    let _ = readers.last_approval(id(1), "a").expect("approvals");
     let _ = readers.unknown_calls(id(1), 10).expect("calls");
     let _ = readers.usage("ann", 10).expect("usage");
     let _ = readers.session("s").expect("a session");

@@ -272,6 +272,15 @@ impl Reads for Readers {
         self.all(&sql, params![run.to_string(), limit], rows::approval)
     }
 
+    fn last_approval(&self, run: RunId, path: &str) -> Result<Option<Approval>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM approvals a JOIN runs r ON r.id = a.run_id
+             WHERE r.run_id = ?1 AND a.path = ?2 ORDER BY a.id DESC LIMIT 1",
+            rows::APPROVAL
+        );
+        Ok(self.all(&sql, params![run.to_string(), path], rows::approval)?.pop())
+    }
+
     fn unknown_calls(&self, run: RunId, limit: usize) -> Result<Vec<UnknownCall>, StoreError> {
         let sql = format!(
             "{BELOW} SELECT r.run_id, s.path, b.above || s.path, s.tool, s.error_json, s.attempt FROM below b

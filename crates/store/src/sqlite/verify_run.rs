@@ -148,7 +148,7 @@ impl ExpectedRows {
                     open.signed.push((*by).to_owned());
                 }
             }
-            Some(GateChange::Escalated { .. }) | None => {}
+            Some(GateChange::Escalated { .. } | GateChange::Reminded { .. }) | None => {}
         }
         Ok(())
     }

@@ -120,6 +120,8 @@ fn asked(n: u32) -> Record {
         args: None,
         until: Some(99),
         escalate: None,
+        remind: None,
+        reminders: 0,
         notify: Vec::new(),
         form: Some(json!({ "type": "object" })),
         state: None,

@@ -16,7 +16,7 @@ use crate::spec::graph::{Graph, GraphStep};
 use crate::spec::policy::OnError;
 use crate::spec::step::{Kind, KindName};
 use crate::spec::value::Text;
-use crate::steps::OnDeny;
+use crate::steps::{ApproveTimeout, OnDeny};
 
 /// The transition of a step, with resolved targets.
 #[derive(Debug)]
@@ -121,14 +121,19 @@ impl<'s> GraphBuilder<'s, '_> {
             Some(OnError::Goto(target)) => Some(target),
             _ => None,
         };
-        let on_deny = match &step.step.kind {
-            Kind::Approve(approve) => match &approve.on_deny {
-                Some(OnDeny::Goto(target)) => Some(target),
-                _ => None,
-            },
+        let approve = match &step.step.kind {
+            Kind::Approve(approve) => Some(approve),
             _ => None,
         };
-        on_error.into_iter().chain(on_deny)
+        let on_deny = approve.and_then(|approve| match &approve.on_deny {
+            Some(OnDeny::Goto(target)) => Some(target),
+            _ => None,
+        });
+        let on_timeout = approve.and_then(|approve| match approve.on_timeout.as_deref() {
+            Some(ApproveTimeout::Goto(target)) => Some(target),
+            _ => None,
+        });
+        on_error.into_iter().chain(on_deny).chain(on_timeout)
     }
 
     fn find(&self, name: &Text) -> Option<Node> {

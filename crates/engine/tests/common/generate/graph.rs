@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::steps::{GeneratedStep, StepContext};
+use super::steps::{GeneratedStep, StepContext, jumps};
 use super::{OutputType, Readable, Writer};
 
 type Steps = Map<String, Value>;
@@ -77,9 +77,8 @@ impl Writer<'_> {
         let is_block = step
             .get("kind")
             .is_some_and(|kind| ["foreach", "parallel", "branch"].iter().any(|block| kind == block));
-        let jumps = ["on_error", "on_deny"].iter().filter_map(|key| step.get(*key)?.get("goto")?.as_str());
         let mut furthest =
-            jumps.filter_map(|to| chain.ids.iter().position(|id| id == to)).max().unwrap_or_default();
+            jumps(step).filter_map(|to| chain.ids.iter().position(|id| id == to)).max().unwrap_or_default();
         let has_next = at + 1 < chain.ids.len();
         if has_next && !is_block && self.left > 1 && chain.depth > 0 && self.chance(30) {
             self.fork(chain, at, step, steps, seen);

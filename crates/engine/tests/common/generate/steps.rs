@@ -53,7 +53,7 @@ impl Writer<'_> {
             let context = StepContext { depth, seen: &seen, later, result: at > 0 };
             let GeneratedStep { mut step, seen: mut own, inner } = self.step(id, context);
             own.always_set &= at >= skipped_until;
-            if let Some(target) = jump(&step) {
+            for target in jumps(&step) {
                 skipped_until =
                     skipped_until.max(ids.iter().position(|id| *id == target).unwrap_or_default());
             }
@@ -294,7 +294,29 @@ impl Writer<'_> {
                 step.insert("on_timeout".into(), self.pick(&["escalate", "deny"]).into());
             }
         }
+        self.gate_times(step, context.later);
         OutputType::Answer
+    }
+
+    /// Adds levels, reminders and other ends of a gate. It uses a copy of the random numbers, so that the other steps of a
+    /// seed do not depend on it.
+    fn gate_times(&self, step: &mut Map<String, Value>, later: &[String]) {
+        let mut rng = self.rng.clone();
+        let has_timeout = ["timeout", "timeout_s", "timeout_secs"].iter().any(|key| step.contains_key(*key));
+        if rng.u32(0..100) < 30 {
+            let first = json!({ "after": "7s", "notify": "eve" });
+            let second = json!({ "after": "9s", "approvers": ["eve"], "channels": ["phone"] });
+            step.insert("escalate".into(), json!([first, second]));
+        }
+        match rng.u32(0..4) {
+            0 if has_timeout => drop(step.insert("on_timeout".into(), "fail".into())),
+            1 if has_timeout && !later.is_empty() => {
+                let target = &later[rng.usize(0..later.len())];
+                step.insert("on_timeout".into(), json!({ "goto": target }));
+            }
+            2 if !has_timeout => drop(step.insert("remind".into(), "every 1m".into())),
+            _ => {}
+        }
     }
 
     fn sleep(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
@@ -398,8 +420,7 @@ fn pass(step: &mut Map<String, Value>) -> OutputType {
     OutputType::Other
 }
 
-/// Returns the target of a step's jump.
-fn jump(step: &Map<String, Value>) -> Option<String> {
-    let jump = |key: &str| step.get(key)?.get("goto")?.as_str().map(str::to_owned);
-    jump("on_error").or_else(|| jump("on_deny"))
+/// Returns the targets of the jumps of a step.
+pub(super) fn jumps(step: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    ["on_error", "on_deny", "on_timeout"].into_iter().filter_map(|key| step.get(key)?.get("goto")?.as_str())
 }

@@ -368,7 +368,13 @@ impl Run<'_> {
         match verdict {
             Verdict::Happened(output) => NextAction::Complete(output),
             Verdict::Skip => NextAction::Skip,
-            Verdict::Retry => NextAction::Retry(0),
+            Verdict::Retry => {
+                // The approval covered the first call. The answer to the same question is the same.
+                if execution.step.needs_human.is_some() {
+                    self.gate(execution, None).await;
+                }
+                NextAction::Retry(0)
+            }
             Verdict::Fail => NextAction::Fail(Failure::new(FailureKind::Lost, "")),
         }
     }

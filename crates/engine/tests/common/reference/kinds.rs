@@ -129,14 +129,15 @@ impl Run<'_> {
             self.text(execution.scope, prompt)?;
         }
         let answer = self.gate(execution, Some(approve)).await;
-        match approve.on_deny {
+        let expired = answer["by"].is_null();
+        match approve.after_denial(expired && approve.gate.rules.on_timeout_goto.is_some()) {
             _ if answer["approved"] == true => Ok(StepResult::Continue(answer)),
+            _ if expired && approve.gate.rules.on_timeout == OnTimeout::Fail => Err(timed_out().into()),
             OnDeny::Cancel => Err(Stop::Cancelled),
             OnDeny::Continue => Ok(StepResult::Continue(answer)),
             OnDeny::Goto(target) => Ok(StepResult::GoTo(answer, target)),
             OnDeny::Fail => {
-                let kind =
-                    if answer["by"].is_null() { FailureKind::Timeout } else { FailureKind::Permission };
+                let kind = if expired { FailureKind::Timeout } else { FailureKind::Permission };
                 Err(Failure::new(kind, "").code("denied").into())
             }
         }
@@ -150,7 +151,7 @@ impl Run<'_> {
             approve.gate.rules.allow_self && (approve.gate.rules.approvers.is_empty() || named)
         });
         let by = if may_decide { decision.by } else { APPROVER };
-        let closes = approve.filter(|approve| approve.gate.rules.on_timeout == OnTimeout::Deny);
+        let closes = approve.filter(|approve| approve.gate.rules.closes_on_timeout());
         let timeout = closes.and(execution.step.timeout_ms);
         let timeout = timeout.map(|millis| i64::try_from(millis).expect("a timeout"));
         if let Some(timeout) = timeout.filter(|timeout| *timeout <= decision.after) {

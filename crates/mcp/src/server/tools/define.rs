@@ -39,9 +39,14 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     }
     need_right(request)?;
     let source = Source::new("definition", &*text);
-    let diagnostics = examine_as(&request.user, &source, request.shared.gateway.as_ref()).await;
+    let mut diagnostics = examine_as(&request.user, &source, request.shared.gateway.as_ref()).await;
     require_valid(&diagnostics).map_err(|_| has_errors(&diagnostics, &source))?;
-    let (defined, _) = request.user.define(&text, args.publish, Expected::Any).await?;
+    let (defined, found) = match request.user.define(&text, args.publish, Expected::Any).await {
+        Err(Error::Invalid(found)) => return Err(has_errors(&found, &source)),
+        stored => stored?,
+    };
+    // The other warnings were found above.
+    diagnostics.extend(found.into_iter().filter(|found| found.code == Code::UnlistedPrincipal));
     let warnings = findings::findings(&diagnostics, &source);
     if defined.proposed {
         return Ok(proposed(&defined, &warnings));

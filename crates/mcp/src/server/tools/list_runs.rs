@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use steprail_engine::{ListRuns, RunStatus};
+use steprail_engine::{ListRuns, RunReason, RunRow, RunStatus, User};
 
 use super::super::error::ToolResult;
 use super::super::output::ToolOutput;
 use super::super::request::ToolRequest;
-use super::super::view;
+use super::super::{snapshot, view};
 use super::cursor;
 use crate::limits::PAGE;
 
@@ -38,15 +38,28 @@ pub(super) async fn run(request: &ToolRequest, args: Args) -> ToolResult {
     let mut rows = request.user.list(list).await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
-    let runs: Vec<Value> = rows.iter().map(view::row).collect();
+    let rows = request.user.reasons(rows).await?;
+    let runs: Vec<Value> =
+        rows.iter().map(|(row, reason)| run_fields(&request.user, row, reason.as_ref())).collect();
     let mut fields = json!({ "runs": runs });
-    if let Some(last) = rows.last().filter(|_| has_more) {
+    if let Some((last, _)) = rows.last().filter(|_| has_more) {
         fields["next_cursor"] = last.cursor.to_string().into();
     }
     let message = if rows.len() == 1 { "1 run.".to_owned() } else { format!("{} runs.", rows.len()) };
     let next = match rows.first() {
-        Some(first) => format!("workflow_status {} shows one in full", json!({ "run_id": first.run_id })),
+        Some((first, _)) => {
+            format!("workflow_status {} shows one in full", json!({ "run_id": first.run_id }))
+        }
         None => "workflow_start starts one".to_owned(),
     };
     Ok(ToolOutput::new(fields, message).next(next).into())
+}
+
+/// A run with why it waits or how it ended.
+fn run_fields(user: &User, row: &RunRow, reason: Option<&RunReason>) -> Value {
+    let mut fields = view::row(row);
+    if let Some(reason) = reason.and_then(|reason| snapshot::sentence(user, reason)) {
+        fields["reason"] = reason.into();
+    }
+    fields
 }

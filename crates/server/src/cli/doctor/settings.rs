@@ -14,7 +14,7 @@ pub(super) fn check(home: &DataDir, is_running: bool) -> (Vec<Finding>, Vault) {
         Ok(config) => {
             let vault = Vault::of(home, &config);
             let mut findings = vec![check_address(&config, is_running)];
-            findings.extend(notify::check(&config, &vault));
+            findings.extend(notify::check(home, &config, &vault));
             (findings, vault)
         }
         Err(problems) => {

@@ -226,6 +226,7 @@ impl TrackedRun {
             | Event::BranchTaken { .. }
             | Event::StepEnding { .. }
             | Event::ApprovalEscalated { .. }
+            | Event::ApprovalReminded { .. }
             | Event::ArgumentsEdited { .. } => None,
             Event::RunStarted { .. }
             | Event::RunPaused { .. }

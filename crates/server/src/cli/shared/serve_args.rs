@@ -6,6 +6,7 @@ use clap::Args;
 use steprail_core::plan::Hash;
 use steprail_core::policy::Policy;
 use steprail_engine::{AdminAction, AdminEvent, Binding, Engine, PolicyHandle, RowKind};
+use steprail_http::LinkSigner;
 use tokio_util::sync::CancellationToken;
 
 use super::error::CliError;
@@ -15,9 +16,9 @@ use super::tool_args::ToolArgs;
 use crate::cli::terminal::output;
 use crate::config::{self, Config};
 use crate::daemon::{Daemon, DataDir, checkpoints, policy_file};
-use crate::observe;
 use crate::secrets::Vault;
 use crate::tools::ToolSource;
+use crate::{key_file, observe};
 
 /// Settings on the command line.
 #[derive(Debug, Clone, Args)]
@@ -139,13 +140,27 @@ impl ServeArgs {
         let owner = home.owner(&os_user::name());
         let owner =
             owner.map_err(|error| CliError::new(format!("cannot write to the data directory: {error}")))?;
-        let daemon = Daemon::open(store, tools, vault, metrics, owner, config, policy.clone(), stop).await?;
+        let links = approval_links(home, config)?;
+        let daemon =
+            Daemon::open(store, tools, vault, metrics, owner, config, policy.clone(), links, stop).await?;
         policy_file::record(&daemon.engine, &policy).await?;
         record_presence(&daemon.engine).await?;
         policy_file::watch(home.policy(), policy, daemon.engine.clone(), stop.clone());
         checkpoints::export(home.database(), config, stop.clone()).map_err(CliError::new)?;
         Ok((daemon, bound))
     }
+}
+
+/// Signs approval links, if `http.url` is set to a URL that can be used for them.
+fn approval_links(home: &DataDir, config: &Config) -> Result<Option<LinkSigner>, CliError> {
+    let Some(url) = &config.http.url else { return Ok(None) };
+    let file = home.links_key();
+    let key = key_file::read(&file).and_then(|key| key.map_or_else(|| key_file::create(&file), Ok));
+    let links = LinkSigner::new(&key.map_err(CliError::new)?, url);
+    if links.is_none() && !config.notify.config().channels.is_empty() {
+        output::warning("notifications have no approval links: `http.url` is not https")?;
+    }
+    Ok(links)
 }
 
 /// Records in the audit log which factor decisions need, unless the log already says so.

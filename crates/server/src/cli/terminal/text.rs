@@ -3,6 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use steprail_core::display;
+use steprail_core::run::Millis;
+use steprail_engine::RunReason;
 use steprail_http::timestamp;
 
 /// Makes untrusted text (a tool's error, a prompt) visible on one line, so that it cannot control the terminal or hide
@@ -29,6 +31,20 @@ pub(crate) fn format_age(time: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let age = i64::try_from(now).unwrap_or(i64::MAX) - timestamp::parse(time);
     format!("{} ago", format_duration(u64::try_from(age).unwrap_or_default()))
+}
+
+/// The sentence of a reason, with times in the local time zone.
+pub(crate) fn local_sentence(reason: &RunReason) -> String {
+    let now = jiff::Zoned::now();
+    reason.sentence(now.timestamp().as_millisecond(), |at| local_time(at, &now))
+}
+
+/// A time in the time zone of `now`: `14:00`, or with the date if it is another day.
+fn local_time(at: Millis, now: &jiff::Zoned) -> String {
+    let Ok(at) = jiff::Timestamp::from_millisecond(at) else { return String::new() };
+    let at = at.to_zoned(now.time_zone().clone());
+    let format = if at.date() == now.date() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
+    at.strftime(format).to_string()
 }
 
 /// Milliseconds between two timestamps.
@@ -61,7 +77,18 @@ pub(crate) fn shell_quote(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{format_duration, shell_quote};
+    use super::{format_duration, local_time, shell_quote};
+
+    #[test]
+    fn times_of_other_days_have_a_date() {
+        let now: jiff::Zoned = "2026-03-01T23:00[Europe/Berlin]".parse().expect("a time");
+        let at = |text: &str| {
+            let at: jiff::Timestamp = text.parse().expect("a time");
+            local_time(at.as_millisecond(), &now)
+        };
+        assert_eq!(at("2026-03-01T13:00:00Z"), "14:00");
+        assert_eq!(at("2026-03-01T23:30:00Z"), "2026-03-02 00:30");
+    }
 
     #[test]
     fn durations_have_one_or_two_units() {
