@@ -16,6 +16,14 @@ use crate::limits;
 /// Positions that are tried for each byte of a text for one unit. A match tries all of them only for hostile patterns.
 const POSITIONS_PER_UNIT: usize = 4;
 
+/// How much longer a search for the groups of a match takes than a match.
+const GROUPS_FACTOR: usize = 2;
+
+/// Positions of a pattern whose automaton is small, so that a search reads a byte with one lookup.
+const SMALL_POSITIONS: usize = 8;
+/// Bytes that such a search reads for one unit.
+const SMALL_BYTES_PER_UNIT: usize = 8;
+
 /// Ranges of bytes that a class needs for characters beyond ASCII, besides its own: `.` is compiled to about ten.
 const UTF8_RANGES: usize = 8;
 
@@ -24,6 +32,8 @@ const UTF8_RANGES: usize = 8;
 pub struct BoundedRegex {
     regex: regex::Regex,
     size: Size,
+    /// The maximum length of a match, in bytes, if it is bounded.
+    longest: Option<usize>,
 }
 
 /// Why a regular expression cannot be used.
@@ -68,7 +78,7 @@ impl BoundedRegex {
         builder.nest_limit(limits::REGEX_DEPTH);
         builder.size_limit(limits::COMPILED_REGEX_BYTES).dfa_size_limit(limits::REGEX_CACHE_BYTES);
         let regex = builder.build().map_err(|error| RegexError::TooLarge(last_line(&error.to_string())))?;
-        Ok(Self { regex, size })
+        Ok(Self { regex, size, longest: parsed.properties().maximum_len() })
     }
 
     /// Whether the pattern matches a part of a text.
@@ -76,6 +86,35 @@ impl BoundedRegex {
         let per_byte = 1 + self.size.positions / POSITIONS_PER_UNIT;
         budget.charge(text.len().saturating_add(1).saturating_mul(per_byte))?;
         Ok(self.regex.is_match(text))
+    }
+
+    /// Calls `found` with each match and its groups, up to `most` matches. The search for a match can read the rest of the
+    /// text, so it is charged for each match, unless the pattern bounds the length of matches.
+    pub(crate) fn for_each_match<E: From<Exhausted>>(
+        &self,
+        text: &str,
+        most: usize,
+        budget: &mut Budget,
+        mut found: impl FnMut(&regex::Captures<'_>, &mut Budget) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let per_byte = GROUPS_FACTOR * (1 + self.size.positions / POSITIONS_PER_UNIT);
+        budget.charge(text.len().saturating_add(1).saturating_mul(per_byte))?;
+        for captures in self.regex.captures_iter(text).take(most) {
+            found(&captures, budget)?;
+            let rest = text.len() - captures.get(0).map_or(0, |whole| whole.end());
+            budget.charge(1 + self.cost_of_search(rest, per_byte))?;
+        }
+        Ok(())
+    }
+}
+
+impl BoundedRegex {
+    /// The cost of the search for a further match in the rest of a text. It can read all of it, unless the length of matches is
+    /// bounded.
+    fn cost_of_search(&self, rest: usize, per_byte: usize) -> usize {
+        let read = self.longest.unwrap_or(usize::MAX).min(rest);
+        let is_small = self.size.positions <= SMALL_POSITIONS;
+        if is_small { read / SMALL_BYTES_PER_UNIT } else { read.saturating_mul(per_byte) }
     }
 }
 

@@ -39,6 +39,16 @@ pub const JSONPATH_BYTES: usize = 512;
 pub const JSONPATH_DEPTH: usize = 16;
 /// Maximum size of the result of an expression or string template, in bytes.
 pub const RESULT_BYTES: usize = 1024 * 1024;
+/// Maximum number of names of a `let` step.
+pub const LET_VALUES: usize = 256;
+/// Maximum nesting of functions with a variable, such as `xs.map(x, …)`.
+pub const VARIABLES: usize = 4;
+/// Maximum number of items that `range` returns.
+pub const RANGE_ITEMS: usize = 100_000;
+/// Maximum number of decimals that `format` writes.
+pub const FORMAT_DIGITS: usize = 100;
+/// Maximum size of a time or a format of times, in bytes.
+pub const TIME_BYTES: usize = 256;
 /// Maximum size of a regular expression, in bytes.
 pub const REGEX_BYTES: usize = 4 * 1024;
 /// Maximum nesting of groups and repetitions in a regular expression.

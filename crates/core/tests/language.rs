@@ -5,7 +5,7 @@ mod common;
 use common::Names;
 use serde_json::{Value, json};
 use steprail_core::budget::Budget;
-use steprail_core::expr::{Condition, Template, parse};
+use steprail_core::expr::{Condition, Function, Template, parse};
 
 fn values() -> Value {
     json!({
@@ -176,6 +176,258 @@ fn functions_check_their_arguments() {
         fromJson(text)
         nope(1)
         size()
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn each_example_of_a_function_has_its_value() {
+    for function in Function::all() {
+        let (example, result) = function.example();
+        let mut names = Names::new(&json!({ "order": { "total": 3 } }));
+        let expected: Value = serde_json::from_str(result).expect(function.name);
+        assert_eq!(expression(example, &mut names), Ok(expected), "{example}");
+        assert!(example.contains(&format!("{}(", function.name)), "{example}");
+        assert!(function.signature.contains(&format!("{}(", function.name)), "{}", function.signature);
+    }
+}
+
+/// Every function with every combination of extreme values, up to three arguments.
+#[test]
+fn functions_return_a_value_or_an_error_for_all_arguments() {
+    let extremes = json!([
+        null, true, 0, -1, i64::MIN, i64::MAX, u64::MAX, 1e308, -0.0, 0.5, "", "é%-$'\0", "%d%.9f%",
+        "9999-12-31T23:59:59Z", "-009999-01-01T00:00:00Z", "P1Y", "UTC", [], [1, "a", null, [[]]],
+        [["k", 1]], ["%s"], {}, { "key": "a", "value": {} },
+    ]);
+    let extremes = extremes.as_array().expect("a list");
+    for function in Function::all() {
+        for arguments in 0..=3_usize {
+            let names = ["a", "b", "c"][..arguments].join(", ");
+            let text = format!("{}({names})", function.name);
+            let mut names = Names::new(&json!({ "a": 1, "b": 1, "c": 1 }));
+            let Ok(expr) = parse(&text, &mut names) else { continue };
+            for number in 0..extremes.len().pow(u32::try_from(arguments).expect("a small number")) {
+                let at = |place: u32| extremes[number / extremes.len().pow(place) % extremes.len()].clone();
+                let values = Names::new(&json!({ "a": at(0), "b": at(1), "c": at(2) }));
+                let mut budget = Budget::evaluation();
+                let _ = expr.eval(&values, &mut budget);
+                assert!(budget.spent() < 200_000, "{text}: {} units", budget.spent());
+            }
+        }
+    }
+}
+
+#[test]
+fn functions_of_text() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        "a-b-c".replace("-", "", 1)
+        "aaa".replace("a", "aa")
+        "abc".replace("", "x")
+        "a,b,c".split(",", 0)
+        "été".substring(1, 2)
+        "été".substring(2, 9)
+        "été".substring(2, 9) | default("none")
+        "été".indexOf("é")
+        "été".lastIndexOf("é")
+        "abc".indexOf("x")
+        "7".padStart(3, "00")
+        "long".padStart(2, "0")
+        [1, 2].join()
+        "%s and %s".format(["a", [1, 2]])
+        "%d %x %X %o %b".format([10, 255, 255, -8, 5])
+        "%f|%.0f|%.3e|100%%".format([1.5, 2.5, 1234.5])
+        "%d".format([1.5])
+        "%s".format([])
+        "none".format([1])
+        "%q".format([1])
+        "%.999f".format([1])
+        "%".format([])
+        "order 4711".regexExtract("[0-9]+")
+        "no digits".regexExtract("[0-9]+")
+        "no digits".regexExtract("[0-9]+") | default("none")
+        "a=1, b=2".regexExtractAll("([a-z])=([0-9])")
+        "aXbX".regexReplace("X", "$$")
+        "a b".regexReplace("(a) (b)", "${2} ${1} $9")
+        "x".regexReplace("", "-")
+        regexExtract(text, text)
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn functions_of_numbers() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        6 / 2
+        7 / 2
+        -7 / 2
+        1 / 3
+        6.0 / 2
+        0 / 5
+        5 / 0
+        5.0 / 0
+        -9223372036854775807 / -1
+        intDiv(-7, 2)
+        intDiv(7, 0)
+        intDiv(7.5, 2)
+        int(-1.9)
+        int("x")
+        int(1e300)
+        round(2.5)
+        round(-2.5)
+        round(1234.567, -2)
+        round(1234, 2)
+        round(1.5, 99)
+        floor("1")
+        abs(-9223372036854775807)
+        min(3, 2.5, 7)
+        max(["b", "a"])
+        min([1, "a"])
+        max([])
+        max([]) | default(0)
+        sum([])
+        sum([1, 2])
+        sum([0.5, 2])
+        sum(["a"])
+        sum([9223372036854775807, 1])
+        avg([1, 2, 3])
+        avg([])
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn functions_of_lists_and_maps() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        list.files.map(f, f.uri)
+        list.files | map(f, f.size / 10)
+        map(list.files, f, f.uri)
+        list.files.filter(f, f.ok).map(f, {uri: f.uri, "big": f.size > n})
+        list.files.filter(f, f.ok).sum()
+        sum(list.files.map(f, f.size))
+        list.files.exists(f, f.size > 15) and list.files.all(f, f.size > 15)
+        list.files.sortBy(f, -f.size).map(f, f.uri)
+        list.files.sortBy(f, f.ok)
+        list.files.groupBy(f, f.ok).map(k, k)
+        list.files.groupBy(f, list)
+        [[1, 2], [3]].map(row, row.map(cell, cell + size(row)))
+        [[1, 2], [3]].map(row, row[*])
+        list.my-key.map(k, k)
+        text.map(x, x)
+        list.files.map(n, n)
+        list.files.map(true, 1)
+        list.files.map(a-b, 1)
+        list.files.map(x + 1, x)
+        list.files.map(x)
+        list.files.map()
+        list.files.map(x, x.map(x, x))
+        [1].map(a, [1].map(b, [1].map(c, [1].map(d, a + b + c + d))))
+        [1].map(a, [1].map(b, [1].map(c, [1].map(d, [1].map(e, 1)))))
+        [1].map(x, x) == x
+        [3, 1, 2][0:2]
+        [3, 1, 2][-2:]
+        [3, 1, 2][:1]
+        [3, 1, 2][:]
+        [3, 1, 2][2:1]
+        [3, 1, 2][5:]
+        [3, 1, 2][-9:9]
+        text[1:3]
+        text[-3:]
+        list.files[0:2].map(f, f.uri)
+        list.files[n > 5 ? 1 : 0:][0].uri
+        n[0:1]
+        text["a":]
+        text[]
+        sort(["b", "a"])
+        sort([1, "a"])
+        sort([{}])
+        distinct([1, 1.0, "1", [1], [1.0], {a: 1}, {a: 1.0}, -0.0, 0])
+        reverse("été")
+        flatten([[1, [2]], 3], 2)
+        flatten([1], 0)
+        zip([1], [])
+        range(2, 8, 3)
+        range(3, 0, -1)
+        range(3, 0)
+        range(0, 9, 0)
+        range(1000000)
+        range(-9223372036854775807, 9223372036854775807)
+        {}
+        {a: 1, b: {c: [2]}}.b.c[0]
+        {a: 1, a: 2}
+        {1: 2}
+        {a 1}
+        {a: 1
+        merge({a: {b: 1}}, {a: {c: 2}}, {})
+        merge({a: 1}, [])
+        pick({a: 1}, ["b"])
+        omit({a: 1, b: 2}, ["b", "c"])
+        fromEntries(entries({a: 1, b: 2})) == {a: 1, b: 2}
+        fromEntries([["a"]])
+        fromEntries([1])
+        sort_by([1])
+        list.files.length()
+        text.toUpperCase()
+        "x".frobnicate()
+    "#,
+        expression
+    ));
+}
+
+#[test]
+fn functions_of_time_and_encodings() {
+    insta::assert_snapshot!(evaluated(
+        r#"
+        parseTime("2026-11-18")
+        parseTime("2026-11-18T14:00:00+01:00")
+        parseTime(1700000000)
+        parseTime(1700000000.25)
+        parseTime("18.11.2026", "%d.%m.%Y")
+        parseTime("18.11.2026", "%d.%m.%Y", "Europe/Berlin")
+        parseTime("Wed, 18 Nov 2026 13:00:00 +0100", "%a, %d %b %Y %H:%M:%S %z")
+        parseTime("soon")
+        parseTime("2026-11-18T14:00:00")
+        addTime("2026-03-28T12:00:00Z", "1 day")
+        addTime("2026-03-28T12:00:00Z", "1 day", "Europe/Berlin")
+        addTime("2026-01-31T00:00:00Z", "1 month")
+        addTime("2026-01-31T00:00:00Z", -90)
+        addTime("2026-01-31T00:00:00Z", "-1h")
+        addTime("2026-01-31T00:00:00Z", "soon")
+        addTime("2026-01-31T00:00:00Z", 1e300)
+        addTime("9999-12-30T00:00:00Z", "1 year")
+        addTime("2026", "1h")
+        timeDiff("2026-11-18T13:00:00.5Z", "2026-11-18T13:00:00Z")
+        timeDiff("2026-11-18T13:00:00+01:00", "2026-11-18T13:00:00Z")
+        formatTime("2026-11-18T13:00:00Z", "%Y-%m-%d")
+        formatTime("2026-11-18T13:00:00Z", "%!")
+        formatTime("2026-11-18T13:00:00Z", "%H", "Mars/Base")
+        inZone("2026-11-18T13:00:00.25Z", "America/New_York")
+        formatTime(now(), "%d %B", "UTC")
+        now() == now()
+        fromJson("[1,")
+        base64Decode("%%")
+        base64Decode("/w==")
+        hash({a: 1}) == hash('{"a":1}')
+        hash("abc", "sha512")[0:8]
+        hash("abc", "md5")
+        shellQuote("a b; $(rm)")
+        shellQuote(["a", 1, true])
+        shellQuote([["a"]])
+        shellQuote(null)
+        urlEncode(7)
+        urlDecode("%zz")
+        urlDecode("%ff")
+        urlDecode("%C3%BC")
+        sqlQuote(null)
+        sqlQuote(1.5)
+        sqlQuote([1])
+        size(uuid())
     "#,
         expression
     ));

@@ -39,6 +39,11 @@ fn example_script() -> String {
 
 /// The examples with their arguments and exit codes: 0, or 3 for a run that waits for a human.
 const RUNS: &[(&str, &str, i32)] = &[
+    (
+        "invoice.yaml",
+        "--input customer=kim@example.com --input lines=[{\"item\":\"desk\",\"price\":99.5,\"count\":3}]",
+        0,
+    ),
     ("incident_triage.yaml", "--input service=shop --input alert_id=A1", 0),
     (
         "nightly_sync.yaml",

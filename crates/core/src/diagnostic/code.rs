@@ -65,7 +65,7 @@ codes! {
     InvalidToolName = "SR104" Error;
     /// `depends_on`, `next`, `then`, `join`, `parallel`, `start` or `goto` names a step that does not exist.
     UnknownStep = "SR105" Error;
-    /// Steps depend on one another in a cycle.
+    /// Steps, or values of a `let` step, depend on one another in a cycle.
     DependencyCycle = "SR106" Error;
     /// A step cannot be reached from the first step of the graph.
     UnreachableStep = "SR107" Error;

@@ -173,6 +173,10 @@ fn shape(plan: &Plan, step: &Step) -> Shape {
             (Look::Time, format!("waits for {}", truncate(&template_text(&wait.event))), Vec::new())
         }
         Kind::Workflow(workflow) => (Look::Workflow, format!("workflow {}", workflow.name), Vec::new()),
+        Kind::Let(values) => {
+            let names: Vec<&str> = values.values.iter().map(|value| &*value.name).collect();
+            (Look::Pass, truncate(&format!("computes {}", names.join(", "))), Vec::new())
+        }
         Kind::Pass => (Look::Pass, String::new(), Vec::new()),
     };
     Shape { look, title: step.id.to_string(), detail, notes: notes(step), lanes }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
 use super::reference::{IfMissing, Ref, Root, Segment};
 use super::{Expr, Operator};
@@ -13,6 +13,8 @@ use crate::limits;
 
 /// The cost of following one segment of a reference.
 const SEGMENT_COST: usize = 3;
+/// The cost of an entry of a map that is built.
+const ENTRY_COST: usize = 5;
 /// Bytes of an index in a message.
 const INDEX_BYTES: usize = 80;
 
@@ -20,6 +22,11 @@ const INDEX_BYTES: usize = 80;
 pub trait Context {
     /// Returns the value of a root; `None` if it does not exist, such as the output of a step that did not run.
     fn value(&self, root: &Root) -> Option<&Value>;
+
+    /// Returns a new UUID; `None` where values are not recorded.
+    fn uuid(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why an expression has no value.
@@ -97,11 +104,23 @@ impl Expr {
                 let value = parts.0.eval(context, budget)?;
                 get(value, &*parts.1.eval(context, budget)?, budget)
             }
+            Self::Map(entries) => {
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    budget.charge(ENTRY_COST)?;
+                    map.insert(key.to_string(), owned(value.eval(context, budget)?, budget)?);
+                }
+                Ok(Cow::Owned(Value::Object(map)))
+            }
+            Self::Slice(parts) => {
+                let value = parts.0.eval(context, budget)?;
+                let start = bound(parts.1.as_ref(), context, budget)?;
+                let end = bound(parts.2.as_ref(), context, budget)?;
+                slice(&value, start, end, budget)
+            }
             Self::Call(function, arguments) => function.eval(arguments, context, budget),
-            Self::Matches(inner, regex) => match &*inner.eval(context, budget)? {
-                Value::String(text) => Ok(Cow::Owned(Value::Bool(regex.is_match(text, budget)?))),
-                other => Err(wrong_type("`matches` takes text", other)),
-            },
+            Self::Regex(call) => call.eval(context, budget),
+            Self::Macro(call) => call.eval(context, budget),
         }
     }
 }
@@ -212,6 +231,44 @@ fn get<'c>(value: Cow<'c, Value>, index: &Value, budget: &mut Budget) -> Result<
     })
 }
 
+/// Evaluates an end of a slice.
+fn bound(expr: Option<&Expr>, context: &dyn Context, budget: &mut Budget) -> Result<Option<i64>, EvalError> {
+    let Some(expr) = expr else { return Ok(None) };
+    let value = expr.eval(context, budget)?;
+    match value.as_i64() {
+        Some(index) => Ok(Some(index)),
+        None => Err(wrong_type("the ends of a slice are whole numbers", &value)),
+    }
+}
+
+/// Evaluates `a[start:end]`. Ends outside the list or text are its ends; negative ones count from its end.
+fn slice<'v>(
+    value: &Value,
+    start: Option<i64>,
+    end: Option<i64>,
+    budget: &mut Budget,
+) -> Result<Cow<'v, Value>, EvalError> {
+    let clamp = |index: i64, length: usize| position(index, length).unwrap_or(0).min(length);
+    let range = |length: usize| {
+        let end = end.map_or(length, |end| clamp(end, length));
+        start.map_or(0, |start| clamp(start, length)).min(end)..end
+    };
+    match value {
+        Value::Array(items) => {
+            let part = &items[range(items.len())];
+            budget.charge(part.len())?;
+            let copies = part.iter().map(|item| value::copy(item, budget));
+            Ok(Cow::Owned(Value::Array(copies.collect::<Result<_, _>>()?)))
+        }
+        Value::String(text) => {
+            budget.charge_search(2 * text.len())?;
+            let range = range(text.chars().count());
+            bounded(text.chars().skip(range.start).take(range.len()).collect())
+        }
+        other => Err(wrong_type("a slice is of a list or text", other)),
+    }
+}
+
 /// Whether a value is truthy: not `false`, `null`, 0, `""` or an empty list or map.
 pub fn truthy(value: &Value) -> bool {
     match value {
@@ -258,7 +315,7 @@ impl Operator {
         Ok(Cow::Owned(Value::Bool(answer)))
     }
 
-    fn compute(
+    pub(super) fn compute(
         self,
         left: &Value,
         right: &Value,
@@ -287,6 +344,11 @@ impl Operator {
             Self::Add => left.checked_add(right),
             Self::Subtract => left.checked_sub(right),
             Self::Multiply => left.checked_mul(right),
+            // The quotient is an integer if there is no rest: 6 / 2 is 3, and 7 / 2 is 3.5.
+            #[expect(clippy::cast_precision_loss, reason = "the quotient is a real number")]
+            Self::Divide if right != 0 && left.checked_rem(right) != Some(0) => {
+                return self.compute_floats(left as f64, right as f64);
+            }
             Self::Divide => left.checked_div(right),
             _ => left.checked_rem(right),
         };
@@ -306,7 +368,7 @@ impl Operator {
     }
 }
 
-fn arithmetic(by_zero: bool) -> EvalError {
+pub(super) fn arithmetic(by_zero: bool) -> EvalError {
     let message = if by_zero { "division by zero" } else { "the number is out of range" };
     EvalError::new(EvalErrorKind::Arithmetic, message.to_owned())
 }
@@ -323,7 +385,7 @@ fn negate(value: &Value) -> Result<Cow<'static, Value>, EvalError> {
     }
 }
 
-fn compare(left: &Value, right: &Value, budget: &mut Budget) -> Result<Ordering, EvalError> {
+pub(super) fn compare(left: &Value, right: &Value, budget: &mut Budget) -> Result<Ordering, EvalError> {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => {
             value::order(left, right).ok_or_else(|| arithmetic(false))

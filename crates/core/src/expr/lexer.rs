@@ -21,7 +21,7 @@ pub(super) enum Token {
 /// Longer symbols first, so that `<=` is not read as `<`.
 const SYMBOLS: &[&str] = &[
     "&&", "||", "==", "!=", "<=", ">=", "}}", "<", ">", "!", "+", "-", "*", "/", "%", "(", ")", "[", "]",
-    ",", "?", ":", ".", "|",
+    "{", "}", ",", "?", ":", ".", "|",
 ];
 
 pub(super) struct Lexer<'t> {

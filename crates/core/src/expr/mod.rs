@@ -1,12 +1,12 @@
 //! The expression language: references, expressions, JSONPath, conditions and templates.
 //!
 //! Expressions are parsed and resolved once, when a definition is compiled. Evaluation borrows from the
-//! values of a run and is bounded: the language has no loops, text that it builds is limited to
+//! values of a run and is bounded: loops visit the items of a list, text that it builds is limited to
 //! [`crate::limits::RESULT_BYTES`], and all work is charged to a [`crate::budget::Budget`].
 
 mod condition;
 mod eval;
-mod function;
+mod functions;
 mod jsonpath;
 mod lexer;
 mod parser;
@@ -16,7 +16,7 @@ mod template;
 
 pub use condition::Condition;
 pub use eval::{Context, EvalError, EvalErrorKind, truthy};
-pub use function::Function;
+pub use functions::{FUNCTION_GROUPS, Function, FunctionGroup, FunctionSpec, MacroCall, RegexCall};
 pub use jsonpath::Query;
 pub use parser::parse;
 pub use reference::{Ambient, CallFact, IfMissing, Ref, RefPath, Resolve, Root, Segment, StepIx};
@@ -69,6 +69,8 @@ pub enum Expr {
     Query(Query),
     /// `[a, b]`
     List(Vec<Expr>),
+    /// `{a: b}`
+    Map(Vec<(Box<str>, Expr)>),
     /// `!a`
     Not(Box<Expr>),
     /// `-a`
@@ -79,10 +81,14 @@ pub enum Expr {
     Choose(Box<(Expr, Expr, Expr)>),
     /// `a[b]`, where `a` or `b` is computed
     Get(Box<(Expr, Expr)>),
+    /// `a[b:c]`
+    Slice(Box<(Expr, Option<Expr>, Option<Expr>)>),
     /// `f(a, b)`
     Call(Function, Vec<Expr>),
-    /// `matches(a, "pattern")`, with the compiled pattern
-    Matches(Box<Expr>, BoundedRegex),
+    /// `matches(a, "pattern")` and other functions with a pattern
+    Regex(Box<RegexCall>),
+    /// `a.map(x, b)` and other functions with a variable
+    Macro(Box<MacroCall>),
 }
 
 /// An operator with two operands.
@@ -109,19 +115,39 @@ impl Expr {
     /// Calls `visit` with every root that an evaluation can read.
     pub fn roots(&self, visit: &mut dyn FnMut(&Root)) {
         match self {
-            Self::Literal(_) => {}
+            // The parser resolves variables, so their values are those of other roots.
+            Self::Ref(Ref { root: Root::Variable(_), .. }) => {}
             Self::Ref(reference) => visit(&reference.root),
+            Self::Query(query) if matches!(query.base.root, Root::Variable(_)) => {}
             Self::Query(query) => visit(&query.base.root),
-            Self::List(items) | Self::Call(_, items) => items.iter().for_each(|item| item.roots(visit)),
-            Self::Not(inner) | Self::Negate(inner) | Self::Matches(inner, _) => inner.roots(visit),
+            other => other.for_each_part(&mut |part| part.roots(visit)),
+        }
+    }
+
+    /// Calls `visit` with the expressions that this one consists of.
+    pub fn for_each_part<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
+        match self {
+            Self::Literal(_) | Self::Ref(_) | Self::Query(_) => {}
+            Self::List(items) | Self::Call(_, items) => items.iter().for_each(visit),
+            Self::Map(entries) => entries.iter().for_each(|(_, value)| visit(value)),
+            Self::Not(inner) | Self::Negate(inner) => visit(inner),
             Self::Binary(_, sides) | Self::Get(sides) => {
-                sides.0.roots(visit);
-                sides.1.roots(visit);
+                visit(&sides.0);
+                visit(&sides.1);
             }
             Self::Choose(parts) => {
-                parts.0.roots(visit);
-                parts.1.roots(visit);
-                parts.2.roots(visit);
+                visit(&parts.0);
+                visit(&parts.1);
+                visit(&parts.2);
+            }
+            Self::Slice(parts) => {
+                visit(&parts.0);
+                parts.1.iter().chain(&parts.2).for_each(visit);
+            }
+            Self::Regex(call) => call.arguments.iter().for_each(visit),
+            Self::Macro(call) => {
+                visit(&call.list);
+                visit(&call.body);
             }
         }
     }

@@ -5,12 +5,13 @@
 
 use serde_json::Value;
 
-use super::function::Function;
+use super::functions::{Function, MacroCall, suggestion};
 use super::jsonpath;
 use super::lexer::{Lexer, Token, constant_segment, path_length};
-use super::reference::{RefPath, Resolve, Segment};
+use super::reference::{Ref, RefPath, Resolve, Root, Segment};
 use super::{Expr, Operator, Problem};
-use crate::diagnostic::{Code, quoted, suggest};
+use crate::bounded_regex::{BoundedRegex, RegexError};
+use crate::diagnostic::Code;
 use crate::limits;
 
 /// Parses a whole text as one expression.
@@ -40,6 +41,7 @@ pub(super) fn parse_prefix(
         token: Token::End,
         start,
         names,
+        variables: Vec::new(),
         depth: 0,
         limit: start + limits::EXPRESSION_BYTES,
     };
@@ -61,6 +63,8 @@ struct Parser<'t, 'n> {
     token: Token,
     start: usize,
     names: &'n mut dyn Resolve,
+    /// The variables of the enclosing functions, such as `x` of `xs.map(x, …)`.
+    variables: Vec<Box<str>>,
     /// Recursion depth of the parser.
     depth: usize,
     /// The byte offset at which the expression is too long.
@@ -213,8 +217,7 @@ impl Parser<'_, '_> {
                 }
                 self.advance()?;
                 value = if self.accept("(")? {
-                    let arguments = self.list(")")?;
-                    self.call(&name, at, Some(value), arguments)?
+                    self.call(&name, at, Some(value), true)?
                 } else {
                     self.node(value.depth, get(value.expr, Expr::Literal(Value::from(&*name))))?
                 };
@@ -223,13 +226,10 @@ impl Parser<'_, '_> {
                 let at = self.start;
                 let Token::Name(name) = self.token.clone() else { return Err(self.unexpected("a function")) };
                 self.advance()?;
-                let arguments = if self.accept("(")? { self.list(")")? } else { Vec::new() };
-                value = self.call(&name, at, Some(value), arguments)?;
+                let has_arguments = self.accept("(")?;
+                value = self.call(&name, at, Some(value), has_arguments)?;
             } else if self.accept("[")? {
-                let index = self.nested(Self::choose)?;
-                self.expect("]")?;
-                let depth = value.depth.max(index.depth);
-                value = self.node(depth, get(value.expr, index.expr))?;
+                value = self.index(value)?;
             } else {
                 return Ok(value);
             }
@@ -254,8 +254,12 @@ impl Parser<'_, '_> {
             }
             Token::JsonPath(path) => {
                 self.advance()?;
-                let expr = jsonpath::compile(&path, start..start + path.len(), self.names)?;
+                let expr = jsonpath::compile(&path, start..start + path.len(), &mut self.resolver())?;
                 Ok(ParsedExpr { expr, depth: 1 })
+            }
+            Token::Symbol("{") => {
+                self.advance()?;
+                self.map()
             }
             Token::Dollar(name) => self.reference(true, name),
             Token::Name(name) => self.named(name),
@@ -290,8 +294,7 @@ impl Parser<'_, '_> {
             let at = self.start;
             self.advance()?;
             self.advance()?;
-            let arguments = self.list(")")?;
-            return self.call(&name, at, None, arguments);
+            return self.call(&name, at, None, true);
         }
         self.reference(false, name)
     }
@@ -312,7 +315,7 @@ impl Parser<'_, '_> {
         self.advance()?;
         let written = self.lexer.text[start..end].into();
         let path = RefPath { dollar, segments, written, at: start..end };
-        Ok(ParsedExpr { expr: Expr::Ref(self.names.resolve(path)?), depth: 1 })
+        Ok(ParsedExpr { expr: Expr::Ref(self.resolver().resolve(path)?), depth: 1 })
     }
 
     /// Parses a query without `$`: `a.b[*].c` is `$.a.b[*].c`.
@@ -321,7 +324,7 @@ impl Parser<'_, '_> {
         let path = format!("$.{}", &self.lexer.text[start..end]);
         self.lexer.at = end;
         self.advance()?;
-        let expr = jsonpath::compile(&path, start..end, self.names)?;
+        let expr = jsonpath::compile(&path, start..end, &mut self.resolver())?;
         Ok(ParsedExpr { expr, depth: 1 })
     }
 
@@ -336,26 +339,181 @@ impl Parser<'_, '_> {
         Ok(items)
     }
 
+    /// Parses what follows a `[`: an index or a slice.
+    fn index(&mut self, value: ParsedExpr) -> Result<ParsedExpr, Problem> {
+        let start = if self.is_symbol(":") { None } else { Some(self.nested(Self::choose)?) };
+        if !self.accept(":")? {
+            self.expect("]")?;
+            let Some(index) = start else { return Err(self.unexpected("an index")) };
+            return self.node(value.depth.max(index.depth), get(value.expr, index.expr));
+        }
+        let end = if self.is_symbol("]") { None } else { Some(self.nested(Self::choose)?) };
+        self.expect("]")?;
+        let depth = start.iter().chain(&end).map(|bound| bound.depth).fold(value.depth, usize::max);
+        let expr = |bound: Option<ParsedExpr>| bound.map(|bound| bound.expr);
+        self.node(depth, Expr::Slice(Box::new((value.expr, expr(start), expr(end)))))
+    }
+
+    /// Parses what follows a `{`: the entries of a map.
+    fn map(&mut self) -> Result<ParsedExpr, Problem> {
+        let (mut entries, mut depth) = (Vec::<(Box<str>, Expr)>::new(), 0);
+        while !self.accept_brace()? {
+            let (Token::Name(key) | Token::Text(key)) = self.token.clone() else {
+                return Err(self.unexpected("a key or `}`"));
+            };
+            if entries.iter().any(|(other, _)| *other == key) {
+                let at = self.start..self.lexer.at;
+                return Err(Problem::new(
+                    Code::InvalidExpression,
+                    at,
+                    format!("the map has the key `{key}` twice"),
+                ));
+            }
+            self.advance()?;
+            self.expect(":")?;
+            let value = self.nested(Self::choose)?;
+            depth = depth.max(value.depth);
+            entries.push((key, value.expr));
+            if !self.accept(",")? && !self.is_symbol("}") && !self.is_symbol("}}") {
+                return Err(self.unexpected("`,` or `}`"));
+            }
+        }
+        self.node(depth, Expr::Map(entries))
+    }
+
+    /// Consumes a `}` if it is next, also the first one of `}}`.
+    fn accept_brace(&mut self) -> Result<bool, Problem> {
+        if self.is_symbol("}}") {
+            self.lexer.at = self.start + 1;
+            self.token = Token::Symbol("}");
+        }
+        self.accept("}")
+    }
+
+    /// Resolves names, including the variables of the enclosing functions.
+    fn resolver(&mut self) -> VariableScope<'_> {
+        VariableScope { variables: &self.variables, names: self.names }
+    }
+
+    /// Parses the rest of a call. `first` is the value before `.` or `|`.
     fn call(
         &mut self,
         name: &str,
         at: usize,
         first: Option<ParsedExpr>,
-        rest: Vec<ParsedExpr>,
+        has_arguments: bool,
     ) -> Result<ParsedExpr, Problem> {
         let range = at..at + name.len();
         let Some(function) = Function::from_name(name) else {
-            let mut problem =
-                Problem::new(Code::InvalidExpression, range, format!("unknown function `{name}`"));
-            let all = || format!("the functions are {}", quoted(Function::NAMES));
-            problem.hint = suggest(name, Function::NAMES).or_else(|| Some(all()));
-            return Err(problem);
+            let problem = Problem::new(Code::InvalidExpression, range, format!("unknown function `{name}`"));
+            return Err(match suggestion(name) {
+                Some(known) => problem.hint(format!("did you mean `{known}`?")),
+                None => problem.hint("`steprail schema --format markdown` lists the functions"),
+            });
         };
+        if function.is_macro() && has_arguments {
+            return self.macro_call(function, range, first);
+        }
+        let rest = if has_arguments { self.list(")")? } else { Vec::new() };
         let arguments: Vec<ParsedExpr> = first.into_iter().chain(rest).collect();
         let depth = arguments.iter().map(|argument| argument.depth).max().unwrap_or(0);
         let arguments = arguments.into_iter().map(|argument| argument.expr).collect();
         let call = function.call(arguments, range, self.names)?;
         self.node(depth, call)
+    }
+
+    /// Parses the rest of `xs.map(x, e)` or `map(xs, x, e)`.
+    fn macro_call(
+        &mut self,
+        function: Function,
+        at: std::ops::Range<usize>,
+        first: Option<ParsedExpr>,
+    ) -> Result<ParsedExpr, Problem> {
+        let list = if let Some(list) = first {
+            list
+        } else {
+            let list = self.nested(Self::choose)?;
+            self.expect(",")?;
+            list
+        };
+        let slot = self.variables.len();
+        let variable = self.variable(function, at)?;
+        self.expect(",")?;
+        self.variables.push(variable);
+        let body = self.nested(Self::choose);
+        self.variables.pop();
+        let body = body?;
+        self.expect(")")?;
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        let call = MacroCall::new(function, list.expr, slot, body.expr);
+        self.node(list.depth.max(body.depth), Expr::Macro(Box::new(call)))
+    }
+
+    /// Parses the name of a variable, which must not hide another name.
+    fn variable(&mut self, function: Function, at: std::ops::Range<usize>) -> Result<Box<str>, Problem> {
+        if self.variables.len() >= limits::VARIABLES {
+            let message = format!("functions with a variable are nested deeper than {}", limits::VARIABLES);
+            return Err(Problem::new(Code::LimitExceeded, at, message));
+        }
+        let here = self.start..self.lexer.at;
+        let Token::Name(name) = self.token.clone() else {
+            let problem = self.unexpected("the name of a variable");
+            return Err(problem.hint(function.usage()));
+        };
+        self.advance()?;
+        if !self.is_symbol(",") {
+            let problem = Problem::new(
+                Code::InvalidExpression,
+                here,
+                format!("`{}` takes a variable and an expression", function.name()),
+            );
+            return Err(problem.hint(function.usage()));
+        }
+        let is_constant = matches!(&*name, "true" | "false" | "null" | "nil" | "and" | "or" | "not" | "in");
+        if is_constant || !super::is_word(&name) {
+            let problem = Problem::new(
+                Code::InvalidExpression,
+                here,
+                format!("`{name}` cannot be the name of a variable"),
+            );
+            return Err(problem.hint("use letters, digits and `_`, such as `x`"));
+        }
+        if self.resolver().is_known(&name) {
+            let message = format!("the variable `{name}` would hide another `{name}`");
+            return Err(
+                Problem::new(Code::InvalidExpression, here, message).hint("choose another name, such as `x`")
+            );
+        }
+        Ok(name)
+    }
+}
+
+/// The names at a position of an expression: the variables, and the names of the definition.
+struct VariableScope<'s> {
+    variables: &'s [Box<str>],
+    names: &'s mut dyn Resolve,
+}
+
+impl Resolve for VariableScope<'_> {
+    fn resolve(&mut self, path: RefPath) -> Result<Ref, Problem> {
+        let first = path.name(0).filter(|_| !path.dollar);
+        let slot = first.and_then(|first| self.variables.iter().position(|variable| **variable == *first));
+        match slot.and_then(|slot| u32::try_from(slot).ok()) {
+            Some(slot) => Ok(path.below(Root::Variable(slot), 1)),
+            None => self.names.resolve(path),
+        }
+    }
+
+    fn is_known(&mut self, name: &str) -> bool {
+        self.variables.iter().any(|variable| **variable == *name) || self.names.is_known(name)
+    }
+
+    fn records_values(&self) -> bool {
+        self.names.records_values()
+    }
+
+    fn regex(&mut self, pattern: &str) -> Result<BoundedRegex, RegexError> {
+        self.names.regex(pattern)
     }
 }
 

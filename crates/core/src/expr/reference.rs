@@ -39,6 +39,12 @@ pub enum Root {
     Probe,
     /// A fact about a call; only in the rules of a policy.
     Call(CallFact),
+    /// The item of a function such as `xs.map(x, …)`, by the number of enclosing ones.
+    Variable(u32),
+    /// The value of another name of the same `let` step.
+    Let(u32),
+    /// The time of the decision; only in a `let` step.
+    Now,
 }
 
 /// A fact about a call that the rules of a policy can read.
@@ -152,6 +158,11 @@ pub trait Resolve {
     fn is_known(&mut self, name: &str) -> bool {
         let segments = vec![Segment::Key(name.into())];
         self.resolve(RefPath { dollar: false, segments, written: name.into(), at: 0..0 }).is_ok()
+    }
+
+    /// Whether the value of the expression is recorded, so that it can depend on the time of its evaluation.
+    fn records_values(&self) -> bool {
+        false
     }
 
     /// Compiles a regular expression.

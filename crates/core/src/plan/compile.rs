@@ -40,6 +40,7 @@ pub(crate) fn compile(spec: &Spec, source: &Source, out: &mut Diagnostics) -> Op
         in_graph: matches!(spec.body, Body::Graph(_)),
         head: &spec.head,
         at: None,
+        let_names: None,
     };
     let plan = compiler.plan(spec);
     (!out.has_errors()).then_some(plan)
@@ -71,6 +72,8 @@ pub(super) struct Compiler<'s, 'o> {
     pub head: &'s Head,
     /// The step that is being compiled; `None` for fields of the definition.
     pub at: Option<StepIx>,
+    /// The names of the `let` step whose values are being compiled.
+    pub let_names: Option<Vec<Box<str>>>,
 }
 
 impl<'s> Compiler<'s, '_> {

@@ -72,6 +72,7 @@ impl Compiler<'_, '_> {
             undeclared: self.undeclared,
             from: self.at,
             result: bindings.result,
+            let_names: self.let_names.as_deref(),
             done: bindings.done,
             failed: root.is_some() && root == self.outline.on_failure,
             hints: !self.out.is_full(),

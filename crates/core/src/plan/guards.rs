@@ -34,6 +34,7 @@ impl Plan {
                 | Kind::Branch(_)
                 | Kind::Sleep(_)
                 | Kind::Wait(_)
+                | Kind::Let(_)
                 | Kind::Pass => {}
             }
             if found.len() > GUARDED_CALLS || *visits == 0 { Walk::End } else { Walk::On }
@@ -130,6 +131,7 @@ impl Plan {
             | Kind::Sleep(_)
             | Kind::Wait(_)
             | Kind::Workflow(_)
+            | Kind::Let(_)
             | Kind::Pass => Vec::new(),
         }
     }

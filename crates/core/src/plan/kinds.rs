@@ -33,6 +33,7 @@ impl Compiler<'_, '_> {
             step::Kind::Sleep(sleep) => self.sleep(sleep).map_or(Kind::Pass, Kind::Sleep),
             step::Kind::Wait(wait) => self.wait(wait),
             step::Kind::Workflow(workflow) => self.workflow(workflow),
+            step::Kind::Let(values) => self.compute(values),
             step::Kind::Pass(_) if self.outline.step(at).children.is_empty() => Kind::Pass,
             step::Kind::Pass(_) => self.forked(at),
         }

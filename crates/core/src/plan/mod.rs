@@ -13,6 +13,7 @@ mod guards;
 mod hash;
 mod inputs;
 mod kinds;
+mod r#let;
 mod names;
 mod order;
 mod outline;
@@ -28,6 +29,7 @@ pub use retry::{BackoffKind, RetryPolicy};
 pub(crate) use compile::compile;
 pub(crate) use expressions::SourceText;
 pub(crate) use gate_times::{GateTimes, LevelTimes};
+pub(crate) use scope::{KEYWORDS, ROOTS};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -275,6 +277,8 @@ pub enum Kind {
     Wait(Wait),
     /// Runs another workflow.
     Workflow(Workflow),
+    /// Computes values.
+    Let(Let),
     /// Does nothing.
     Pass,
 }
@@ -291,9 +295,28 @@ impl Kind {
             Self::Sleep(_) => "sleep",
             Self::Wait(_) => "wait",
             Self::Workflow(_) => "workflow",
+            Self::Let(_) => "let",
             Self::Pass => "pass",
         }
     }
+}
+
+/// The values of a `let` step.
+#[derive(Debug)]
+pub struct Let {
+    /// The values, each after those that it reads.
+    pub values: Box<[LetValue]>,
+}
+
+/// A value of a `let` step.
+#[derive(Debug)]
+pub struct LetValue {
+    /// The name.
+    pub name: Box<str>,
+    /// The number of [`crate::expr::Root::Let`] under which the other values read it.
+    pub number: u32,
+    /// The value.
+    pub value: ValueTemplate,
 }
 
 /// A call of a tool.

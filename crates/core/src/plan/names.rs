@@ -6,6 +6,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::source::Span;
 use crate::spec::step::{Kind, Step};
 use crate::spec::value::Text;
+use crate::steps::LetValues;
 
 impl Compiler<'_, '_> {
     pub(super) fn check_names(&mut self, unnamed: bool, span: Span) {
@@ -17,6 +18,7 @@ impl Compiler<'_, '_> {
         for step in self.outline.steps.iter().filter_map(|step| step.spec) {
             self.check_id(step);
             self.check_loop_variable(step);
+            self.check_let_names(step);
         }
     }
 
@@ -47,6 +49,24 @@ impl Compiler<'_, '_> {
             item.value
         );
         self.warn_shadowed(step, item, message, format!("rename the loop variable, or write `{reference}`"));
+    }
+
+    /// Warns about names of a `let` step that refer to something else in other steps.
+    fn check_let_names(&mut self, step: &Step) {
+        let Kind::Let(values) = &step.kind else { return };
+        for entry in values.r#let.iter().flat_map(LetValues::sorted) {
+            let (other, reference) = match &*entry.key {
+                name if self.declared.contains(name) => ("an input", format!("inputs.{name}")),
+                name if self.outline.ids.contains_key(name) => ("a step", format!("steps.{name}.output")),
+                _ => continue,
+            };
+            let message = format!(
+                "`{}` is both a name of this `let` and {other}; inside the `let` the bare name refers to its value",
+                entry.key
+            );
+            let name = Text { value: entry.key.to_string(), span: entry.key_span };
+            self.warn_shadowed(step, &name, message, format!("choose another name, or write `{reference}`"));
+        }
     }
 
     fn warn_shadowed(&mut self, step: &Step, name: &Text, message: String, hint: String) {

@@ -200,6 +200,7 @@ impl<'s> Outline<'s> {
             | Kind::Sleep(_)
             | Kind::Wait(_)
             | Kind::Workflow(_)
+            | Kind::Let(_)
             | Kind::Pass(_) => {}
         }
         for (name, steps) in lists {

@@ -12,9 +12,9 @@ use crate::limits;
 use crate::spec::step::Kind;
 
 /// The reserved first names of references.
-pub(super) const ROOTS: &[&str] = &["inputs", "input", "steps", "item", "env", "result", "error"];
+pub(crate) const ROOTS: &[&str] = &["inputs", "input", "steps", "item", "env", "result", "error"];
 /// The keywords of the expression language, which cannot be names of variables.
-pub(super) const KEYWORDS: &[&str] = &["true", "false", "null", "nil", "and", "or", "not", "in"];
+pub(crate) const KEYWORDS: &[&str] = &["true", "false", "null", "nil", "and", "or", "not", "in"];
 /// The values of a step that references can read.
 const STEP_PARTS: &[&str] = &["output", "file_refs", "status", "error"];
 
@@ -38,6 +38,8 @@ pub(super) struct Scope<'s, 'o> {
     pub from: Option<StepIx>,
     /// The value of `result`, if it is defined.
     pub result: Option<Root>,
+    /// The names of the `let` step that contains the reference.
+    pub let_names: Option<&'o [Box<str>]>,
     /// Whether the step itself has completed: true in conditions of its transition.
     pub done: bool,
     /// Whether to search for hints.
@@ -74,9 +76,15 @@ impl Resolve for Scope<'_, '_> {
 
     fn is_known(&mut self, name: &str) -> bool {
         ROOTS.contains(&name)
+            || self.let_name(name).is_some()
             || self.declared.contains(name)
             || self.outline.ids.contains_key(name)
             || self.item(name).is_some()
+    }
+
+    /// The output of a `let` step is in the log.
+    fn records_values(&self) -> bool {
+        self.let_names.is_some()
     }
 
     fn regex(&mut self, pattern: &str) -> Result<BoundedRegex, RegexError> {
@@ -128,8 +136,17 @@ impl Scope<'_, '_> {
         self.loops().find(|(variable, _)| *variable == name).map(|(_, owner)| owner)
     }
 
-    /// Resolves a bare name: a loop variable, an input or a step.
+    /// The number of a name of the same `let` step.
+    fn let_name(&self, name: &str) -> Option<u32> {
+        let at = self.let_names?.iter().position(|known| **known == *name)?;
+        u32::try_from(at).ok()
+    }
+
+    /// Resolves a bare name: a name of the same `let` step, a loop variable, an input or a step.
     fn bare(&mut self, first: &str, path: RefPath) -> Result<Ref, Problem> {
+        if let Some(number) = self.let_name(first) {
+            return Ok(path.below(Root::Let(number), 1));
+        }
         if let Some(owner) = self.item(first) {
             return Ok(path.below(Root::Item(owner), 1));
         }
@@ -168,6 +185,7 @@ impl Scope<'_, '_> {
         }
         let mut names: Vec<&str> =
             ["inputs", "steps", "env"].into_iter().chain(self.declared.iter().copied()).collect();
+        names.extend(self.let_names.into_iter().flatten().map(|name| &**name));
         names.extend(self.loops().map(|(name, _)| name));
         names.extend(self.outline.steps.iter().map(|step| step.id).take(1000));
         match nearest(first, names.iter().copied()) {

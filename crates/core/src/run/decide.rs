@@ -363,6 +363,7 @@ impl Decision<'_> {
             Kind::Sleep(sleep) => self.begin_sleep(attempt, sleep),
             Kind::Wait(wait) => self.begin_wait(attempt, wait),
             Kind::Workflow(workflow) => self.begin_workflow(attempt, workflow),
+            Kind::Let(values) => self.begin_let(attempt, values),
             Kind::Pass => {
                 self.emit_started(attempt, Started::Pass {}, None);
                 self.complete(attempt.n(), Payload::default(), None)

@@ -26,6 +26,7 @@ mod foreach;
 mod gate_timers;
 mod input;
 mod intervene;
+mod r#let;
 mod lost;
 mod missing;
 mod owed;

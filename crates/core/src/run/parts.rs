@@ -113,7 +113,7 @@ pub enum Started {
         /// Hash of the inputs.
         input: Hash,
     },
-    /// Does nothing, or failed before it could start.
+    /// Ends without waiting, or failed before it could start.
     Pass {},
 }
 

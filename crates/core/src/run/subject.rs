@@ -1,5 +1,7 @@
 //! Computes what an approval covers, and the digest that binds a decision to it.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::approval::{ApprovalKind, GuardedCall, GuardedWorkflow, PolicyRule, Subject};
@@ -94,6 +96,7 @@ impl Decision<'_> {
                 | Kind::Approve(_)
                 | Kind::Sleep(_)
                 | Kind::Wait(_)
+                | Kind::Let(_)
                 | Kind::Pass => {}
             }
         }
@@ -178,7 +181,7 @@ impl Decision<'_> {
             }
             Root::Item(step) => self.is_item(scope, *step),
             Root::Failure => self.run.failing.is_some(),
-            Root::Probe | Root::Call(_) => false,
+            Root::Probe | Root::Call(_) | Root::Variable(_) | Root::Let(_) | Root::Now => false,
         }
     }
 
@@ -206,27 +209,36 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether a value contains outputs of tools. A person enters the output of an approval.
+    /// Whether a value contains outputs of tools, also by way of `let` steps. A person enters the output of an approval.
     fn is_from_tools(&self, template: &ValueTemplate) -> bool {
-        let mut found = false;
-        template.roots(&mut |root| {
-            found |= match root {
-                Root::Output(step) | Root::FileRefs(step) | Root::Error(step) => {
-                    !matches!(self.step(*step).kind, Kind::Approve(_))
-                }
-                Root::Item(step) => match &self.step(*step).kind {
-                    Kind::Foreach(each) => self.is_from_tools(&each.items),
-                    _ => false,
+        let (mut open, mut seen, mut found) = (vec![template], BTreeSet::new(), false);
+        while let Some(template) = open.pop() {
+            template.roots(&mut |root| match root {
+                Root::Output(step) | Root::FileRefs(step) | Root::Error(step) => match &self.step(*step).kind
+                {
+                    Kind::Approve(_) => {}
+                    Kind::Let(values) if seen.insert(*step) => {
+                        open.extend(values.values.iter().map(|value| &value.value));
+                    }
+                    Kind::Let(_) => {}
+                    _ => found = true,
                 },
-                Root::Failure => true,
+                Root::Item(step) => match &self.step(*step).kind {
+                    Kind::Foreach(each) if seen.insert(*step) => open.push(&each.items),
+                    _ => {}
+                },
+                Root::Failure => found = true,
                 Root::Inputs
                 | Root::Env
                 | Root::Ambient(_)
                 | Root::Status(_)
                 | Root::Probe
-                | Root::Call(_) => false,
-            };
-        });
+                | Root::Call(_)
+                | Root::Variable(_)
+                | Root::Let(_)
+                | Root::Now => {}
+            });
+        }
         found
     }
 

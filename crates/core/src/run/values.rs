@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::decide::Decision;
+use super::r#let::{Uuids, time_text};
 use super::parts::ScopeKey;
 use super::payload::fits;
 use super::state::StepStatus;
@@ -22,7 +23,11 @@ pub(super) type Evaluated<T> = Result<Result<T, Failure>, WorldError>;
 
 /// The values that an expression can read, by root.
 #[derive(Default)]
-pub(super) struct Bindings(HashMap<Root, Source>);
+pub(super) struct Bindings {
+    sources: HashMap<Root, Source>,
+    /// The UUIDs of a `let` step.
+    uuids: Option<Uuids>,
+}
 
 enum Source {
     Payload(Payload),
@@ -43,19 +48,41 @@ impl Source {
 
 impl Context for Bindings {
     fn value(&self, root: &Root) -> Option<&Value> {
-        match self.0.get(root)? {
+        match self.sources.get(root)? {
             Source::Payload(payload) => Some(payload.value()),
             Source::Item(payload, index) => payload.value().get(*index as usize),
             Source::Field(payload, key) => payload.value().get(key),
             Source::Value(value) => Some(value),
         }
     }
+
+    fn uuid(&self) -> Option<String> {
+        self.uuids.as_ref().map(Uuids::next)
+    }
 }
 
 impl Bindings {
     /// Binds the output of a `verify` call.
     pub(super) fn probe(output: Payload) -> Self {
-        Self(HashMap::from([(Root::Probe, Source::Payload(output))]))
+        let sources = HashMap::from([(Root::Probe, Source::Payload(output))]);
+        Self { sources, uuids: None }
+    }
+
+    /// Values of a `let` step, which can make UUIDs.
+    pub(super) fn with_uuids(uuids: Uuids) -> Self {
+        Self { sources: HashMap::new(), uuids: Some(uuids) }
+    }
+
+    pub(super) fn insert(&mut self, root: Root, value: Value) {
+        self.sources.insert(root, Source::Value(value));
+    }
+
+    /// Removes a value that was inserted.
+    pub(super) fn take(&mut self, root: &Root) -> Option<Value> {
+        match self.sources.remove(root)? {
+            Source::Value(value) => Some(value),
+            Source::Payload(_) | Source::Item(..) | Source::Field(..) => None,
+        }
     }
 }
 
@@ -95,7 +122,7 @@ impl Decision<'_> {
     }
 
     /// Evaluates within the budget of one evaluation, and charges the cost to the decision.
-    fn within_budget<T>(
+    pub(super) fn within_budget<T>(
         &mut self,
         eval: impl FnOnce(&mut Budget) -> Result<T, EvalError>,
     ) -> Result<T, Failure> {
@@ -106,7 +133,7 @@ impl Decision<'_> {
     }
 
     /// Adds the values of the roots that `visit_roots` reports.
-    fn bind(
+    pub(super) fn bind(
         &mut self,
         scope: ScopeKey,
         mut bindings: Bindings,
@@ -126,7 +153,7 @@ impl Decision<'_> {
         for root in roots {
             if let Some(source) = self.source(scope, &root)? {
                 bytes += source.bytes();
-                bindings.0.insert(root, source);
+                bindings.sources.insert(root, source);
             }
             if bytes > limits::EVALUATION_BYTES {
                 let limit = limits::EVALUATION_BYTES;
@@ -164,7 +191,8 @@ impl Decision<'_> {
             Root::Env => Some(Source::Value((*self.world.env()).clone())),
             Root::Ambient(what) => Some(Source::Value(self.world.ambient(*what))),
             Root::Failure => self.run.failing.as_ref().map(|error| Source::Value(serde_json::json!(error))),
-            Root::Probe | Root::Call(_) => None,
+            Root::Probe | Root::Call(_) | Root::Variable(_) | Root::Let(_) => None,
+            Root::Now => Some(Source::Value(time_text(self.now()))),
         })
     }
 

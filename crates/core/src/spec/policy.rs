@@ -80,6 +80,7 @@ impl Policy {
             KindName::Foreach | KindName::Parallel | KindName::Branch => &[WAITING, INHERITED],
             KindName::Workflow => &[WAITING, REPEATED],
             KindName::Approve | KindName::Wait => &[WAITING],
+            KindName::Let => &[&["on_error"]],
             KindName::Sleep | KindName::Pass => &[&["on_error", "needs_human"]],
         }
     }

@@ -13,7 +13,7 @@ use super::retry::RetryFields;
 use super::schema::definition_schema;
 use super::step::{Kind, KindName};
 use crate::diagnostic::{Code, Severity};
-use crate::expr::Function;
+use crate::expr::FUNCTION_GROUPS;
 use crate::limits;
 use crate::steps::{Case, Escalation};
 
@@ -59,7 +59,7 @@ pub fn markdown() -> String {
     TYPES.iter().for_each(|(name, keys)| page.section(name, keys));
     page.line(LANGUAGE);
     page.heading(3, "Functions");
-    Function::DOCS.iter().for_each(|(_, docs)| page.line(&format!("- {}", docs.trim())));
+    page.functions();
     page.cost_limits();
     page.codes();
     page.out
@@ -78,6 +78,24 @@ impl Page<'_> {
 
     fn heading(&mut self, level: usize, text: &str) {
         let _ = writeln!(self.out, "\n{} {text}\n", "#".repeat(level));
+    }
+
+    /// Adds the functions, a table per group.
+    fn functions(&mut self) {
+        self.line(FUNCTIONS);
+        for group in FUNCTION_GROUPS {
+            self.line(&format!("\n#### {}\n", group.title));
+            self.line("| function | value | example | result |\n|---|---|---|---|");
+            for function in group.functions {
+                let (example, result) = function.example();
+                let cells = [function.signature, example, result]
+                    .map(|cell| format!("`{}`", cell.replace('|', "\\|")));
+                self.line(&format!(
+                    "| {} | {} | {} | {} |",
+                    cells[0], function.description, cells[1], cells[2]
+                ));
+            }
+        }
     }
 
     /// Adds a table of fields of an object.
@@ -295,6 +313,10 @@ impl Page<'_> {
     }
 }
 
+const FUNCTIONS: &str = "A function is called as `f(x, y)`, `x.f(y)` or `x | f(y)`. Parameters in brackets are optional. Positions count from 0, \
+     and negative ones from the end. Names are those of CEL, where CEL has the function. Functions return the same value for the \
+     same arguments; `now` and `uuid` are available in `let` steps only, which record their values.";
+
 const FAILS: &str = "the step fails";
 const REJECTED: &str = "the definition is rejected";
 
@@ -346,9 +368,10 @@ Names can contain hyphens (`steps.my-step.output`), so a subtraction needs space
 ### Expressions
 
 Conditions (`if`) and the text between `{{` and `}}` are expressions. They consist of references, literals (numbers, text
-in single or double quotes, lists such as `[1, 2]`, `true`, `false`, `null` or its alias `nil`), the operators
-`== != < <= > >= in`, `and or not` (also `&& || !`), `+ - * / %` and `a ? b : c`, and functions. A function is called as
-`f(x)`, `x.f()` or `x | f`; these bind tighter than operators. `false`, `null`, 0, \"\" and empty lists and maps count as
+in single or double quotes, lists such as `[1, 2]`, maps such as `{a: 1, \"b c\": 2}`, `true`, `false`, `null` or its alias
+`nil`), the operators `== != < <= > >= in`, `and or not` (also `&& || !`), `+ - * / %` and `a ? b : c`, slices of lists and
+texts such as `x[0:10]` and `x[-3:]`, and functions. `7 / 2` is 3.5; `intDiv(7, 2)` is 3. A function is called as `f(x)`,
+`x.f()` or `x | f`; these bind tighter than operators. `false`, `null`, 0, \"\" and empty lists and maps count as
 false, all other values as true.
 
 Conditions of these six forms are special: `result == true`, `result == false`, `result == nil`, `result != nil`,

@@ -9,7 +9,7 @@ use super::graph::Transition;
 use super::head::Head;
 use super::policy::Policy;
 use super::step::{Common, IMPLIED_KINDS, KindName, Step, Steps};
-use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
+use crate::steps::{Approve, Branch, Foreach, Let, Parallel, Sleep, Tool, Wait, Workflow};
 
 /// Returns the JSON Schema (2020-12) of a definition in any of the three forms.
 pub fn definition_schema() -> Value {
@@ -83,6 +83,7 @@ fn kind_schema(kind: KindName, generator: &mut SchemaGenerator) -> Schema {
         KindName::Sleep => Sleep::json_schema(generator),
         KindName::Wait => Wait::json_schema(generator),
         KindName::Workflow => Workflow::json_schema(generator),
+        KindName::Let => Let::json_schema(generator),
         KindName::Pass => {
             json_schema!({ "description": "Does nothing. In the graph form, it is a step that only has a transition." })
         }

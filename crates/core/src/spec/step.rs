@@ -10,7 +10,7 @@ use crate::diagnostic::{Code, Diagnostic, nearest};
 use crate::document::{Data, Node};
 use crate::limits;
 use crate::source::Span;
-use crate::steps::{Approve, Branch, Foreach, Parallel, Sleep, Tool, Wait, Workflow};
+use crate::steps::{Approve, Branch, Foreach, Let, Parallel, Sleep, Tool, Wait, Workflow};
 
 choice! {
     /// The kind of a step.
@@ -33,6 +33,8 @@ choice! {
         Wait = "wait",
         /// Runs another workflow.
         Workflow = "workflow",
+        /// Computes values.
+        Let = "let",
         /// Does nothing except to continue with the next step.
         Pass = "pass",
     }
@@ -93,6 +95,8 @@ pub enum Kind {
     Wait(Wait),
     /// `workflow`
     Workflow(Workflow),
+    /// `let`
+    Let(Let),
     /// `pass`
     Pass(Pass),
 }
@@ -113,6 +117,7 @@ impl Kind {
             KindName::Sleep => Self::Sleep(Sleep::read_checked(fields, reader)),
             KindName::Wait => Self::Wait(Record::read(fields, reader)),
             KindName::Workflow => Self::Workflow(Record::read(fields, reader)),
+            KindName::Let => Self::Let(Record::read(fields, reader)),
             KindName::Pass => Self::Pass(Pass {}),
         }
     }
@@ -128,6 +133,7 @@ impl Kind {
             KindName::Sleep => Sleep::KEYS,
             KindName::Wait => Wait::KEYS,
             KindName::Workflow => Workflow::KEYS,
+            KindName::Let => Let::KEYS,
             KindName::Pass => &[],
         }
     }
@@ -149,6 +155,7 @@ pub(crate) const IMPLIED_KINDS: &[(&str, KindName)] = &[
     ("event", KindName::Wait),
     ("for", KindName::Sleep),
     ("until", KindName::Sleep),
+    ("let", KindName::Let),
 ];
 
 /// The kind that the fields of a step imply, if any.
@@ -168,6 +175,7 @@ fn subject(kind: KindName) -> &'static str {
         KindName::Sleep => "a `sleep` step",
         KindName::Wait => "a `wait` step",
         KindName::Workflow => "a `workflow` step",
+        KindName::Let => "a `let` step",
         KindName::Pass => "a `pass` step",
     }
 }

@@ -3,6 +3,7 @@
 mod approve;
 mod branch;
 mod foreach;
+mod r#let;
 mod parallel;
 mod sleep;
 mod tool;
@@ -12,6 +13,7 @@ mod workflow;
 pub use approve::{Approve, ApproveTimeout, Escalation, NeedsHuman, NeedsHumanSpec, OnDeny, OnTimeout};
 pub use branch::{Branch, Case};
 pub use foreach::{Foreach, OnFail};
+pub use r#let::{Let, LetValues};
 pub use parallel::{Branches, Parallel};
 pub use sleep::Sleep;
 pub use tool::Tool;

@@ -10,11 +10,12 @@ use steprail_core::expr::{Context, Problem, Ref, RefPath, Resolve, Root, StepIx}
 pub(crate) struct Names {
     known: Vec<String>,
     values: HashMap<u32, Value>,
+    now: Value,
 }
 
 impl Names {
     pub(crate) fn new(values: &Value) -> Self {
-        let mut names = Self::default();
+        let mut names = Self { now: "2026-11-18T13:00:00Z".into(), ..Self::default() };
         for (name, value) in values.as_object().into_iter().flatten() {
             names.values.insert(u32::try_from(names.known.len()).unwrap(), value.clone());
             names.known.push(name.clone());
@@ -35,13 +36,22 @@ impl Resolve for Names {
             )),
         }
     }
+
+    fn records_values(&self) -> bool {
+        true
+    }
 }
 
 impl Context for Names {
     fn value(&self, root: &Root) -> Option<&Value> {
         match root {
             Root::Output(step) => self.values.get(&step.0),
+            Root::Now => Some(&self.now),
             _ => None,
         }
+    }
+
+    fn uuid(&self) -> Option<String> {
+        Some("01234567-89ab-8def-8123-456789abcdef".to_owned())
     }
 }

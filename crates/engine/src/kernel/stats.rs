@@ -5,8 +5,8 @@ use steprail_core::plan::Plan;
 use steprail_core::run::{AttemptOutcome, Changes, GateChange, TimerKind, ValueChange};
 
 /// The kinds of steps.
-pub(crate) const KINDS: [&str; 9] =
-    ["tool", "foreach", "parallel", "branch", "approve", "sleep", "wait", "workflow", "pass"];
+pub(crate) const KINDS: [&str; 10] =
+    ["tool", "foreach", "parallel", "branch", "approve", "sleep", "wait", "workflow", "let", "pass"];
 /// The final statuses of runs.
 pub(crate) const ENDS: [&str; 3] = ["completed", "failed", "cancelled"];
 /// The outcomes of approvals.

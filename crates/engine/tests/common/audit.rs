@@ -22,6 +22,9 @@ pub(crate) trait Tables {
     /// The last decision of each gate of a run, if it is an approval.
     #[allow(dead_code, reason = "only the simulation reads them")]
     fn approvals(&self, run: RunId) -> Vec<Approval>;
+    /// The outputs of the attempts of a run, as JSON: execution, attempt and output.
+    #[allow(dead_code, reason = "only the simulation reads them")]
+    fn outputs(&self, run: RunId) -> Vec<(u32, u32, String)>;
 }
 
 /// A row of the log.

@@ -28,6 +28,8 @@ pub(crate) struct Options {
     /// Limits on the concurrency of a run.
     pub concurrency: bool,
     pub on_failure: bool,
+    /// `let`.
+    pub values: bool,
     /// The maximum number of steps in the main definition.
     pub steps: usize,
 }
@@ -45,6 +47,7 @@ impl Default for Options {
             limits: true,
             concurrency: true,
             on_failure: true,
+            values: true,
             steps: 12,
         }
     }

@@ -53,6 +53,14 @@ impl Tables for MemoryStore {
         }
     }
 
+    fn outputs(&self, run: RunId) -> Vec<(u32, u32, String)> {
+        let Some(tables) = self.run_tables(run) else { return Vec::new() };
+        let outputs = tables.steps.iter().filter_map(|((n, attempt), step)| {
+            step.output.as_ref().map(|output| (*n, *attempt, output.json().to_owned()))
+        });
+        outputs.collect()
+    }
+
     fn approvals(&self, run: RunId) -> Vec<Approval> {
         let Some(tables) = self.run_tables(run) else { return Vec::new() };
         let last: BTreeMap<u32, _> =

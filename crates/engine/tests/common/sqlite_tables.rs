@@ -61,6 +61,13 @@ impl Tables for Connection {
         }
     }
 
+    fn outputs(&self, run: RunId) -> Vec<(u32, u32, String)> {
+        let sql = format!(
+            "SELECT n, attempt, output_json FROM workflow_step_runs WHERE run_id = {KEY} AND output_json IS NOT NULL"
+        );
+        query(self, &sql, [run.to_string()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    }
+
     fn approvals(&self, run: RunId) -> Vec<Approval> {
         let sql = "SELECT a.path, a.args_json, a.decided_by, (SELECT s.input_json FROM workflow_step_runs s
                    WHERE s.run_id = a.run_id AND s.n = a.n AND s.started_at >= a.decided_at AND s.tool IS NOT NULL

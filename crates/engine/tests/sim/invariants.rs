@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde_json::Value;
+use steprail_core::plan::Hash;
 use steprail_core::run::{Event, Millis, Run, Started};
 use steprail_engine::kernel::CallOrder;
 use steprail_engine::{RunId, RunStatus};
@@ -24,6 +26,7 @@ impl Sim {
             self.check_approvals(run);
             self.check_results(run, &events);
             self.check_fold(run, &events);
+            self.check_values(run, &events);
         }
         self.check_calls_in_flight();
         self.check_reused_results();
@@ -46,6 +49,33 @@ impl Sim {
         }
         if !folded.has_future() {
             self.violations.push(format!("run {run}: can never continue: {folded:?}"));
+        }
+    }
+
+    /// The values of `let` steps follow from the log, and never change: the time is that of the event, UUIDs that of the
+    /// attempt.
+    fn check_values(&mut self, run: RunId, events: &[(Millis, Event)]) {
+        let outputs = self.read(|tables| tables.outputs(run));
+        let outputs: HashMap<(u32, u32), String> =
+            outputs.into_iter().map(|(n, attempt, output)| ((n, attempt), output)).collect();
+        let mut computed = BTreeSet::new();
+        for (at, event) in events {
+            match event {
+                Event::StepStarted { step, place, .. } if &*place.kind == "let" => {
+                    computed.insert(step.n);
+                }
+                Event::StepCompleted { step, from: None, .. } if computed.contains(&step.n) => {
+                    let Some(output) = outputs.get(&(step.n, step.attempt)) else { continue };
+                    let known = self.values.entry((run, step.n)).or_insert_with(|| output.clone());
+                    if known != output {
+                        self.violations.push(format!("{}: {known} became {output}", step.path));
+                    }
+                    if let Some(problem) = wrong_value(run, *at, (step.n, step.attempt), output) {
+                        self.violations.push(format!("{}: {problem}", step.path));
+                    }
+                }
+                _ => {}
+            }
         }
     }
 
@@ -137,4 +167,31 @@ impl Sim {
             }
         }
     }
+}
+
+/// The first value of a generated `let` step that does not follow from its event.
+fn wrong_value(run: RunId, at: Millis, attempt: (u32, u32), output: &str) -> Option<String> {
+    let output: Value = serde_json::from_str(output).expect("JSON");
+    let time = |at: Millis| jiff::Timestamp::from_millisecond(at).expect("a time").to_string();
+    let uuids: Vec<String> = (0..3).map(|count| uuid(run, attempt, count)).collect();
+    let expected = [
+        ("at", Value::from(time(at))),
+        ("later", Value::from(time(at + 90 * 60_000))),
+        ("id", Value::from(uuids[0].as_str())),
+        ("ids", Value::from(&uuids[1..])),
+    ];
+    let wrong =
+        expected.into_iter().find(|(name, value)| output.get(*name).is_some_and(|found| found != value));
+    wrong.map(|(name, value)| format!("`{name}` is {} instead of {value}", output[name]))
+}
+
+/// The UUID with a number, as the documentation describes it.
+fn uuid(run: RunId, (n, attempt): (u32, u32), count: u32) -> String {
+    let mut seed = format!("steprail uuid\n{run}\n{n}\n{attempt}\n").into_bytes();
+    seed.extend(count.to_be_bytes());
+    let mut bytes = Hash::of(&seed).0;
+    bytes[6] = 0x80 | bytes[6] & 0x0f;
+    bytes[8] = 0x80 | bytes[8] & 0x3f;
+    let digits: String = bytes[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }

@@ -12,7 +12,7 @@ mod process;
 mod stored;
 mod tools;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +26,8 @@ use stored::StoreKind;
 
 /// Number of seeds: few in every test run, many in `just sim`.
 const SEEDS: u64 = 400;
+/// Number of plans with computed values: few in every test run, many with `STEPRAIL_PLANS`.
+const PLANS: u64 = 100;
 /// Number of seeds between progress messages of a long run.
 const PROGRESS_INTERVAL: u64 = 2_000;
 /// Number of events in one simulation before faults stop.
@@ -59,6 +61,26 @@ fn no_seed_violates_an_invariant() {
     println!("{tally:?}");
 }
 
+/// Random plans with `let` steps, killed again and again: the values follow from the log and never change.
+#[test]
+fn computed_values_are_the_same_after_a_crash() {
+    let plans = variable("STEPRAIL_PLANS").unwrap_or(PLANS);
+    let (mut tally, mut with_values, mut killed) = (Tally::default(), 0, 0);
+    for seed in 1..=plans {
+        let mut sim = Sim::create(StoreKind::of(seed), seed, false);
+        sim.can_crash = true;
+        sim.define_with_values();
+        sim.start_run();
+        sim.play_turns();
+        assert!(sim.violations.is_empty(), "plan {seed}: {:#?}", sim.violations);
+        with_values += u64::from(!sim.values.is_empty());
+        killed += u64::from(!sim.values.is_empty() && sim.crashes > 0);
+        tally.add(&sim);
+    }
+    println!("{plans} plans, {with_values} computed values, {killed} of them were killed: {tally:?}");
+    assert!(killed > plans / 4, "{killed} of {plans} plans");
+}
+
 #[test]
 fn simulation_is_deterministic_and_the_same_on_every_store() {
     for seed in 1..20 {
@@ -85,6 +107,9 @@ struct Tally {
     late: u64,
     /// Commits that continued runs.
     slices: u64,
+    /// Runs with computed values, and `let` steps that completed.
+    runs_with_values: usize,
+    values: usize,
     simulated_days: i64,
 }
 
@@ -98,6 +123,9 @@ impl Tally {
         self.uncertain += sim.uncertain;
         self.late += sim.late;
         self.slices += sim.slices;
+        let runs: BTreeSet<RunId> = sim.values.keys().map(|(run, _)| *run).collect();
+        self.runs_with_values += runs.len();
+        self.values += sim.values.len();
         self.simulated_days += (sim.bench.now - common::EPOCH) / 86_400_000;
     }
 }
@@ -126,6 +154,8 @@ struct Sim {
     late: u64,
     /// Commits that continued runs.
     slices: u64,
+    /// The outputs of `let` steps when they were first seen.
+    values: BTreeMap<(RunId, u32), String>,
     violations: Vec<String>,
     trace_log: String,
     verbose: bool,
@@ -138,18 +168,24 @@ impl Sim {
     }
 
     fn play_on(kind: StoreKind, seed: u64, verbose: bool) -> Self {
-        let mut sim = Self::new(kind, seed, verbose);
-        for _ in 0..TURNS {
-            sim.turn();
-            if !sim.violations.is_empty() {
-                return sim;
-            }
-        }
-        sim.run_to_completion();
+        let mut sim = Self::create(kind, seed, verbose);
+        sim.define_some();
+        sim.play_turns();
         sim
     }
 
-    fn new(kind: StoreKind, seed: u64, verbose: bool) -> Self {
+    fn play_turns(&mut self) {
+        for _ in 0..TURNS {
+            self.turn();
+            if !self.violations.is_empty() {
+                return;
+            }
+        }
+        self.run_to_completion();
+    }
+
+    /// Creates a simulation without workflows.
+    fn create(kind: StoreKind, seed: u64, verbose: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let store = kind.create();
         let faults = Arc::new(Mutex::new(Faults::default()));
@@ -171,7 +207,7 @@ impl Sim {
         let can_crash = rng.u8(0..4) != 0;
         let shared = Shared::with_faults(store.clone(), faults.clone());
         let bench = Bench::new(Box::new(shared), tools, limits, seed);
-        let mut sim = Self {
+        Self {
             rng,
             bench,
             store,
@@ -189,13 +225,12 @@ impl Sim {
             uncertain: 0,
             late: 0,
             slices: 0,
+            values: BTreeMap::new(),
             violations: Vec::new(),
             trace_log: String::new(),
             verbose,
             quiet: false,
-        };
-        sim.define_some();
-        sim
+        }
     }
 
     /// Defines workflows to run: those of the scenarios, and generated ones.
@@ -211,6 +246,17 @@ impl Sim {
         if chosen.is_empty() || self.rng.bool() {
             chosen.push(scenarios[self.rng.usize(0..scenarios.len())].clone());
         }
+        self.define(chosen);
+    }
+
+    /// Defines a generated workflow with a `let` step.
+    fn define_with_values(&mut self) {
+        let chosen = std::iter::repeat_with(|| common::library::generated(&mut self.rng))
+            .find(|(definitions, _)| definitions[0].contains("now()"));
+        self.define(chosen.into_iter().collect());
+    }
+
+    fn define(&mut self, chosen: Vec<(Vec<String>, Vec<Value>)>) {
         for (definitions, inputs) in chosen {
             for (at, text) in definitions.iter().enumerate() {
                 let loaded =

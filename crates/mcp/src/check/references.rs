@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use steprail_core::diagnostic::{Code, Diagnostic, quoted};
-use steprail_core::expr::{Expr, Function, Part, Ref, Template, ValueTemplate};
+use steprail_core::expr::{Expr, Part, Ref, Template, ValueTemplate};
 use steprail_core::plan::Kind;
 use steprail_core::source::Span;
 
@@ -18,7 +18,7 @@ struct DanglingReference {
 }
 
 impl Check<'_> {
-    /// Checks the references of arguments, loop items, workflow inputs and the output.
+    /// Checks the references of arguments, loop items, workflow inputs, computed values and the output.
     pub(super) fn references(&mut self) {
         let plan = self.plan;
         for step in &plan.steps {
@@ -26,6 +26,11 @@ impl Check<'_> {
                 Kind::Call(call) => (&call.args, &["args"]),
                 Kind::Foreach(foreach) => (&foreach.items, &["items"]),
                 Kind::Workflow(workflow) => (&workflow.inputs, &["inputs"]),
+                Kind::Let(values) => {
+                    let span = self.field(step, &["let"]);
+                    values.values.iter().for_each(|value| self.template(&value.value, span, Some(&step.id)));
+                    continue;
+                }
                 _ => continue,
             };
             let span = self.field(step, fields);
@@ -103,22 +108,11 @@ fn in_text(text: &Template, visit: &mut dyn FnMut(&Ref)) {
 /// Visits references that fail a run if the value is missing: not the first argument of `has` and `default`.
 fn in_expr(expr: &Expr, visit: &mut dyn FnMut(&Ref)) {
     match expr {
-        Expr::Literal(_) => {}
         Expr::Ref(reference) => visit(reference),
         Expr::Query(query) => visit(&query.base),
-        Expr::Call(Function::Has | Function::Default, items) => {
+        Expr::Call(function, items) if function.accepts_missing() => {
             items.iter().skip(1).for_each(|item| in_expr(item, visit));
         }
-        Expr::List(items) | Expr::Call(_, items) => items.iter().for_each(|item| in_expr(item, visit)),
-        Expr::Not(inner) | Expr::Negate(inner) | Expr::Matches(inner, _) => in_expr(inner, visit),
-        Expr::Binary(_, sides) | Expr::Get(sides) => {
-            in_expr(&sides.0, visit);
-            in_expr(&sides.1, visit);
-        }
-        Expr::Choose(parts) => {
-            in_expr(&parts.0, visit);
-            in_expr(&parts.1, visit);
-            in_expr(&parts.2, visit);
-        }
+        other => other.for_each_part(&mut |part| in_expr(part, visit)),
     }
 }

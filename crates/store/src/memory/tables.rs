@@ -187,7 +187,8 @@ pub struct StepEntry {
     pub completed_at: Option<Millis>,
     pub(super) id: Box<str>,
     pub(super) kind: Box<str>,
-    pub(super) output: Option<Payload>,
+    /// Its output.
+    pub output: Option<Payload>,
     pub(super) error: Option<String>,
     pub(super) ready_at: Option<Millis>,
 }

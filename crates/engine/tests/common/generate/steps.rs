@@ -112,11 +112,12 @@ impl Writer<'_> {
             47..51 if self.options.waits => self.wait(&mut step, id, context.seen),
             51..60 if self.children > 0 => self.workflow(&mut step, context.seen),
             60..63 => pass(&mut step),
+            63..72 if self.options.values => self.compute(&mut step, context.seen),
             _ => self.tool(&mut step, context.seen),
         };
         let may_continue = self.on_error(&mut step, context.later);
         let is_gate = step.get("kind").is_some_and(|kind| kind == "approve");
-        if self.options.gates && !is_gate && self.chance(4) {
+        if self.options.gates && !is_gate && !step.contains_key("let") && self.chance(4) {
             step.insert("needs_human".into(), true.into());
         }
         let declares = output != OutputType::Other && self.chance(15);
@@ -374,6 +375,43 @@ impl Writer<'_> {
             self.timeout(step, 15_000..90_000);
         }
         OutputType::Other
+    }
+}
+
+impl Writer<'_> {
+    /// Generates a `let` step whose output has the names of the output of a tool, and the time and UUIDs.
+    fn compute(&mut self, step: &mut Map<String, Value>, seen: &[Readable]) -> OutputType {
+        if self.chance(30) {
+            step.insert("kind".into(), "let".into());
+        }
+        let n = self.pick(&[
+            "{{ size(inputs.list) + inputs.n }}",
+            "{{ intDiv(inputs.n * 7, 3) }}",
+            "{{ max(inputs.list) | default(4) }}",
+            "{{ round(inputs.n / 3) }}",
+        ]);
+        let list = self.pick(&[
+            "{{ range(n % 4) }}",
+            "{{ inputs.list.filter(x, x != 2).map(x, x + 1) }}",
+            "{{ [3, 1, 2].sortBy(x, -x)[0:2] }}",
+            "{{ keys(inputs.list.groupBy(x, x % 2)) }}",
+        ]);
+        let word = self.pick(&["{{ ['a', 'b', 'c'][n % 3] }}", "{{ inputs.word | upper | lower }}"]);
+        let mut values = json!({
+            "n": n, "list": list, "word": word,
+            "ok": "{{ list.exists(x, string(x) == string(n)) }}",
+            "file_refs": [{ "uri": "file:///{{word}}" }],
+            "at": "{{ now() }}",
+            "later": "{{ addTime(at, '90m') }}",
+            "day": "{{ formatTime(at, '%Y-%m-%d %H:%M', 'Europe/Berlin') }}",
+            "id": "{{ uuid() }}",
+            "ids": "{{ range(2).map(x, uuid()) }}",
+        });
+        if self.chance(60) {
+            values["other"] = self.arguments(seen);
+        }
+        step.insert("let".into(), values);
+        OutputType::Map
     }
 }
 

@@ -383,19 +383,21 @@ impl Run<'_> {
 /// Decides what follows an unknown outcome. The call is repeated only with consent.
 fn unknown(execution: &Execution<'_>, call: &Call, attempt: u32, failure: Failure) -> NextAction {
     let retry = execution.step.retry.as_ref();
+    let repeatable = is_repeatable(call);
+    // One approval covers one execution. A repetition that can have an effect is decided by a human.
+    let is_spent = execution.step.needs_human.is_some() && !repeatable;
     match call.on_uncertain {
         Some(OnUncertain::Ask) => return NextAction::AskHuman,
         Some(OnUncertain::Fail) => return NextAction::Fail(failure),
         Some(OnUncertain::Skip) => return NextAction::Skip,
-        Some(OnUncertain::Retry) if attempt < LOST_ATTEMPTS => {
+        Some(OnUncertain::Retry) if attempt < LOST_ATTEMPTS && !is_spent => {
             return NextAction::Retry(
                 retry.map_or_else(|| lost_delay(attempt), |retry| delay(retry, attempt)),
             );
         }
         Some(OnUncertain::Retry) | None => {}
     }
-    let repeatable = is_repeatable(call);
-    let named = retry.is_some_and(|retry| names_unknown(retry, &failure));
+    let named = !is_spent && retry.is_some_and(|retry| names_unknown(retry, &failure));
     match retry {
         Some(retry) if attempt < retry.max_attempts && (repeatable || named) => {
             NextAction::Retry(delay(retry, attempt))

@@ -26,6 +26,7 @@ impl Run<'_> {
             Kind::Workflow(workflow) => {
                 return Ok(StepResult::Continue(self.workflow(execution, workflow).await?));
             }
+            Kind::Let(values) => return Ok(StepResult::Continue(self.compute(execution.scope, values)?)),
             Kind::Pass => return Ok(StepResult::Continue(Value::Null)),
             Kind::Foreach(foreach) => Box::pin(self.foreach(execution, foreach)),
             Kind::Parallel(parallel) => Box::pin(self.parallel(execution, parallel)),

@@ -1,12 +1,12 @@
 //! Outputs of steps, their scopes, and the evaluation of expressions.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 use steprail_core::budget::Budget;
 use steprail_core::expr::{Ambient, Condition, Context, Root, StepIx, Template, ValueTemplate};
-use steprail_core::plan::Plan;
+use steprail_core::plan::{Let, Plan};
 use steprail_core::run::{Failure, FailureKind};
 
 use super::Run;
@@ -94,12 +94,18 @@ impl Drop for Scope<'_> {
 }
 
 /// The values that an expression reads.
+/// UUIDs are numbered: the test compares where they are, not their digits.
 #[derive(Default)]
-struct Bindings(HashMap<Root, Value>);
+struct Bindings(HashMap<Root, Value>, Cell<u32>);
 
 impl Context for Bindings {
     fn value(&self, root: &Root) -> Option<&Value> {
         self.0.get(root)
+    }
+
+    fn uuid(&self) -> Option<String> {
+        self.1.set(self.1.get() + 1);
+        Some(format!("00000000-0000-8000-8000-{:012}", self.1.get()))
     }
 }
 
@@ -107,6 +113,20 @@ impl Run<'_> {
     pub(super) fn value(&self, scope: &Scope<'_>, template: &ValueTemplate) -> Result<Value, Failure> {
         let bindings = self.bindings(scope, |visit| template.roots(visit));
         template.eval(&bindings, &mut Budget::evaluation()).map_err(Failure::from)
+    }
+
+    /// Computes the values of a `let` step. Each can read the others.
+    pub(super) fn compute(&self, scope: &Scope<'_>, step: &Let) -> Result<Value, Failure> {
+        let roots =
+            |visit: &mut dyn FnMut(&Root)| step.values.iter().for_each(|value| value.value.roots(visit));
+        let mut bindings = self.bindings(scope, roots);
+        let mut output = Map::new();
+        for named in &step.values {
+            let value = named.value.eval(&bindings, &mut Budget::evaluation())?;
+            bindings.0.insert(Root::Let(named.number), value.clone());
+            output.insert(named.name.to_string(), value);
+        }
+        Ok(Value::Object(output))
     }
 
     /// Evaluates to text. A value that is not text becomes JSON.
@@ -162,7 +182,15 @@ impl Run<'_> {
             Root::Ambient(Ambient::UserName) => Some("Ann".into()),
             Root::Ambient(Ambient::UserEmail) => Some("ann@example.org".into()),
             Root::Ambient(Ambient::UserId) => Some("ann".into()),
-            Root::Ambient(Ambient::RunId) | Root::Probe | Root::Call(_) => None,
+            Root::Ambient(Ambient::RunId)
+            | Root::Probe
+            | Root::Call(_)
+            | Root::Variable(_)
+            | Root::Let(_) => None,
+            Root::Now => {
+                let now = jiff::Timestamp::from_millisecond(self.world.clock.now());
+                Some(now.expect("a time").to_string().into())
+            }
             Root::Failure => self.failure.borrow().as_ref().map(|failure| json!(failure)),
         }
     }

@@ -4,7 +4,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use steprail_core::diagnostic::{nearest, quoted};
-use steprail_core::expr::Function;
+use steprail_core::expr::FUNCTION_GROUPS;
 use steprail_core::spec::reference;
 
 use super::super::error::{ToolError, ToolResult};
@@ -33,7 +33,11 @@ pub(super) async fn run(_: &ToolRequest, args: Args) -> ToolResult {
 
 /// The summary.
 pub(in super::super) fn guide() -> String {
-    let functions = Function::DOCS.iter().map(|(_, docs)| format!("- {}", docs.trim()));
+    let functions = FUNCTION_GROUPS.iter().map(|group| {
+        let signatures: Vec<String> =
+            group.functions.iter().map(|function| format!("`{}`", function.signature)).collect();
+        format!("- {}: {}", group.title, signatures.join(" "))
+    });
     let page = reference::markdown();
     let names: Vec<String> = headings(&page).map(|heading| heading.name).collect();
     GUIDE
@@ -87,7 +91,7 @@ fn section(page: &str, name: &str) -> Result<String, ToolError> {
 
 #[cfg(test)]
 mod tests {
-    use steprail_core::expr::Function;
+    use steprail_core::expr::{FUNCTION_GROUPS, Function};
     use steprail_core::load;
     use steprail_core::source::Source;
     use steprail_core::spec::step::KindName;
@@ -115,10 +119,10 @@ mod tests {
     fn guide_lists_exactly_the_existing_functions() {
         let guide = guide();
         let list = guide.split("## Functions").nth(1).expect("a list");
-        let named = list.lines().filter_map(|line| line.strip_prefix("- `")?.split('(').next());
-        let named: Vec<&str> = named.collect();
-        assert_eq!(named, Function::NAMES);
-        assert!(named.iter().all(|name| Function::from_name(name).is_some()));
+        let lines = list.lines().filter(|line| line.starts_with("- ")).take(FUNCTION_GROUPS.len());
+        let named: Vec<&str> = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
+        let expected: Vec<&str> = Function::all().map(|function| function.signature).collect();
+        assert_eq!(named, expected);
     }
 
     /// `tool` is implied by its field; `tool_remote` and `pass` are left to the reference page.
