@@ -75,7 +75,8 @@ fn distance(millis: u64) -> String {
     match minutes {
         0 => "less than a minute".to_owned(),
         1..=119 => format!("{minutes} min"),
-        120..=2_879 => format!("{} h", minutes / 60),
+        120..=2_879 if minutes.is_multiple_of(60) => format!("{} h", minutes / 60),
+        120..=2_879 => format!("{} h {} min", minutes / 60, minutes % 60),
         _ => format!("{} days", minutes / 1_440),
     }
 }
