@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::eval::{Context, EvalError, truthy};
+use super::eval::{Context, EvalError};
 use super::lexer::{Token, name_length};
 use super::reference::{IfMissing, Ref, RefPath, Resolve, Segment};
 use super::{Expr, Problem, jsonpath, parser};
@@ -91,10 +91,18 @@ impl Condition {
         Ok(Self::Result { result, is, not })
     }
 
+    /// Computes the parts without references once.
+    pub(crate) fn folded(self) -> Self {
+        match self {
+            Self::Expr(expr) => Self::Expr(expr.folded()),
+            other @ Self::Result { .. } => other,
+        }
+    }
+
     /// Whether the condition is true.
     pub fn holds(&self, context: &dyn Context, budget: &mut Budget) -> Result<bool, EvalError> {
         match self {
-            Self::Expr(expr) => expr.eval(context, budget).map(|value| truthy(&value)),
+            Self::Expr(expr) => expr.holds(context, budget),
             Self::Result { result, is, not } => {
                 result.eval(context, budget).map(|value| is.matches(value) != *not)
             }

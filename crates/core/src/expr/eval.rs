@@ -299,20 +299,30 @@ impl Operator {
             return Ok(Cow::Owned(Value::Bool(self == Self::Or)));
         }
         let right = right.eval(context, budget)?;
-        let answer = match self {
-            Self::And | Self::Or => truthy(&right),
-            Self::Equal => equal(&left, &right, budget)?,
-            Self::NotEqual => !equal(&left, &right, budget)?,
-            Self::Less => compare(&left, &right, budget)?.is_lt(),
-            Self::LessOrEqual => compare(&left, &right, budget)?.is_le(),
-            Self::Greater => compare(&left, &right, budget)?.is_gt(),
-            Self::GreaterOrEqual => compare(&left, &right, budget)?.is_ge(),
-            Self::In => contains(&right, &left, budget)?,
-            Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Remainder => {
-                return self.compute(&left, &right, budget);
-            }
-        };
-        Ok(Cow::Owned(Value::Bool(answer)))
+        match self.answer(&left, &right, budget)? {
+            Some(answer) => Ok(Cow::Owned(Value::Bool(answer))),
+            None => self.compute(&left, &right, budget),
+        }
+    }
+
+    /// The answer of an operator that asks something about two values; `None` for one that computes a value.
+    pub(super) fn answer(
+        self,
+        left: &Value,
+        right: &Value,
+        budget: &mut Budget,
+    ) -> Result<Option<bool>, EvalError> {
+        Ok(Some(match self {
+            Self::And | Self::Or => truthy(right),
+            Self::Equal => equal(left, right, budget)?,
+            Self::NotEqual => !equal(left, right, budget)?,
+            Self::Less => compare(left, right, budget)?.is_lt(),
+            Self::LessOrEqual => compare(left, right, budget)?.is_le(),
+            Self::Greater => compare(left, right, budget)?.is_gt(),
+            Self::GreaterOrEqual => compare(left, right, budget)?.is_ge(),
+            Self::In => contains(right, left, budget)?,
+            Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Remainder => return Ok(None),
+        }))
     }
 
     pub(super) fn compute(

@@ -13,6 +13,7 @@ mod parser;
 mod reference;
 mod secret;
 mod template;
+mod truth;
 
 pub use condition::Condition;
 pub use eval::{Context, EvalError, EvalErrorKind, truthy};

@@ -220,6 +220,7 @@ impl Compiler<'_> {
 
     fn condition(&mut self, text: &Text) -> Option<Condition> {
         Condition::parse(text, &mut self.names)
+            .map(Condition::folded)
             .map_err(|problem| {
                 let span = SourceText::new(text, text.span, self.source).locate(&problem.at);
                 let diagnostic = Diagnostic::new(problem.code, span, problem.message);
