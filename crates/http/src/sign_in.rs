@@ -26,6 +26,11 @@ fn host(headers: &HeaderMap) -> Option<Authority> {
     headers.get(header::HOST)?.to_str().ok()?.parse().ok()
 }
 
+/// The host of a request, in lower case. A session belongs to the host at which it was started.
+pub(super) fn host_name(headers: &HeaderMap) -> Option<String> {
+    host(headers).map(|host| host.as_str().to_ascii_lowercase())
+}
+
 /// Creates a sign-in link for the owner, for one user of the operating system. Fails if the server does not listen on a
 /// port. The key is in the fragment of the link, which browsers do not send: it reaches no log, and a link preview that
 /// opens the link does not use the key up.
@@ -122,7 +127,9 @@ pub(super) async fn start_session(
     peer: &Peer,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
-    let NewSession { cookie, page_secret, max_age } = app.accounts.start_session(user, peer.os_user).await?;
+    let host = host_name(headers);
+    let NewSession { cookie, page_secret, max_age } =
+        app.accounts.start_session(user, peer.os_user, host).await?;
     let secure = if is_local(headers) { "" } else { "; Secure" };
     let name = cookie_name(headers);
     let cookie = format!("{name}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age}{secure}");
@@ -150,5 +157,5 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// Whether a host name always means this machine.
 pub(super) fn is_loopback(host: &Authority) -> bool {
-    matches!(host.host(), "localhost" | "127.0.0.1" | "[::1]")
+    ["localhost", "127.0.0.1", "[::1]"].iter().any(|name| host.host().eq_ignore_ascii_case(name))
 }

@@ -29,12 +29,12 @@ impl RunReason {
             self.step.as_deref().map_or_else(|| "the run".to_owned(), |step| format!("`{}`", line(step)));
         let whom = match self.whom.as_slice() {
             [] => "an approver".to_owned(),
-            names => line(&names.join(" or ")),
+            names => names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" or "),
         };
         let by = self.by.as_deref().map(|by| format!(" by {}", line(by))).unwrap_or_default();
         let at = self.since.map(|at| format!(" at {}", time(at))).unwrap_or_default();
         let detail = self.detail.clone();
-        let signal = || detail.as_deref().map(|name| format!(" {}", line(name))).unwrap_or_default();
+        let signal = || detail.as_deref().map(|name| format!(" {}", quoted(name))).unwrap_or_default();
         match self.kind {
             ReasonKind::Approval => (format!("{step} waits for {whom}{since}"), detail),
             ReasonKind::Input => (format!("{step} waits for input from {whom}{since}"), None),
@@ -61,6 +61,12 @@ impl RunReason {
             ReasonKind::Failed => (format!("failed{at}"), detail),
         }
     }
+}
+
+/// A name that a definition contains, in backticks if it could be taken for a part of the sentence.
+pub(super) fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:@/".contains(c);
+    if name.chars().all(is_plain) { name.to_owned() } else { format!("`{}`", line(name).replace('`', "'")) }
 }
 
 /// A duration in one unit: `40 s`, `3 min`, `5 h`, `2 days`.

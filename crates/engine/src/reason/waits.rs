@@ -11,6 +11,7 @@ use steprail_core::spec::step::KindName;
 use steprail_core::steps::OnTimeout;
 use steprail_store::{Approval, Freeze, RunId, RunRow, StepRow, StoredEvent, UnknownCall};
 
+use super::sentence::quoted;
 use super::{NextStep, ReasonKind, RunReason};
 
 /// What is known about a run.
@@ -344,7 +345,7 @@ fn reached_level(rules: &GateRules, open: &Approval, now: Millis) -> u32 {
 fn next_of_gate(rules: &GateRules, open: &Approval, now: Millis) -> Option<NextStep> {
     let escalation = rules.escalate.iter().find_map(|level| {
         let at = open.requested_at.saturating_add_unsigned(level.after_ms);
-        let notify: Vec<&str> = level.notify.iter().map(|name| plain(name)).collect();
+        let notify: Vec<String> = level.notify.iter().map(|name| quoted(plain(name))).collect();
         let what = format!("escalates to {}", notify.join(", "));
         (at > now).then_some(NextStep { what, at: Some(at) })
     });

@@ -41,6 +41,9 @@ pub(crate) struct BrowserSession {
     /// The user of the operating system that signed in, if the connection was local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_user: Option<u32>,
+    /// The host at which it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Id of the token that started the session. The session ends with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Box<str>>,
@@ -79,9 +82,16 @@ pub(crate) struct SessionAuth {
     pub principal: Principal,
     page: Option<SecretHash>,
     os_user: Option<u32>,
+    host: Option<String>,
 }
 
 impl SessionAuth {
+    /// Whether the session was started at a host. A program on this machine that gets the cookie of a loopback address can
+    /// send it with any host name.
+    pub(crate) fn is_of_host(&self, host: Option<&str>) -> bool {
+        host.is_some() && self.host.as_deref() == host
+    }
+
     /// Whether a text is the page secret of the session.
     pub(crate) fn is_page_secret(&self, text: &str) -> bool {
         let secret = Secret::parse(text);
@@ -130,6 +140,7 @@ impl Accounts {
         &self,
         user: &Principal,
         os_user: Option<u32>,
+        host: Option<String>,
     ) -> Result<NewSession, Error> {
         let (secret, page) =
             (Secret::generate().map_err(Error::BadInput)?, Secret::generate().map_err(Error::BadInput)?);
@@ -139,6 +150,7 @@ impl Accounts {
             hash: secret.hash(),
             page: Some(page.hash()),
             os_user,
+            host,
             token: user.token.clone(),
             created_at: now,
             seen_at: now,
@@ -168,9 +180,9 @@ impl Accounts {
                 return Err(AuthError::Expired);
             }
         }
-        let BrowserSession { page, os_user, token, .. } = session;
+        let BrowserSession { page, os_user, host, token, .. } = session;
         let principal = self.principal(&session.user).ok_or(AuthError::NoUser)?;
-        Ok(SessionAuth { id: secret.id, principal: Principal { token, ..principal }, page, os_user })
+        Ok(SessionAuth { id: secret.id, principal: Principal { token, ..principal }, page, os_user, host })
     }
 
     fn session(&self, secret: &Secret) -> Option<BrowserSession> {

@@ -16,6 +16,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use steprail_core::display;
 use steprail_core::presence::Presence;
 use steprail_core::run::Provenance;
 use steprail_engine::{Approval, DecisionRequest, Principal, RunStatus, User};
@@ -169,11 +170,12 @@ impl<'a> Visit<'a> {
     fn new(app: &'a App, token: &str, peer: &Peer, headers: &HeaderMap) -> Result<Self, Box<Response>> {
         let Some((signer, link)) = app.links.as_ref().and_then(|signer| Some((signer, signer.read(token)?)))
         else {
-            let text = "The link is not valid. Copy it completely, or look at your open approvals.";
+            let text =
+                "The link is not valid. Copy it completely, or list your open approvals: steprail approvals.";
             return Err(Box::new(notice(StatusCode::NOT_FOUND, "Unknown link", text)));
         };
         if link.expires_at <= app.engine.now() {
-            let text = "The link has expired. Look at your open approvals.";
+            let text = "The link has expired. List your open approvals: steprail approvals.";
             return Err(Box::new(notice(StatusCode::GONE, "Expired link", text)));
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -184,7 +186,9 @@ impl<'a> Visit<'a> {
         // secret in addition, which a page without scripts does not have.
         let cookie = sign_in::cookie_of(headers).filter(|_| !is_loopback);
         let session = cookie.and_then(|cookie| app.accounts.by_cookie(cookie).ok());
-        let session = session.filter(|session| session.belongs_to(peer.os_user));
+        let host = sign_in::host_name(headers);
+        let session =
+            session.filter(|session| session.belongs_to(peer.os_user) && session.is_of_host(host.as_deref()));
         Ok(Self { app, signer, link, path: format!("/a/{token}"), session, is_loopback })
     }
 
@@ -218,7 +222,7 @@ impl<'a> Visit<'a> {
             deciding: self.deciding(approval).await,
             offers_session: self.session.is_none() && !self.is_loopback,
         };
-        page(status, &format!("{} waits for a decision", approval.definition), &view.render())
+        page(status, &format!("{} waits for a decision", display::line(&approval.definition)), &view.render())
     }
 
     async fn deciding(&self, approval: &Approval) -> Deciding {
@@ -368,13 +372,13 @@ fn next_step(approved: bool, status: Option<RunStatus>) -> &'static str {
         (_, Some(RunStatus::Cancelled)) => "The run has ended: cancelled.",
         (_, Some(RunStatus::Paused)) => "The run waits again: for another decision, or until it is resumed.",
         (true, _) => "The run continues.",
-        (false, _) => "The calls behind this step do not run. The run continues as its definition says.",
+        (false, _) => "The run continues as its definition says after a denial.",
     }
 }
 
 fn gone(status: StatusCode) -> Response {
-    let text = "The request has changed since this link was sent, or it is no longer there. Nothing was changed. Look at \
-                the current request.";
+    let text = "The request has changed since this link was sent, or it is no longer there. Nothing was changed. \
+                List the open requests: steprail approvals.";
     notice(status, "The request has changed", text)
 }
 

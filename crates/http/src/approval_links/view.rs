@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
+use steprail_core::display;
+use steprail_core::plan::GateRules;
 use steprail_core::presence::Presence;
 use steprail_core::run::{GuardedCall, Millis, Subject};
+use steprail_core::steps::OnTimeout;
 use steprail_engine::Approval;
 
 use super::form::Form;
@@ -112,6 +115,9 @@ impl View<'_> {
                 let at = time(open.requested_at.saturating_add_unsigned(level.after_ms), self.now);
                 rows.push(("Also, later", format!("{} from {at}", line(&level.approvers.join(", ")))));
             }
+            if open.expires_at.is_some() {
+                rows.push(("Without a decision", without_decision(rules)));
+            }
             if rules.quorum > 1 {
                 let (given, quorum) = (open.signed.len(), rules.quorum);
                 rows.push(("Approvals", format!("{given} of {quorum} so far")));
@@ -172,7 +178,12 @@ impl View<'_> {
         let schema = self.approval.form.as_ref().and_then(|form| serde_json::from_str(form.get()).ok());
         let form = schema.as_ref().map(Form::read);
         if let Some(Some(form)) = &form {
-            html.push_str(&form.render());
+            let fields = form.render();
+            let _ = write!(
+                html,
+                "<fieldset><legend>Asked by the definition</legend>\n\
+                 <p class=\"quiet\">The run stores what you enter here. Never enter a PIN or a code.</p>\n{fields}</fieldset>\n"
+            );
         }
         let can_approve = !matches!(form, Some(None));
         if !can_approve {
@@ -218,6 +229,16 @@ fn factor_fields(has_session: bool, factor: Presence) -> String {
     }
 }
 
+/// What happens at the deadline.
+fn without_decision(rules: &GateRules) -> String {
+    match (rules.on_timeout, &rules.on_timeout_goto) {
+        (OnTimeout::Escalate, _) => "the request stays open".to_owned(),
+        (OnTimeout::Fail, _) => "the step fails; the definition says what follows".to_owned(),
+        (OnTimeout::Deny, Some(step)) => format!("the run continues at <code>{}</code>", line(step)),
+        (OnTimeout::Deny, None) => "the request is denied; the definition says what follows".to_owned(),
+    }
+}
+
 /// A call with its arguments, one per row.
 fn call(tool: &str, args: Option<&Value>, known: Option<&GuardedCall>) -> String {
     let from_tools = known.map(|call| call.from_tools.as_slice()).unwrap_or_default();
@@ -239,7 +260,7 @@ fn arguments(args: &Map<String, Value>, from_tools: &[Box<str>]) -> String {
     let row = |(name, value): (&String, &Value)| {
         let is_marked = from_tools.iter().any(|marked| **marked == *"*" || **marked == **name);
         let tag = if is_marked { " <span class=\"tag\">from a tool</span>" } else { "" };
-        format!("<dt>{}</dt><dd>{}{tag}</dd>\n", line(name), text(&shown(value)))
+        format!("<dt>{}</dt><dd>{}{tag}</dd>\n", line(name), escaped(&display::visible(&shown(value))))
     };
     format!("<dl class=\"args\">\n{}</dl>", args.iter().map(row).collect::<String>())
 }

@@ -89,7 +89,12 @@ impl Fixture {
     }
 
     async fn session(&self, token: &str) -> Session {
-        Session(Browser::of(&self.server, token).await.cookie)
+        self.session_at(token, HOST).await
+    }
+
+    async fn session_at(&self, token: &str, host: &str) -> Session {
+        let request = with(request(token, "POST", "/api/v1/session", &Value::Null), "host", host);
+        Session(Browser::signed_in(self.server.send(request).await).await.cookie)
     }
 }
 
@@ -385,6 +390,24 @@ async fn a_session_on_loopback_does_not_count() {
     let local = form(&link, &[("decision", "approve"), ("session", &value)]);
     let local = with(with(session.sign(local), "host", "localhost"), "origin", "http://localhost");
     assert_eq!(fixture.send(local).await.status, 403);
+    assert_eq!(fixture.status(&approval).await, RunStatus::Paused);
+}
+
+/// A program with a local port gets the cookie of a loopback address, and sends it with the host name that it likes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_counts_only_at_its_host() {
+    let fixture = Fixture::new(Presence::None).await;
+    let approval = fixture.start(GATED).await;
+    let link = fixture.link(&approval, "paul");
+    let local = fixture.session_at(&fixture.paul, "localhost").await;
+    for host in [HOST, "LOCALHOST", "localhost"] {
+        let page = fixture.send(with(local.sign(visit("GET", &link)), "host", host)).await;
+        assert!(!page.text.contains("name=\"session\""), "{host}: {}", page.text);
+    }
+    let own = fixture.session(&fixture.paul).await;
+    let value = own.value(&fixture, &link).await;
+    let fields = [("decision", "approve"), ("session", value.as_str())];
+    assert_eq!(fixture.send(local.sign(form(&link, &fields))).await.status, 403);
     assert_eq!(fixture.status(&approval).await, RunStatus::Paused);
 }
 
