@@ -178,6 +178,8 @@ pub struct Step {
     pub description: Option<Box<str>>,
     /// The block that contains the step.
     pub block: BlockIx,
+    /// The condition under which the step runs; `None`: always.
+    pub condition: Option<StepCondition>,
     /// The kind of the step.
     pub kind: Kind,
     /// The dependencies of the step, in a DAG.
@@ -194,6 +196,15 @@ pub struct Step {
     pub on_error: OnError,
     /// The approval that the step waits for before it runs.
     pub needs_human: Option<Box<Gate>>,
+}
+
+/// The condition under which a step runs.
+#[derive(Debug)]
+pub struct StepCondition {
+    /// The condition.
+    pub when: Condition,
+    /// The condition as written.
+    pub written: Box<str>,
 }
 
 /// What runs after a step.

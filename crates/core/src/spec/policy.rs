@@ -16,6 +16,10 @@ use crate::steps::NeedsHumanSpec;
 record! {
     /// The fields that control how a step runs.
     pub struct Policy {
+        /// Condition: an expression such as `steps.check.output.total > 100`, evaluated when the step is about to run and
+        /// before its approval. If it does not hold, the step is skipped: its output is null, its status is `skipped`, and
+        /// the run continues after it. In a list, `result` is the output of the previous step.
+        r#if: Text,
         /// Timeout of an attempt; of the whole block on a `foreach`, `parallel` or `branch`; of the wait on an
         /// `approve` or `wait`. Default: none.
         timeout: Spanned<DurationSpec>,
@@ -67,6 +71,7 @@ record! {
     }
 }
 
+const CONDITION: &[&str] = &["if"];
 const WAITING: &[&str] = &["timeout", "timeout_secs", "timeout_s", "on_error", "needs_human"];
 const REPEATED: &[&str] = &["retry"];
 const INHERITED: &[&str] = &["retry", "on_uncertain", "server_wait", "missing_tool"];
@@ -77,11 +82,13 @@ impl Policy {
     pub(crate) fn keys_of(kind: KindName) -> &'static [&'static [&'static str]] {
         match kind {
             KindName::Tool | KindName::ToolRemote => &[CALL],
-            KindName::Foreach | KindName::Parallel | KindName::Branch => &[WAITING, INHERITED],
-            KindName::Workflow => &[WAITING, REPEATED],
-            KindName::Approve | KindName::Wait => &[WAITING],
-            KindName::Let => &[&["on_error"]],
-            KindName::Sleep | KindName::Pass => &[&["on_error", "needs_human"]],
+            KindName::Foreach | KindName::Parallel => &[CONDITION, WAITING, INHERITED],
+            // `if` of a `branch` step is the condition of its `then`.
+            KindName::Branch => &[WAITING, INHERITED],
+            KindName::Workflow => &[CONDITION, WAITING, REPEATED],
+            KindName::Approve | KindName::Wait => &[CONDITION, WAITING],
+            KindName::Let => &[CONDITION, &["on_error"]],
+            KindName::Sleep | KindName::Pass => &[CONDITION, &["on_error", "needs_human"]],
         }
     }
 
