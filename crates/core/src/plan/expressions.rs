@@ -217,6 +217,12 @@ impl Compiler<'_, '_> {
         )
     }
 
+    /// Compiles a template that can read the result of the call of its step as `result`.
+    pub(super) fn result_template(&mut self, text: &Text) -> Template {
+        let bindings = Bindings { result: Some(Root::Probe), done: false };
+        self.with_scope(text, text.span, bindings, |scope, problems| Template::parse(text, scope, problems))
+    }
+
     fn parse_condition(
         &mut self,
         text: &Text,

@@ -18,6 +18,7 @@ mod names;
 mod order;
 mod outline;
 mod policies;
+mod result;
 mod retry;
 mod scope;
 
@@ -359,6 +360,32 @@ pub struct Call {
     pub missing_tool: MissingTool,
     /// Role in which the tool should act.
     pub persona: Option<Box<str>>,
+    /// The conditions on the result, in the order of their evaluation.
+    pub checks: Box<[ResultCheck]>,
+}
+
+/// A condition on the result of a call: `expect` or `fail_if`.
+#[derive(Debug)]
+pub struct ResultCheck {
+    /// The condition. `result` refers to [`crate::expr::Root::Probe`].
+    pub when: Condition,
+    /// The condition as written.
+    pub written: Box<str>,
+    /// Whether it must hold (`expect`) or must not hold (`fail_if`).
+    pub expected: bool,
+    /// The name of the failure, if the definition sets one.
+    pub name: Option<FailureName>,
+    /// The message; `None`: the condition and the result.
+    pub message: Option<Template>,
+}
+
+/// The name of a failure that a definition sets.
+#[derive(Debug)]
+pub enum FailureName {
+    /// The same call may succeed later.
+    Transient,
+    /// A name of the definition, which is the code of the failure.
+    Named(Box<str>),
 }
 
 /// An idempotency key.
@@ -416,8 +443,10 @@ pub struct Parallel {
 pub struct Branch {
     /// Conditions and their blocks, in order.
     pub cases: Vec<Case>,
-    /// The block if no condition holds; `None`: the run fails with `no_branch_matched`.
+    /// The block if no condition holds.
     pub otherwise: Option<BlockIx>,
+    /// Whether the step fails with `no_branch_matched` if no condition holds and there is no such block: true for `cases`.
+    pub must_match: bool,
 }
 
 /// A condition and its block.

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::fields::{Fields, FromNode, Reader, Record, choice, not_a_choice, record};
+use super::result::FailIf;
 use super::retry::Retry;
 use super::step::KindName;
 use super::value::{DurationSpec, Spanned, Text, ToolName};
@@ -68,6 +69,13 @@ record! {
         missing_tool: MissingTool,
         /// Role in which the tool should act, passed along with the call.
         persona: Text,
+        /// Condition on `result`, the result of the call, such as `result.status == "ok"`. If it does not hold, the attempt
+        /// fails with `unexpected_result`, so that `retry` and `on_error` apply.
+        expect: Text,
+        /// Condition on `result` under which the attempt fails, such as `result.startsWith("Database error")`: an error that
+        /// the tool returns as a success. A list of `{if, kind, message}` sets the name and the message of each failure. It is
+        /// evaluated before `expect`. A result that is a failure is not stored under the idempotency key.
+        fail_if: FailIf,
     }
 }
 
