@@ -39,6 +39,10 @@ pub const JSONPATH_BYTES: usize = 512;
 pub const JSONPATH_DEPTH: usize = 16;
 /// Maximum size of the result of an expression or string template, in bytes.
 pub const RESULT_BYTES: usize = 1024 * 1024;
+/// Maximum number of conditions of `fail_if`.
+pub const FAIL_RULES: usize = 20;
+/// Maximum size of a result in the message of a failure, in bytes; longer ones are truncated.
+pub const SHOWN_RESULT_BYTES: usize = 200;
 /// Maximum number of names of a `let` step.
 pub const LET_VALUES: usize = 256;
 /// Maximum nesting of functions with a variable, such as `xs.map(x, …)`.

@@ -102,7 +102,7 @@ codes! {
     /// A step or loop variable shares its name with an input, a step or a reserved name, so the bare name is ambiguous.
     ShadowedName = "SR308" Warning;
 
-    /// A branch has no `else`, so the run fails if no condition holds.
+    /// A branch with several cases has no `else`, so the run fails if no condition holds.
     BranchWithoutElse = "SR401" Warning;
     /// The definition has no `name`.
     UnnamedDefinition = "SR402" Warning;

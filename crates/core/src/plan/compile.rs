@@ -185,6 +185,7 @@ impl<'s> Compiler<'s, '_> {
             Flow::Sequence | Flow::Graph => Vec::new(),
         };
         let Some(spec) = step.spec else { return self.fork(at, next) };
+        let condition = spec.policy.r#if.as_ref().and_then(|text| self.step_condition(text));
         let kind = self.kind(spec, at);
         if let Some(retry) = &spec.policy.retry {
             self.check_retry(retry);
@@ -193,6 +194,7 @@ impl<'s> Compiler<'s, '_> {
             id: spec.id().into(),
             description: boxed(spec.common.description.as_ref()),
             block: step.block,
+            condition,
             needs,
             next,
             outputs: names(spec.common.outputs.iter().flat_map(|names| &names.0)),
@@ -211,6 +213,7 @@ impl<'s> Compiler<'s, '_> {
             id: format!("{}.fork", step.id).into(),
             description: None,
             block: step.block,
+            condition: None,
             kind: self.forked(at),
             needs: Vec::new(),
             next,

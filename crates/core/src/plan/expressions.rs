@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::compile::Compiler;
 use super::outline::Flow;
 use super::scope::Scope;
-use super::{BlockIx, StepIx};
+use super::{BlockIx, StepCondition, StepIx};
 use crate::diagnostic::{Code, Diagnostic, nearest};
 use crate::document::{Data, Node};
 use crate::expr::{Condition, Problem, Resolve, Root, Template, ValueTemplate};
@@ -190,6 +190,12 @@ impl Compiler<'_, '_> {
         self.parse_condition(text, bindings, Condition::parse_result)
     }
 
+    /// Compiles the condition under which a step runs.
+    pub(super) fn step_condition(&mut self, text: &Text) -> Option<StepCondition> {
+        let when = self.condition(text)?;
+        Some(StepCondition { when, written: text.value.as_str().into() })
+    }
+
     pub(super) fn jsonpath_condition(&mut self, text: &Text) -> Option<Condition> {
         let bindings = self.bindings_before();
         self.parse_condition(text, bindings, Condition::parse_jsonpath)
@@ -209,6 +215,12 @@ impl Compiler<'_, '_> {
             Bindings { result: Some(Root::Probe), done: false },
             Condition::parse_result,
         )
+    }
+
+    /// Compiles a template that can read the result of the call of its step as `result`.
+    pub(super) fn result_template(&mut self, text: &Text) -> Template {
+        let bindings = Bindings { result: Some(Root::Probe), done: false };
+        self.with_scope(text, text.span, bindings, |scope, problems| Template::parse(text, scope, problems))
     }
 
     fn parse_condition(

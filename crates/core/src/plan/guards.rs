@@ -62,7 +62,9 @@ impl Plan {
     /// Whether the way that a run takes depends on values.
     pub fn has_choices(&self) -> bool {
         let chooses = |step: &super::Step| {
-            matches!(step.kind, Kind::Branch(_)) || matches!(step.next, Next::Choose { .. })
+            matches!(step.kind, Kind::Branch(_))
+                || matches!(step.next, Next::Choose { .. })
+                || step.condition.is_some()
         };
         self.steps.iter().any(chooses)
     }

@@ -69,6 +69,7 @@ impl Compiler<'_, '_> {
                 .or(self.head.missing_tool)
                 .unwrap_or(MissingTool::Fail),
             persona: boxed(policy.persona.as_ref()),
+            checks: self.result_checks(policy),
         };
         policy.persona.iter().chain(&policy.idempotency_arg).for_each(|text| self.check_plain(text));
         call
@@ -170,10 +171,11 @@ impl Compiler<'_, '_> {
             }
         }
         let otherwise = branch.r#else.as_ref().and_then(|_| self.outline.step(at).children.last().copied());
-        if otherwise.is_none() && !cases.is_empty() {
+        let must_match = branch.cases.is_some();
+        if otherwise.is_none() && must_match && !cases.is_empty() {
             self.warn_no_else(spec.span);
         }
-        Branch { cases, otherwise }
+        Branch { cases, otherwise, must_match }
     }
 
     /// Compiles a list of users and groups: at least one, without references.

@@ -18,6 +18,7 @@ mod names;
 mod order;
 mod outline;
 mod policies;
+mod result;
 mod retry;
 mod scope;
 
@@ -178,6 +179,8 @@ pub struct Step {
     pub description: Option<Box<str>>,
     /// The block that contains the step.
     pub block: BlockIx,
+    /// The condition under which the step runs; `None`: always.
+    pub condition: Option<StepCondition>,
     /// The kind of the step.
     pub kind: Kind,
     /// The dependencies of the step, in a DAG.
@@ -194,6 +197,15 @@ pub struct Step {
     pub on_error: OnError,
     /// The approval that the step waits for before it runs.
     pub needs_human: Option<Box<Gate>>,
+}
+
+/// The condition under which a step runs.
+#[derive(Debug)]
+pub struct StepCondition {
+    /// The condition.
+    pub when: Condition,
+    /// The condition as written.
+    pub written: Box<str>,
 }
 
 /// What runs after a step.
@@ -348,6 +360,32 @@ pub struct Call {
     pub missing_tool: MissingTool,
     /// Role in which the tool should act.
     pub persona: Option<Box<str>>,
+    /// The conditions on the result, in the order of their evaluation.
+    pub checks: Box<[ResultCheck]>,
+}
+
+/// A condition on the result of a call: `expect` or `fail_if`.
+#[derive(Debug)]
+pub struct ResultCheck {
+    /// The condition. `result` refers to [`crate::expr::Root::Probe`].
+    pub when: Condition,
+    /// The condition as written.
+    pub written: Box<str>,
+    /// Whether it must hold (`expect`) or must not hold (`fail_if`).
+    pub expected: bool,
+    /// The name of the failure, if the definition sets one.
+    pub name: Option<FailureName>,
+    /// The message; `None`: the condition and the result.
+    pub message: Option<Template>,
+}
+
+/// The name of a failure that a definition sets.
+#[derive(Debug)]
+pub enum FailureName {
+    /// The same call may succeed later.
+    Transient,
+    /// A name of the definition, which is the code of the failure.
+    Named(Box<str>),
 }
 
 /// An idempotency key.
@@ -405,8 +443,10 @@ pub struct Parallel {
 pub struct Branch {
     /// Conditions and their blocks, in order.
     pub cases: Vec<Case>,
-    /// The block if no condition holds; `None`: the run fails with `no_branch_matched`.
+    /// The block if no condition holds.
     pub otherwise: Option<BlockIx>,
+    /// Whether the step fails with `no_branch_matched` if no condition holds and there is no such block: true for `cases`.
+    pub must_match: bool,
 }
 
 /// A condition and its block.

@@ -33,8 +33,15 @@ impl Decision<'_> {
             }
         }
         let otherwise = branch.otherwise.and_then(|_| u32::try_from(branch.cases.len()).ok());
+        let Some(index) = chosen.or(otherwise) else {
+            if branch.must_match {
+                self.emit_started(attempt, Started::Branch {}, None);
+                return self.fail(attempt.n(), no_branch_matched());
+            }
+            self.emit_started(attempt, Started::Pass {}, None);
+            return self.complete(attempt.n(), Payload::default(), None);
+        };
         self.emit_started(attempt, Started::Branch {}, None);
-        let Some(index) = chosen.or(otherwise) else { return self.fail(attempt.n(), no_branch_matched()) };
         self.emit_branch_taken(&attempt.step_ref, Next::Case(index));
         self.enter_block(ScopeKey { n: attempt.n(), index })
     }

@@ -38,7 +38,9 @@ impl Decision<'_> {
                 return self.fail_before_start(attempt, error);
             }
         };
-        if let Some(output) = self.world.reuse(&attempt.step_ref.path, args.hash())? {
+        if let Some(output) = self.world.reuse(&attempt.step_ref.path, args.hash())?
+            && self.rejection(attempt.scope, call, &output)?.is_none()
+        {
             self.world.release();
             self.call_started(attempt, tool, key, args, Start::default());
             return self.complete(attempt.n(), output, Some("rerun"));
@@ -75,7 +77,11 @@ impl Decision<'_> {
             }
             Claimed::Hit(output) => {
                 self.call_started(attempt, tool, key, args, Start::default());
-                self.complete(attempt.n(), output, Some("idempotency"))
+                // Another step can have stored a result that this one rejects. An attempt would get the same.
+                match self.rejection(attempt.scope, call, &output)? {
+                    Some(error) => self.fail(attempt.n(), error),
+                    None => self.complete(attempt.n(), output, Some("idempotency")),
+                }
             }
             Claimed::Busy(key) => {
                 let place = self.step_info(attempt.scope, attempt.step);
@@ -171,7 +177,7 @@ impl Decision<'_> {
         match (phase, outcome) {
             (Some(Phase::Verifying), outcome) => self.probe_ended(n, outcome)?,
             (Some(Phase::Creating), outcome) => self.creation_ended(n, outcome)?,
-            (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.complete(n, output, None)?,
+            (Some(Phase::Calling | Phase::Stopping), Ok(output)) => self.call_returned(n, output, None)?,
             (Some(Phase::Stopping), Err(error)) if error.kind == FailureKind::Transport => {
                 let message = "the step timed out before its call was sent";
                 self.fail_attempt(n, Failure::timeout(message))?;
@@ -246,7 +252,7 @@ impl Decision<'_> {
     pub(super) fn answered_late(&mut self, n: u32, attempt: u32, output: Payload) -> DecideResult {
         let live = self.run.live.get(&n).filter(|live| live.attempt == attempt);
         if live.is_some_and(|live| live.phase == Phase::Uncertain) {
-            return self.complete(n, output, Some("late answer"));
+            return self.call_returned(n, output, Some("late answer"));
         }
         self.late_result(n, attempt);
         Ok(())

@@ -12,7 +12,7 @@ use super::world::{Record, World, WorldError};
 use super::{Failure, Input, Millis, Payload, ValueChange};
 use crate::budget::Budget;
 use crate::expr::StepIx;
-use crate::limits::{EVALUATION_COST, SLICE_BYTES};
+use crate::limits::{self, EVALUATION_COST, SLICE_BYTES};
 use crate::plan::{Kind, Plan, Step};
 
 /// Returns the events that follow from an input, and applies them to the run. If this fails, or the events
@@ -346,6 +346,13 @@ impl Decision<'_> {
             self.hold(attempt);
             return Ok(());
         }
+        if let Some(condition) = step.condition.as_ref().filter(|_| self.is_new(attempt.n())) {
+            match self.holds(attempt.scope, &condition.when)? {
+                Ok(true) => {}
+                Ok(false) => return self.skip_before_start(attempt, &condition.written),
+                Err(error) => return self.fail_before_start(attempt, error),
+            }
+        }
         let has_request = self.run.live.get(&attempt.n()).is_some_and(|live| live.input_response.is_some());
         if let Some(gate) = step.needs_human.as_deref().filter(|_| !approved && !has_request) {
             return self.request_approval(attempt, gate);
@@ -378,6 +385,22 @@ impl Decision<'_> {
             let place = self.step_info(attempt.scope, attempt.step);
             self.emit(Event::StepReady { step: attempt.step_ref.clone(), place });
         }
+    }
+
+    /// Whether an execution has only waited for a slot or for the end of a pause so far. Later attempts, and those after an
+    /// approval, do not evaluate the condition of the step again.
+    fn is_new(&self, n: u32) -> bool {
+        self.run.live.get(&n).is_none_or(|live| {
+            let is_untouched = !live.approved && live.input_response.is_none() && live.refusals == 0;
+            live.phase == Phase::Ready && live.attempt == 1 && is_untouched
+        })
+    }
+
+    /// Skips a step whose condition does not hold.
+    fn skip_before_start(&mut self, attempt: &Attempt, condition: &str) -> DecideResult {
+        self.emit_started(attempt, Started::Pass {}, None);
+        let reason = limits::cut(format!("`if` does not hold: {condition}"), limits::FAILURE_BYTES);
+        self.skip(attempt.n(), &reason)
     }
 
     /// Fails a step that could not start, for example because its arguments could not be evaluated.

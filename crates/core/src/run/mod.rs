@@ -35,6 +35,7 @@ mod path;
 mod payload;
 mod phase;
 mod policy;
+mod result;
 mod server_wait;
 mod sleep;
 mod state;

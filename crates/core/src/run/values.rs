@@ -97,7 +97,16 @@ impl Decision<'_> {
     }
 
     pub(super) fn eval_text(&mut self, scope: ScopeKey, template: &Template) -> Evaluated<Value> {
-        let bindings = match self.bind(scope, Bindings::default(), |visit| template.roots(visit))? {
+        self.eval_text_with(scope, template, Bindings::default())
+    }
+
+    pub(super) fn eval_text_with(
+        &mut self,
+        scope: ScopeKey,
+        template: &Template,
+        initial: Bindings,
+    ) -> Evaluated<Value> {
+        let bindings = match self.bind(scope, initial, |visit| template.roots(visit))? {
             Ok(bindings) => bindings,
             Err(error) => return Ok(Err(error)),
         };

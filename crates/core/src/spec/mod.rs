@@ -7,6 +7,7 @@ pub mod input;
 pub mod policy;
 pub mod publish;
 pub mod reference;
+pub mod result;
 pub mod retry;
 pub mod schema;
 pub mod step;

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::fields::{Fields, FromNode, Reader, Record, choice, not_a_choice, record};
+use super::result::FailIf;
 use super::retry::Retry;
 use super::step::KindName;
 use super::value::{DurationSpec, Spanned, Text, ToolName};
@@ -16,6 +17,10 @@ use crate::steps::NeedsHumanSpec;
 record! {
     /// The fields that control how a step runs.
     pub struct Policy {
+        /// Condition: an expression such as `steps.check.output.total > 100`, evaluated when the step is about to run and
+        /// before its approval. If it does not hold, the step is skipped: its output is null, its status is `skipped`, and
+        /// the run continues after it. In a list, `result` is the output of the previous step.
+        r#if: Text,
         /// Timeout of an attempt; of the whole block on a `foreach`, `parallel` or `branch`; of the wait on an
         /// `approve` or `wait`. Default: none.
         timeout: Spanned<DurationSpec>,
@@ -64,9 +69,17 @@ record! {
         missing_tool: MissingTool,
         /// Role in which the tool should act, passed along with the call.
         persona: Text,
+        /// Condition on `result`, the result of the call, such as `result.status == "ok"`. If it does not hold, the attempt
+        /// fails with `unexpected_result`, so that `retry` and `on_error` apply.
+        expect: Text,
+        /// Condition on `result` under which the attempt fails, such as `result.startsWith("Database error")`: an error that
+        /// the tool returns as a success. A list of `{if, kind, message}` sets the name and the message of each failure. It is
+        /// evaluated before `expect`. A result that is a failure is not stored under the idempotency key.
+        fail_if: FailIf,
     }
 }
 
+const CONDITION: &[&str] = &["if"];
 const WAITING: &[&str] = &["timeout", "timeout_secs", "timeout_s", "on_error", "needs_human"];
 const REPEATED: &[&str] = &["retry"];
 const INHERITED: &[&str] = &["retry", "on_uncertain", "server_wait", "missing_tool"];
@@ -77,11 +90,13 @@ impl Policy {
     pub(crate) fn keys_of(kind: KindName) -> &'static [&'static [&'static str]] {
         match kind {
             KindName::Tool | KindName::ToolRemote => &[CALL],
-            KindName::Foreach | KindName::Parallel | KindName::Branch => &[WAITING, INHERITED],
-            KindName::Workflow => &[WAITING, REPEATED],
-            KindName::Approve | KindName::Wait => &[WAITING],
-            KindName::Let => &[&["on_error"]],
-            KindName::Sleep | KindName::Pass => &[&["on_error", "needs_human"]],
+            KindName::Foreach | KindName::Parallel => &[CONDITION, WAITING, INHERITED],
+            // `if` of a `branch` step is the condition of its `then`.
+            KindName::Branch => &[WAITING, INHERITED],
+            KindName::Workflow => &[CONDITION, WAITING, REPEATED],
+            KindName::Approve | KindName::Wait => &[CONDITION, WAITING],
+            KindName::Let => &[CONDITION, &["on_error"]],
+            KindName::Sleep | KindName::Pass => &[CONDITION, &["on_error", "needs_human"]],
         }
     }
 

@@ -137,6 +137,8 @@ choice! {
         Lost = "lost",
         /// The tool returned an error.
         ToolError = "tool_error",
+        /// The tool returned a result that `expect` or `fail_if` of the step rejects.
+        UnexpectedResult = "unexpected_result",
         /// The user lacks a right, or a human denied the call.
         Permission = "permission",
         /// The arguments are invalid, or an expression could not be evaluated.

@@ -145,7 +145,6 @@ pub(crate) const IMPLIED_KINDS: &[(&str, KindName)] = &[
     ("branches", KindName::Parallel),
     ("on", KindName::Branch),
     ("cases", KindName::Branch),
-    ("if", KindName::Branch),
     ("prompt", KindName::Approve),
     ("notify_user", KindName::Approve),
     ("dcc", KindName::ToolRemote),
@@ -156,6 +155,8 @@ pub(crate) const IMPLIED_KINDS: &[(&str, KindName)] = &[
     ("for", KindName::Sleep),
     ("until", KindName::Sleep),
     ("let", KindName::Let),
+    // `if` alone is a condition of any step.
+    ("then", KindName::Branch),
 ];
 
 /// The kind that the fields of a step imply, if any.
@@ -232,8 +233,10 @@ impl Step {
         };
         fields.set_subject(subject(kind));
         report_other_kinds(kind, &mut fields, reader);
-        let policy = Policy::read_for(kind, &mut fields, reader);
+        report_when(&mut fields, reader);
+        // The kind comes first: `if` of a `branch` step is not the condition of the step.
         let details = Kind::read(kind, &mut fields, reader);
+        let policy = Policy::read_for(kind, &mut fields, reader);
         let own = [Common::KEYS, Kind::keys(kind), extra];
         fields.finish(own.iter().chain(Policy::keys_of(kind)).copied(), reader);
         let kind_field = Some(Spanned { value: kind, span });
@@ -312,6 +315,14 @@ fn report_other_kinds(kind: KindName, fields: &mut Fields, reader: &mut Reader) 
             let diagnostic = Diagnostic::new(Code::ConflictingFields, entry.key_span, message);
             reader.report(diagnostic.hint(format!("a step has one kind; move `{key}` to a separate step")));
         }
+    }
+}
+
+/// Reports `when`, which other workflow languages use for `if`.
+fn report_when(fields: &mut Fields, reader: &mut Reader) {
+    if let Some(entry) = fields.take_node("when") {
+        let diagnostic = Diagnostic::new(Code::UnknownKey, entry.key_span, "unknown key `when` in a step");
+        reader.report(diagnostic.hint("write `if:` for a condition of the step"));
     }
 }
 

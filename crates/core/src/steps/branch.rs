@@ -17,7 +17,8 @@ record! {
         /// Several conditions with their steps, evaluated in order.
         #[schemars(length(min = 1))]
         cases: Vec<Case>,
-        /// Steps to run if no condition holds. Without it, the run then fails with `no_branch_matched`.
+        /// Steps to run if no condition holds. Without it, a step with `on` or `if` does nothing then, and one with `cases`
+        /// fails with `no_branch_matched`.
         r#else: Steps,
     }
 }

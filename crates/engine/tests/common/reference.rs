@@ -311,8 +311,13 @@ impl Run<'_> {
         Ok(Execution { scope, at, step, n, path, inside, ended: Cell::new(false) })
     }
 
-    /// Runs a step after its `needs_human` gate.
+    /// Runs a step after its condition and its `needs_human` gate.
     async fn after_approval(&self, execution: &Execution<'_>) -> Result<StepResult, Stop> {
+        if let Some(condition) = &execution.step.condition
+            && !self.holds(execution.scope, &condition.when)?
+        {
+            return Ok(StepResult::Skipped);
+        }
         if execution.step.needs_human.is_some() {
             if let Kind::Call(call) = &execution.step.kind {
                 self.arguments(execution, call)?;

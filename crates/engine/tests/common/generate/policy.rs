@@ -26,6 +26,21 @@ impl Writer<'_> {
         if self.options.idempotency && self.chance(12) {
             self.idempotency(step, seen);
         }
+        if self.options.values && self.chance(12) {
+            self.result_checks(step);
+        }
+    }
+
+    /// Adds conditions on the result of a call.
+    fn result_checks(&mut self, step: &mut Map<String, Value>) {
+        let conditions = ["result != false", "result.ok", "result.n > 2", "result == nil", "result != 3"];
+        if self.chance(60) {
+            step.insert("expect".into(), self.pick(&conditions).into());
+        } else {
+            let named = json!({ "if": self.pick(&conditions), "kind": self.pick(&["odd", "transient"]) });
+            let fail_if = [json!("result == false"), json!([named, { "if": "result == [1]" }])];
+            step.insert("fail_if".into(), self.pick(&fail_if));
+        }
     }
 
     /// Adds an idempotency key. Keys are few, so that steps share them, sometimes with the same arguments.

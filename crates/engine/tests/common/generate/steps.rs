@@ -124,7 +124,13 @@ impl Writer<'_> {
         if declares {
             step.insert("outputs".into(), format!("o_{id}").into());
         }
-        let always_set = !may_continue && step.get("on_uncertain").is_none_or(|word| word != "skip");
+        let is_branch = step.get("kind").is_some_and(|kind| kind == "branch");
+        let is_conditional = self.options.values && !is_branch && self.chance(12);
+        if is_conditional {
+            step.insert("if".into(), self.condition(context.seen, context.result).into());
+        }
+        let always_set =
+            !may_continue && !is_conditional && step.get("on_uncertain").is_none_or(|word| word != "skip");
         inner.iter_mut().for_each(|seen| seen.always_set = false);
         GeneratedStep { step, seen: Readable { id: id.to_owned(), output, always_set, declares }, inner }
     }

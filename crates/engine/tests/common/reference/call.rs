@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use serde_json::Value;
 use steprail_core::limits::{CANCEL_GRACE_MS, LOST_ATTEMPTS, PROBE_MS, REFUSED_DELAYS_MS};
-use steprail_core::plan::{Call, RetryPolicy, Verify};
+use steprail_core::plan::{Call, FailureName, RetryPolicy, Verify};
 use steprail_core::run::{Failure, FailureKind, Millis};
 use steprail_core::spec::policy::{Effects, KeyScope, OnUncertain};
 
@@ -140,7 +140,10 @@ impl Run<'_> {
     pub(super) async fn call(&self, execution: &Execution<'_>, call: &Call) -> Result<StepResult, Failure> {
         let (claim, args, mut slot) = match self.prepare(execution, call).await? {
             Ok(ready) => ready,
-            Err(known) => return Ok(StepResult::Continue(known)),
+            Err(known) => {
+                self.check_result(execution, call, &known)?;
+                return Ok(StepResult::Continue(known));
+            }
         };
         let (mut attempt, mut refusals) = (1, 0);
         loop {
@@ -195,7 +198,7 @@ impl Run<'_> {
         slot: Slot<'_>,
     ) -> NextAction {
         let (failure, late) = match self.attempt(execution, call, (attempt, refusals), args).await {
-            AttemptOutcome::Known(Ok(output)) => return NextAction::Complete(output),
+            AttemptOutcome::Known(Ok(output)) => return self.checked(execution, call, attempt, output),
             AttemptOutcome::Known(Err(failure)) if failure.kind == FailureKind::Transport => {
                 let delay = REFUSED_DELAYS_MS[(refusals as usize).min(REFUSED_DELAYS_MS.len() - 1)];
                 return NextAction::RetryUnsent(i64::try_from(delay).expect("a delay"));
@@ -211,7 +214,35 @@ impl Run<'_> {
             None => unknown(execution, call, attempt, failure),
         };
         drop(slot);
-        if matches!(next, NextAction::AskHuman) { self.ask(execution, attempt, late).await } else { next }
+        if matches!(next, NextAction::AskHuman) {
+            self.ask(execution, call, attempt, late).await
+        } else {
+            next
+        }
+    }
+
+    /// A result that `expect` or `fail_if` rejects is a failure of the attempt.
+    fn checked(&self, execution: &Execution<'_>, call: &Call, attempt: u32, output: Value) -> NextAction {
+        match self.check_result(execution, call, &output) {
+            Ok(()) => NextAction::Complete(output),
+            Err(failure) => {
+                retry_delay(execution.step, attempt, failure).map_or_else(NextAction::Fail, NextAction::Retry)
+            }
+        }
+    }
+
+    fn check_result(&self, execution: &Execution<'_>, call: &Call, output: &Value) -> Result<(), Failure> {
+        for check in &call.checks {
+            if self.holds_of(execution.scope, &check.when, output.clone())? != check.expected {
+                let failure = Failure::new(FailureKind::UnexpectedResult, "");
+                return Err(match &check.name {
+                    Some(FailureName::Named(name)) => failure.code(name),
+                    Some(FailureName::Transient) => failure.transient(),
+                    None => failure,
+                });
+            }
+        }
+        Ok(())
     }
 
     async fn acquire_slot(&self, n: u32) -> Slot<'_> {
@@ -351,6 +382,7 @@ impl Run<'_> {
     async fn ask(
         &self,
         execution: &Execution<'_>,
+        call: &Call,
         attempt: u32,
         late: Option<(Millis, Value)>,
     ) -> NextAction {
@@ -362,7 +394,7 @@ impl Run<'_> {
         let late = late.filter(|(arrives_at, _)| (clock.now()..=decided).contains(arrives_at));
         if let Some((arrives_at, output)) = late {
             clock.until(arrives_at).await;
-            return NextAction::Complete(output);
+            return self.checked(execution, call, attempt, output);
         }
         clock.until(decided).await;
         match verdict {

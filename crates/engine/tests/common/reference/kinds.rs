@@ -119,7 +119,11 @@ impl Run<'_> {
                 break;
             }
         }
-        let chosen = chosen.ok_or_else(no_branch_matched)?;
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None if branch.must_match => return Err(no_branch_matched().into()),
+            None => return Ok(Value::Null),
+        };
         let scope = Scope::inside(execution.scope, execution.inside.clone());
         self.block(&scope, chosen).await
     }
