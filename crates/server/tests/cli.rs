@@ -30,8 +30,7 @@ impl Folder {
 }
 
 const GOOD: &str = "name: good\nsteps:\n  - { id: greet, tool: demo__echo, args: { text: hello } }\n";
-const WARNS: &str =
-    "name: warns\nsteps:\n  - { id: a, tool: demo__echo }\n  - { id: b, on: $.a.ok, then: [] }\n";
+const WARNS: &str = "name: warns\nsteps:\n  - { id: a, tool: demo__echo }\n  - { id: b, cases: [{ if: steps.a.output.ok, then: [] }] }\n";
 const TYPO: &str = "\
 name: greeting
 steps:
